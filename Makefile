@@ -1,0 +1,67 @@
+# What a clean clone needs: make, gcc and Python 3.11 or later. Everything else goes into .venv.
+
+PYTHON   ?= python3
+VENV     := .venv
+BIN      := $(VENV)/bin
+# More arguments for pip: `make venv PIP_ARGS="--index-url ..."`.
+PIP_ARGS ?=
+PIP      := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+RUNTIME_STAMP := $(VENV)/.runtime-installed
+DEV_STAMP     := $(VENV)/.dev-installed
+
+.DEFAULT_GOAL := help
+.PHONY: help check-tools venv venv-dev demo test test-slow lint format update-golden clean distclean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F '\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@echo "  PYTHON=python3.12 make venv   uses another interpreter (3.11 or later)"
+
+check-tools:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "error: no '$(PYTHON)' found. Install Python 3.11 or later, or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1); hlogym needs Python 3.11 or later. Name one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@command -v gcc >/dev/null 2>&1 || { echo "error: no gcc found; hlogym compiles its CPU kernels with it. On Debian or Ubuntu: apt-get install gcc" >&2; exit 1; }
+
+$(RUNTIME_STAMP): pyproject.toml constraints.txt
+	@$(MAKE) --no-print-directory check-tools
+	@echo "installing hlogym into $(VENV) (some minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install $(PIP_ARGS) --constraint constraints.txt --editable .
+	@touch $@
+
+$(DEV_STAMP): $(RUNTIME_STAMP)
+	@echo "installing what the tests need into $(VENV)"
+	@$(PIP) install $(PIP_ARGS) --constraint constraints.txt --editable '.[dev,jax]'
+	@touch $@
+
+venv: $(RUNTIME_STAMP)  ## make .venv with hlogym and what it runs on
+venv-dev: $(DEV_STAMP)  ## the same with the tools for tests, and JAX
+
+demo: venv  ## a tour in a few minutes: compile, check, train, evaluate
+	$(BIN)/hlogym demo
+
+test: lint  ## lint, types and tests
+	$(BIN)/python -m pytest -n 2
+
+test-slow: venv-dev  ## the tests left out of `make test`
+	$(BIN)/python -m pytest -n 2 -m 'slow and not gpu'
+
+lint: venv-dev  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy .
+
+format: venv-dev  ## format the code and mend what ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+update-golden: venv-dev  ## write the golden files anew; read the diff before you commit it
+	$(BIN)/python -m pytest -n 0 tests/golden --update-golden
+
+clean:  ## remove caches and build outputs
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove .venv too
+	rm -rf $(VENV)
