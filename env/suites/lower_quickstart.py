@@ -1,0 +1,110 @@
+"""Writes the quickstart suite: lowers its programs with JAX to HLO text, before any optimisation, with a manifest.
+
+    python -m env.suites.lower_quickstart [--out DIR]
+
+Needs JAX (`pip install 'hlogym[jax]'`); reading the suite does not. What a program lowers to changes with JAX, so the
+manifest says which version wrote it, and the files are written anew only on purpose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from env.suites import QUICKSTART
+
+if TYPE_CHECKING:
+    from env.suites.quickstart_programs import Recipe
+
+# Texts that no script lowered: quoted in notes on XLA (XLA before and after its optimisations), kept letter for letter.
+QUOTED: tuple[dict[str, Any], ...] = tuple(
+    {
+        "name": name,
+        "file": f"{name}.hlo",
+        "split": "extra",
+        "description": f"x + 1 as TensorFlow wrote it, {when} XLA's optimisations",
+        "inputs": [{"kind": "normal", "mean": 0.0, "std": 1.0}],
+    }
+    for name, when in (("seed_broadcast_add_before", "before"), ("seed_broadcast_add_after", "after"))
+)
+
+
+def lower(recipe: Recipe) -> str:
+    """HLO text of one program: not optimised, every constant in full, no metadata."""
+    import jax
+    from jax._src.lib import hlo  # type: ignore[attr-defined]  # no public name prints HLO without metadata
+
+    arguments = [jax.ShapeDtypeStruct(a.dims, a.dtype) for a in recipe.arguments]  # type: ignore[no-untyped-call]
+    computation = jax.jit(recipe.function).trace(*arguments).lower(lowering_platforms=("cpu",)).compiler_ir("hlo")
+    options = hlo.HloPrintOptions()
+    options.print_large_constants = True
+    options.print_metadata = False
+    text: str = computation.get_hlo_module().to_string(options)
+    return text.rstrip() + "\n"
+
+
+def manifest_entry(recipe: Recipe) -> dict[str, Any]:
+    """What the manifest says of one program; what is empty is left out."""
+    name = recipe.function.__name__
+    entry: dict[str, Any] = {
+        "name": name,
+        "file": f"{name}.hlo",
+        "split": recipe.split,
+        "description": recipe.description,
+        "inputs": [a.spec.to_json() for a in recipe.arguments],
+    }
+    if recipe.tolerance is not None:
+        entry["tolerance"] = asdict(recipe.tolerance)
+    if recipe.chaotic:
+        entry["chaotic"] = True
+    if recipe.comment:
+        entry["comment"] = recipe.comment
+    return entry
+
+
+def write_suite(out: Path) -> list[Path]:
+    """Writes every program and the manifest to `out`; returns the files written."""
+    import jax
+
+    from env.suites.quickstart_programs import RECIPES
+
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for recipe in RECIPES:
+        path = out / f"{recipe.function.__name__}.hlo"
+        path.write_text(lower(recipe), encoding="utf-8")
+        written.append(path)
+    if out.resolve() != QUICKSTART.resolve():
+        written += [Path(shutil.copy(QUICKSTART / entry["file"], out)) for entry in QUOTED]
+    manifest = {
+        "lowered_with": f"jax {jax.__version__}",
+        "programs": [manifest_entry(recipe) for recipe in RECIPES] + list(QUOTED),
+    }
+    path = out / "manifest.json"
+    path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    return [*written, path]
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=QUICKSTART, help="folder to write to (default: the suite's own)")
+    out = parser.parse_args().out
+    try:
+        written = write_suite(out)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("jax", "jaxlib"):
+            raise
+        print("error: lowering needs JAX: pip install 'hlogym[jax]'", file=sys.stderr)
+        return 1
+    print(f"{len(written)} files written to {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
