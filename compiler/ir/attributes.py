@@ -1,0 +1,133 @@
+"""Typed values of instruction attributes, and the kind of value each attribute name takes."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class AttrKind(enum.Enum):
+    """How an attribute is spelled in text and what Python value holds it."""
+
+    INTS = "ints"  # dimensions={0,1} -> tuple[int, ...]
+    INT = "int"  # index=0 -> int
+    FLOAT = "float"  # epsilon=0.001 -> float
+    BOOL = "bool"  # is_stable=true -> bool
+    NAME = "name"  # direction=LT, kind=kLoop -> str
+    STRING = "string"  # custom_call_target="x" -> str
+    CONFIG = "config"  # backend_config="..." or raw JSON -> Raw
+    RAW = "raw"  # balanced text kept as written -> Raw
+    COMPUTATION = "computation"  # to_apply=%add -> HloComputation
+    COMPUTATIONS = "computations"  # branch_computations={%a, %b} -> tuple[HloComputation, ...]
+    SLICE = "slice"  # slice={[0:4:1]} -> tuple[SliceDim, ...]
+    WINDOW = "window"  # window={size=3x3 pad=1_1x1_1} -> Window
+    DIM_LABELS = "dim_labels"  # bf01_oi01->bf01 -> ConvDimLabels
+    PADDING = "padding"  # padding=0_0_0x1_1_0 -> tuple[PadDim, ...]
+    INSTRUCTIONS = "instructions"  # control-predecessors={%a} -> tuple[HloInstruction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Attribute text carried through as it stood, brackets or quotes included."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class SliceDim:
+    """One dimension of a slice: elements start, start+stride, ... below limit."""
+
+    start: int
+    limit: int
+    stride: int = 1
+
+    @property
+    def size(self) -> int:
+        return max(0, -(-(self.limit - self.start) // self.stride))
+
+
+@dataclass(frozen=True, slots=True)
+class PadDim:
+    """One dimension of a padding config; negative edges crop."""
+
+    low: int
+    high: int
+    interior: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDim:
+    """One spatial dimension of a window, in the field's terms."""
+
+    size: int
+    stride: int = 1
+    pad_low: int = 0
+    pad_high: int = 0
+    lhs_dilate: int = 1
+    rhs_dilate: int = 1
+    reversal: bool = False
+
+    def output_size(self, input_size: int) -> int:
+        """Number of window positions along an input of this size."""
+        dilated = 0 if input_size == 0 else (input_size - 1) * self.lhs_dilate + 1
+        padded = dilated + self.pad_low + self.pad_high
+        span = 0 if self.size == 0 else (self.size - 1) * self.rhs_dilate + 1
+        return 0 if padded <= 0 or span > padded else (padded - span) // self.stride + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    dims: tuple[WindowDim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConvDimLabels:
+    """`bf01_oi01->bf01`: where batch, feature and spatial dimensions stand in input, kernel and output."""
+
+    lhs: str
+    rhs: str
+    out: str
+
+    def __str__(self) -> str:
+        return f"{self.lhs}_{self.rhs}->{self.out}"
+
+
+ATTRIBUTE_KINDS: dict[str, AttrKind] = {
+    name: kind
+    for kind, names in {
+        AttrKind.INTS: """dimensions lhs_contracting_dims rhs_contracting_dims lhs_batch_dims rhs_batch_dims
+            offset_dims collapsed_slice_dims start_index_map operand_batching_dims start_indices_batching_dims
+            slice_sizes dynamic_slice_sizes update_window_dims inserted_window_dims scatter_dims_to_operand_dims
+            input_batching_dims scatter_indices_batching_dims fft_length lhs_ragged_dims rhs_group_dims
+            outer_dimension_partitions barrier_ids""",
+        AttrKind.INT: """index index_vector_dim iota_dimension feature_group_count batch_group_count feature_index
+            dimension exponent_bits mantissa_bits channel_id k delta split_dimension concat_dimension split_count
+            size_in_bytes""",
+        AttrKind.FLOAT: "epsilon",
+        AttrKind.BOOL: """is_stable indices_are_sorted unique_indices largest constrain_layout use_global_device_ids
+            is_host_transfer custom_call_has_side_effect left_side lower unit_diagonal is_cross_program_prefetch
+            is_reverse is_associative is_pipelined""",
+        AttrKind.NAME: """direction type kind fft_type distribution algorithm transpose_a schedule
+            custom_call_schedule api_version comparison_direction padding_type order async_execution_thread_name""",
+        AttrKind.STRING: "custom_call_target infeed_config outfeed_config async_execution_thread opaque "
+        "channel_handle async_collective_name",
+        AttrKind.CONFIG: "backend_config",
+        AttrKind.COMPUTATION: """to_apply calls body condition true_computation false_computation select scatter
+            async_wrapped_computation""",
+        AttrKind.COMPUTATIONS: "branch_computations called_computations",
+        AttrKind.SLICE: "slice",
+        AttrKind.WINDOW: "window",
+        AttrKind.DIM_LABELS: "dim_labels",
+        AttrKind.PADDING: "padding",
+        AttrKind.INSTRUCTIONS: "control-predecessors",
+        AttrKind.RAW: """metadata sharding frontend_attributes statistics origin operand_precision replica_groups
+            source_target_pairs parameter_replication output_to_operand_aliasing operand_layout_constraints
+            result_accuracy domain sparsity ragged_dims output_operand_aliasing cross_program_prefetch_index
+            collective_device_group stacktrace""",
+    }.items()
+    for name in names.split()
+}
+"""Attribute name -> kind. A name not listed is kept as Raw when the text gives it."""

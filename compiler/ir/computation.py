@@ -1,0 +1,300 @@
+"""HloComputation: a function of HLO, a graph of instructions with parameters and a root."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compiler.ir.instruction import HloInstruction, infer_shape
+from compiler.ir.literal import Literal
+from compiler.ir.opcodes import Opcode, Trait
+from compiler.ir.shape import Shape
+
+if TYPE_CHECKING:
+    from compiler.ir.module import HloModule
+
+_SUFFIX = re.compile(r"\.\d+$")
+
+
+class HloComputation:
+    """Instructions in a topological order of insertion or not; `post_order` always gives one.
+
+    Attributes:
+        name: unique within the module.
+        parent: the module, None while it stands alone.
+        attributes: what the text said behind the body (execution_thread="...").
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.parent: HloModule | None = None
+        self.attributes: dict[str, str] = {}
+        self._instructions: dict[HloInstruction, None] = {}
+        self._by_name: dict[str, HloInstruction] = {}
+        self._next_suffix: dict[str, int] = {}
+        self._root: HloInstruction | None = None
+
+    def __repr__(self) -> str:
+        return f"<HloComputation %{self.name}, {len(self)} instructions>"
+
+    def __len__(self) -> int:
+        return len(self._instructions)
+
+    def __contains__(self, instruction: object) -> bool:
+        return instruction in self._instructions
+
+    # ---- looking
+
+    @property
+    def instructions(self) -> list[HloInstruction]:
+        """A snapshot in insertion order; the computation may be changed while walking it."""
+        return list(self._instructions)
+
+    @property
+    def root(self) -> HloInstruction:
+        if self._root is None:
+            raise ValueError(f"computation %{self.name} has no root yet")
+        return self._root
+
+    @root.setter
+    def root(self, instruction: HloInstruction) -> None:
+        if instruction.parent is not self:
+            raise ValueError(f"%{instruction.name} does not stand in computation %{self.name}")
+        self._root = instruction
+
+    @property
+    def has_root(self) -> bool:
+        return self._root is not None
+
+    @property
+    def parameters(self) -> list[HloInstruction]:
+        """Parameters by number."""
+        found = [i for i in self._instructions if i.opcode is Opcode.PARAMETER]
+        found.sort(key=lambda i: i.parameter_number or 0)
+        return found
+
+    @property
+    def parameter_shapes(self) -> tuple[Shape, ...]:
+        return tuple(p.shape for p in self.parameters)
+
+    @property
+    def result_shape(self) -> Shape:
+        return self.root.shape
+
+    def find(self, name: str) -> HloInstruction | None:
+        """Instruction by name, without the percent sign."""
+        return self._by_name.get(name)
+
+    def post_order(self) -> list[HloInstruction]:
+        """Every instruction after its operands and control predecessors; stable for a list already in order.
+
+        ValueError when the graph has a cycle.
+        """
+        order: list[HloInstruction] = []
+        state: dict[HloInstruction, int] = {}  # 1: on the path, 2: done
+        for start in self._instructions:
+            if start in state:
+                continue
+            stack: list[tuple[HloInstruction, Iterator[HloInstruction]]] = [(start, _before(start))]
+            state[start] = 1
+            while stack:
+                node, pending = stack[-1]
+                for o in pending:
+                    seen = state.get(o)
+                    if seen is None:
+                        state[o] = 1
+                        stack.append((o, _before(o)))
+                        break
+                    if seen == 1:
+                        raise ValueError(f"cycle through %{o.name} in computation %{self.name}")
+                else:
+                    stack.pop()
+                    state[node] = 2
+                    order.append(node)
+        return order
+
+    def called_computations(self) -> list[HloComputation]:
+        """Computations called directly from here, each once, in order of the calls."""
+        found: dict[HloComputation, None] = {}
+        for i in self._instructions:
+            if i.attributes:
+                found.update(dict.fromkeys(i.called_computations()))
+        return list(found)
+
+    # ---- building
+
+    def unique_name(self, base: str) -> str:
+        """`base` when free, else `base` with its number replaced by the next free one."""
+        if base not in self._by_name:
+            return base
+        stem = _SUFFIX.sub("", base)
+        n = self._next_suffix.get(stem, 1)
+        while (name := f"{stem}.{n}") in self._by_name:
+            n += 1
+        self._next_suffix[stem] = n + 1
+        return name
+
+    def insert(self, instruction: HloInstruction) -> HloInstruction:
+        """Take in an instruction made elsewhere (the parser); the name is made unique."""
+        instruction.name = self.unique_name(instruction.name)
+        instruction.parent = self
+        self._instructions[instruction] = None
+        self._by_name[instruction.name] = instruction
+        return instruction
+
+    def add(
+        self,
+        opcode: Opcode,
+        operands: Sequence[HloInstruction] = (),
+        shape: Shape | None = None,
+        *,
+        name: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> HloInstruction:
+        """Add an instruction; the shape is inferred, `shape` is needed only where it does not follow.
+
+        Attributes go by their text names, as a mapping or as keywords (`dimensions=(1,)`).
+        ShapeError when operands and attributes do not fit.
+        """
+        attrs = {**(attributes or {}), **more}
+        inferred = infer_shape(opcode, [o.shape for o in operands], attrs, shape)
+        return self.insert(HloInstruction(name or opcode.text, opcode, inferred, operands, attrs))
+
+    def add_parameter(self, number: int, shape: Shape, name: str | None = None) -> HloInstruction:
+        base = name or f"param_{number}"
+        return self.insert(HloInstruction(base, Opcode.PARAMETER, shape, parameter_number=number))
+
+    def add_constant(self, value: Any, name: str = "constant") -> HloInstruction:
+        """A constant from a Literal, an array or a numpy scalar (whose dtype decides the type)."""
+        literal = value if isinstance(value, Literal) else Literal.from_array(value)
+        return self.insert(HloInstruction(name, Opcode.CONSTANT, literal.shape, literal=literal))
+
+    def clone_instruction(
+        self,
+        original: HloInstruction,
+        operands: Sequence[HloInstruction],
+        shape: Shape | None = None,
+        name: str | None = None,
+    ) -> HloInstruction:
+        """A copy of `original` in this computation on other operands; control predecessors are dropped."""
+        attrs = dict(original.attributes)
+        attrs.pop("control-predecessors", None)
+        copy = HloInstruction(
+            name or original.name,
+            original.opcode,
+            shape or original.shape,
+            operands,
+            attrs,
+            original.literal,
+            original.parameter_number,
+        )
+        return self.insert(copy)
+
+    # ---- changing
+
+    def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Make every user of `old` (and the root) use `new`; `old` stays, without users."""
+        if old is new:
+            return
+        for user in list(old.users):
+            if user is not new:
+                user.replace_operands(old, new)
+        if self._root is old:
+            self.root = new
+
+    def replace(self, old: HloInstruction, new: HloInstruction) -> None:
+        """`replace_uses`, then remove `old` if nothing needs it (side effects, parameters stay)."""
+        self.replace_uses(old, new)
+        if is_removable(old):
+            self.remove(old)
+
+    def remove(self, instruction: HloInstruction) -> None:
+        """Take out an instruction without users; ValueError when it is still used or is the root."""
+        if instruction.users or self._root is instruction:
+            raise ValueError(f"%{instruction.name} is still used")
+        for o in instruction.operands:
+            o.users.pop(instruction, None)
+        del self._instructions[instruction]
+        del self._by_name[instruction.name]
+        instruction.parent = None
+
+    def remove_dead(self, start: Iterable[HloInstruction] | None = None) -> int:
+        """Remove what nothing needs, from `start` upwards (default: everywhere); returns how many went."""
+        work = list(self._instructions if start is None else start)
+        gone = 0
+        while work:
+            i = work.pop()
+            if i.parent is self and i.is_dead and is_removable(i):
+                self.remove(i)
+                gone += 1
+                work.extend(i.operands)
+        return gone
+
+    def reorder(self) -> None:
+        """Put the instructions themselves into post order."""
+        self._instructions = dict.fromkeys(self.post_order())
+
+    def inline(
+        self, callee: HloComputation, arguments: Sequence[HloInstruction]
+    ) -> HloInstruction:
+        """Copy the callee's body here with `arguments` for its parameters; returns the copy of its root."""
+        mapping: dict[HloInstruction, HloInstruction] = {}
+        for i in callee.post_order():
+            if i.opcode is Opcode.PARAMETER:
+                mapping[i] = arguments[i.parameter_number or 0]
+            else:
+                mapping[i] = self.clone_instruction(i, [mapping[o] for o in i.operands])
+                if i.control_predecessors:
+                    mapping[i].attributes["control-predecessors"] = tuple(mapping[p] for p in i.control_predecessors)
+        return mapping[callee.root]
+
+    def clone(self, name: str | None = None) -> HloComputation:
+        """A copy that stands alone and calls the same computations; names and order are kept."""
+        copy, _ = self.clone_with_mapping(name)
+        return copy
+
+    def clone_with_mapping(
+        self, name: str | None = None
+    ) -> tuple[HloComputation, dict[HloInstruction, HloInstruction]]:
+        """`clone`, and which copy stands for which instruction."""
+        copy = HloComputation(name or self.name)
+        copy.attributes = dict(self.attributes)
+        mapping: dict[HloInstruction, HloInstruction] = {}
+        for i in self.post_order():
+            attrs = dict(i.attributes)
+            if "control-predecessors" in attrs:
+                attrs["control-predecessors"] = tuple(mapping[p] for p in i.control_predecessors)
+            operands = [mapping[o] for o in i.operands]
+            new = HloInstruction(i.name, i.opcode, i.shape, operands, attrs, i.literal, i.parameter_number)
+            new.parent = copy
+            mapping[i] = new
+        copy._instructions = dict.fromkeys(mapping.values())
+        copy._by_name = {i.name: i for i in copy._instructions}
+        copy._next_suffix = dict(self._next_suffix)
+        if self._root is not None:
+            copy._root = mapping[self._root]
+        return copy, mapping
+
+
+def is_removable(instruction: HloInstruction) -> bool:
+    """Whether an instruction without users may go: no side effect, here or in what it calls, and no parameter."""
+    if instruction.opcode is Opcode.PARAMETER or instruction.users or instruction.is_root:
+        return False
+    return not has_side_effect(instruction)
+
+
+def has_side_effect(instruction: HloInstruction) -> bool:
+    """Whether running it can be seen other than through its result."""
+    if instruction.opcode.has(Trait.SIDE_EFFECT) or instruction.attr("custom_call_has_side_effect", False):
+        return True
+    return any(has_side_effect(i) for c in instruction.called_computations() for i in c.instructions)
+
+
+def _before(i: HloInstruction) -> Iterator[HloInstruction]:
+    if i.attributes:
+        predecessors = i.control_predecessors
+        if predecessors:
+            return iter((*i.operands, *predecessors))
+    return iter(i.operands)

@@ -1,0 +1,157 @@
+"""HloInstruction: one operation, its operands and its users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compiler.errors import ShapeError
+from compiler.ir.attributes import ATTRIBUTE_KINDS, AttrKind
+from compiler.ir.literal import Literal
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+from compiler.ir.shape_rules import ShapeQuery
+
+if TYPE_CHECKING:
+    from compiler.ir.computation import HloComputation
+
+CALLEE_ATTRIBUTES = tuple(
+    n for n, k in ATTRIBUTE_KINDS.items() if k in (AttrKind.COMPUTATION, AttrKind.COMPUTATIONS)
+)
+
+
+class HloInstruction:
+    """A node of the dataflow graph.
+
+    Made by `HloComputation.add`, never alone, so that operands and users always agree. Compared by identity.
+
+    Attributes:
+        name: unique within its computation.
+        opcode, shape: what it does and what it yields.
+        operands: a tuple; change it through `replace_operand`.
+        users: the distinct users, in the order they appeared.
+        attributes: by the names of HLO text, with the types of `ir.attributes`.
+        literal: the value of a constant. parameter_number: the position of a parameter, else None.
+        parent: the computation it stands in; None once removed.
+    """
+
+    __slots__ = ("attributes", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape", "users")
+
+    def __init__(
+        self,
+        name: str,
+        opcode: Opcode,
+        shape: Shape,
+        operands: Sequence[HloInstruction] = (),
+        attributes: dict[str, Any] | None = None,
+        literal: Literal | None = None,
+        parameter_number: int | None = None,
+    ) -> None:
+        self.name = name
+        self.opcode = opcode
+        self.shape = shape
+        self.operands: tuple[HloInstruction, ...] = tuple(operands)
+        self.users: dict[HloInstruction, None] = {}
+        self.attributes: dict[str, Any] = {} if attributes is None else attributes
+        self.literal = literal
+        self.parameter_number = parameter_number
+        self.parent: HloComputation | None = None
+        for o in self.operands:
+            o.users[self] = None
+
+    def __repr__(self) -> str:
+        return f"<{self.shape} %{self.name} = {self.opcode.text}>"
+
+    def operand(self, i: int) -> HloInstruction:
+        return self.operands[i]
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Attribute by its text name, or `default`."""
+        return self.attributes.get(name, default)
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """The `dimensions={...}` attribute; empty when absent."""
+        dims: tuple[int, ...] = self.attributes.get("dimensions", ())
+        return dims
+
+    @property
+    def value(self) -> Literal:
+        """The literal of a constant; TypeError for anything else."""
+        if self.literal is None:
+            raise TypeError(f"%{self.name} is a {self.opcode.text}, not a constant")
+        return self.literal
+
+    @property
+    def control_predecessors(self) -> tuple[HloInstruction, ...]:
+        found: tuple[HloInstruction, ...] = self.attributes.get("control-predecessors", ())
+        return found
+
+    def called_computations(self) -> tuple[HloComputation, ...]:
+        """Computations this instruction calls, in the order of `CALLEE_ATTRIBUTES`."""
+        if not self.attributes:
+            return ()
+        found: list[HloComputation] = []
+        for name in CALLEE_ATTRIBUTES:
+            value = self.attributes.get(name)
+            if value is not None:
+                found.extend(value if isinstance(value, tuple) else (value,))
+        return tuple(found)
+
+    def replace_called_computations(self, mapping: Mapping[HloComputation, HloComputation]) -> None:
+        """Point every callee found in `mapping` at its image."""
+        for name in CALLEE_ATTRIBUTES:
+            value = self.attributes.get(name)
+            if isinstance(value, tuple):
+                self.attributes[name] = tuple(mapping.get(c, c) for c in value)
+            elif value is not None:
+                self.attributes[name] = mapping.get(value, value)
+
+    def replace_operand(self, i: int, new: HloInstruction) -> None:
+        """Make `new` the i-th operand; shapes are not checked here but by the verifier."""
+        old = self.operands[i]
+        if old is new:
+            return
+        self.operands = (*self.operands[:i], new, *self.operands[i + 1 :])
+        if old not in self.operands:
+            old.users.pop(self, None)
+        new.users[self] = None
+
+    def replace_operands(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Replace each use of `old` among the operands by `new`."""
+        if old is new:
+            return
+        self.operands = tuple(new if o is old else o for o in self.operands)
+        old.users.pop(self, None)
+        new.users[self] = None
+
+    def operand_indices(self, operand: HloInstruction) -> Iterator[int]:
+        """Positions at which `operand` is used."""
+        return (i for i, o in enumerate(self.operands) if o is operand)
+
+    @property
+    def is_root(self) -> bool:
+        return self.parent is not None and self.parent.root is self
+
+    @property
+    def is_dead(self) -> bool:
+        """No user, and not the root."""
+        return not self.users and not self.is_root
+
+
+def infer_shape(
+    opcode: Opcode, operands: Sequence[Shape], attributes: Mapping[str, Any], declared: Shape | None = None
+) -> Shape:
+    """Result shape of an op; ShapeError naming the opcode when there is none."""
+    row = opcode.row
+    least, most = row.arity
+    count = len(operands)
+    if count < least or (most is not None and count > most):
+        want = str(least) if least == most else f"at least {least}" if most is None else f"{least} to {most}"
+        raise ShapeError(f"{row.text} takes {want} operand(s), got {count}")
+    try:
+        return row.rule(ShapeQuery(operands, attributes, declared))
+    except ShapeError as e:
+        raise ShapeError(f"{row.text}: {e}") from None
+    except (TypeError, ValueError, IndexError, AttributeError) as e:
+        raise ShapeError(f"{row.text}: malformed attributes or operands ({e})") from e

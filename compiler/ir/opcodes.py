@@ -1,0 +1,307 @@
+"""The table of ops: each HLO opcode is declared once, here, with what every floor needs to know of it.
+
+A row gives the text name, arity, attributes, traits, flops an element, and the shape rule
+(`ir/shape_rules.py`). Evaluators (`interpreter/`) and emitters (`codegen/`) are registries keyed by these members.
+Source of the list: XLA's `xla/hlo/ir/hlo_opcode.h`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from compiler.ir import shape_rules as r
+
+
+class Trait(enum.Flag):
+    """What is true of every instruction of an opcode."""
+
+    NONE = 0
+    ELEMENTWISE = enum.auto()  # output element i depends on operand elements i alone
+    COMMUTATIVE = enum.auto()
+    ASSOCIATIVE = enum.auto()
+    EXPENSIVE = enum.auto()  # worth a load to avoid computing twice
+    SIDE_EFFECT = enum.auto()  # not to be removed, duplicated or reordered
+    MOVEMENT = enum.auto()  # moves or repeats elements, computes nothing
+    LEAF = enum.auto()  # no operands
+    REDUCTION = enum.auto()
+    CONTROL = enum.auto()  # calls computations as control flow
+    TUPLE = enum.auto()  # groups or picks values, no bytes moved
+    COLLECTIVE = enum.auto()
+    ASYNC = enum.auto()
+    HOST = enum.auto()
+    RANDOM = enum.auto()
+    LIBRARY = enum.auto()  # a library call by default (dot, convolution, sort...)
+
+
+class Arity(NamedTuple):
+    """Least and greatest number of operands; greatest None: any."""
+
+    least: int
+    most: int | None
+
+
+ANY = Arity(0, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpRow:
+    """One row of the table."""
+
+    text: str
+    arity: Arity
+    rule: r.ShapeRule
+    traits: Trait = Trait.NONE
+    flops: int = 0  # per output element; ops whose count depends on shapes are in analysis/cost_model
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+def _row(
+    text: str,
+    arity: int | tuple[int, int | None],
+    rule: r.ShapeRule,
+    traits: Trait = Trait.NONE,
+    flops: int = 0,
+    required: str = "",
+    optional: str = "",
+) -> OpRow:
+    bounds = Arity(arity, arity) if isinstance(arity, int) else Arity(*arity)
+    return OpRow(text, bounds, rule, traits, flops, tuple(required.split()), tuple(optional.split()))
+
+
+_E = Trait.ELEMENTWISE
+_X = _E | Trait.EXPENSIVE
+_M = Trait.MOVEMENT
+_COMM = _E | Trait.COMMUTATIVE
+_ASSOC = _COMM | Trait.ASSOCIATIVE
+_COLL = Trait.COLLECTIVE | Trait.SIDE_EFFECT
+_ASYNC = Trait.ASYNC | Trait.SIDE_EFFECT
+_HOST = Trait.HOST | Trait.SIDE_EFFECT
+_GROUPS = "replica_groups channel_id constrain_layout use_global_device_ids"
+_DOT = "lhs_contracting_dims rhs_contracting_dims lhs_batch_dims rhs_batch_dims operand_precision algorithm"
+
+
+class Opcode(enum.Enum):
+    """Every opcode of HLO; the value is its row."""
+
+    # Unary, elementwise
+    ABS = _row("abs", 1, r.unary, _E, 1)
+    ACOS = _row("acos", 1, r.unary, _X, 20, optional="result_accuracy")
+    ACOSH = _row("acosh", 1, r.unary, _X, 20, optional="result_accuracy")
+    ASIN = _row("asin", 1, r.unary, _X, 20, optional="result_accuracy")
+    ASINH = _row("asinh", 1, r.unary, _X, 20, optional="result_accuracy")
+    ATANH = _row("atanh", 1, r.unary, _X, 20, optional="result_accuracy")
+    CBRT = _row("cbrt", 1, r.unary, _X, 15, optional="result_accuracy")
+    CEIL = _row("ceil", 1, r.unary, _E, 1)
+    COUNT_LEADING_ZEROS = _row("count-leading-zeros", 1, r.unary, _E, 1)
+    COSINE = _row("cosine", 1, r.unary, _X, 15, optional="result_accuracy")
+    COSH = _row("cosh", 1, r.unary, _X, 20, optional="result_accuracy")
+    ERF = _row("erf", 1, r.unary, _X, 20, optional="result_accuracy")
+    EXPONENTIAL = _row("exponential", 1, r.unary, _X, 12, optional="result_accuracy")
+    EXPONENTIAL_MINUS_ONE = _row("exponential-minus-one", 1, r.unary, _X, 14, optional="result_accuracy")
+    FLOOR = _row("floor", 1, r.unary, _E, 1)
+    IMAG = _row("imag", 1, r.real_part, _E, 0)
+    IS_FINITE = _row("is-finite", 1, r.predicate, _E, 1)
+    LOG = _row("log", 1, r.unary, _X, 12, optional="result_accuracy")
+    LOG_PLUS_ONE = _row("log-plus-one", 1, r.unary, _X, 14, optional="result_accuracy")
+    LOGISTIC = _row("logistic", 1, r.unary, _X, 15, optional="result_accuracy")
+    NEGATE = _row("negate", 1, r.unary, _E, 1)
+    NOT = _row("not", 1, r.unary, _E, 1)
+    POPULATION_COUNT = _row("popcnt", 1, r.unary, _E, 1)
+    REAL = _row("real", 1, r.real_part, _E, 0)
+    ROUND_NEAREST_AFZ = _row("round-nearest-afz", 1, r.unary, _E, 2)
+    ROUND_NEAREST_EVEN = _row("round-nearest-even", 1, r.unary, _E, 1)
+    RSQRT = _row("rsqrt", 1, r.unary, _X, 6, optional="result_accuracy")
+    SIGN = _row("sign", 1, r.unary, _E, 1)
+    SINE = _row("sine", 1, r.unary, _X, 15, optional="result_accuracy")
+    SINH = _row("sinh", 1, r.unary, _X, 20, optional="result_accuracy")
+    SQRT = _row("sqrt", 1, r.unary, _X, 6, optional="result_accuracy")
+    TAN = _row("tan", 1, r.unary, _X, 20, optional="result_accuracy")
+    TANH = _row("tanh", 1, r.unary, _X, 20, optional="result_accuracy")
+    # Type changes
+    CONVERT = _row("convert", 1, r.convert, _E, 1)
+    BITCAST_CONVERT = _row("bitcast-convert", 1, r.bitcast_convert, Trait.NONE, 0)
+    REDUCE_PRECISION = _row("reduce-precision", 1, r.unary, _E, 4, "exponent_bits mantissa_bits")
+    STOCHASTIC_CONVERT = _row("stochastic-convert", 2, r.convert, _E, 4)
+    # Binary, elementwise
+    ADD = _row("add", 2, r.binary, _ASSOC, 1)
+    SUBTRACT = _row("subtract", 2, r.binary, _E, 1)
+    MULTIPLY = _row("multiply", 2, r.binary, _ASSOC, 1)
+    DIVIDE = _row("divide", 2, r.binary, _X, 4, optional="result_accuracy")
+    REMAINDER = _row("remainder", 2, r.binary, _X, 8)
+    POWER = _row("power", 2, r.binary, _X, 25)
+    MAXIMUM = _row("maximum", 2, r.binary, _ASSOC, 1)
+    MINIMUM = _row("minimum", 2, r.binary, _ASSOC, 1)
+    AND = _row("and", 2, r.binary, _ASSOC, 1)
+    OR = _row("or", 2, r.binary, _ASSOC, 1)
+    XOR = _row("xor", 2, r.binary, _ASSOC, 1)
+    ATAN2 = _row("atan2", 2, r.binary, _X, 25, optional="result_accuracy")
+    COMPARE = _row("compare", 2, r.compare, _E, 1, "direction", "type")
+    COMPLEX = _row("complex", 2, r.complex_, _E, 0)
+    MULHI = _row("mulhi", 2, r.binary, _COMM, 2)
+    SHIFT_LEFT = _row("shift-left", 2, r.binary, _E, 1)
+    SHIFT_RIGHT_ARITHMETIC = _row("shift-right-arithmetic", 2, r.binary, _E, 1)
+    SHIFT_RIGHT_LOGICAL = _row("shift-right-logical", 2, r.binary, _E, 1)
+    # Ternary, elementwise
+    CLAMP = _row("clamp", 3, r.clamp, _E, 2)
+    SELECT = _row("select", 3, r.select, _E, 1)
+    # Leaves
+    CONSTANT = _row("constant", 0, r.declared, Trait.LEAF)
+    IOTA = _row("iota", 0, r.iota, Trait.LEAF, 0, "iota_dimension")
+    PARAMETER = _row("parameter", 0, r.declared, Trait.LEAF, optional="parameter_replication")
+    # Data movement
+    BITCAST = _row("bitcast", 1, r.bitcast, _M)
+    BROADCAST = _row("broadcast", 1, r.broadcast, _M, optional="dimensions")
+    CONCATENATE = _row("concatenate", (1, None), r.concatenate, _M, 0, "dimensions")
+    COPY = _row("copy", 1, r.same, _M | Trait.ELEMENTWISE, optional="cross_program_prefetch_index")
+    DYNAMIC_RESHAPE = _row("dynamic-reshape", (1, None), r.declared, _M)
+    DYNAMIC_SLICE = _row("dynamic-slice", (2, None), r.dynamic_slice, _M, 0, "dynamic_slice_sizes")
+    DYNAMIC_UPDATE_SLICE = _row("dynamic-update-slice", (3, None), r.dynamic_update_slice, _M)
+    GATHER = _row(
+        "gather", 2, r.gather, _M, 0,
+        "offset_dims collapsed_slice_dims start_index_map index_vector_dim slice_sizes",
+        "operand_batching_dims start_indices_batching_dims indices_are_sorted",
+    )  # fmt: skip
+    PAD = _row("pad", 2, r.pad, _M, 0, "padding")
+    RESHAPE = _row("reshape", 1, r.reshape, _M)
+    REVERSE = _row("reverse", 1, r.reverse, _M, 0, "dimensions")
+    SCATTER = _row(
+        "scatter", (3, None), r.scatter, Trait.EXPENSIVE, 1,
+        "update_window_dims inserted_window_dims scatter_dims_to_operand_dims index_vector_dim to_apply",
+        "input_batching_dims scatter_indices_batching_dims indices_are_sorted unique_indices",
+    )  # fmt: skip
+    SLICE = _row("slice", 1, r.slice_, _M, 0, "slice")
+    TRANSPOSE = _row("transpose", 1, r.transpose, _M, 0, "dimensions")
+    # Dynamic sizes
+    GET_DIMENSION_SIZE = _row("get-dimension-size", 1, r.get_dimension_size, required="dimensions")
+    SET_DIMENSION_SIZE = _row("set-dimension-size", 2, r.set_dimension_size, required="dimensions")
+    # Reductions and windows
+    MAP = _row("map", (1, None), r.map_, _E, 1, "to_apply", "dimensions")
+    REDUCE = _row("reduce", (2, None), r.reduce, Trait.REDUCTION | Trait.EXPENSIVE, 1, "dimensions to_apply")
+    REDUCE_WINDOW = _row(
+        "reduce-window", (2, None), r.reduce_window, Trait.REDUCTION | Trait.EXPENSIVE, 1, "window to_apply"
+    )
+    SCAN = _row(
+        "scan", (2, None), r.scan, Trait.EXPENSIVE, 1, "dimensions to_apply", "is_reverse is_associative"
+    )
+    SELECT_AND_SCATTER = _row("select-and-scatter", 3, r.select_and_scatter, Trait.EXPENSIVE, 1, "window select scatter")
+    # Dot and convolution
+    DOT = _row("dot", (2, None), r.dot, Trait.EXPENSIVE | Trait.LIBRARY, 2, optional=_DOT + " sparsity")
+    RAGGED_DOT = _row(
+        "ragged-dot", 3, r.declared, Trait.EXPENSIVE | Trait.LIBRARY, 2,
+        "lhs_ragged_dims", _DOT + " rhs_group_dims",
+    )  # fmt: skip
+    SCALED_DOT = _row("scaled-dot", (2, 4), r.declared, Trait.EXPENSIVE | Trait.LIBRARY, 2, optional=_DOT)
+    CONVOLUTION = _row(
+        "convolution", 2, r.convolution, Trait.EXPENSIVE | Trait.LIBRARY, 2,
+        "dim_labels", "window feature_group_count batch_group_count operand_precision padding_type",
+    )  # fmt: skip
+    # Batch norms
+    BATCH_NORM_TRAINING = _row(
+        "batch-norm-training", 3, r.batch_norm_training, Trait.EXPENSIVE, 8, "epsilon feature_index"
+    )
+    BATCH_NORM_INFERENCE = _row("batch-norm-inference", 5, r.first_operand, Trait.EXPENSIVE, 5, "epsilon feature_index")
+    BATCH_NORM_GRAD = _row("batch-norm-grad", 5, r.batch_norm_grad, Trait.EXPENSIVE, 12, "epsilon feature_index")
+    # Linear algebra and sorting
+    CHOLESKY = _row("cholesky", 1, r.cholesky, Trait.EXPENSIVE | Trait.LIBRARY, 0, optional="lower")
+    TRIANGULAR_SOLVE = _row(
+        "triangular-solve", 2, r.triangular_solve, Trait.EXPENSIVE | Trait.LIBRARY, 0,
+        "", "left_side lower unit_diagonal transpose_a",
+    )  # fmt: skip
+    FFT = _row("fft", 1, r.fft, Trait.EXPENSIVE | Trait.LIBRARY, 0, "fft_type fft_length")
+    SORT = _row("sort", (1, None), r.sort, Trait.EXPENSIVE | Trait.LIBRARY, 0, "dimensions to_apply", "is_stable")
+    TOPK = _row("topk", 1, r.topk, Trait.EXPENSIVE | Trait.LIBRARY, 0, "k", "largest")
+    # Random numbers
+    RNG = _row("rng", (1, None), r.declared, Trait.SIDE_EFFECT | Trait.RANDOM, 10, "distribution")
+    RNG_BIT_GENERATOR = _row("rng-bit-generator", 1, r.declared, Trait.EXPENSIVE | Trait.RANDOM, 30, "algorithm")
+    RNG_GET_AND_UPDATE_STATE = _row(
+        "rng-get-and-update-state", 0, r.declared, Trait.SIDE_EFFECT | Trait.RANDOM, 0, "delta"
+    )
+    # Control flow
+    CALL = _row("call", ANY, r.call, Trait.CONTROL, 0, "to_apply")
+    CONDITIONAL = _row(
+        "conditional", (2, None), r.conditional, Trait.CONTROL, 0,
+        "", "branch_computations true_computation false_computation",
+    )  # fmt: skip
+    WHILE = _row("while", 1, r.while_, Trait.CONTROL, 0, "condition body")
+    FUSION = _row("fusion", ANY, r.fusion, Trait.NONE, 0, "kind calls", "output_to_operand_aliasing")
+    # Tuples and tokens
+    TUPLE = _row("tuple", ANY, r.tuple_, Trait.TUPLE)
+    GET_TUPLE_ELEMENT = _row("get-tuple-element", 1, r.get_tuple_element, Trait.TUPLE, 0, "index")
+    AFTER_ALL = _row("after-all", ANY, r.token, Trait.TUPLE)
+    ADD_DEPENDENCY = _row("add-dependency", 2, r.first_operand, Trait.TUPLE)
+    OPTIMIZATION_BARRIER = _row("opt-barrier", 1, r.same, Trait.TUPLE)
+    DOMAIN = _row("domain", 1, r.same, Trait.TUPLE, 0, "", "domain")
+    # Collectives
+    ALL_GATHER = _row("all-gather", (1, None), r.declared, _COLL, 0, "dimensions", _GROUPS)
+    ALL_REDUCE = _row("all-reduce", (1, None), r.declared, _COLL, 1, "to_apply", _GROUPS)
+    ALL_TO_ALL = _row("all-to-all", (1, None), r.declared, _COLL, 0, "", _GROUPS + " dimensions")
+    COLLECTIVE_BROADCAST = _row("collective-broadcast", (1, None), r.declared, _COLL, 0, "", _GROUPS)
+    COLLECTIVE_PERMUTE = _row(
+        "collective-permute", (1, None), r.declared, _COLL, 0, "source_target_pairs", "channel_id slice_sizes"
+    )
+    RAGGED_ALL_TO_ALL = _row("ragged-all-to-all", 6, r.declared, _COLL, 0, "", _GROUPS)
+    REDUCE_SCATTER = _row("reduce-scatter", (1, None), r.declared, _COLL, 1, "to_apply dimensions", _GROUPS)
+    PARTITION_ID = _row("partition-id", 0, r.declared, Trait.COLLECTIVE)
+    REPLICA_ID = _row("replica-id", 0, r.declared, Trait.COLLECTIVE)
+    # Asynchronous forms
+    ALL_GATHER_START = _row("all-gather-start", (1, None), r.declared, _COLL | _ASYNC, 0, "dimensions", _GROUPS)
+    ALL_GATHER_DONE = _row("all-gather-done", 1, r.declared, _COLL | _ASYNC)
+    ALL_REDUCE_START = _row("all-reduce-start", (1, None), r.declared, _COLL | _ASYNC, 1, "to_apply", _GROUPS)
+    ALL_REDUCE_DONE = _row("all-reduce-done", 1, r.declared, _COLL | _ASYNC)
+    COLLECTIVE_PERMUTE_START = _row(
+        "collective-permute-start", (1, None), r.declared, _COLL | _ASYNC, 0,
+        "source_target_pairs", "channel_id slice_sizes",
+    )  # fmt: skip
+    COLLECTIVE_PERMUTE_DONE = _row("collective-permute-done", 1, r.declared, _COLL | _ASYNC)
+    COPY_START = _row("copy-start", 1, r.declared, _ASYNC, 0, "", "cross_program_prefetch_index")
+    COPY_DONE = _row("copy-done", 1, r.declared, _ASYNC)
+    ASYNC_START = _row("async-start", ANY, r.declared, _ASYNC, 0, "", "calls async_execution_thread")
+    ASYNC_UPDATE = _row("async-update", 1, r.declared, _ASYNC, 0, "", "calls async_execution_thread")
+    ASYNC_DONE = _row("async-done", 1, r.declared, _ASYNC, 0, "", "calls async_execution_thread")
+    # Host transfers
+    INFEED = _row("infeed", (0, 1), r.declared, _HOST, 0, "", "infeed_config")
+    OUTFEED = _row("outfeed", (1, 2), r.declared, _HOST, 0, "", "outfeed_config outfeed_shape")
+    SEND = _row("send", 2, r.declared, _HOST, 0, "", "channel_id is_host_transfer")
+    SEND_DONE = _row("send-done", 1, r.declared, _HOST, 0, "", "channel_id is_host_transfer")
+    RECV = _row("recv", 1, r.declared, _HOST, 0, "", "channel_id is_host_transfer")
+    RECV_DONE = _row("recv-done", 1, r.declared, _HOST, 0, "", "channel_id is_host_transfer")
+    # Everything else
+    CUSTOM_CALL = _row(
+        "custom-call", ANY, r.declared, Trait.EXPENSIVE | Trait.LIBRARY, 0, "custom_call_target",
+        "window dim_labels feature_group_count batch_group_count operand_layout_constraints to_apply "
+        "called_computations custom_call_has_side_effect output_to_operand_aliasing padding_type literal schedule "
+        "custom_call_schedule api_version operand_precision",
+    )  # fmt: skip
+
+    __hash__ = object.__hash__
+
+    @property
+    def row(self) -> OpRow:
+        value: OpRow = self._value_
+        return value
+
+    @property
+    def text(self) -> str:
+        value: OpRow = self._value_
+        return value.text
+
+    def has(self, trait: Trait) -> bool:
+        """Whether the opcode has every one of these traits."""
+        return trait in self.row.traits
+
+    @property
+    def is_elementwise(self) -> bool:
+        return Trait.ELEMENTWISE in self.row.traits
+
+    def __repr__(self) -> str:
+        return f"Opcode.{self._name_}"
+
+
+BY_TEXT: dict[str, Opcode] = {op.text: op for op in Opcode}
+UNIVERSAL_ATTRIBUTES = frozenset(
+    {"metadata", "sharding", "frontend_attributes", "statistics", "origin", "control-predecessors", "backend_config"}
+)
+"""Attributes any instruction may carry."""

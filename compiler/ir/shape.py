@@ -1,0 +1,175 @@
+"""Shapes and layouts: what an HLO value is, before any value is there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.types import PrimitiveType, from_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Order of dimensions in memory, fastest first, with what tiling says.
+
+    `suffix` is the text behind the colon (`T(8,128)S(1)`), kept as it was written.
+    """
+
+    minor_to_major: tuple[int, ...]
+    suffix: str = ""
+
+    def __str__(self) -> str:
+        return "{" + ",".join(map(str, self.minor_to_major)) + (f":{self.suffix}" if self.suffix else "") + "}"
+
+
+UNBOUNDED = -1
+"""Size of a dimension written `?`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An array, tuple, token or opaque shape.
+
+    Attributes:
+        element_type: TUPLE, TOKEN, OPAQUE and BUFFER mark the shapes that are not arrays.
+        dimensions: sizes, major first; UNBOUNDED for `?`. For a dynamic dimension the upper bound.
+        layout: None means the default, row-major.
+        dynamic: per dimension, whether its size is only bounded (`<=8`); empty means all static.
+        tuple_shapes: leaves of a tuple; the one inner shape of a buffer.
+    """
+
+    element_type: PrimitiveType
+    dimensions: tuple[int, ...] = ()
+    layout: Layout | None = None
+    dynamic: tuple[bool, ...] = ()
+    tuple_shapes: tuple[Shape, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.dimensions)
+
+    @property
+    def is_tuple(self) -> bool:
+        return self.element_type is PrimitiveType.TUPLE
+
+    @property
+    def is_array(self) -> bool:
+        return self.element_type.bits > 0
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.is_array and not self.dimensions
+
+    @property
+    def is_token(self) -> bool:
+        return self.element_type is PrimitiveType.TOKEN
+
+    @property
+    def is_dynamic(self) -> bool:
+        return any(self.dynamic) or any(s.is_dynamic for s in self.tuple_shapes)
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of an array (1 for a scalar); 0 for what is not an array."""
+        return math.prod(self.dimensions) if self.is_array else 0
+
+    @property
+    def byte_size(self) -> int:
+        """Bytes of the elements, over all leaves of a tuple."""
+        if self.is_array:
+            return self.num_elements * self.element_type.byte_size
+        return sum(s.byte_size for s in self.tuple_shapes)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.element_type.dtype
+
+    def leaves(self) -> Iterator[Shape]:
+        """Array, token and opaque shapes from left to right; a shape that is no tuple is its own leaf."""
+        stack = [self]
+        while stack:
+            s = stack.pop()
+            if s.is_tuple:
+                stack.extend(reversed(s.tuple_shapes))
+            else:
+                yield s
+
+    def with_type(self, element_type: PrimitiveType) -> Shape:
+        return replace(self, element_type=element_type)
+
+    def with_dimensions(self, dimensions: tuple[int, ...]) -> Shape:
+        """Same type, other sizes, default layout, static."""
+        return Shape(self.element_type, dimensions)
+
+    def without_layout(self) -> Shape:
+        if self.layout is None and not self.tuple_shapes:
+            return self
+        return replace(self, layout=None, tuple_shapes=tuple(s.without_layout() for s in self.tuple_shapes))
+
+    def compatible(self, other: Shape) -> bool:
+        """Equal but for layouts and for which dimensions are dynamic."""
+        if self is other:
+            return True
+        return (
+            self.element_type is other.element_type
+            and self.dimensions == other.dimensions
+            and len(self.tuple_shapes) == len(other.tuple_shapes)
+            and all(a.compatible(b) for a, b in zip(self.tuple_shapes, other.tuple_shapes, strict=True))
+        )
+
+    def same_dimensions(self, other: Shape) -> bool:
+        return self.is_array and other.is_array and self.dimensions == other.dimensions
+
+    def to_text(self, layout: bool = True) -> str:
+        """HLO spelling, with the layout unless told not to."""
+        t = self.element_type
+        if t is PrimitiveType.TUPLE:
+            parts = [
+                (f"/*index={i}*/" if i and i % 5 == 0 else "") + s.to_text(layout)
+                for i, s in enumerate(self.tuple_shapes)
+            ]
+            return "(" + ", ".join(parts) + ")"
+        if t is PrimitiveType.BUFFER:
+            return "b(" + self.tuple_shapes[0].to_text(layout) + ")"
+        if not self.is_array:
+            return t.text + "[]"
+        dims = []
+        for i, d in enumerate(self.dimensions):
+            bound = "?" if d == UNBOUNDED else str(d)
+            dims.append(("<=" if self.dynamic and self.dynamic[i] and d != UNBOUNDED else "") + bound)
+        text = f"{t.text}[{','.join(dims)}]"
+        if layout and (self.dimensions or (self.layout and self.layout.suffix)):
+            text += str(self.layout or default_layout(len(self.dimensions)))
+        return text
+
+    def __str__(self) -> str:
+        return self.to_text(layout=False)
+
+
+_DEFAULT_LAYOUTS = [Layout(tuple(range(r - 1, -1, -1))) for r in range(12)]
+
+
+def default_layout(rank: int) -> Layout:
+    """Row-major: the last dimension is the fastest."""
+    return _DEFAULT_LAYOUTS[rank] if rank < 12 else Layout(tuple(range(rank - 1, -1, -1)))
+
+
+def array_shape(element_type: PrimitiveType, *dimensions: int) -> Shape:
+    return Shape(element_type, tuple(dimensions))
+
+
+def tuple_shape(*shapes: Shape) -> Shape:
+    return Shape(PrimitiveType.TUPLE, tuple_shapes=tuple(shapes))
+
+
+def shape_of(array: Any) -> Shape:
+    """Shape of a numpy array or scalar."""
+    a = np.asarray(array)
+    return Shape(from_dtype(a.dtype), tuple(a.shape))
+
+
+TOKEN_SHAPE = Shape(PrimitiveType.TOKEN)

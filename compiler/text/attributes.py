@@ -1,0 +1,140 @@
+"""Attribute values in HLO text, by kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from compiler.ir.attributes import AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window, WindowDim
+from compiler.ir.printing import quote
+from compiler.text.scanner import Scanner
+
+_FLOAT = re.compile(r"[+-]?(?:inf|nan|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)")
+_DIM_LABELS = re.compile(r"([0-9bf?]+)_([0-9io?]+)->([0-9bf?]+)")
+_RAW_WORD = re.compile(r"[^\s,{}()\[\]\"]+")
+_PADDING = re.compile(r"-?\d+_-?\d+(?:_-?\d+)?(?:x-?\d+_-?\d+(?:_-?\d+)?)*")
+_WINDOW_VALUE = re.compile(r"-?\d+(?:_-?\d+)?(?:x-?\d+(?:_-?\d+)?)*")
+_DEVICES = re.compile(r"\[[\d,]*\](?:<=\[[\d,]*\](?:T\([\d,]*\))?)?")
+
+
+def _ints(s: Scanner) -> tuple[int, ...]:
+    out: list[int] = []
+    if not s.accept("{"):
+        return (s.integer("a list of integers in braces"),)
+    while not s.accept("}"):
+        if out:
+            s.expect(",", "or '}' in a list of integers")
+        out.append(s.integer())
+    return tuple(out)
+
+
+def _bool(s: Scanner) -> bool:
+    if s.keyword("true") or s.keyword("1"):
+        return True
+    if s.keyword("false") or s.keyword("0"):
+        return False
+    s.fail(f"expected true or false, found {s.shown()}")
+
+
+def _float(s: Scanner) -> float:
+    m = s.match(_FLOAT)
+    if m is None:
+        s.fail(f"expected a number, found {s.shown()}")
+    return float(m.group())
+
+
+def _slice(s: Scanner) -> tuple[SliceDim, ...]:
+    out: list[SliceDim] = []
+    s.expect("{", "at the start of a slice")
+    while not s.accept("}"):
+        if out:
+            s.expect(",", "or '}' in a slice")
+        s.expect("[", "at the start of a slice dimension")
+        start = s.integer()
+        s.expect(":", "in a slice dimension")
+        limit = s.integer()
+        stride = s.integer() if s.accept(":") else 1
+        s.expect("]", "at the end of a slice dimension")
+        if stride <= 0:
+            s.fail(f"slice stride must be positive, is {stride}")
+        out.append(SliceDim(start, limit, stride))
+    return tuple(out)
+
+
+def _padding(s: Scanner) -> tuple[PadDim, ...]:
+    m = s.match(_PADDING)
+    if m is None:
+        # Nothing to pad: a scalar operand has the padding of no dimension.
+        return ()
+    return tuple(PadDim(*map(int, d.split("_"))) for d in m.group().split("x"))
+
+
+def _window(s: Scanner) -> Window:
+    s.expect("{", "at the start of a window")
+    fields: dict[str, list[list[int]]] = {}
+    while not s.accept("}"):
+        at = s.pos
+        name = s.name("a window field")
+        s.expect("=", "after a window field's name")
+        m = s.match(_WINDOW_VALUE)
+        if m is None:
+            s.fail(f"expected the value of window field '{name}', found {s.shown()}")
+        if name not in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal"):
+            s.fail(f"unknown window field '{name}'", at)
+        fields[name] = [[int(v) for v in d.split("_")] for d in m.group().split("x")]
+    rank = max((len(v) for v in fields.values()), default=0)
+    if any(len(v) != rank for v in fields.values()):
+        s.fail("window fields differ in their number of dimensions")
+
+    def at_dim(name: str, i: int, default: int) -> int:
+        return fields[name][i][0] if name in fields else default
+
+    dims = []
+    for i in range(rank):
+        pad = fields["pad"][i] if "pad" in fields else [0, 0]
+        if len(pad) != 2:
+            s.fail("window pad takes low_high for each dimension")
+        dims.append(
+            WindowDim(
+                at_dim("size", i, 1), at_dim("stride", i, 1), pad[0], pad[1],
+                at_dim("lhs_dilate", i, 1), at_dim("rhs_dilate", i, 1), bool(at_dim("rhs_reversal", i, 0)),
+            )
+        )  # fmt: skip
+    return Window(tuple(dims))
+
+
+def _dim_labels(s: Scanner) -> ConvDimLabels:
+    m = s.match(_DIM_LABELS)
+    if m is None:
+        s.fail(f"expected dim_labels like bf01_oi01->bf01, found {s.shown()}")
+    return ConvDimLabels(*m.groups())
+
+
+def parse_raw(s: Scanner) -> Raw:
+    """Balanced text, a quoted string, or a word, kept as it stands."""
+    s.skip()
+    if s.peek("{") or s.peek("("):
+        return Raw(s.balanced())
+    if s.peek('"'):
+        return Raw(quote(s.string()))
+    m = s.match(_DEVICES) or s.match(_RAW_WORD)
+    if m is None:
+        s.fail(f"expected the attribute's value, found {s.shown()}")
+    return Raw(m.group())
+
+
+PARSERS: dict[AttrKind, Callable[[Scanner], Any]] = {
+    AttrKind.INTS: _ints,
+    AttrKind.INT: lambda s: s.integer(),
+    AttrKind.FLOAT: _float,
+    AttrKind.BOOL: _bool,
+    AttrKind.NAME: lambda s: s.name(),
+    AttrKind.STRING: lambda s: s.string(),
+    AttrKind.CONFIG: parse_raw,
+    AttrKind.RAW: parse_raw,
+    AttrKind.SLICE: _slice,
+    AttrKind.WINDOW: _window,
+    AttrKind.DIM_LABELS: _dim_labels,
+    AttrKind.PADDING: _padding,
+}

@@ -1,0 +1,147 @@
+"""A position in HLO text, and the small steps every part of the parser takes from there."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from compiler.errors import HloSyntaxError
+
+_SKIP = re.compile(r"(?:\s+|/\*(?:[^*]|\*(?!/))*\*/|//[^\n]*)+")
+_NAME = re.compile(r"%?([A-Za-z_][\w.\-]*)")
+_INT = re.compile(r"-?\d+")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
+_SIMPLE_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_BRACKETS = re.compile(r'[{}()\[\]]|"(?:[^"\\]|\\.)*"|/\*(?:[^*]|\*(?!/))*\*/', re.DOTALL)
+_CLOSING = {"{": "}", "(": ")", "[": "]"}
+MAX_DEPTH = 256
+"""Deepest nesting of tuples, literals and operands that is read."""
+
+
+def unescape(text: str) -> str:
+    """C escapes of a quoted string."""
+
+    def one(m: re.Match[str]) -> str:
+        s = m.group(1)
+        if s[0] == "x":
+            return chr(int(s[1:], 16))
+        if s[0] in "01234567":
+            return chr(int(s, 8))
+        return _SIMPLE_ESCAPES.get(s, s)
+
+    return _ESCAPE.sub(one, text)
+
+
+class Scanner:
+    """Text and a position in it. Each method skips white space and comments first."""
+
+    def __init__(self, text: str, filename: str | None = None) -> None:
+        self.text = text
+        self.filename = filename
+        self.pos = 0
+
+    def fail(self, message: str, pos: int | None = None) -> NoReturn:
+        """Raise HloSyntaxError at `pos` (default: here)."""
+        at = self.pos if pos is None else pos
+        at = min(at, len(self.text))
+        start = self.text.rfind("\n", 0, at) + 1
+        end = self.text.find("\n", at)
+        line = self.text[start : len(self.text) if end < 0 else end]
+        raise HloSyntaxError(message, self.text.count("\n", 0, at) + 1, at - start + 1, line, self.filename)
+
+    def skip(self) -> None:
+        m = _SKIP.match(self.text, self.pos)
+        if m:
+            self.pos = m.end()
+        if self.text.startswith("/*", self.pos):
+            self.fail("comment is never closed: expected */")
+
+    def at_end(self) -> bool:
+        self.skip()
+        return self.pos >= len(self.text)
+
+    def shown(self) -> str:
+        """What stands here, for messages."""
+        self.skip()
+        if self.pos >= len(self.text):
+            return "the end of the text"
+        m = re.compile(r"[\w.%\-]+|\S").match(self.text, self.pos)
+        return repr(m.group()[:40]) if m else "white space"
+
+    def peek(self, literal: str) -> bool:
+        self.skip()
+        return self.text.startswith(literal, self.pos)
+
+    def accept(self, literal: str) -> bool:
+        """Step over `literal` when it stands here."""
+        self.skip()
+        if self.text.startswith(literal, self.pos):
+            self.pos += len(literal)
+            return True
+        return False
+
+    def expect(self, literal: str, where: str = "") -> None:
+        if not self.accept(literal):
+            self.fail(f"expected '{literal}'{' ' + where if where else ''}, found {self.shown()}")
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Step over `pattern` when it matches here."""
+        self.skip()
+        m = pattern.match(self.text, self.pos)
+        if m:
+            self.pos = m.end()
+        return m
+
+    def keyword(self, word: str) -> bool:
+        """Step over a whole word."""
+        self.skip()
+        end = self.pos + len(word)
+        if not self.text.startswith(word, self.pos):
+            return False
+        if end < len(self.text) and (self.text[end].isalnum() or self.text[end] in "_.-"):
+            return False
+        self.pos = end
+        return True
+
+    def name(self, what: str = "a name") -> str:
+        """An identifier, its percent sign dropped."""
+        m = self.match(_NAME)
+        if m is None:
+            self.fail(f"expected {what}, found {self.shown()}")
+        return m.group(1)
+
+    def integer(self, what: str = "an integer") -> int:
+        m = self.match(_INT)
+        if m is None:
+            self.fail(f"expected {what}, found {self.shown()}")
+        if len(m.group()) > 40:
+            self.fail("integer out of range", m.start())
+        return int(m.group())
+
+    def string(self, what: str = "a string in quotes") -> str:
+        m = self.match(_STRING)
+        if m is None:
+            self.fail(f"expected {what}, found {self.shown()}")
+        return unescape(m.group(1) if m.group(1) is not None else m.group(2))
+
+    def balanced(self) -> str:
+        """Text from an opening bracket here to the one that closes it, both included."""
+        self.skip()
+        start = self.pos
+        stack: list[str] = []
+        pos = start
+        while True:
+            m = _BRACKETS.search(self.text, pos)
+            if m is None:
+                self.fail("bracket is never closed", start)
+            pos = m.end()
+            c = m.group()
+            if c in _CLOSING:
+                stack.append(_CLOSING[c])
+            elif c[0] not in '"/':
+                if not stack or stack.pop() != c:
+                    self.fail(f"unexpected '{c}'", m.start())
+                if not stack:
+                    self.pos = pos
+                    return self.text[start:pos]

@@ -1,0 +1,108 @@
+"""Shapes in HLO text: `f32[2,<=3]{1,0:T(8,128)}`, tuples, tokens, buffers."""
+
+from __future__ import annotations
+
+import re
+
+from compiler.ir.shape import UNBOUNDED, Layout, Shape, default_layout
+from compiler.ir.types import BY_TEXT, PrimitiveType
+from compiler.text.scanner import MAX_DEPTH, Scanner
+
+_SIMPLE = re.compile(r"([a-z][a-z0-9]*)\[([0-9, ]*)\](?:\{([0-9, ]*)\})?(?![{\w])")
+_TYPE = re.compile(r"[a-z][a-z0-9]*")
+_DIM = re.compile(r"(<=)?(\d+|\?)")
+_SUFFIX = re.compile(r"(?:[^{}()]|\([^{}()]*(?:\([^{}()]*\)[^{}()]*)*\))*")
+_cache: dict[str, Shape] = {}
+
+
+def at_shape(s: Scanner) -> bool:
+    """Whether a shape stands here (rather than a name)."""
+    s.skip()
+    if s.text.startswith(("(", "b("), s.pos):
+        return True
+    m = _TYPE.match(s.text, s.pos)
+    return m is not None and m.group() in BY_TEXT and s.text.startswith("[", m.end())
+
+
+def parse_shape(s: Scanner, depth: int = 0) -> Shape:
+    """The shape that stands here."""
+    s.skip()
+    m = _SIMPLE.match(s.text, s.pos)
+    if m is not None:
+        found = _cache.get(m.group())
+        if found is not None:
+            s.pos = m.end()
+            return found
+    start = s.pos
+    if depth > MAX_DEPTH:
+        s.fail(f"shape nested deeper than {MAX_DEPTH}")
+    if s.accept("("):
+        shapes = []
+        while not s.accept(")"):
+            if shapes:
+                s.expect(",", "or ')' in a tuple shape")
+            shapes.append(parse_shape(s, depth + 1))
+        return Shape(PrimitiveType.TUPLE, tuple_shapes=tuple(shapes))
+    if s.text.startswith("b(", s.pos):
+        s.pos += 2
+        inner = parse_shape(s, depth + 1)
+        s.expect(")", "after a buffer's shape")
+        return Shape(PrimitiveType.BUFFER, tuple_shapes=(inner,))
+    shape = _array(s)
+    if m is not None and m.end() == s.pos and len(_cache) < 10000:
+        _cache[s.text[start : s.pos]] = shape
+    return shape
+
+
+def _array(s: Scanner) -> Shape:
+    m = s.match(_TYPE)
+    if m is None:
+        s.fail(f"expected a shape, found {s.shown()}")
+    element_type = BY_TEXT.get(m.group())
+    if element_type is None:
+        s.fail(f"unknown element type '{m.group()}'", m.start())
+    s.expect("[", "after the element type")
+    dims: list[int] = []
+    dynamic: list[bool] = []
+    while not s.accept("]"):
+        if dims:
+            s.expect(",", "or ']' in a shape")
+        d = s.match(_DIM)
+        if d is None:
+            s.fail(f"expected a dimension, found {s.shown()}")
+        if len(d.group(2)) > 19 or (d.group(2) != "?" and int(d.group(2)) >= 1 << 63):
+            s.fail("dimension out of range", d.start())
+        dims.append(UNBOUNDED if d.group(2) == "?" else int(d.group(2)))
+        dynamic.append(d.group(1) is not None or d.group(2) == "?")
+    if element_type in (PrimitiveType.TOKEN, PrimitiveType.OPAQUE):
+        if dims:
+            s.fail(f"{element_type.text} has no dimensions", m.start())
+        return Shape(element_type)
+    layout = None
+    if s.pos < len(s.text) and s.text[s.pos] == "{":
+        layout = parse_layout(s, len(dims))
+    return Shape(element_type, tuple(dims), layout, tuple(dynamic) if any(dynamic) else ())
+
+
+def parse_layout(s: Scanner, rank: int | None = None) -> Layout | None:
+    """`{1,0:T(8,128)}`; the default layout is None."""
+    start = s.pos
+    s.expect("{")
+    order: list[int] = []
+    while not s.peek("}") and not s.peek(":"):
+        if order:
+            s.expect(",", "or '}' in a layout")
+        order.append(s.integer("a dimension number"))
+    suffix = ""
+    if s.accept(":"):
+        s.skip()
+        m = _SUFFIX.match(s.text, s.pos)
+        suffix = "" if m is None else m.group().strip()
+        s.pos += 0 if m is None else m.end() - m.start()
+    s.expect("}", "at the end of a layout")
+    if rank is not None and sorted(order) != list(range(rank)) and (order or not suffix):
+        s.fail(f"layout is no permutation of the {rank} dimensions", start)
+    layout = Layout(tuple(order), suffix)
+    if layout == default_layout(len(order)):
+        return None
+    return layout
