@@ -1,0 +1,79 @@
+"""What a pass is, and the two common forms of one: visit every computation, visit every instruction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+from compiler.ir import HloComputation, HloInstruction, HloModule
+
+
+@runtime_checkable
+class HloPass(Protocol):
+    """A rewrite of a whole module.
+
+    A pass is a frozen dataclass: its options are its fields, its `name` is how text and plans call it.
+    It is correct on every verified module and in any order. `run` changes the module in place and returns
+    whether it did; False means that the module's text is what it was.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name passes are called by in text: words joined by dashes."""
+        ...
+
+    def run(self, module: HloModule) -> bool:
+        """Rewrite `module`; whether anything changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class ComputationPass(ABC):
+    """A pass that treats each computation the entry reaches on its own, callees first."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run_on(self, computation: HloComputation) -> bool:
+        """Rewrite one computation; whether anything changed."""
+
+    def run(self, module: HloModule) -> bool:
+        """`run_on` for every computation, callees first."""
+        changed = False
+        for computation in module.post_order():
+            changed |= self.run_on(computation)
+        return changed
+
+
+@dataclass(frozen=True)
+class InstructionPass(ComputationPass):
+    """A pass that looks once at each instruction, operands first.
+
+    `visit` does the whole rewrite, removal of what it replaced included, and says whether it changed anything.
+    Instructions it makes are not visited in the same run.
+    """
+
+    @abstractmethod
+    def visit(self, instruction: HloInstruction) -> bool:
+        """Rewrite one instruction; whether anything changed."""
+
+    def run_on(self, computation: HloComputation) -> bool:
+        """`visit` for every instruction still there."""
+        changed = False
+        for instruction in computation.post_order():
+            if instruction.parent is computation:
+                changed |= self.visit(instruction)
+        return changed
+
+
+def op_count(module: HloModule) -> int:
+    """Instructions the entry reaches; parameters, constants and tuples aside, a fusion counted by its body."""
+    return sum(_counts(i) for c in module.post_order() for i in c.instructions)
+
+
+_NOT_COUNTED = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "fusion"})
+
+
+def _counts(instruction: HloInstruction) -> bool:
+    return instruction.opcode.text not in _NOT_COUNTED

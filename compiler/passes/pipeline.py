@@ -1,0 +1,166 @@
+"""Pipelines: passes in order, passes to a fixed point, with statistics, hooks and verification around each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from compiler.errors import HloVerificationError
+from compiler.ir import HloModule
+from compiler.ir.verifier import verify
+from compiler.passes.base import HloPass, op_count
+
+Hook = Callable[[HloPass, HloModule, bool], None]
+"""Called after each single pass with the pass, the module as it left it, and whether it changed."""
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One application of one pass: op counts before and after (see `op_count`), and its time."""
+
+    name: str
+    changed: bool
+    before: int
+    after: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PassStatistics:
+    """All applications of one pass in a run, added up; `removed` may be negative."""
+
+    name: str
+    runs: int
+    changed: int
+    removed: int
+    seconds: float
+
+
+class PipelineStopped(Exception):  # noqa: N818 - control flow, not an error
+    """Raised within a run when `stop_after` has been reached; `PipelineRun.run` catches it."""
+
+
+@dataclass
+class PipelineRun:
+    """One run of passes over a module: what to do around each, and what was recorded.
+
+    Attributes:
+        verify: check the module after each pass that changed it.
+        stop_after: end the run once a pass of this name has run.
+        hooks: called after each single pass.
+        records: filled by the run, one entry an application.
+    """
+
+    verify: bool = False
+    stop_after: str | None = None
+    hooks: tuple[Hook, ...] = ()
+    records: list[PassRecord] = field(default_factory=list)
+
+    def run(self, hlo_pass: HloPass, module: HloModule) -> bool:
+        """Run a pass or a pipeline; whether anything changed.
+
+        Raises:
+            HloVerificationError: `verify` is set and a pass broke a rule; the message names the pass.
+        """
+        try:
+            return self.apply(hlo_pass, module)
+        except PipelineStopped:
+            return any(r.changed for r in self.records)
+
+    def apply(self, hlo_pass: HloPass, module: HloModule) -> bool:
+        """As `run`, within a run: a stop goes through to the outermost."""
+        if isinstance(hlo_pass, PassPipeline | FixedPoint):
+            return hlo_pass.run_within(self, module)
+        before = op_count(module)
+        start = time.perf_counter()
+        changed = hlo_pass.run(module)
+        seconds = time.perf_counter() - start
+        self.records.append(
+            PassRecord(hlo_pass.name, changed, before, op_count(module) if changed else before, seconds)
+        )
+        if self.verify and changed:
+            _verify_after(hlo_pass, module)
+        for hook in self.hooks:
+            hook(hlo_pass, module, changed)
+        if hlo_pass.name == self.stop_after:
+            raise PipelineStopped
+        return changed
+
+    def statistics(self) -> list[PassStatistics]:
+        """The records added up by pass, in order of first application."""
+        by_name: dict[str, list[PassRecord]] = {}
+        for r in self.records:
+            by_name.setdefault(r.name, []).append(r)
+        return [
+            PassStatistics(
+                name,
+                len(rs),
+                sum(r.changed for r in rs),
+                sum(r.before - r.after for r in rs),
+                sum(r.seconds for r in rs),
+            )
+            for name, rs in by_name.items()
+        ]
+
+
+@dataclass(frozen=True)
+class PassPipeline:
+    """Passes one after the other; itself a pass."""
+
+    name: str
+    passes: tuple[HloPass, ...]
+
+    def run(self, module: HloModule) -> bool:
+        """Run every pass once, in order."""
+        return PipelineRun().run(self, module)
+
+    def run_within(self, run: PipelineRun, module: HloModule) -> bool:
+        """`run`, recorded in `run`."""
+        changed = False
+        for p in self.passes:
+            changed |= run.apply(p, module)
+        return changed
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Passes over and over until a whole round changes nothing, `limit` rounds at most; itself a pass.
+
+    A pass is left out of a round when nothing has changed since it last ran without effect.
+    """
+
+    name: str
+    passes: tuple[HloPass, ...]
+    limit: int = 25
+
+    def run(self, module: HloModule) -> bool:
+        """Run rounds of the passes."""
+        return PipelineRun().run(self, module)
+
+    def run_within(self, run: PipelineRun, module: HloModule) -> bool:
+        """`run`, recorded in `run`."""
+        changed, quiet = False, 0
+        for _ in range(self.limit):
+            for p in self.passes:
+                if run.apply(p, module):
+                    changed, quiet = True, 0
+                else:
+                    quiet += 1
+                if quiet >= len(self.passes):
+                    return changed
+        return changed
+
+
+def leaves(hlo_pass: HloPass) -> tuple[HloPass, ...]:
+    """The single passes of a pipeline, in order, each nested one once."""
+    if isinstance(hlo_pass, PassPipeline | FixedPoint):
+        return tuple(leaf for p in hlo_pass.passes for leaf in leaves(p))
+    return (hlo_pass,)
+
+
+def _verify_after(hlo_pass: HloPass, module: HloModule) -> None:
+    try:
+        verify(module)
+    except HloVerificationError as e:
+        raise HloVerificationError([f"after pass {hlo_pass.name}: {f}" for f in e.findings]) from None

@@ -1,0 +1,104 @@
+"""Passes by name: each registers itself, and text such as `while-loop-unroller{factor=4}` makes one."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, TypeVar, get_type_hints
+
+from compiler.errors import HlogymError, UnknownNameError
+from compiler.passes.base import HloPass
+
+PASSES: dict[str, type[HloPass]] = {}
+"""Every pass by name, in the order of their files' names."""
+
+P = TypeVar("P", bound=HloPass)
+_SPEC = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\{(.*)\})?\s*", re.DOTALL)
+
+
+class PassOptionError(HlogymError, ValueError):
+    """An option a pass does not have, or a value it cannot take."""
+
+
+def register(cls: type[P]) -> type[P]:
+    """Class decorator: make a pass known by its `name`."""
+    name: Any = cls.name
+    if not isinstance(name, str):
+        raise TypeError(f"{cls.__name__} has no name")
+    if PASSES.get(name, cls).__qualname__ != cls.__qualname__:
+        raise ValueError(f"two passes are called {name!r}")
+    PASSES[name] = cls
+    return cls
+
+
+def make_pass(text: str) -> HloPass:
+    """A pass from its name and options: `dce`, `while-loop-unroller{factor=4,full=true}`.
+
+    Raises:
+        UnknownNameError: no pass has that name.
+        PassOptionError: the options are not of that pass, or malformed.
+    """
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise PassOptionError(f"cannot read {text!r} as a pass; write name or name{{option=value,...}}")
+    name, options = match.group(1), match.group(2)
+    if name not in PASSES:
+        raise UnknownNameError("pass", name, PASSES)
+    cls = PASSES[name]
+    return cls(**_options(cls, options or ""))
+
+
+def make_passes(text: str) -> tuple[HloPass, ...]:
+    """Passes from a comma-separated list; commas within braces belong to the options."""
+    parts = re.findall(r"[^,{]+(?:\{[^}]*\})?", text)
+    return tuple(make_pass(p) for p in parts if p.strip())
+
+
+def pass_text(hlo_pass: HloPass) -> str:
+    """What `make_pass` reads back as an equal pass: its name, and the options that are not at their defaults."""
+    shown = [
+        f"{f.name}={_value_text(getattr(hlo_pass, f.name))}"
+        for f in _fields(type(hlo_pass))
+        if getattr(hlo_pass, f.name) != f.default
+    ]
+    return hlo_pass.name + (f"{{{','.join(shown)}}}" if shown else "")
+
+
+def describe_options(cls: type[HloPass]) -> str:
+    """`factor=4, full=false`: the options of a pass with their defaults; empty when it has none."""
+    return ", ".join(f"{f.name}={_value_text(f.default)}" for f in _fields(cls))
+
+
+def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+
+
+def _value_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _options(cls: type[HloPass], text: str) -> dict[str, Any]:
+    hints = get_type_hints(cls)
+    known = {f.name: hints[f.name] for f in _fields(cls)}
+    found: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = (s.strip() for s in part.partition("="))
+        if not equals or key not in known:
+            there = describe_options(cls) or "none"
+            raise PassOptionError(f"pass {cls.name!r} has no option {key!r}; options: {there}")
+        found[key] = _parse(f"option {key} of pass {cls.name!r}", known[key], value)
+    return found
+
+
+def _parse(what: str, kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text not in ("true", "false"):
+            raise PassOptionError(f"{what} takes true or false, got {text!r}")
+        return text == "true"
+    if kind is str:
+        return text
+    number = float if kind is float else int
+    try:
+        return number(text)
+    except ValueError:
+        raise PassOptionError(f"{what} takes a number ({number.__name__}), got {text!r}") from None
