@@ -1,0 +1,412 @@
+"""From a fused computation to a kernel: which loops there are, and what stands in them.
+
+Forms (the kinds of `loop_ir.Kernel`):
+    loop: no reduction; every output is walked in the order of the first.
+    reduction: the reduced dimensions are the fastest; one row at a time, outputs one value a row.
+    block: the same, and values of the row are walked again afterwards (softmax, normalisations).
+    column-reduction: the fastest dimension is kept; a tile of columns at a time, accumulators in a local array.
+    in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from compiler.codegen import index as ix
+from compiler.codegen import loop_ir as lir
+from compiler.codegen import scalar
+from compiler.codegen.emit import UNROLL_LIMIT, Emitter, RowCache, combiner_of
+from compiler.codegen.index import Index, Var
+from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.schedule import Schedule, optimize
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode, Trait
+from compiler.ir.shape import Shape
+
+ROW_CACHE_BYTES = 64 * 1024
+"""Largest row whose values are kept in local arrays."""
+
+
+def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
+    """The kernel of a fused computation; UnsupportedError says why there is none."""
+    schedule = schedule or Schedule()
+    with _deep_recursion():
+        kernel = _Lowering(fused, schedule).kernel()
+    return optimize(kernel, schedule)
+
+
+def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
+    """Outputs of a fused computation: the root, or the elements of its tuple."""
+    root = fused.root
+    return tuple(root.operands) if root.opcode is Opcode.TUPLE else (root,)
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Chains of operations are walked recursively; Python frames do not use the C stack."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 50_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+class _Lowering:
+    def __init__(self, fused: HloComputation, schedule: Schedule) -> None:
+        self.fused = fused
+        self.schedule = schedule
+        self.roots = roots_of(fused)
+        for r in self.roots:
+            if not scalar.is_supported_type(r.shape.element_type):
+                raise UnsupportedError(f"%{r.name}: no kernel yields the shape {r.shape}")
+        self.emitter = Emitter(fused)
+        self.outputs = [f"o{k}" for k in range(len(self.roots))]
+
+    def kernel(self) -> lir.Kernel:
+        if all(0 in r.shape.dimensions for r in self.roots):
+            return self._finish("loop")
+        heroes = self._heroes()
+        if heroes:
+            return self._with_reductions(heroes)
+        updated = self._updated_parameter()
+        if updated is not None:
+            return self._in_place_update(updated)
+        return self._loop()
+
+    # ---- what there is
+
+    def _heroes(self) -> list[HloInstruction]:
+        """Reductions large enough to need loops, in post order, all over one domain."""
+        found = []
+        for i in self.fused.post_order():
+            if i.opcode is not Opcode.REDUCE:
+                continue
+            full = i.operands[0].shape.dimensions
+            if math.prod(full[d] for d in i.dimensions) > UNROLL_LIMIT:
+                found.append(i)
+        for i in found[1:]:
+            a, b = found[0], i
+            if _domain(a) != _domain(b):
+                raise UnsupportedError(
+                    f"reductions over different domains: %{a.name} reduces {list(a.dimensions)} of "
+                    f"{a.operands[0].shape}, %{b.name} reduces {list(b.dimensions)} of {b.operands[0].shape}"
+                )
+        return found
+
+    def _updated_parameter(self) -> HloInstruction | None:
+        """The parameter that the root updates in place, when nothing else reads it."""
+        if len(self.roots) != 1 or self.roots[0].opcode is not Opcode.DYNAMIC_UPDATE_SLICE:
+            return None
+        base = self.roots[0].operands[0]
+        alone = base.opcode is Opcode.PARAMETER and len(base.users) == 1
+        return base if alone and self.roots[0].operands[1] is not base else None
+
+    def _finish(
+        self, kind: str, must_alias: tuple[tuple[int, int], ...] = (), in_place: tuple[tuple[int, int], ...] = ()
+    ) -> lir.Kernel:
+        parameters = self.fused.parameters
+        arguments = [
+            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False) for n, p in enumerate(parameters)
+        ]
+        arguments += [
+            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
+            for name, r in zip(self.outputs, self.roots, strict=True)
+        ]
+        return lir.Kernel(kind, tuple(arguments), tuple(self.emitter.frames[0].stmts), in_place, must_alias)
+
+    # ---- loops
+
+    def _nest(self, dims: Sequence[int], prefix: str) -> tuple[list[Var], list[LoopKind]]:
+        vars_ = [Var(self.emitter.fresh(prefix), n) for n in dims]
+        last = max((k for k, n in enumerate(dims) if n != 1), default=-1)
+        kinds = [LoopKind.LANE if k == last else LoopKind.PARALLEL for k in range(len(dims))]
+        return vars_, kinds
+
+    def _loop(self) -> lir.Kernel:
+        counts = {r.shape.num_elements for r in self.roots}
+        if len(counts) != 1:
+            raise UnsupportedError(f"outputs of different sizes in one loop: {', '.join(str(r.shape) for r in self.roots)}")
+        if len(self.roots) == 1 and self.roots[0].opcode is Opcode.CONCATENATE:
+            return self._concatenate(self.roots[0])
+        dims = self._walk_order()
+        e = self.emitter
+        vars_, kinds = self._nest(dims, "i")
+        with e.loops(vars_, kinds):
+            offset = ix.linearize([ix.of(v) for v in vars_], dims)
+            self._store_all(self.roots, self.outputs, offset, tuple(ix.of(v) for v in vars_), tuple(dims))
+        return self._finish("loop", in_place=in_place_pairs(self))
+
+    def _walk_order(self) -> tuple[int, ...]:
+        """Dimensions to walk: those of the first output."""
+        return self.roots[0].shape.dimensions
+
+    def _store_all(
+        self, roots: Sequence[HloInstruction], outputs: Sequence[str], offset: ix.Int, index: Index, dims: tuple[int, ...]
+    ) -> None:
+        """Compute every root at one position, then store: loads come first, so that outputs may share inputs' memory."""
+        e = self.emitter
+        names = []
+        for r in roots:
+            at = index if r.shape.dimensions == dims else ix.delinearize(offset, r.shape.dimensions)
+            names.append(e.value(r, at))
+        for name, out in zip(names, outputs, strict=True):
+            e.add(lir.Store(out, offset, name))
+
+    def _concatenate(self, root: HloInstruction) -> lir.Kernel:
+        """One nest for each piece, so that no element asks which piece it belongs to."""
+        e = self.emitter
+        dim = root.dimensions[0]
+        start = 0
+        for piece in root.operands:
+            dims = piece.shape.dimensions
+            if 0 not in dims:
+                vars_, kinds = self._nest(dims, "i")
+                with e.loops(vars_, kinds):
+                    at = tuple(ix.of(v) for v in vars_)
+                    to = (*at[:dim], at[dim] + start, *at[dim + 1 :])
+                    name = e.value(piece, at)
+                    e.add(lir.Store("o0", ix.linearize(to, root.shape.dimensions), name))
+            start += dims[dim]
+        return self._finish("loop")
+
+    def _in_place_update(self, parameter: HloInstruction) -> lir.Kernel:
+        e = self.emitter
+        root = self.roots[0]
+        update = root.operands[1]
+        starts = e.update_starts(root)
+        vars_, kinds = self._nest(update.shape.dimensions, "i")
+        if 0 not in update.shape.dimensions:
+            with e.loops(vars_, kinds):
+                at = tuple(ix.of(v) for v in vars_)
+                to = tuple(a + s for a, s in zip(at, starts, strict=True))
+                name = e.value(update, at)
+                e.add(lir.Store("o0", ix.linearize(to, root.shape.dimensions), name))
+        number = parameter.parameter_number or 0
+        return self._finish("in-place-update", must_alias=((number, len(self.fused.parameters)),))
+
+    # ---- reductions
+
+    def _with_reductions(self, heroes: list[HloInstruction]) -> lir.Kernel:
+        full = heroes[0].operands[0].shape.dimensions
+        reduced = set(heroes[0].dimensions)
+        real = [d for d in range(len(full)) if full[d] != 1]
+        kept = [d for d in real if d not in reduced]
+        row_form = real[len(kept) :] == [d for d in real if d in reduced]
+        if 0 in full:
+            raise UnsupportedError("a reduction over no elements has no kernel")
+        if row_form:
+            return self._rows(heroes, full, kept)
+        if real[-1] not in reduced and all(combiner_of(h.attributes["to_apply"]) for h in heroes):
+            return self._columns(heroes, full, kept)
+        return self._scattered_rows(full, kept)
+
+    def _rows(self, heroes: list[HloInstruction], full: tuple[int, ...], kept: list[int]) -> lir.Kernel:
+        """Rows in parallel; within one, a loop for each stage of reductions, then one for the full-sized outputs."""
+        e = self.emitter
+        count, total = math.prod(full[d] for d in kept), math.prod(full)
+        lead = max(kept) + 1 if kept else 0
+        for r in self.roots:
+            if r.shape.num_elements not in (count, total):
+                raise UnsupportedError(f"%{r.name}: {r.shape} is neither one value a row nor the shape {list(full)} of the rows")
+        row_dims, columns = full[:lead], full[lead:]
+        phases = _phases(heroes, self.roots, full)
+        e.groups = _groups(heroes, phases)
+        vars_ = [Var(e.fresh("i"), n) for n in row_dims]
+        row = tuple(ix.of(v) for v in vars_)
+        big = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements == total]
+        small = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements != total]
+        with e.loops(vars_, [LoopKind.PARALLEL] * len(vars_)):
+            wanted = _worth_keeping(phases, full)
+            if math.prod(columns) * 4 * max(1, len(wanted)) <= ROW_CACHE_BYTES:
+                e.cache = RowCache(wanted, row, columns, len(e.frames) - 1)
+            if small:
+                offset = ix.linearize(row, row_dims)
+                self._store_all([r for r, _ in small], [o for _, o in small], offset, row, row_dims)
+            if big:
+                self._prefetch_reductions(heroes, row)
+                cols = [Var(e.fresh("j"), n) for n in columns]
+                last = max((k for k, n in enumerate(columns) if n != 1), default=-1)
+                kinds = [LoopKind.LANE if k == last else LoopKind.SERIAL for k in range(len(columns))]
+                with e.loops(cols, kinds):
+                    at = (*row, *(ix.of(v) for v in cols))
+                    self._store_all([r for r, _ in big], [o for _, o in big], ix.linearize(at, full), at, full)
+        return self._finish("block" if big else "reduction")
+
+    def _prefetch_reductions(self, heroes: list[HloInstruction], row: Index) -> None:
+        """Emit reductions before the last loop, as the row's own values."""
+        for h in heroes:
+            dims = h.operands[0].shape.dimensions
+            index = tuple(row[d] if d < len(row) else ix.const(0) for d in range(len(dims)) if d not in h.dimensions)
+            self.emitter.values(h, index)
+
+    def _scattered_rows(self, full: tuple[int, ...], kept: list[int]) -> lir.Kernel:
+        """Reduced dimensions anywhere: one result at a time."""
+        e = self.emitter
+        count = math.prod(full[d] for d in kept)
+        if any(r.shape.num_elements != count for r in self.roots):
+            raise UnsupportedError("outputs must have one value for each result of the reduction")
+        dims = [full[d] for d in kept]
+        vars_ = [Var(e.fresh("i"), n) for n in dims]
+        with e.loops(vars_, [LoopKind.PARALLEL] * len(vars_)):
+            offset = ix.linearize([ix.of(v) for v in vars_], dims)
+            self._store_all(self.roots, self.outputs, offset, tuple(ix.of(v) for v in vars_), tuple(dims))
+        return self._finish("reduction")
+
+    def _columns(self, heroes: list[HloInstruction], full: tuple[int, ...], kept: list[int]) -> lir.Kernel:
+        e = self.emitter
+        count = math.prod(full[d] for d in kept)
+        for r in self.roots:
+            if r.shape.num_elements != count:
+                raise UnsupportedError(f"%{r.name}: {r.shape} does not have one value for each column of {list(full)}")
+        for h in heroes:
+            if _depends_on(h, set(heroes) - {h}):
+                raise UnsupportedError(f"%{h.name}: a column reduction of a column reduction has no kernel")
+        outer = [Var(e.fresh("i"), full[d]) for d in kept[:-1]]
+        width = full[kept[-1]]
+        tile = self.schedule.column_tile(width)
+        tiles = Var(e.fresh("t"), width // tile)
+        with e.loops([*outer, tiles], [LoopKind.PARALLEL] * (len(outer) + 1)):
+            self._column_tile(heroes, full, kept, outer, ix.of(tiles) * tile, tile)
+        rest = width % tile
+        if rest:
+            with e.loops(outer, [LoopKind.PARALLEL] * len(outer)):
+                self._column_tile(heroes, full, kept, outer, ix.const(width - rest), rest)
+        return self._finish("column-reduction")
+
+    def _column_tile(
+        self, heroes: list[HloInstruction], full: tuple[int, ...], kept: list[int], outer: list[Var], base: ix.Int, tile: int
+    ) -> None:
+        e = self.emitter
+        lane_index = {d: ix.of(v) for d, v in zip(kept[:-1], outer, strict=True)}
+        arrays = []
+        combiners = []
+        for h in heroes:
+            op = combiner_of(h.attributes["to_apply"])
+            assert op is not None
+            arrays.append(e.fresh("acc"))
+            combiners.append(op)
+            e.add(lir.LocalArray(arrays[-1], h.shape.element_type, tile))
+        first = Var(e.fresh("l"), tile)
+        with e.loops([first], [LoopKind.LANE]):
+            for h, array, op in zip(heroes, arrays, combiners, strict=True):
+                t = h.shape.element_type
+                e.add(lir.LocalStore(array, ix.of(first), e.let(t, lir.Constant(scalar.identity_of(op, t)))))
+        reduced = [d for d in range(len(full)) if d in heroes[0].dimensions]
+        rows = [Var(e.fresh("r"), full[d]) for d in reduced]
+        lane = Var(e.fresh("l"), tile)
+        lane_index[kept[-1]] = base + ix.of(lane)
+        with e.loops([*rows, lane], [LoopKind.SERIAL] * len(rows) + [LoopKind.LANE]):
+            index = dict(lane_index) | {d: ix.of(v) for d, v in zip(reduced, rows, strict=True)}
+            source = tuple(index.get(d, ix.const(0)) for d in range(len(full)))
+            for h, array in zip(heroes, arrays, strict=True):
+                element = e.value(h.operands[0], source)
+                current = e.let(h.shape.element_type, lir.LocalLoad(array, ix.of(lane)))
+                (combined,) = e.inline(h.attributes["to_apply"], [current, element])
+                e.add(lir.LocalStore(array, ix.of(lane), combined))
+        last = Var(e.fresh("l"), tile)
+        lane_index[kept[-1]] = base + ix.of(last)
+        with e.loops([last], [LoopKind.LANE]):
+            dims = tuple(full[d] for d in range(len(full)) if d not in reduced)
+            at = tuple(lane_index.get(d, ix.const(0)) for d in range(len(full)) if d not in reduced)
+            for h, array in zip(heroes, arrays, strict=True):
+                result = e.let(h.shape.element_type, lir.LocalLoad(array, ix.of(last)))
+                init = e.value(h.operands[1], ())
+                e.frames[-1].memo[(h, at)] = e.inline(h.attributes["to_apply"], [init, result])
+            self._store_all(self.roots, self.outputs, ix.linearize(at, dims), at, dims)
+
+
+def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:
+    """(input, output) pairs of a plain loop that read and write the same element in the same iteration."""
+    body = tuple(lowering.emitter.frames[0].stmts)
+    loads: dict[str, set[ix.Int]] = {}
+    stores: dict[str, ix.Int] = {}
+    for s in lir.walk(body):
+        if isinstance(s, lir.If):
+            return ()
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):
+            loads.setdefault(s.value.buffer, set()).add(s.value.offset)
+        elif isinstance(s, lir.Store):
+            stores[s.buffer] = s.offset
+    pairs = []
+    for n, p in enumerate(lowering.fused.parameters):
+        for k, (out, r) in enumerate(zip(lowering.outputs, lowering.roots, strict=True)):
+            same_size = p.shape.element_type.byte_size == r.shape.element_type.byte_size
+            if same_size and loads.get(f"p{n}", {stores[out]}) == {stores[out]}:
+                pairs.append((n, len(lowering.fused.parameters) + k))
+    return tuple(pairs)
+
+
+def _domain(reduce: HloInstruction) -> tuple[tuple[int, ...], frozenset[int]]:
+    """Sizes that are not 1, and which of them are reduced."""
+    full = reduce.operands[0].shape.dimensions
+    real = [d for d in range(len(full)) if full[d] != 1]
+    return tuple(full[d] for d in real), frozenset(k for k, d in enumerate(real) if d in reduce.dimensions)
+
+
+def _depends_on(i: HloInstruction, targets: set[HloInstruction]) -> bool:
+    work, seen = list(i.operands), set(i.operands)
+    while work:
+        x = work.pop()
+        if x in targets:
+            return True
+        for o in x.operands:
+            if o not in seen:
+                seen.add(o)
+                work.append(o)
+    return False
+
+
+def _phases(
+    heroes: Sequence[HloInstruction], roots: Sequence[HloInstruction], full: tuple[int, ...]
+) -> dict[HloInstruction, set[int]]:
+    """For each instruction, the loops over the row in which its elements are needed: 1, 2... by reduction, 0 the last."""
+    level: dict[HloInstruction, int] = {}
+    for h in heroes:
+        below = [level[g] for g in heroes if g in level and _depends_on(h, {g})]
+        level[h] = max(below, default=0) + 1
+    phases: dict[HloInstruction, set[int]] = {}
+    total = math.prod(full)
+    sinks = [(h.operands[k], level[h]) for h in heroes for k in range(len(h.operands) // 2)]
+    sinks += [(r, 0) for r in roots if r.shape.num_elements == total]
+    for sink, phase in sinks:
+        work = [sink]
+        while work:
+            i = work.pop()
+            found = phases.setdefault(i, set())
+            if phase in found or i in level:
+                continue
+            found.add(phase)
+            work.extend(i.operands)
+    for h in heroes:
+        phases[h] = {level[h]}
+    return phases
+
+
+def _groups(
+    heroes: Sequence[HloInstruction], phases: dict[HloInstruction, set[int]]
+) -> dict[HloInstruction, tuple[HloInstruction, ...]]:
+    """Reductions of one stage with results of one shape share a loop."""
+    by_stage: dict[tuple[int, Shape], list[HloInstruction]] = {}
+    for h in heroes:
+        if len(h.operands) == 2:
+            key = (min(phases[h]), h.shape.with_dimensions(h.shape.dimensions).with_type(heroes[0].operands[0].shape.element_type))
+            by_stage.setdefault(key, []).append(h)
+    return {h: tuple(group) for group in by_stage.values() for h in group}
+
+
+def _worth_keeping(phases: dict[HloInstruction, set[int]], full: tuple[int, ...]) -> set[HloInstruction]:
+    """Expensive values of the full shape that two loops over the row need."""
+    return {
+        i
+        for i, found in phases.items()
+        if len(found) > 1
+        and i.opcode.has(Trait.EXPENSIVE | Trait.ELEMENTWISE)
+        and i.opcode is not Opcode.DIVIDE
+        and i.shape.dimensions == full
+    }

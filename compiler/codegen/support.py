@@ -1,0 +1,44 @@
+"""Whether a fused computation can become one kernel, asked before it is made."""
+
+from __future__ import annotations
+
+from compiler.codegen.emit import STATEMENT_LIMIT
+from compiler.codegen.lower import lower
+from compiler.codegen.scalar import has_template, is_supported_type
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+FUSIBLE_STRUCTURE = frozenset(
+    {
+        Opcode.CONSTANT, Opcode.IOTA, Opcode.PARAMETER, Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST,
+        Opcode.TRANSPOSE, Opcode.SLICE, Opcode.REVERSE, Opcode.CONCATENATE, Opcode.PAD, Opcode.DYNAMIC_SLICE,
+        Opcode.DYNAMIC_UPDATE_SLICE, Opcode.GATHER, Opcode.REDUCE, Opcode.MAP, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT,
+    }
+)  # fmt: skip
+"""Opcodes besides the elementwise ones that a kernel can hold."""
+
+
+def is_emittable(i: HloInstruction) -> bool:
+    """Whether a kernel can hold this instruction at all (types and opcode; not whether it fits its neighbours)."""
+    if i.opcode not in FUSIBLE_STRUCTURE and not has_template(i.opcode):
+        return False
+    leaves = [s for o in (i, *i.operands) for s in o.shape.leaves()]
+    if not all(is_supported_type(s.element_type) and not s.is_dynamic for s in leaves):
+        return False
+    return i.opcode is not Opcode.CONSTANT or i.shape.num_elements == 1
+
+
+def why_not(fused: HloComputation) -> str | None:
+    """Why this fused computation cannot be one kernel, or None when it can.
+
+    The answer is that of the code generator itself: the computation is lowered and thrown away.
+    """
+    if len(fused) > STATEMENT_LIMIT:
+        return f"more than {STATEMENT_LIMIT} instructions"
+    try:
+        lower(fused)
+    except UnsupportedError as e:
+        return str(e)
+    return None
