@@ -270,7 +270,7 @@ class HloComputation:
             new = HloInstruction(i.name, i.opcode, i.shape, operands, attrs, i.literal, i.parameter_number)
             new.parent = copy
             mapping[i] = new
-        copy._instructions = dict.fromkeys(mapping.values())
+        copy._instructions = dict.fromkeys(mapping[i] for i in self._instructions)
         copy._by_name = {i.name: i for i in copy._instructions}
         copy._next_suffix = dict(self._next_suffix)
         if self._root is not None:

@@ -129,6 +129,14 @@ class HloInstruction:
         """Positions at which `operand` is used."""
         return (i for i, o in enumerate(self.operands) if o is operand)
 
+    def set_operands(self, operands: Sequence[HloInstruction]) -> None:
+        """Take other operands altogether, in any number; shapes are not checked here but by the verifier."""
+        for old in self.operands:
+            old.users.pop(self, None)
+        self.operands = tuple(operands)
+        for new in self.operands:
+            new.users[self] = None
+
     @property
     def is_root(self) -> bool:
         return self.parent is not None and self.parent.root is self

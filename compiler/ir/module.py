@@ -28,6 +28,7 @@ class HloModule:
         self.tables: list[str] = []
         self._computations: dict[str, HloComputation] = {}
         self._entry: HloComputation | None = None
+        self._next_number: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<HloModule {self.name}, {len(self._computations)} computations, {self.instruction_count} instructions>"
@@ -73,10 +74,13 @@ class HloModule:
         return self._computations.get(name)
 
     def unique_computation_name(self, base: str) -> str:
-        name, n = base, 1
-        while name in self._computations:
-            name = f"{base}.{n}"
+        """`base` when free, else `base` with the next number that is free; numbers are not used again."""
+        if base not in self._computations:
+            return base
+        n = self._next_number.get(base, 1)
+        while (name := f"{base}.{n}") in self._computations:
             n += 1
+        self._next_number[base] = n + 1
         return name
 
     def add(self, computation: HloComputation, entry: bool = False) -> HloComputation:
@@ -153,6 +157,7 @@ class HloModule:
         copy = HloModule(self.name)
         copy.header = dict(self.header)
         copy.tables = list(self.tables)
+        copy._next_number = dict(self._next_number)
         mapping: dict[HloComputation, HloComputation] = {}
         for c in self._computations.values():
             new = c.clone()
