@@ -1,0 +1,107 @@
+"""MaskablePPO's policy over decision graphs: a pointer at one of the candidates, and a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import nn
+
+from agents.network import GraphBatch, TorchPointerNetwork
+from compiler.fusion import features
+from compiler.fusion.pointer_network import NetworkShape
+
+__all__ = ["PointerFeatures", "PointerPolicy", "graph_batch"]
+
+
+def graph_batch(observations: dict[str, torch.Tensor]) -> GraphBatch:
+    """Undo the flattening of `env.observations`: a batch of padded graphs."""
+    rows = observations["counts"].shape[0]
+    return GraphBatch(
+        nodes=observations["nodes"].reshape(rows, -1, features.NODE_FEATURES),
+        edges=observations["edges"].reshape(rows, -1, 2).long(),
+        candidates=observations["candidates"].reshape(rows, -1, features.CANDIDATE_FEATURES),
+        endpoints=observations["endpoints"].reshape(rows, -1, 2).long(),
+        globals=observations["globals"],
+        counts=observations["counts"].long(),
+    )
+
+
+class PointerFeatures(BaseFeaturesExtractor):
+    """Scores of all candidates, padded to the action space, with the value in the last column."""
+
+    def __init__(self, observation_space: spaces.Dict, hidden: int = 64, rounds: int = 2, prior: float = 0.0) -> None:
+        candidates = observation_space["endpoints"].shape
+        assert candidates is not None  # noqa: S101 - a Box always has a shape
+        self.actions = candidates[0] // 2
+        super().__init__(observation_space, self.actions + 1)
+        shape = NetworkShape(
+            features.NODE_FEATURES, features.CANDIDATE_FEATURES, features.GLOBAL_FEATURES, hidden, rounds
+        )
+        self.network = TorchPointerNetwork(shape)
+        self.prior = prior
+
+    def start_from_prior(self) -> None:
+        """Begin near the cost model's opinion: scores follow the saving that it expects, and nothing else yet."""
+        with torch.no_grad():
+            self.network.score.weight.mul_(0.01)
+            self.network.prior.weight.zero_()
+            self.network.prior.weight[0, features.SAVING_COLUMN] = self.prior
+
+    def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[b, actions + 1]."""
+        scores, value = self.network(graph_batch(observations).trimmed())
+        padded = nn.functional.pad(scores, (0, self.actions - scores.shape[1]))
+        return torch.cat([padded, value], dim=1)
+
+
+class _Split(nn.Module):
+    """Hands scores to the actor and the value to the critic; there is nothing left to compute."""
+
+    def __init__(self, actions: int) -> None:
+        super().__init__()
+        self.latent_dim_pi, self.latent_dim_vf = actions, 1
+
+    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.forward_actor(features), self.forward_critic(features)
+
+    def forward_actor(self, features: torch.Tensor) -> torch.Tensor:
+        return features[:, :-1]
+
+    def forward_critic(self, features: torch.Tensor) -> torch.Tensor:
+        return features[:, -1:]
+
+
+class PointerPolicy(MaskableActorCriticPolicy):
+    """For `MaskablePPO(PointerPolicy, env, policy_kwargs={"features_extractor_kwargs": {"hidden": 64}})`."""
+
+    features_extractor: PointerFeatures
+    action_net: nn.Module
+    value_net: nn.Module
+
+    def __init__(
+        self,
+        observation_space: spaces.Dict,
+        action_space: spaces.Discrete,
+        lr_schedule: Callable[[float], float],
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("features_extractor_class", PointerFeatures)
+        kwargs.setdefault("net_arch", [])
+        # Orthogonal weights with SB3's gains are meant for its own MLPs, and would overwrite the prior.
+        kwargs["ortho_init"] = False
+        super().__init__(observation_space, action_space, lr_schedule, **kwargs)
+
+    def _build(self, lr_schedule: Callable[[float], float]) -> None:
+        super()._build(lr_schedule)
+        self.features_extractor.start_from_prior()
+        self.action_net = nn.Identity()
+        self.value_net = nn.Identity()
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def _build_mlp_extractor(self) -> None:
+        self.mlp_extractor = _Split(self.features_extractor.actions)

@@ -1,0 +1,147 @@
+"""The learned policy's network in numpy: message passing over a graph, then one score for each candidate action.
+
+`agents/network.py` is the same function in torch; a test holds the two together. Sizes of the graph appear in no weight,
+so one set of weights serves programs of any size, and permuting nodes or candidates permutes the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from compiler.errors import PolicyError
+
+__all__ = ["DecisionGraph", "NetworkShape", "PointerNetwork"]
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class DecisionGraph:
+    """What a policy sees of one decision.
+
+    Attributes:
+        nodes: [n, node features], float32.
+        edges: [e, 2] (operand, user) node numbers, int64.
+        candidates: [c, candidate features], float32; one row an action.
+        endpoints: [c, 2] node numbers an action is about (producer, consumer); -1 for none.
+        globals: [global features], float32.
+    """
+
+    nodes: Array
+    edges: npt.NDArray[np.int64]
+    candidates: Array
+    endpoints: npt.NDArray[np.int64]
+    globals: Array
+
+
+@dataclass(frozen=True)
+class NetworkShape:
+    """Sizes of the network; stored with the weights.
+
+    Attributes:
+        hidden: width of every layer.
+        rounds: of message passing.
+    """
+
+    node_features: int
+    candidate_features: int
+    global_features: int
+    hidden: int = 64
+    rounds: int = 2
+
+    def to_json(self) -> dict[str, int]:
+        """As a policy file has it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Any) -> NetworkShape:
+        """From a policy file.
+
+        Raises:
+            PolicyError: a size is missing, unknown or out of bounds.
+        """
+        names = [f.name for f in fields(NetworkShape)]
+        if not isinstance(data, dict) or sorted(data) != sorted(names):
+            raise PolicyError(f"the network's shape needs exactly {', '.join(names)}")
+        if not all(isinstance(v, int) and 0 < v <= 4096 for v in data.values()):
+            raise PolicyError("the network's shape has a size that is no number between 1 and 4096")
+        return NetworkShape(**data)
+
+    def weights(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every weight; a matrix is [outputs, inputs]."""
+        h = self.hidden
+        shapes: dict[str, tuple[int, ...]] = {"embed.weight": (h, self.node_features), "embed.bias": (h,)}
+        for r in range(self.rounds):
+            shapes[f"rounds.{r}.weight"] = (h, 3 * h)
+            shapes[f"rounds.{r}.bias"] = (h,)
+        shapes["pool.weight"] = (h, 2 * h + self.global_features)
+        shapes["pool.bias"] = (h,)
+        shapes["join.weight"] = (h, 3 * h + self.candidate_features)
+        shapes["join.bias"] = (h,)
+        shapes["score.weight"] = (1, h)
+        shapes["prior.weight"] = (1, self.candidate_features)
+        return shapes
+
+
+class PointerNetwork:
+    """Scores candidates; made of weights as `read_weights` gives them.
+
+    Raises:
+        PolicyError: a weight is missing, unknown or of another shape than the network's.
+    """
+
+    def __init__(self, shape: NetworkShape, weights: Mapping[str, Array]) -> None:
+        wanted = shape.weights()
+        for name in sorted(wanted.keys() | weights.keys()):
+            given = weights[name].shape if name in weights else None
+            if name not in wanted or given != wanted[name]:
+                raise PolicyError(f"weight {name!r} has shape {given}, and the network needs {wanted.get(name)}")
+        self.shape = shape
+        self._weights = dict(weights)
+
+    def scores(self, graph: DecisionGraph) -> Array:
+        """One unnormalised log-probability a candidate, [c]."""
+        w = self._weights
+        h = _relu(graph.nodes @ w["embed.weight"].T + w["embed.bias"])
+        incoming, outgoing = _mean_over_neighbours(graph.edges, len(graph.nodes))
+        for r in range(self.shape.rounds):
+            seen = np.concatenate([h, incoming @ h, outgoing @ h], axis=1)
+            h = h + _relu(seen @ w[f"rounds.{r}.weight"].T + w[f"rounds.{r}.bias"])
+        pooled = np.concatenate([h.mean(axis=0), h.max(axis=0), graph.globals])
+        whole = _relu(pooled @ w["pool.weight"].T + w["pool.bias"])
+        # Row -1 is a node of zeros, so that an action without endpoints reads zeros.
+        padded = np.concatenate([h, np.zeros((1, self.shape.hidden), np.float32)])
+        joined = np.concatenate(
+            [
+                padded[graph.endpoints[:, 0]],
+                padded[graph.endpoints[:, 1]],
+                np.broadcast_to(whole, (len(graph.candidates), self.shape.hidden)),
+                graph.candidates,
+            ],
+            axis=1,
+        )
+        hidden = _relu(joined @ w["join.weight"].T + w["join.bias"])
+        scores: Array = (hidden @ w["score.weight"].T + graph.candidates @ w["prior.weight"].T)[:, 0]
+        return scores
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, np.float32(0))
+
+
+def _mean_over_neighbours(edges: npt.NDArray[np.int64], count: int) -> tuple[csr_array, csr_array]:
+    """Matrices [n, n] that average a node's operands, and its users; zero rows where there are none."""
+    operands, users = edges[:, 0], edges[:, 1]
+    return _averaging(users, operands, count), _averaging(operands, users, count)
+
+
+def _averaging(rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], count: int) -> csr_array:
+    degree = np.bincount(rows, minlength=count)
+    values = (1.0 / degree[rows]).astype(np.float32)
+    return csr_array((values, (rows, columns)), shape=(count, count))

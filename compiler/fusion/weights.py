@@ -1,0 +1,103 @@
+"""Reads and writes named float32 arrays in the safetensors format, with numpy alone and without pickle.
+
+Format: https://github.com/huggingface/safetensors#format. Eight bytes little-endian length, that many bytes of JSON
+(name -> dtype, shape, data_offsets), then the raw data. This reader takes dense float32 tensors only and checks every
+number before it is used, because policy files come from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import PolicyError
+
+__all__ = ["read_weights", "write_weights"]
+
+MAX_HEADER_BYTES = 1 << 20
+Array = npt.NDArray[np.float32]
+
+
+def read_weights(path: Path) -> dict[str, Array]:
+    """Arrays by name.
+
+    Raises:
+        PolicyError: the file is missing, cut short, not of this format, or holds NaN or infinite weights.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PolicyError(f"cannot read the weights: {error.strerror}: {path}") from error
+    try:
+        return _parse(data)
+    except ValueError as error:
+        raise PolicyError(f"{path} is not a usable weights file: {error}") from error
+
+
+def _parse(data: bytes) -> dict[str, Array]:
+    if len(data) < 8:
+        raise ValueError("it is cut short")
+    size = int.from_bytes(data[:8], "little")
+    if size > min(MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError("its header is longer than the file")
+    header = json.loads(data[8 : 8 + size].decode("utf-8"))
+    if not isinstance(header, dict):
+        raise ValueError("its header is not a table of tensors")
+    header.pop("__metadata__", None)
+    body = memoryview(data)[8 + size :]
+    arrays: dict[str, Array] = {}
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda item: _offsets(item[1])):
+        start, stop = _offsets(entry)
+        if start != end:
+            raise ValueError(f"tensor {name!r} overlaps another or leaves a hole")
+        arrays[name] = _tensor(name, entry, body[start:stop], stop - start)
+        end = stop
+    if end != len(body):
+        raise ValueError("there is data behind the last tensor")
+    return arrays
+
+
+def _offsets(entry: Any) -> tuple[int, int]:
+    try:
+        start, stop = entry["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError("a tensor has no data_offsets") from None
+    if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop):
+        raise ValueError("a tensor has impossible data_offsets")
+    return start, stop
+
+
+def _tensor(name: str, entry: Mapping[str, Any], raw: memoryview, size: int) -> Array:
+    shape = entry.get("shape")
+    if entry.get("dtype") != "F32":
+        raise ValueError(f"tensor {name!r} is {entry.get('dtype')}, and only F32 is read")
+    if not isinstance(shape, list) or not all(isinstance(d, int) and d >= 0 for d in shape):
+        raise ValueError(f"tensor {name!r} has no proper shape")
+    if len(raw) != size or size != 4 * math.prod(shape):
+        raise ValueError(f"tensor {name!r} is cut short or of another size than its shape")
+    array = np.frombuffer(raw, "<f4").reshape(shape).astype(np.float32)
+    if not np.isfinite(array).all():
+        raise ValueError(f"tensor {name!r} holds NaN or infinite weights")
+    return array
+
+
+def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as float32 safetensors; the same arrays always give the same bytes."""
+    header: dict[str, Any] = {}
+    parts: list[bytes] = []
+    at = 0
+    for name in sorted(arrays):
+        raw = np.ascontiguousarray(arrays[name], dtype="<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(arrays[name].shape), "data_offsets": [at, at + len(raw)]}
+        parts.append(raw)
+        at += len(raw)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))

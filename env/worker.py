@@ -1,0 +1,199 @@
+"""The worker process of measurements: compiles, checks and times what it is told; JSON lines in, JSON lines out.
+
+It runs kernels that may crash or hang, so nothing it holds matters: the other side kills and restarts it at will.
+Requests and replies are documented at `Worker`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.api import compile as compile_hlo
+from compiler.errors import HlogymError
+from compiler.interpreter import evaluate
+from compiler.plan import CompilationPlan
+from compiler.runtime.executable import Executable
+from compiler.text import parse
+from env.comparison import difference
+from env.suites import InputSpec, Normal, Program, Randint, Tolerance, Uniform, random_inputs
+
+HELD_EXECUTABLES = 12
+SAMPLE_SECONDS = 2e-3  # one sample averages executions for about this long, so that the clock's grain does not matter
+_SPECS: Mapping[str, type[InputSpec]] = {"normal": Normal, "uniform": Uniform, "randint": Randint}
+
+
+def program_to_json(program: Program) -> dict[str, Any]:
+    """What a worker needs of a program: name, text, input specs and tolerance."""
+    t = program.tolerance
+    return {
+        "name": program.name,
+        "text": program.text(),
+        "inputs": [s.to_json() for s in program.inputs],
+        "tolerance": None if t is None else [t.rtol, t.atol, t.mismatch_fraction],
+    }
+
+
+def _program_from_json(data: Mapping[str, Any]) -> Program:
+    specs = []
+    for entry in data["inputs"]:
+        values = dict(entry)
+        specs.append(_SPECS[values.pop("kind")](**values))
+    tolerance = None if data["tolerance"] is None else Tolerance(*data["tolerance"])
+    return Program(data["name"], "worker", "extra", Path(), "", tuple(specs), tolerance)
+
+
+@dataclass
+class _Ready:
+    """An executable whose outputs were found right, with the inputs they were checked on."""
+
+    executable: Executable
+    inputs: list[npt.NDArray[Any]]
+
+
+class Worker:
+    """Answers requests one at a time.
+
+    - `{"op": "prepare", "program": ..., "plan": str | None, "backend": str, "seed": int}` compiles, runs on the seed's
+      inputs and compares with the interpreter; reply `{"handle": h, "thunks": [[index, name, key, executions], ...]}`.
+    - `{"op": "time", "handle": h, "indices": [...], "rounds": n}` times thunks one by one, in turns with a fixed
+      reference load; reply `{"times": [[seconds, ...], ...], "reference": [seconds, ...]}`, one sample a round.
+    - `{"op": "compare", "handles": [...], "rounds": n}` times whole programs in turns; reply `{"times": [[...], ...]}`.
+
+    A request that fails is answered `{"error": kind, "message": text}`; the kinds are "compile", "wrong" (outputs differ
+    from the interpreter's), "run" and "unknown handle".
+    """
+
+    def __init__(self) -> None:
+        self._ready: OrderedDict[str, _Ready] = OrderedDict()
+        self._wanted: dict[tuple[str, int], tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]] = {}
+        self._count = 0
+        self._load = np.ones(1 << 18, np.float32)
+
+    def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to one request."""
+        try:
+            match request["op"]:
+                case "prepare":
+                    return self._prepare(request)
+                case "time":
+                    return self._time(request)
+                case "compare":
+                    return self._compare(request)
+                case op:
+                    return {"error": "run", "message": f"unknown request {op!r}"}
+        except KeyError as error:
+            return {"error": "unknown handle", "message": str(error)}
+        except Exception as error:  # a worker reports whatever goes wrong, so that training goes on
+            return {"error": "run", "message": f"{type(error).__name__}: {error}"}
+
+    def _prepare(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        program = _program_from_json(request["program"])
+        text = request["program"]["text"]
+        plan = None if request["plan"] is None else CompilationPlan.from_json(request["plan"])
+        try:
+            executable = compile_hlo(text, backend=request["backend"], plan=plan)
+        except HlogymError as error:
+            return {"error": "compile", "message": str(error)}
+        inputs, wanted = self._wanted_outputs(program, text, request["seed"])
+        got = [np.asarray(_to_numpy(o)) for o in executable(*inputs)]
+        if (finding := difference(got, wanted, program.tolerance)) is not None:
+            return {"error": "wrong", "message": finding}
+        self._count += 1
+        handle = f"{program.name}#{self._count}"
+        self._ready[handle] = _Ready(executable, inputs)
+        while len(self._ready) > HELD_EXECUTABLES:
+            self._ready.popitem(last=False)
+        thunks = [[i, t.name, t.key, float(t.executions)] for i, t in enumerate(executable.thunks)]
+        return {"handle": handle, "thunks": thunks}
+
+    def _wanted_outputs(
+        self, program: Program, text: str, seed: int
+    ) -> tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]:
+        if (text, seed) not in self._wanted:
+            module = parse(text)
+            shapes = [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes]
+            inputs = random_inputs(program, shapes, seed)
+            self._wanted[text, seed] = (inputs, [np.asarray(o) for o in evaluate(module, inputs)])
+        return self._wanted[text, seed]
+
+    def _time(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        executable = self._ready[request["handle"]].executable
+        indices: Sequence[int] = request["indices"]
+        probes = [min(executable.time_thunk(i, 2)) for i in indices]
+        repeats = [_repeats(p) for p in probes]
+        times: list[list[float]] = [[] for _ in indices]
+        reference: list[float] = []
+        for _ in range(request["rounds"]):
+            reference.append(self._reference_load())
+            for slot, i in enumerate(indices):
+                times[slot].append(median(executable.time_thunk(i, repeats[slot])))
+        return {"times": times, "reference": reference}
+
+    def _compare(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        ready = [self._ready[h] for h in request["handles"]]
+        repeats = [_repeats(min(r.executable.benchmark(r.inputs, 2))) for r in ready]
+        times: list[list[float]] = [[] for _ in ready]
+        order = list(range(len(ready)))
+        for _ in range(request["rounds"]):
+            for i in order:
+                times[i].append(median(ready[i].executable.benchmark(ready[i].inputs, repeats[i])))
+            order.reverse()  # who comes first feels the caches differently; in turns it cancels
+        return {"times": times}
+
+    def _reference_load(self) -> float:
+        start = time.perf_counter()
+        for _ in range(8):
+            np.multiply(self._load, 1.0, out=self._load)
+        return (time.perf_counter() - start) / 8
+
+
+def _repeats(seconds: float) -> int:
+    return max(1, min(100, round(SAMPLE_SECONDS / max(seconds, 1e-9))))
+
+
+def _to_numpy(output: Any) -> Any:
+    return output.get() if hasattr(output, "get") else output
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when its parent ends, even in the middle of a kernel that hangs."""
+    if not sys.platform.startswith("linux"):
+        return
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _private_stdout() -> TextIO:
+    """The pipe to the other side; descriptor 1 becomes stderr, so that what a kernel prints breaks nothing."""
+    pipe = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(pipe, "w", encoding="utf-8")
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's business, which then closes our stdin
+    replies = _private_stdout()
+    worker = Worker()
+    for line in sys.stdin:
+        replies.write(json.dumps(worker.handle(json.loads(line))) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()
