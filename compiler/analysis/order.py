@@ -1,0 +1,131 @@
+"""A topological order of one computation that is kept as the graph is contracted, with path queries bounded by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from compiler.ir import HloComputation, HloInstruction
+
+
+class TopologicalOrder:
+    """Ranks that rise along every edge (operands and control predecessors).
+
+    A get-tuple-element made for an output of a fusion takes its fusion's rank, so ranks rise weakly there. Merging
+    two nodes moves only what lies between them (after Pearce and Kelly, "A dynamic topological sort algorithm for
+    directed acyclic graphs", 2006), so its cost is local.
+    """
+
+    def __init__(self, computation: HloComputation) -> None:
+        order = computation.post_order()
+        self._rank: dict[HloInstruction, int] = {i: n for n, i in enumerate(order)}
+        self._control_users: dict[HloInstruction, list[HloInstruction]] = {}
+        for i in order:
+            for p in i.control_predecessors:
+                self._control_users.setdefault(p, []).append(i)
+
+    def copy_for(self, computation: HloComputation) -> TopologicalOrder:
+        """The same ranks for a clone of the computation, found by name."""
+        other = TopologicalOrder.__new__(TopologicalOrder)
+        image = computation.find
+        other._rank = {found: n for i, n in self._rank.items() if (found := image(i.name)) is not None}
+        other._control_users = {
+            p: [u for user in users if (u := image(user.name)) is not None]
+            for i, users in self._control_users.items()
+            if (p := image(i.name)) is not None
+        }
+        return other
+
+    def rank(self, instruction: HloInstruction) -> int:
+        """Position of an instruction; greater than those of its operands."""
+        return self._rank[instruction]
+
+    def sorted(self, instructions: Iterable[HloInstruction]) -> list[HloInstruction]:
+        """In topological order; nodes of one rank by name."""
+        return sorted(instructions, key=lambda i: (self._rank[i], i.name))
+
+    def has_control_edges(self, instruction: HloInstruction) -> bool:
+        """Whether it must run before or after another for reasons other than data."""
+        return bool(instruction.control_predecessors) or instruction in self._control_users
+
+    def path_around(self, first: HloInstruction, last: HloInstruction) -> HloInstruction | None:
+        """An instruction on a path from `first` to `last` other than their direct edge, or None.
+
+        Get-tuple-elements of `first` that `last` uses count as the direct edge.
+        """
+        limit = self._rank[last]
+        work: list[tuple[HloInstruction, HloInstruction]] = []
+        seen = {first, last}
+        for user in self._after(first):
+            own = self._rank[user] == self._rank[first]
+            starts = self._after(user) if own else (user,)
+            work += [(s, s) for s in starts]
+        while work:
+            node, start = work.pop()
+            if node is last and start is not last:
+                return start
+            if node in seen or self._rank[node] > limit:
+                continue
+            seen.add(node)
+            work += [(u, start) for u in self._after(node)]
+        return None
+
+    def reaches(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Whether `last` needs `first`, directly or not."""
+        if first is last:
+            return True
+        return last in self._region({first}, self._after, lambda r: r <= self._rank[last])
+
+    def replace(self, old: HloInstruction, new: HloInstruction) -> None:
+        """`new` stands where `old` stood; its operands must not come later than old's did."""
+        self._rank[new] = self._rank.pop(old)
+
+    def remove(self, instruction: HloInstruction) -> None:
+        """Forget an instruction that is gone from the computation."""
+        self._rank.pop(instruction, None)
+
+    def add_beside(self, new: HloInstruction, node: HloInstruction) -> None:
+        """`new` is a get-tuple-element of `node`."""
+        self._rank[new] = self._rank[node]
+
+    def make_adjacent(self, first: HloInstruction, last: HloInstruction) -> None:
+        """Reorder so that whatever needs `first` comes after `last`; call before the two are merged into `last`.
+
+        No path may lead from `first` to `last` except their direct edge. `first` must have the smaller rank.
+        """
+        low, high = self._rank[first], self._rank[last]
+        followers = self._region({first}, self._after, lambda r: r <= high) - {first}
+        followers -= {last} | {i for i in followers if self._rank[i] == low}
+        before = self._region({last}, _before, lambda r: low < r) - {first}
+        beside = {i for i in before | followers if i.operands and self._is_beside(i)}
+        moved = self.sorted((before | {last}) - beside) + self.sorted(followers - beside)
+        slots = sorted(self._rank[i] for i in moved)
+        for node, slot in zip(moved, slots, strict=True):
+            self._rank[node] = slot
+        for g in beside:
+            self._rank[g] = self._rank[g.operands[0]]
+
+    def _is_beside(self, i: HloInstruction) -> bool:
+        return self._rank.get(i.operands[0]) == self._rank[i]
+
+    def _after(self, i: HloInstruction) -> Iterable[HloInstruction]:
+        extra = self._control_users.get(i)
+        return i.users if extra is None else (*i.users, *extra)
+
+    def _region(
+        self,
+        start: set[HloInstruction],
+        step: Callable[[HloInstruction], Iterable[HloInstruction]],
+        inside: Callable[[int], bool],
+    ) -> set[HloInstruction]:
+        seen = set(start)
+        work = list(start)
+        while work:
+            for n in step(work.pop()):
+                if n not in seen and inside(self._rank[n]):
+                    seen.add(n)
+                    work.append(n)
+        return seen
+
+
+def _before(i: HloInstruction) -> Iterable[HloInstruction]:
+    return (*i.operands, *i.control_predecessors) if i.control_predecessors else i.operands

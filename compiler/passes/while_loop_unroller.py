@@ -1,0 +1,124 @@
+"""While loop unrolling: several iterations in one body, or no loop at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.analysis.while_loop import Induction, LoopView, induction
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.ir.attributes import Raw
+from compiler.ir.computation import has_side_effect
+from compiler.passes.loop_editing import Loops, copy_iteration
+from compiler.passes.registry import register
+from compiler.passes.while_loop_simplifier import replace_loop
+
+_MARK = re.compile(r'\bunrolled_by="(\d+)"')
+
+
+@register
+@dataclass(frozen=True)
+class WhileLoopUnroller:
+    """Unroll loops of known trip count, inner ones first.
+
+    A loop whose trip count is at most `max_trips` and whose iterations together stay within `max_ops` becomes
+    straight code. With `factor` above 1, any other loop does that many iterations at once; what is left over of
+    the trip count is peeled off in front. Innermost loops only are unrolled by `factor`.
+
+    Attributes:
+        factor: iterations of one new body.
+        full: whether to unroll loops entirely.
+        max_trips: greatest trip count to unroll entirely.
+        max_ops: greatest number of instructions that unrolling one loop may make.
+    """
+
+    name: ClassVar[str] = "while-loop-unroller"
+    factor: int = 1
+    full: bool = True
+    max_trips: int = 64
+    max_ops: int = 4000
+
+    def run(self, module: HloModule) -> bool:
+        """See the class."""
+        loops = Loops(module)
+        changed = False
+        for view in loops.views():
+            counter = induction(view)
+            if counter is None or any(has_side_effect(i) for i in view.condition.instructions):
+                continue
+            changed |= self._unroll(view, counter, loops)
+        if changed:
+            module.remove_unreachable()
+        return changed
+
+    def _unroll(self, view: LoopView, counter: Induction, loops: Loops) -> bool:
+        size = len(view.body)
+        if self.full and counter.trip_count <= self.max_trips and counter.trip_count * size <= self.max_ops:
+            unroll_fully(view, counter.trip_count, loops)
+            return True
+        if self.factor <= 1 or self.factor * size > self.max_ops or not _worth_a_factor(view, counter, self.factor):
+            return False
+        unroll_by(view, counter, self.factor, loops)
+        return True
+
+
+def _worth_a_factor(view: LoopView, counter: Induction, factor: int) -> bool:
+    innermost = all(i.opcode is not Opcode.WHILE for i in view.body.instructions)
+    # What has been unrolled is left alone, so that running the pass again changes nothing.
+    return innermost and counter.trip_count >= 2 * factor and unroll_factor(view.instruction) == 1
+
+
+def unroll_fully(view: LoopView, trip_count: int, loops: Loops) -> None:
+    """Put `trip_count` copies of the body in the place of the loop."""
+    computation = view.instruction.parent
+    if computation is None:
+        raise ValueError(f"%{view.instruction.name} has been removed already")
+    values = list(view.init)
+    leaves: dict[HloInstruction, HloInstruction] = {}
+    for _ in range(trip_count):
+        values = copy_iteration(view, computation, values, leaves, loops)
+    replace_loop(view, values)
+
+
+def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> HloInstruction:
+    """Do `factor` iterations in one; the remainder of the trip count comes before the loop, which is returned."""
+    loop = view.instruction
+    computation = loop.parent
+    if computation is None:
+        raise ValueError(f"%{loop.name} has been removed already")
+    body = loops.module.add(HloComputation(view.body.name))
+    parameter = body.add_parameter(0, view.body.parameters[0].shape, view.body.parameters[0].name)
+    values = [body.add(Opcode.GET_TUPLE_ELEMENT, [parameter], index=n) for n in range(view.size)]
+    leaves: dict[HloInstruction, HloInstruction] = {}
+    for _ in range(factor):
+        values = copy_iteration(view, body, values, leaves, loops)
+    body.root = body.add(Opcode.TUPLE, values)
+    body.remove_dead()
+
+    outside = list(view.init)
+    leaves = {}
+    for _ in range(counter.trip_count % factor):
+        outside = copy_iteration(view, computation, outside, leaves, loops)
+    start = computation.add(Opcode.TUPLE, outside, name=loop.operand(0).name)
+    attributes = {k: v for k, v in loop.attributes.items() if k != "backend_config"}
+    attributes["body"] = body
+    attributes["frontend_attributes"] = _with_mark(attributes.get("frontend_attributes"), factor)
+    unrolled = computation.add(Opcode.WHILE, [start], name=loop.name, attributes=attributes)
+    loops.note_copies([unrolled])
+    results = [computation.add(Opcode.GET_TUPLE_ELEMENT, [unrolled], index=n) for n in range(view.size)]
+    replace_loop(view, results)
+    computation.remove_dead(results)
+    return unrolled
+
+
+def unroll_factor(loop: HloInstruction) -> int:
+    """How many iterations of the original loop one of this loop does, as far as this pass has noted it."""
+    found = _MARK.search(str(loop.attr("frontend_attributes", "")))
+    return int(found.group(1)) if found else 1
+
+
+def _with_mark(attributes: Raw | None, factor: int) -> Raw:
+    mark = f'unrolled_by="{factor}"'
+    others = "" if attributes is None else attributes.text.strip()[1:-1].strip()
+    return Raw("{" + (f"{others}," if others else "") + mark + "}")
