@@ -1,0 +1,1 @@
+"""Training runs, evaluation, reports and the command line."""

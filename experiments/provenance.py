@@ -1,0 +1,73 @@
+"""Where a result comes from: the command, the commit, the class of machine and the date."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+__all__ = ["machine_class", "provenance"]
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def provenance() -> dict[str, Any]:
+    """What every file under results/ says about its making; JSON."""
+    return {
+        "command": " ".join(["hlogym", *(_short(a) for a in sys.argv[1:])]),
+        "commit": _commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": machine_class(),
+        "python": platform.python_version(),
+        "hlogym": _version(),
+        "c_compiler": _first_line(["gcc", "--version"]),
+    }
+
+
+def machine_class() -> str:
+    """The kind of machine, without anything that names this one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{_processor()}, {cores} cores, {platform.system()} {platform.machine()}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    vector = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else ""
+    return " ".join(filter(None, [names[0] if names else platform.machine(), vector]))
+
+
+def _short(argument: str) -> str:
+    """An absolute path as its last part: where a result was made says nothing to others."""
+    return Path(argument).name if argument.startswith("/") else argument
+
+
+def _commit() -> str:
+    commit = _first_line(["git", "-C", str(_ROOT), "rev-parse", "--short=12", "HEAD"])
+    dirty = _first_line(["git", "-C", str(_ROOT), "status", "--porcelain", "--untracked-files=no"])
+    return f"{commit or 'unknown'}{' with changes' if dirty else ''}"
+
+
+def _version() -> str:
+    try:
+        return version("hlogym")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if lines and done.returncode == 0 else ""
