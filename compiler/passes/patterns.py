@@ -1,0 +1,172 @@
+"""What rewrite rules ask of an instruction: its constant value, what it repeats, which scalar function it applies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from compiler.ir import HloComputation, HloInstruction, Opcode, Shape
+from compiler.ir.types import PrimitiveType
+
+Scalar: TypeAlias = Any
+"""A numpy (or ml_dtypes) scalar."""
+
+_SPLAT_LIMIT = 1 << 16
+
+
+def is_op(i: HloInstruction, *opcodes: Opcode) -> bool:
+    """Whether the instruction is one of these."""
+    return i.opcode in opcodes
+
+
+def single_use(i: HloInstruction) -> bool:
+    """Whether one instruction alone uses it (perhaps in two operands), and it is no root."""
+    return len(i.users) == 1 and not i.is_root
+
+
+def splat_value(i: HloInstruction) -> Scalar | None:
+    """The value every element has, where that is known: a scalar or uniform constant, or a broadcast of one."""
+    while i.opcode in (Opcode.BROADCAST, Opcode.RESHAPE) and i.operands[0].opcode in _SPLAT_SOURCES:
+        i = i.operands[0]
+    if i.opcode is not Opcode.CONSTANT or i.literal is None or i.literal.array is None:
+        return None
+    a = i.literal.array
+    if a.size == 1:
+        return a.reshape(())[()]
+    if a.size == 0 or a.size > _SPLAT_LIMIT:
+        return None
+    first = a.flat[0]
+    return first if a.tobytes() == first.tobytes() * a.size else None
+
+
+_SPLAT_SOURCES = (Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE)
+
+
+def is_splat(i: HloInstruction, value: complex) -> bool:
+    """Whether every element is known to be `value`."""
+    found = splat_value(i)
+    if found is None or (found.dtype == np.bool_ and value not in (0, 1)):
+        return False
+    try:
+        return bool(found == found.dtype.type(value))
+    except OverflowError:  # a value the type does not have
+        return False
+
+
+def is_constant(i: HloInstruction) -> bool:
+    """Whether it is a constant, or a broadcast or reshape of one."""
+    while i.opcode in (Opcode.BROADCAST, Opcode.RESHAPE):
+        i = i.operands[0]
+    return i.opcode is Opcode.CONSTANT
+
+
+def all_ones(element_type: PrimitiveType) -> int:
+    """The value whose bits are all set: True for pred, -1 for signed, the maximum for unsigned."""
+    if element_type is PrimitiveType.PRED:
+        return 1
+    return (1 << element_type.bits) - 1 if element_type.is_unsigned else -1
+
+
+def is_real_float(shape: Shape) -> bool:
+    """Whether elements are floating point, complex excluded."""
+    return shape.element_type.is_float
+
+
+def is_integral(shape: Shape) -> bool:
+    """Whether elements are integers, pred excluded."""
+    return shape.element_type.is_integer
+
+
+def is_numeric(shape: Shape) -> bool:
+    """Whether elements are integers or standard floats (f16, bf16, f32, f64) on which numpy computes as XLA does."""
+    return shape.element_type.is_integer or shape.element_type in STANDARD_FLOATS
+
+
+STANDARD_FLOATS = (PrimitiveType.F16, PrimitiveType.BF16, PrimitiveType.F32, PrimitiveType.F64)
+
+
+def operands_with_constant_right(i: HloInstruction) -> tuple[HloInstruction, HloInstruction]:
+    """Both operands of a binary op, the one with a known splat second where one has it."""
+    a, b = i.operands
+    return (b, a) if splat_value(a) is not None and splat_value(b) is None else (a, b)
+
+
+def other_operand(i: HloInstruction, operand: HloInstruction) -> HloInstruction:
+    """The operand of a binary op that is not `operand`; `operand` itself where both are."""
+    return i.operands[1] if i.operands[0] is operand else i.operands[0]
+
+
+def scalar_function(computation: HloComputation) -> Opcode | None:
+    """The binary opcode a two-parameter scalar computation applies to its parameters (either order if commutative)."""
+    root = computation.root
+    if len(root.operands) != 2 or len(computation) > 3 + 8:
+        return None
+    numbers = tuple(o.parameter_number for o in root.operands)
+    if len(computation.parameters) != 2:
+        return None
+    if numbers == (0, 1) or (numbers == (1, 0) and root.opcode in COMMUTATIVE):
+        return root.opcode
+    return None
+
+
+COMMUTATIVE = (Opcode.ADD, Opcode.MULTIPLY, Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.AND, Opcode.OR, Opcode.XOR)
+
+
+def identity_value(function: Opcode, element_type: PrimitiveType) -> Scalar | None:
+    """The value that a reduction by `function` may start from without changing it; None where there is none."""
+    dtype = element_type.dtype
+    if function in (Opcode.ADD, Opcode.XOR, Opcode.OR):
+        return dtype.type(0)
+    if function is Opcode.MULTIPLY:
+        return dtype.type(1)
+    if function is Opcode.AND:
+        return np.asarray(all_ones(element_type)).astype(dtype)[()]
+    if function not in (Opcode.MAXIMUM, Opcode.MINIMUM):
+        return None
+    return lowest(element_type) if function is Opcode.MAXIMUM else highest(element_type)
+
+
+def lowest(element_type: PrimitiveType) -> Scalar | None:
+    """The least value of a real type, minus infinity for the standard floats."""
+    if element_type in STANDARD_FLOATS:
+        return element_type.dtype.type(-np.inf)
+    if element_type is PrimitiveType.PRED:
+        return np.False_
+    if element_type.is_integer and element_type.bits >= 8:
+        return np.iinfo(element_type.dtype).min + element_type.dtype.type(0)
+    return None
+
+
+def highest(element_type: PrimitiveType) -> Scalar | None:
+    """The greatest value of a real type, infinity for the standard floats."""
+    if element_type in STANDARD_FLOATS:
+        return element_type.dtype.type(np.inf)
+    if element_type is PrimitiveType.PRED:
+        return np.True_
+    if element_type.is_integer and element_type.bits >= 8:
+        return np.iinfo(element_type.dtype).max + element_type.dtype.type(0)
+    return None
+
+
+def inverse_permutation(dims: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes `dims`."""
+    out = [0] * len(dims)
+    for i, d in enumerate(dims):
+        out[d] = i
+    return tuple(out)
+
+
+def non_negative(i: HloInstruction) -> bool:
+    """Whether every element is known to be zero, positive or NaN, from the instruction alone."""
+    if i.opcode in (Opcode.EXPONENTIAL, Opcode.LOGISTIC, Opcode.COSH, Opcode.RSQRT):
+        return i.shape.element_type.is_float
+    if i.opcode in (Opcode.ABS, Opcode.SQRT):
+        return i.shape.element_type.is_float
+    if i.opcode is Opcode.MULTIPLY and i.operands[0] is i.operands[1]:
+        return i.shape.element_type.is_float
+    if i.opcode in (Opcode.BROADCAST, Opcode.RESHAPE, Opcode.TRANSPOSE, Opcode.SLICE):
+        return non_negative(i.operands[0])
+    value = splat_value(i) if i.shape.element_type.is_float else None
+    return value is not None and bool(value >= 0)
