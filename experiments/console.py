@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,8 @@ from env.statistics import Interval
 
 __all__ = ["duration", "error_console", "factor", "progress", "stdout", "timing"]
 
-stdout = Console(highlight=False)
+# Where there is no terminal, a table is read in a file or a log, and is not to be squeezed into 80 columns.
+stdout = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 error_console = Console(stderr=True, highlight=False)
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))

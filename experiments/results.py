@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from compiler.errors import HlogymError
@@ -185,11 +186,12 @@ def _cell(result: StrategyResult | None) -> str:
 
 def rich_table(rows: Sequence[Sequence[str]], title: str) -> Table:
     """Rows with a header, for the terminal."""
-    table = Table(title=title, title_justify="left", header_style="bold", row_styles=["", "dim"])
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for i, name in enumerate(rows[0]):
-        table.add_column(name, justify="left" if i < 2 else "right", overflow="fold")
+        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=i < 2)
     for row in rows[1:]:
-        table.add_row(*row)
+        # The interval below its value keeps the table as narrow as a terminal is.
+        table.add_row(*(cell.replace(" [", "\n[dim]\\[") + "[/dim]" if " [" in cell else cell for cell in row))
     return table
 
 

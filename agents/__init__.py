@@ -1,0 +1,1 @@
+"""Agents: MaskablePPO over decision graphs, searches to compare with, checkpoints and the export of policies."""

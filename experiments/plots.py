@@ -1,0 +1,124 @@
+"""Plots of results, as SVG text to stand inside a page, or as files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.results import REFERENCE, Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["learning_curve", "save_figure", "speedup_bars", "svg"]
+
+COLORS = {
+    "none": "#9aa0a6",
+    "greedy": "#c58b2c",
+    "priority": "#3b6fb6",
+    "random": "#d9772e",
+    "beam": "#8a5fb0",
+    "learned": "#2a8f5b",
+    "learned+search": "#145c39",
+}
+_TICKS = tuple(m * 10.0**e for e in range(-2, 4) for m in (1, 1.5, 2, 3, 5, 7))
+_OTHER_COLORS = ("#b0527a", "#5b8f9a", "#7d7d3a", "#a3503f")
+_STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "hlogym",
+}
+
+
+def speedup_bars(evaluation: Evaluation) -> Figure:
+    """Speedup over the unfused program with its interval: one group of bars a program, held-out programs first."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as NewFigure
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    strategies = [s for s in evaluation.strategies if s != REFERENCE]
+    programs = sorted(evaluation.programs, key=lambda p: (p.seen, p.program), reverse=True)
+    height = 0.8 / max(1, len(strategies))
+    with rc_context(_STYLE):
+        figure = NewFigure(figsize=(9, 1.4 + 0.14 * len(programs) * (len(strategies) + 1)), layout="constrained")
+        axes = figure.subplots()
+        for k, strategy in enumerate(strategies):
+            found = [(i, p.strategies[strategy].speedup) for i, p in enumerate(programs) if strategy in p.strategies]
+            shown = [(i, s) for i, s in found if s is not None]
+            values = [s.value for _, s in shown]
+            errors = [[max(0.0, s.value - s.low) for _, s in shown], [max(0.0, s.high - s.value) for _, s in shown]]
+            places = [i + 0.4 - (k + 0.5) * height for i, _ in shown]
+            widths = [v - 1 for v in values]
+            axes.barh(places, widths, height * 0.9, left=1.0, color=_color(strategy, k), label=strategy)
+            axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
+        axes.axvline(1.0, color="#555555", linewidth=1)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}x")
+        low, high = axes.get_xlim()
+        axes.xaxis.set_major_locator(FixedLocator([t for t in _TICKS if low <= t <= high]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_yticks(range(len(programs)), [f"{p.program}{'' if p.seen else ' *'}" for p in programs])
+        axes.set_xlabel("speedup over the program without fusion (log scale); * was held out from learning")
+        axes.grid(False, axis="y")
+        axes.margins(y=0.01)
+        figure.legend(loc="outside upper left", ncols=max(1, len(strategies)))
+    return figure
+
+
+def learning_curve(points: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Speedup found by training episodes over steps; None when there are too few points to draw a line.
+
+    Args:
+        points: `{"timesteps": n, "speedup": mean of the episodes since the last point, "program_speedups": ...}`.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as NewFigure
+
+    found = [(p["timesteps"], p["speedup"]) for p in points if p.get("speedup")]
+    if len(found) < 2:
+        return None
+    steps, speedups = np.array(found, dtype=np.float64).T
+    with rc_context(_STYLE):
+        figure = NewFigure(figsize=(9, 3.2), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(steps, speedups, color="#9fceb5", linewidth=1.2, label="mean of the episodes of an update")
+        axes.plot(steps, _smooth(speedups), color=COLORS["learned"], linewidth=2.2, label="running mean of 5 updates")
+        axes.axhline(1.0, color="#555555", linewidth=1)
+        axes.set_xlabel("environment steps")
+        axes.set_ylabel("speedup over no fusion")
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}x")
+        axes.legend()
+    return figure
+
+
+def _smooth(values: np.ndarray[Any, np.dtype[np.float64]], width: int = 5) -> list[float]:
+    return [float(np.mean(values[max(0, i - width + 1) : i + 1])) for i in range(len(values))]
+
+
+def _color(strategy: str, position: int) -> str:
+    return COLORS.get(strategy, _OTHER_COLORS[position % len(_OTHER_COLORS)])
+
+
+def svg(figure: Figure) -> str:
+    """As an element to stand in HTML."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """As a file of the type that its name ends in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
