@@ -1,0 +1,1 @@
+"""Analyses: facts about modules that passes, fusion and codegen ask for; nothing here changes a module."""

@@ -30,11 +30,13 @@ class LoopView:
 
     @property
     def body(self) -> HloComputation:
+        """What makes the next values."""
         found: HloComputation = self.instruction.attributes["body"]
         return found
 
     @property
     def condition(self) -> HloComputation:
+        """What says whether the body runs once more."""
         found: HloComputation = self.instruction.attributes["condition"]
         return found
 
@@ -201,4 +203,3 @@ def _range(element_type: PrimitiveType) -> tuple[int, int]:
     if element_type.is_unsigned:
         return 0, (1 << bits) - 1
     return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-

@@ -68,7 +68,7 @@ class Loops:
 
 
 def make_explicit(loop: HloInstruction) -> bool:
-    """Give an owned loop over a tuple explicit form (see `LoopView`); whether that took a change.
+    """Give a loop over a tuple explicit form (see `LoopView`); whether that took a change.
 
     Only the uses that stand in the way are rewritten: they go through a tuple of all elements.
     """
@@ -215,3 +215,29 @@ def copy_iteration(
         made.append(copy)
     loops.note_copies(made)
     return [mapping[o] for o in view.outputs]
+
+
+def replace_computations(
+    view: LoopView, init: Sequence[HloInstruction], body: HloComputation, loops: Loops
+) -> HloInstruction:
+    """Run another body on other carried elements in the place of a loop.
+
+    Results keep their numbers; those of elements that mean something else now are left on the old loop, for the caller
+    to replace, and are found by their shape. The condition must read none of these.
+    """
+    old = view.instruction
+    computation = old.parent
+    assert computation is not None  # noqa: S101 - the loop was found in it
+    view = loops.owned(view)
+    view.condition.parameters[0].shape = body.parameters[0].shape
+    loops.module.add(body)
+    loops.note_copies(body.instructions)
+    start = computation.add(Opcode.TUPLE, init, name=old.operand(0).name)
+    attributes = {k: v for k, v in old.attributes.items() if k != "backend_config"}
+    loop = computation.add(Opcode.WHILE, [start], name=old.name, attributes={**attributes, "body": body})
+    loops.note_copies([loop])
+    for n, gtes in enumerate(view.results):
+        for gte in gtes:
+            if init[n] is view.init[n]:
+                gte.replace_operand(0, loop)
+    return loop

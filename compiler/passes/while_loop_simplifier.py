@@ -44,7 +44,7 @@ def _make_all_explicit(module: HloModule) -> bool:
         for i in c.instructions
         if i.opcode is Opcode.WHILE and i.shape.is_tuple and view_loop(i) is None
     ]
-    return any([make_explicit(i) for i in implicit])
+    return sum(make_explicit(i) for i in implicit) > 0
 
 
 def _simplify(view: LoopView, loops: Loops) -> bool:
