@@ -1,0 +1,66 @@
+"""Control flow, tuples and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.interpreter.machine import Machine
+from compiler.interpreter.registry import TOKEN, Value, as_array, evaluator
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+
+@evaluator(Opcode.CALL)
+def _call(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return machine.run(instruction.attr("to_apply"), values)
+
+
+@evaluator(Opcode.FUSION)
+def _fusion(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return machine.run(instruction.attr("calls"), values)
+
+
+@evaluator(Opcode.WHILE)
+def _while(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    condition, body = instruction.attr("condition"), instruction.attr("body")
+    state = values[0]
+    while bool(as_array(machine.run(condition, [state]))):
+        state = machine.run(body, [state])
+    return state
+
+
+@evaluator(Opcode.CONDITIONAL)
+def _conditional(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """An index out of range takes the last branch."""
+    which = as_array(values[0])
+    branches = instruction.called_computations()
+    if "branch_computations" not in instruction.attributes:
+        branches = (instruction.attr("true_computation"), instruction.attr("false_computation"))
+    if which.dtype == np.bool_:
+        index = 0 if which else 1
+    else:
+        index = int(which) if 0 <= int(which) < len(branches) else len(branches) - 1
+    return machine.run(branches[index], [values[index + 1]])
+
+
+@evaluator(Opcode.TUPLE)
+def _tuple(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return tuple(values)
+
+
+@evaluator(Opcode.GET_TUPLE_ELEMENT)
+def _get_tuple_element(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    element: Value = values[0][instruction.attributes["index"]]
+    return element
+
+
+@evaluator(Opcode.AFTER_ALL)
+def _after_all(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return TOKEN
+
+
+@evaluator(Opcode.ADD_DEPENDENCY, Opcode.OPTIMIZATION_BARRIER, Opcode.DOMAIN)
+def _first(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0]

@@ -1,0 +1,175 @@
+"""Changes of type: convert, bitcast-convert, bitcast, reduce-precision, stochastic-convert."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.errors import UnsupportedError
+from compiler.interpreter.precision import float_info, narrow, wrap_small
+from compiler.interpreter.registry import Array, array_evaluator
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+from compiler.ir.types import PrimitiveType as T
+
+
+def convert(x: Array, source: T, target: T) -> Array:
+    """Values of one type in another.
+
+    Floats to integers go towards zero and saturate, NaN becomes 0; integers wrap; anything but zero is true.
+    """
+    if source is target:
+        return x
+    if source.is_complex and not target.is_complex:
+        source = T.F32 if source is T.C64 else T.F64
+        x = np.real(x)
+        if source is target:
+            return x
+    if target is T.PRED:
+        return np.asarray(x.astype(np.float32) if x.dtype.kind == "V" else x) != 0
+    if target.is_integer and source.is_float:
+        return _float_to_integer(x, target)
+    if target.is_integer and target.bits < 8:
+        return wrap_small(x.astype(np.int8) if source.bits < 8 else x, target)
+    if source.bits < 8 and source.is_integer:
+        x = x.astype(np.int8 if source.is_signed else np.uint8)
+    return x.astype(target.dtype)
+
+
+def _float_to_integer(x: Array, target: T) -> Array:
+    wide = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+    low = -(1 << (target.bits - 1)) if target.is_signed else 0
+    high = (1 << (target.bits - (1 if target.is_signed else 0))) - 1
+    below, above = wide <= wide.dtype.type(low), wide >= wide.dtype.type(high)
+    inside = np.where(below | above | np.isnan(wide), wide.dtype.type(0), wide)
+    whole = np.int64 if target.is_signed else np.uint64
+    cut = np.where(below, whole(low), np.where(above, whole(high), inside.astype(whole)))
+    return narrow(cut, target)
+
+
+@array_evaluator(Opcode.CONVERT)
+def _convert(instruction: HloInstruction, x: Array) -> Array:
+    return convert(x, instruction.operands[0].shape.element_type, instruction.shape.element_type)
+
+
+def _to_bits(x: Array, t: T) -> Array:
+    """Bits of each element, least significant first, along a new last dimension."""
+    plain = np.ascontiguousarray(x.reshape(x.shape + (1,)))
+    octets = plain.view(np.uint8).reshape((*x.shape, -1))
+    bits = np.unpackbits(octets, axis=-1, bitorder="little")
+    return bits[..., : t.bits]
+
+
+def _from_bits(bits: Array, t: T) -> Array:
+    octets = np.packbits(bits, axis=-1, bitorder="little")
+    if t.is_signed and t.bits < 8:
+        filled = (octets << (8 - t.bits)).astype(np.uint8).view(np.int8) >> (8 - t.bits)
+        return filled.astype(np.int8)[..., 0].astype(t.dtype)
+    return np.ascontiguousarray(octets).view(t.dtype)[..., 0]
+
+
+def reinterpret(x: Array, source: T, target: Shape) -> Array:
+    """The bits of `x` read as another type; a wider type takes up the last dimension, a narrower one adds it."""
+    t = target.element_type
+    if source is t:
+        return x.reshape(target.dimensions)
+    if source.bits >= 8 and t.bits >= 8 and x.size:
+        flat = np.ascontiguousarray(x).reshape(-1)
+        return flat.view(t.dtype).reshape(target.dimensions)
+    bits = _to_bits(x, source).reshape((*target.dimensions, t.bits))
+    return _from_bits(bits, t).reshape(target.dimensions)
+
+
+@array_evaluator(Opcode.BITCAST_CONVERT)
+def _bitcast_convert(instruction: HloInstruction, x: Array) -> Array:
+    source, target = instruction.operands[0].shape, instruction.shape
+    if source.element_type.bits == target.element_type.bits and x.shape != source.dimensions:
+        target = target.with_dimensions(x.shape)  # a scalar computation run over an array
+    return reinterpret(x, source.element_type, target)
+
+
+@array_evaluator(Opcode.BITCAST)
+def _bitcast(instruction: HloInstruction, x: Array) -> Array:
+    """Elements in the order of memory, read in the result's order of memory."""
+    source, target = instruction.operands[0].shape, instruction.shape
+    if not target.dimensions and source.element_type is target.element_type:
+        return x if not source.dimensions else x.reshape(())
+    return from_memory(reinterpret(in_memory(x, source), source.element_type, flat(target)), target)
+
+
+def flat(shape: Shape) -> Shape:
+    return shape.with_dimensions((shape.num_elements,))
+
+
+def in_memory(x: Array, shape: Shape) -> Array:
+    """Elements of `x` as the shape's layout has them in memory, as one dimension."""
+    if shape.layout is None:
+        return x.reshape(-1)
+    return x.transpose(shape.layout.minor_to_major[::-1]).reshape(-1)
+
+
+def from_memory(x: Array, shape: Shape) -> Array:
+    """The inverse of `in_memory`."""
+    if shape.layout is None:
+        return x.reshape(shape.dimensions)
+    order = shape.layout.minor_to_major[::-1]
+    return x.reshape([shape.dimensions[d] for d in order]).transpose(np.argsort(order))
+
+
+_MANTISSA = {2: 10, 4: 23, 8: 52}
+
+
+@array_evaluator(Opcode.REDUCE_PRECISION)
+def _reduce_precision(instruction: HloInstruction, x: Array) -> Array:
+    t = instruction.shape.element_type
+    if t in (T.F32, T.F64):
+        return reduce_precision(x, instruction.attr("exponent_bits"), instruction.attr("mantissa_bits"))
+    wide = reduce_precision(x.astype(np.float32), instruction.attr("exponent_bits"), instruction.attr("mantissa_bits"))
+    return wide.astype(t.dtype)
+
+
+def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
+    """float32 or float64 rounded to a smaller format: ties to even, overflow to infinity, denormals to zero."""
+    size = x.dtype.itemsize
+    mantissa, width = _MANTISSA[size], 8 * size
+    unsigned = np.dtype(f"u{size}").type
+    bits = np.ascontiguousarray(x).reshape(x.shape).view(unsigned)
+    drop = mantissa - mantissa_bits
+    if drop > 0:
+        last = (bits >> unsigned(drop)) & unsigned(1)
+        bias = last + unsigned((1 << (drop - 1)) - 1)
+        bits = (bits + bias) & unsigned(((1 << width) - 1) ^ ((1 << drop) - 1))
+    exponent_width = width - 1 - mantissa
+    if exponent_bits < exponent_width:
+        field = unsigned(((1 << exponent_width) - 1) << mantissa)
+        bias_here, bias_there = (1 << (exponent_width - 1)) - 1, (1 << (exponent_bits - 1)) - 1
+        exponent = bits & field
+        sign = bits & unsigned(1 << (width - 1))
+        over = exponent > unsigned((bias_here + bias_there) << mantissa)
+        under = exponent <= unsigned((bias_here - bias_there) << mantissa)
+        bits = np.where(over, sign | field, np.where(under, sign, bits))
+    return np.where(np.isnan(x), x, np.asarray(bits).view(x.dtype))
+
+
+@array_evaluator(Opcode.STOCHASTIC_CONVERT)
+def _stochastic_convert(instruction: HloInstruction, x: Array, random: Array) -> Array:
+    """Towards zero, or one step further when the random bits are below the fraction cut off.
+
+    The fraction is counted in units of 2**-bits of the random operand's width, as in XLA's evaluator.
+    """
+    source, target = instruction.operands[0].shape.element_type, instruction.shape.element_type
+    if not target.is_integer:
+        raise UnsupportedError(f"stochastic-convert to {target.text}: only integers are defined")
+    wide = x.astype(np.float64)
+    size = np.abs(wide)
+    whole = np.trunc(size)
+    fraction = size - whole
+    draw = random.view(np.dtype(f"u{random.dtype.itemsize}")).astype(np.float64) * 2.0 ** -(8 * random.dtype.itemsize)
+    stepped = np.copysign(whole + (draw < fraction), wide)
+    stepped = np.where(np.isfinite(wide), stepped, wide)
+    return convert(stepped, T.F64 if source.is_float else source, target)
+
+
+def largest(t: T) -> float:
+    """The greatest finite value of a float type."""
+    return float(float_info(t).max)

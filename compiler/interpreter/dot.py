@@ -1,0 +1,78 @@
+"""Matrix products: dot, ragged-dot, scaled-dot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.interpreter.conversion import convert
+from compiler.interpreter.precision import compute_dtype
+from compiler.interpreter.registry import Array, array_evaluator
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+
+def product_type(operands: Sequence[T], result: T) -> np.dtype[Any]:
+    """The numpy type of factors and sums: the result's own, but at least float32, and exact for small integers."""
+    if any(t.is_complex for t in operands) or result.is_complex:
+        return result.dtype
+    if result.is_float:
+        return np.dtype(np.float64) if T.F64 in (*operands, result) else np.dtype(np.float32)
+    if result is T.PRED:
+        return np.dtype(np.int64)
+    return compute_dtype(result)
+
+
+def contract(
+    a: Array, b: Array, contracting: tuple[Sequence[int], Sequence[int]], batch: tuple[Sequence[int], Sequence[int]]
+) -> Array:
+    """Batch dimensions, then the free ones of `a`, then those of `b`."""
+    free_a = [d for d in range(a.ndim) if d not in contracting[0] and d not in batch[0]]
+    free_b = [d for d in range(b.ndim) if d not in contracting[1] and d not in batch[1]]
+    shape_batch = [a.shape[d] for d in batch[0]]
+    shape_a, shape_b = [a.shape[d] for d in free_a], [b.shape[d] for d in free_b]
+    inner = math.prod(a.shape[d] for d in contracting[0])
+    left = a.transpose([*batch[0], *free_a, *contracting[0]]).reshape(math.prod(shape_batch), math.prod(shape_a), inner)
+    right = b.transpose([*batch[1], *contracting[1], *free_b]).reshape(
+        math.prod(shape_batch), inner, math.prod(shape_b)
+    )
+    return np.matmul(left, right).reshape([*shape_batch, *shape_a, *shape_b])
+
+
+def multiply(a: Array, b: Array, types: tuple[T, T], result: T, **dims: Any) -> Array:
+    """`contract` with the factors in the result's product type, rounded or wrapped once."""
+    wide = product_type(types, result)
+    small = wide.kind in "iu" and all(t.bits <= 16 for t in types)
+    if small and max(a.size, b.size) < 1 << 20:
+        # Exact in float64, and a library product where integers have none.
+        wide = np.dtype(np.float64)
+    out = contract(a.astype(wide), b.astype(wide), **dims)
+    if small:
+        out = out.astype(np.int64)
+    if result is T.PRED:
+        return out != 0
+    if result.is_integer:
+        return convert(out.astype(np.int64) if out.dtype.kind == "f" else out, _type_of(out), result)
+    return out.astype(result.dtype)
+
+
+def _type_of(x: Array) -> T:
+    return T.U64 if x.dtype.kind == "u" else T.S64
+
+
+@array_evaluator(Opcode.DOT)
+def _dot(instruction: HloInstruction, a: Array, b: Array) -> Array:
+    attr = instruction.attr
+    types = (instruction.operands[0].shape.element_type, instruction.operands[1].shape.element_type)
+    return multiply(
+        a,
+        b,
+        types,
+        instruction.shape.element_type,
+        contracting=(attr("lhs_contracting_dims", ()), attr("rhs_contracting_dims", ())),
+        batch=(attr("lhs_batch_dims", ()), attr("rhs_batch_dims", ())),
+    )

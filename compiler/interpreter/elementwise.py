@@ -1,0 +1,183 @@
+"""Elementwise ops of floats, complex numbers and truth values, and the dispatch by element type.
+
+Functions here broadcast their operands as numpy does, so that the same evaluators run scalar computations over whole
+arrays (`scalars.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from compiler.errors import InterpreterError
+from compiler.interpreter import integers
+from compiler.interpreter.precision import in_compute_type, total_order_key
+from compiler.interpreter.registry import Array, array_evaluator
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+Function = Callable[..., Any]
+
+
+def _round_away(x: Array) -> Array:
+    whole = np.trunc(x)
+    return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(x.dtype.type(1), x), x.dtype.type(0)))
+
+
+def _sign(x: Array) -> Array:
+    """-1, 1, or x itself where it is a zero or NaN; x / |x| for complex numbers."""
+    if np.iscomplexobj(x):
+        size = np.abs(x)
+        return np.where(np.isnan(size), x, np.where(size == 0, 0, x / np.where(size == 0, 1, size))).astype(x.dtype)
+    return np.where((x == 0) | np.isnan(x), x, np.copysign(x.dtype.type(1), x))
+
+
+def _logistic(x: Array) -> Array:
+    one = x.dtype.type(1)
+    return np.asarray(one / (one + np.exp(-x)))
+
+
+def _rsqrt(x: Array) -> Array:
+    return np.asarray(x.dtype.type(1) / np.sqrt(x))
+
+
+def _maximum(x: Array, y: Array) -> Array:
+    return np.where((x == 0) & (y == 0), x + y, np.maximum(x, y))
+
+
+def _minimum(x: Array, y: Array) -> Array:
+    return np.where((x == 0) & (y == 0), -(-x - y), np.minimum(x, y))
+
+
+_FLOAT: dict[Opcode, Function] = {
+    Opcode.ABS: np.abs,
+    Opcode.ACOS: np.arccos,
+    Opcode.ACOSH: np.arccosh,
+    Opcode.ASIN: np.arcsin,
+    Opcode.ASINH: np.arcsinh,
+    Opcode.ATANH: np.arctanh,
+    Opcode.CBRT: np.cbrt,
+    Opcode.CEIL: np.ceil,
+    Opcode.COSINE: np.cos,
+    Opcode.COSH: np.cosh,
+    Opcode.ERF: special.erf,
+    Opcode.EXPONENTIAL: np.exp,
+    Opcode.EXPONENTIAL_MINUS_ONE: np.expm1,
+    Opcode.FLOOR: np.floor,
+    Opcode.LOG: np.log,
+    Opcode.LOG_PLUS_ONE: np.log1p,
+    Opcode.LOGISTIC: _logistic,
+    Opcode.NEGATE: np.negative,
+    Opcode.ROUND_NEAREST_AFZ: _round_away,
+    Opcode.ROUND_NEAREST_EVEN: np.rint,
+    Opcode.RSQRT: _rsqrt,
+    Opcode.SIGN: _sign,
+    Opcode.SINE: np.sin,
+    Opcode.SINH: np.sinh,
+    Opcode.SQRT: np.sqrt,
+    Opcode.TAN: np.tan,
+    Opcode.TANH: np.tanh,
+    Opcode.ADD: np.add,
+    Opcode.SUBTRACT: np.subtract,
+    Opcode.MULTIPLY: np.multiply,
+    Opcode.DIVIDE: np.divide,
+    Opcode.REMAINDER: np.fmod,
+    Opcode.POWER: np.power,
+    Opcode.MAXIMUM: _maximum,
+    Opcode.MINIMUM: _minimum,
+    Opcode.ATAN2: np.arctan2,
+}
+
+_PRED: dict[Opcode, Function] = {
+    Opcode.NOT: np.logical_not,
+    Opcode.ADD: np.logical_or,
+    Opcode.MULTIPLY: np.logical_and,
+    Opcode.MAXIMUM: np.logical_or,
+    Opcode.MINIMUM: np.logical_and,
+    Opcode.AND: np.logical_and,
+    Opcode.OR: np.logical_or,
+    Opcode.XOR: np.logical_xor,
+    Opcode.ABS: np.positive,
+}
+
+
+def function_for(opcode: Opcode, t: T) -> Function:
+    """The numpy function of an elementwise opcode on operands of type `t`, in the type it is computed in."""
+    if t.is_float or t.is_complex:
+        found = _FLOAT.get(opcode)
+    elif t is T.PRED:
+        found = _PRED.get(opcode)
+    else:
+        found = integers.FUNCTIONS.get(opcode)
+    if found is None:
+        raise InterpreterError(f"{opcode.text} is not defined on {t.text}")
+    return found
+
+
+@array_evaluator(*(_FLOAT.keys() | _PRED.keys() | integers.FUNCTIONS.keys()))
+def _elementwise(instruction: HloInstruction, *operands: Array) -> Array:
+    t = instruction.operands[0].shape.element_type
+    if instruction.opcode is Opcode.ABS and t.is_complex:
+        return np.abs(operands[0])
+    return in_compute_type(function_for(instruction.opcode, t), t, *operands)
+
+
+@array_evaluator(Opcode.IS_FINITE)
+def _is_finite(instruction: HloInstruction, x: Array) -> Array:
+    return np.isfinite(x.astype(np.float32) if x.dtype.itemsize < 4 else x)
+
+
+@array_evaluator(Opcode.REAL)
+def _real(instruction: HloInstruction, x: Array) -> Array:
+    return np.real(x)
+
+
+@array_evaluator(Opcode.IMAG)
+def _imag(instruction: HloInstruction, x: Array) -> Array:
+    return np.imag(x) if np.iscomplexobj(x) else np.zeros_like(x)
+
+
+@array_evaluator(Opcode.COMPLEX)
+def _complex(instruction: HloInstruction, re: Array, im: Array) -> Array:
+    re, im = np.broadcast_arrays(re, im)
+    out = np.empty(re.shape, np.complex64 if re.dtype == np.float32 else np.complex128)
+    out.real, out.imag = re, im
+    return out
+
+
+_COMPARISONS: dict[str, Function] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+@array_evaluator(Opcode.COMPARE)
+def _compare(instruction: HloInstruction, x: Array, y: Array) -> Array:
+    t = instruction.operands[0].shape.element_type
+    compare = _COMPARISONS[instruction.attr("direction")]
+    if instruction.attr("type") == "TOTALORDER" and t.is_float:
+        return compare(total_order_key(x), total_order_key(y))
+    if t.is_float and t.bits < 32:
+        return compare(x.astype(np.float32), y.astype(np.float32))
+    if t.is_integer and t.bits < 8:
+        return compare(x.astype(np.int8), y.astype(np.int8))
+    return compare(x, y)
+
+
+@array_evaluator(Opcode.SELECT)
+def _select(instruction: HloInstruction, pred: Array, on_true: Array, on_false: Array) -> Array:
+    return np.where(pred, on_true, on_false)
+
+
+@array_evaluator(Opcode.CLAMP)
+def _clamp(instruction: HloInstruction, low: Array, x: Array, high: Array) -> Array:
+    t = instruction.operands[1].shape.element_type
+    return in_compute_type(lambda a, b, c: np.minimum(np.maximum(b, a), c), t, low, x, high)

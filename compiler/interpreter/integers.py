@@ -1,0 +1,138 @@
+"""Integer arithmetic as XLA has it: wrapping, total (division by zero and shifts past the width have results)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from compiler.interpreter.registry import Array
+from compiler.ir.opcodes import Opcode
+
+
+def bit_width(x: Array) -> int:
+    return 8 * x.dtype.itemsize
+
+
+def unsigned(x: Array) -> Array:
+    """The same bits read as unsigned."""
+    return x.view(np.dtype(f"u{x.dtype.itemsize}"))
+
+
+def is_signed(x: Array) -> bool:
+    return x.dtype.kind == "i"
+
+
+def divide(x: Array, y: Array) -> Array:
+    """Towards zero; by zero: all bits set; the smallest number by -1: itself."""
+    all_ones = np.array(-1 if is_signed(x) else np.iinfo(x.dtype).max, x.dtype)
+    by_zero = y == 0
+    safe = np.where(by_zero, x.dtype.type(1), y)
+    if not is_signed(x):
+        return np.where(by_zero, all_ones, x // safe)
+    by_minus_one = safe == -1
+    safe = np.where(by_minus_one, x.dtype.type(1), safe)
+    floor = x // safe
+    inexact = (floor * safe != x) & ((x < 0) != (safe < 0))
+    quotient = np.where(by_minus_one, np.negative(x), floor + inexact.astype(x.dtype))
+    return np.where(by_zero, all_ones, quotient)
+
+
+def remainder(x: Array, y: Array) -> Array:
+    """With the sign of `x`; by zero: x itself."""
+    by_zero = y == 0
+    safe = np.where(by_zero | ((y == -1) if is_signed(x) else False), x.dtype.type(1), y)
+    return np.where(by_zero, x, np.fmod(x, safe))
+
+
+def power(x: Array, y: Array) -> Array:
+    """Wrapping; a negative exponent gives 0, but for the bases 1 and -1."""
+    x, y = np.broadcast_arrays(x, y)
+    result = np.ones_like(x)
+    base = x.copy()
+    exponent = np.where(y < 0, 0, y) if is_signed(y) else y.copy()
+    while np.any(exponent):
+        result = np.where(exponent & 1, result * base, result).astype(x.dtype)
+        base = (base * base).astype(x.dtype)
+        exponent = exponent >> 1
+    if not is_signed(y):
+        return result
+    odd = np.where(y & 1, x, np.ones_like(x))
+    reciprocal = np.where(x == 1, 1, np.where(x == -1, odd, 0))
+    return np.where(y < 0, reciprocal, result).astype(x.dtype)
+
+
+def mulhi(x: Array, y: Array) -> Array:
+    """Upper half of the double-width product."""
+    n = bit_width(x)
+    if n <= 32:
+        wide = np.dtype(f"{x.dtype.kind}{2 * x.dtype.itemsize}")
+        return ((x.astype(wide) * y.astype(wide)) >> n).astype(x.dtype)
+    a, b = unsigned(x), unsigned(y)
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
+    middle = a1 * b0 + ((a0 * b0) >> half)
+    carry = (middle & low) + a0 * b1
+    high = a1 * b1 + (middle >> half) + (carry >> half)
+    if is_signed(x):
+        high = high - np.where(x < 0, b, 0).astype(np.uint64) - np.where(y < 0, a, 0).astype(np.uint64)
+    return np.asarray(high).view(x.dtype)
+
+
+def shift_left(x: Array, y: Array) -> Array:
+    """The shift is read as unsigned; at or past the width: 0."""
+    past = unsigned(y) >= bit_width(x)
+    return np.where(past, x.dtype.type(0), x << np.where(past, y.dtype.type(0), y))
+
+
+def shift_right_logical(x: Array, y: Array) -> Array:
+    a, by = unsigned(x), unsigned(y)
+    past = by >= bit_width(x)
+    shifted = np.where(past, a.dtype.type(0), a >> np.where(past, by.dtype.type(0), by))
+    return shifted.view(x.dtype)
+
+
+def shift_right_arithmetic(x: Array, y: Array) -> Array:
+    """Fills with the sign, also past the width, whatever the type's signedness."""
+    a = x.view(np.dtype(f"i{x.dtype.itemsize}"))
+    by = np.minimum(unsigned(y), bit_width(x) - 1).astype(a.dtype)
+    return np.asarray(a >> by).view(x.dtype)
+
+
+def count_leading_zeros(x: Array) -> Array:
+    bits, n = unsigned(x).copy(), bit_width(x)
+    step = 1
+    while step < n:
+        bits |= bits >> bits.dtype.type(step)
+        step *= 2
+    return (n - np.bitwise_count(bits)).astype(x.dtype)
+
+
+def population_count(x: Array) -> Array:
+    return np.bitwise_count(unsigned(x)).astype(x.dtype)
+
+
+FUNCTIONS: dict[Opcode, Callable[..., Any]] = {
+    Opcode.ABS: np.abs,
+    Opcode.NEGATE: np.negative,
+    Opcode.SIGN: np.sign,
+    Opcode.NOT: np.invert,
+    Opcode.COUNT_LEADING_ZEROS: count_leading_zeros,
+    Opcode.POPULATION_COUNT: population_count,
+    Opcode.ADD: np.add,
+    Opcode.SUBTRACT: np.subtract,
+    Opcode.MULTIPLY: np.multiply,
+    Opcode.DIVIDE: divide,
+    Opcode.REMAINDER: remainder,
+    Opcode.POWER: power,
+    Opcode.MULHI: mulhi,
+    Opcode.MAXIMUM: np.maximum,
+    Opcode.MINIMUM: np.minimum,
+    Opcode.AND: np.bitwise_and,
+    Opcode.OR: np.bitwise_or,
+    Opcode.XOR: np.bitwise_xor,
+    Opcode.SHIFT_LEFT: shift_left,
+    Opcode.SHIFT_RIGHT_LOGICAL: shift_right_logical,
+    Opcode.SHIFT_RIGHT_ARITHMETIC: shift_right_arithmetic,
+}

@@ -1,0 +1,118 @@
+"""Ops that move elements and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.interpreter.machine import Machine
+from compiler.interpreter.precision import compute_dtype, narrow
+from compiler.interpreter.registry import Array, Value, array_evaluator, arrays, evaluator
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+
+@array_evaluator(Opcode.IOTA)
+def _iota(instruction: HloInstruction) -> Array:
+    shape, at = instruction.shape, instruction.attr("iota_dimension")
+    t = shape.element_type
+    count = np.arange(shape.dimensions[at])
+    line = narrow(count.astype(np.uint8), t) if compute_dtype(t).itemsize == 1 else count.astype(t.dtype)
+    spread = [1] * shape.rank
+    spread[at] = shape.dimensions[at]
+    return np.broadcast_to(line.reshape(spread), shape.dimensions)
+
+
+@array_evaluator(Opcode.BROADCAST)
+def _broadcast(instruction: HloInstruction, x: Array) -> Array:
+    dims = instruction.shape.dimensions
+    if not dims:
+        return x
+    spread = [1] * len(dims)
+    targets = instruction.dimensions
+    for source, target in enumerate(targets):
+        spread[target] = x.shape[source]
+    ordered = x.transpose(np.argsort(targets)) if list(targets) != sorted(targets) else x
+    return np.broadcast_to(ordered.reshape(spread), dims)
+
+
+@array_evaluator(Opcode.RESHAPE)
+def _reshape(instruction: HloInstruction, x: Array) -> Array:
+    if not instruction.shape.dimensions and not instruction.operands[0].shape.dimensions:
+        return x
+    return x.reshape(instruction.shape.dimensions)
+
+
+@evaluator(Opcode.DYNAMIC_RESHAPE)
+def _dynamic_reshape(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return arrays(values)[0].reshape(instruction.shape.dimensions)
+
+
+@array_evaluator(Opcode.TRANSPOSE)
+def _transpose(instruction: HloInstruction, x: Array) -> Array:
+    return x.transpose(instruction.dimensions)
+
+
+@array_evaluator(Opcode.REVERSE)
+def _reverse(instruction: HloInstruction, x: Array) -> Array:
+    return np.flip(x, instruction.dimensions)
+
+
+@array_evaluator(Opcode.SLICE)
+def _slice(instruction: HloInstruction, x: Array) -> Array:
+    return x[tuple(slice(d.start, d.limit, d.stride) for d in instruction.attr("slice"))]
+
+
+@array_evaluator(Opcode.CONCATENATE)
+def _concatenate(instruction: HloInstruction, *operands: Array) -> Array:
+    return np.concatenate(operands, instruction.dimensions[0])
+
+
+@array_evaluator(Opcode.PAD)
+def _pad(instruction: HloInstruction, x: Array, value: Array) -> Array:
+    config = instruction.attr("padding")
+    spread = tuple((n - 1) * (p.interior + 1) + 1 if n else 0 for n, p in zip(x.shape, config, strict=True))
+    wide = np.full([n + max(0, p.low) + max(0, p.high) for n, p in zip(spread, config, strict=True)], value, x.dtype)
+    inner = tuple(slice(max(0, p.low), max(0, p.low) + n, p.interior + 1) for n, p in zip(spread, config, strict=True))
+    wide[inner] = x
+    cropped = tuple(slice(max(0, -p.low), n - max(0, -p.high)) for n, p in zip(wide.shape, config, strict=True))
+    return wide[cropped]
+
+
+def clamped_starts(indices: Sequence[Array], limits: Sequence[int]) -> list[int]:
+    """Start indices (scalars, or one vector) moved so that the slice lies inside; `limits` are the last starts."""
+    if len(indices) == 1 and indices[0].ndim == 1:
+        indices = list(indices[0])
+    return [min(max(int(i), 0), limit) for i, limit in zip(indices, limits, strict=True)]
+
+
+@array_evaluator(Opcode.DYNAMIC_SLICE)
+def _dynamic_slice(instruction: HloInstruction, x: Array, *indices: Array) -> Array:
+    sizes = instruction.attr("dynamic_slice_sizes")
+    starts = clamped_starts(indices, [n - size for n, size in zip(x.shape, sizes, strict=True)])
+    return x[tuple(slice(s, s + size) for s, size in zip(starts, sizes, strict=True))]
+
+
+@array_evaluator(Opcode.DYNAMIC_UPDATE_SLICE)
+def _dynamic_update_slice(instruction: HloInstruction, x: Array, update: Array, *indices: Array) -> Array:
+    starts = clamped_starts(indices, [n - size for n, size in zip(x.shape, update.shape, strict=True)])
+    out = np.array(x, order="C")
+    out[tuple(slice(s, s + size) for s, size in zip(starts, update.shape, strict=True))] = update
+    return out
+
+
+@evaluator(Opcode.COPY)
+def _copy(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0]
+
+
+@array_evaluator(Opcode.GET_DIMENSION_SIZE)
+def _get_dimension_size(instruction: HloInstruction, x: Array) -> Array:
+    return np.array(x.shape[instruction.dimensions[0]], np.int32)
+
+
+@array_evaluator(Opcode.SET_DIMENSION_SIZE)
+def _set_dimension_size(instruction: HloInstruction, x: Array, size: Array) -> Array:
+    """The array at its bound: sizes are static here."""
+    return x

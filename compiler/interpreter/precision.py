@@ -1,0 +1,75 @@
+"""In which numpy type an element type is computed, and how results go back: round once, wrap once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from compiler.interpreter.registry import Array
+from compiler.ir.types import PrimitiveType
+
+F32 = np.dtype(np.float32)
+F64 = np.dtype(np.float64)
+
+
+@cache
+def compute_dtype(t: PrimitiveType) -> np.dtype[Any]:
+    """float32 for floats below 32 bits, int8 or uint8 for integers below 8, else the type's own."""
+    if t.is_float and t.bits < 32:
+        return F32
+    if t.is_integer and t.bits < 8:
+        return np.dtype(np.int8 if t.is_signed else np.uint8)
+    return t.dtype
+
+
+@cache
+def is_direct(t: PrimitiveType) -> bool:
+    """Whether numpy computes in the type itself."""
+    return compute_dtype(t) == t.dtype and t.bits >= 8
+
+
+def widen(x: Array, t: PrimitiveType) -> Array:
+    """Values of type `t` in the type they are computed in."""
+    return x if is_direct(t) else x.astype(compute_dtype(t))
+
+
+def narrow(x: Array, t: PrimitiveType) -> Array:
+    """Computed values as values of `t`: floats rounded to nearest even, integers wrapped."""
+    x = np.asarray(x)
+    if t.is_integer and t.bits < 8:
+        return wrap_small(x, t)
+    return x if x.dtype == t.dtype else x.astype(t.dtype)
+
+
+def wrap_small(x: Array, t: PrimitiveType) -> Array:
+    """Integers taken modulo 2**bits into a type below 8 bits."""
+    shift = 8 - t.bits
+    low = x.astype(np.uint8)
+    if t.is_signed:
+        kept = (low << shift).astype(np.uint8).view(np.int8) >> shift
+    else:
+        kept = low & np.uint8((1 << t.bits) - 1)
+    return np.asarray(kept).astype(t.dtype)
+
+
+@cache
+def float_info(t: PrimitiveType) -> Any:
+    """`finfo` of a float type."""
+    return ml_dtypes.finfo(t.dtype)
+
+
+def in_compute_type(f: Callable[..., Any], t: PrimitiveType, *operands: Array) -> Array:
+    """`f` of operands of type `t`, computed wide and narrowed once."""
+    if is_direct(t):
+        return np.asarray(f(*operands))
+    return narrow(f(*(widen(x, t) for x in operands)), t)
+
+
+def total_order_key(x: Array) -> Array:
+    """Signed integers that stand in the order -NaN < -inf < ... < -0 < +0 < ... < inf < NaN of the floats `x`."""
+    bits: Array = x.view(np.dtype(f"i{x.dtype.itemsize}"))
+    return bits ^ ((bits >> (8 * x.dtype.itemsize - 1)) & np.iinfo(bits.dtype).max)

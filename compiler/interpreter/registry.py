@@ -1,0 +1,73 @@
+"""What a value is, and which function evaluates each opcode; the family files fill the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import InterpreterError
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+if TYPE_CHECKING:
+    from compiler.interpreter.machine import Machine
+
+Array: TypeAlias = npt.NDArray[Any]
+Value: TypeAlias = Union[Array, tuple["Value", ...]]  # noqa: UP007  # a recursive alias needs the quoted form
+"""An array, or a tuple of values; a token is the empty tuple."""
+
+Evaluator: TypeAlias = Callable[["Machine", HloInstruction, Sequence[Value]], Value]
+"""Operand values -> result. Never changes its operands; may return views of them."""
+
+EVALUATORS: dict[Opcode, Evaluator] = {}
+TOKEN: tuple[Value, ...] = ()
+
+_F = TypeVar("_F", bound=Evaluator)
+_A = TypeVar("_A", bound=Callable[..., Any])
+
+
+def evaluator(*opcodes: Opcode) -> Callable[[_F], _F]:
+    """Register a function as the evaluator of these opcodes."""
+
+    def register(function: _F) -> _F:
+        for opcode in opcodes:
+            EVALUATORS[opcode] = function
+        return function
+
+    return register
+
+
+def array_evaluator(*opcodes: Opcode) -> Callable[[_A], _A]:
+    """Register `f(instruction, *operand_arrays) -> array`, for ops that need nothing else."""
+
+    def register(function: _A) -> _A:
+        def run(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+            return np.asarray(function(instruction, *values))
+
+        for opcode in opcodes:
+            EVALUATORS[opcode] = run
+        return function
+
+    return register
+
+
+def as_array(value: Value) -> Array:
+    """The array a value is; InterpreterError for a tuple."""
+    if isinstance(value, tuple):
+        raise InterpreterError("expected an array, got a tuple")
+    return value
+
+
+def arrays(values: Sequence[Value]) -> list[Array]:
+    """Values that must all be arrays."""
+    return [as_array(v) for v in values]
+
+
+def leaves(value: Value) -> list[Array]:
+    """Arrays of a value from left to right; tokens have none."""
+    if not isinstance(value, tuple):
+        return [value]
+    return [leaf for part in value for leaf in leaves(part)]

@@ -1,0 +1,93 @@
+"""Scalar computations (of reduce, map, sort, scatter...) run over whole arrays at once.
+
+Elementwise evaluators broadcast, so a computation of scalars made of them alone runs on arrays as it stands. Any other
+(loops, branches, arrays inside) is run element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from compiler.interpreter.machine import Machine
+from compiler.interpreter.registry import Array, as_array, leaves
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+ArrayFunction: TypeAlias = Callable[[Sequence[Array]], list[Array]]
+"""Arrays that broadcast together -> one array for each result, of the broadcast shape."""
+
+_ALSO = frozenset(
+    {
+        Opcode.PARAMETER,
+        Opcode.CONSTANT,
+        Opcode.TUPLE,
+        Opcode.GET_TUPLE_ELEMENT,
+        Opcode.OPTIMIZATION_BARRIER,
+        Opcode.BITCAST_CONVERT,
+        Opcode.BITCAST,
+        Opcode.RESHAPE,
+        Opcode.BROADCAST,
+    }
+)
+
+
+def is_liftable(computation: HloComputation) -> bool:
+    """Whether it holds nothing but elementwise ops of scalars, and calls of such."""
+    return all(_liftable(i) for i in computation.instructions)
+
+
+def _liftable(instruction: HloInstruction) -> bool:
+    if any(s.dimensions for s in instruction.shape.leaves()):
+        return False
+    if instruction.opcode in (Opcode.CALL, Opcode.FUSION):
+        return all(is_liftable(c) for c in instruction.called_computations())
+    if instruction.opcode is Opcode.MAP:
+        return False
+    return instruction.opcode.is_elementwise or instruction.opcode in _ALSO
+
+
+def lift(machine: Machine, computation: HloComputation) -> ArrayFunction:
+    """The computation as a function of arrays."""
+    if is_liftable(computation):
+        return lambda args: _at_once(machine, computation, args)
+    return lambda args: _one_by_one(machine, computation, args)
+
+
+def _at_once(machine: Machine, computation: HloComputation, args: Sequence[Array]) -> list[Array]:
+    shape = np.broadcast_shapes(*(a.shape for a in args))
+    return [np.broadcast_to(r, shape) for r in leaves(machine.run(computation, args))]
+
+
+def _one_by_one(machine: Machine, computation: HloComputation, args: Sequence[Array]) -> list[Array]:
+    spread = np.broadcast_arrays(*args)
+    shapes = list(computation.result_shape.leaves())
+    out = [np.empty(spread[0].shape, s.dtype) for s in shapes]
+    for at in np.ndindex(spread[0].shape):
+        results = leaves(machine.run(computation, [np.asarray(a[at]) for a in spread]))
+        for target, result in zip(out, results, strict=True):
+            target[at] = result
+    return out
+
+
+def binary_opcode(computation: HloComputation) -> Opcode | None:
+    """The opcode when the computation is one commutative op of its two parameters, else None."""
+    root = computation.root
+    if len(root.operands) != 2 or not root.opcode.is_elementwise:
+        return None
+    numbers = [o.parameter_number for o in root.operands if o.opcode is Opcode.PARAMETER]
+    return root.opcode if sorted(n for n in numbers if n is not None) == [0, 1] else None
+
+
+def returns_parameter(computation: HloComputation) -> int | None:
+    """The number of the parameter that the computation returns as it came, else None."""
+    root = computation.root
+    return root.parameter_number if root.opcode is Opcode.PARAMETER else None
+
+
+def scalar(value: object) -> Array:
+    """A value that must be a 0-d array."""
+    return as_array(np.asarray(value))
