@@ -86,7 +86,8 @@ def _argument(shape: Shape, arg: Any, what: str) -> Value:
     if shape.is_tuple:
         if not isinstance(arg, tuple | list) or len(arg) != len(shape.tuple_shapes):
             raise ArgumentError(f"{what}: expected a tuple of shape {shape}, got {_given(arg)}")
-        return tuple(_argument(s, a, f"{what}, element {i}") for i, (s, a) in enumerate(zip(shape.tuple_shapes, arg)))
+        parts = zip(shape.tuple_shapes, arg, strict=True)
+        return tuple(_argument(s, a, f"{what}, element {i}") for i, (s, a) in enumerate(parts))
     if not shape.is_array:
         return ()
     array = np.asarray(arg)

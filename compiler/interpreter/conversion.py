@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.errors import UnsupportedError
-from compiler.interpreter.precision import float_info, narrow, wrap_small
+from compiler.interpreter.precision import float_info, narrow, widen, wrap_small
 from compiler.interpreter.registry import Array, array_evaluator
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -26,7 +26,7 @@ def convert(x: Array, source: T, target: T) -> Array:
         if source is target:
             return x
     if target is T.PRED:
-        return np.asarray(x.astype(np.float32) if x.dtype.kind == "V" else x) != 0
+        return np.asarray(widen(x, source) != 0)
     if target.is_integer and source.is_float:
         return _float_to_integer(x, target)
     if target.is_integer and target.bits < 8:
@@ -54,7 +54,7 @@ def _convert(instruction: HloInstruction, x: Array) -> Array:
 
 def _to_bits(x: Array, t: T) -> Array:
     """Bits of each element, least significant first, along a new last dimension."""
-    plain = np.ascontiguousarray(x.reshape(x.shape + (1,)))
+    plain = np.ascontiguousarray(x.reshape((*x.shape, 1)))
     octets = plain.view(np.uint8).reshape((*x.shape, -1))
     bits = np.unpackbits(octets, axis=-1, bitorder="little")
     return bits[..., : t.bits]
@@ -98,6 +98,7 @@ def _bitcast(instruction: HloInstruction, x: Array) -> Array:
 
 
 def flat(shape: Shape) -> Shape:
+    """The shape of all elements along one dimension."""
     return shape.with_dimensions((shape.num_elements,))
 
 

@@ -40,7 +40,8 @@ def contract(
     right = b.transpose([*batch[1], *contracting[1], *free_b]).reshape(
         math.prod(shape_batch), inner, math.prod(shape_b)
     )
-    return np.matmul(left, right).reshape([*shape_batch, *shape_a, *shape_b])
+    product: Array = np.matmul(left, right)
+    return product.reshape([*shape_batch, *shape_a, *shape_b])
 
 
 def multiply(a: Array, b: Array, types: tuple[T, T], result: T, **dims: Any) -> Array:
@@ -54,7 +55,7 @@ def multiply(a: Array, b: Array, types: tuple[T, T], result: T, **dims: Any) -> 
     if small:
         out = out.astype(np.int64)
     if result is T.PRED:
-        return out != 0
+        return np.not_equal(out, 0)
     if result.is_integer:
         return convert(out.astype(np.int64) if out.dtype.kind == "f" else out, _type_of(out), result)
     return out.astype(result.dtype)

@@ -7,20 +7,19 @@ arrays (`scalars.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import special
 
 from compiler.errors import InterpreterError
 from compiler.interpreter import integers
-from compiler.interpreter.precision import in_compute_type, total_order_key
+from compiler.interpreter.precision import in_compute_type, total_order_key, widen
 from compiler.interpreter.registry import Array, array_evaluator
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-Function = Callable[..., Any]
+Function = Callable[..., Array]
 
 
 def _round_away(x: Array) -> Array:
@@ -128,7 +127,7 @@ def _elementwise(instruction: HloInstruction, *operands: Array) -> Array:
 
 @array_evaluator(Opcode.IS_FINITE)
 def _is_finite(instruction: HloInstruction, x: Array) -> Array:
-    return np.isfinite(x.astype(np.float32) if x.dtype.itemsize < 4 else x)
+    return np.isfinite(widen(x, instruction.operands[0].shape.element_type))
 
 
 @array_evaluator(Opcode.REAL)

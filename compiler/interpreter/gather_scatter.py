@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -146,14 +146,9 @@ def _apply_in_rounds(f: ArrayFunction, flat: list[Array], targets: Array, update
     nth = np.arange(len(ordered)) - start
     by_round = np.argsort(nth, kind="stable")
     bounds = np.searchsorted(nth[by_round], np.arange(int(nth.max(initial=-1)) + 2))
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in pairwise(bounds):
         chosen = order[by_round[low:high]]
         where = targets[chosen]
         results = f([*(x[where] for x in flat), *(u[chosen] for u in updates)])
         for x, r in zip(flat, results, strict=True):
             x[where] = r
-
-
-def window_count(sizes: Sequence[int]) -> int:
-    """Elements of a window."""
-    return math.prod(sizes)

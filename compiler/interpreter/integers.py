@@ -12,6 +12,7 @@ from compiler.ir.opcodes import Opcode
 
 
 def bit_width(x: Array) -> int:
+    """Bits of an element."""
     return 8 * x.dtype.itemsize
 
 
@@ -21,6 +22,7 @@ def unsigned(x: Array) -> Array:
 
 
 def is_signed(x: Array) -> bool:
+    """Whether the type is one of signed integers."""
     return x.dtype.kind == "i"
 
 
@@ -68,7 +70,8 @@ def mulhi(x: Array, y: Array) -> Array:
     n = bit_width(x)
     if n <= 32:
         wide = np.dtype(f"{x.dtype.kind}{2 * x.dtype.itemsize}")
-        return ((x.astype(wide) * y.astype(wide)) >> n).astype(x.dtype)
+        product: Array = (x.astype(wide) * y.astype(wide)) >> n
+        return product.astype(x.dtype)
     a, b = unsigned(x), unsigned(y)
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
@@ -87,6 +90,7 @@ def shift_left(x: Array, y: Array) -> Array:
 
 
 def shift_right_logical(x: Array, y: Array) -> Array:
+    """Fills with zeros; at or past the width: 0."""
     a, by = unsigned(x), unsigned(y)
     past = by >= bit_width(x)
     shifted = np.where(past, a.dtype.type(0), a >> np.where(past, by.dtype.type(0), by))
@@ -101,6 +105,7 @@ def shift_right_arithmetic(x: Array, y: Array) -> Array:
 
 
 def count_leading_zeros(x: Array) -> Array:
+    """Zeros above the highest bit set; the width for 0."""
     bits, n = unsigned(x).copy(), bit_width(x)
     step = 1
     while step < n:
@@ -110,6 +115,7 @@ def count_leading_zeros(x: Array) -> Array:
 
 
 def population_count(x: Array) -> Array:
+    """Bits set."""
     return np.bitwise_count(unsigned(x)).astype(x.dtype)
 
 

@@ -49,17 +49,15 @@ def wrap_small(x: Array, t: PrimitiveType) -> Array:
     """Integers taken modulo 2**bits into a type below 8 bits."""
     shift = 8 - t.bits
     low = x.astype(np.uint8)
-    if t.is_signed:
-        kept = (low << shift).astype(np.uint8).view(np.int8) >> shift
-    else:
-        kept = low & np.uint8((1 << t.bits) - 1)
-    return np.asarray(kept).astype(t.dtype)
+    high = np.asarray(low << shift).astype(np.uint8)
+    kept: Array = high.view(np.int8) if t.is_signed else high
+    return np.asarray(kept >> shift).astype(t.dtype)
 
 
 @cache
 def float_info(t: PrimitiveType) -> Any:
     """`finfo` of a float type."""
-    return ml_dtypes.finfo(t.dtype)
+    return ml_dtypes.finfo(t.dtype)  # type: ignore[no-untyped-call]
 
 
 def in_compute_type(f: Callable[..., Any], t: PrimitiveType, *operands: Array) -> Array:
@@ -72,4 +70,6 @@ def in_compute_type(f: Callable[..., Any], t: PrimitiveType, *operands: Array) -
 def total_order_key(x: Array) -> Array:
     """Signed integers that stand in the order -NaN < -inf < ... < -0 < +0 < ... < inf < NaN of the floats `x`."""
     bits: Array = x.view(np.dtype(f"i{x.dtype.itemsize}"))
-    return bits ^ ((bits >> (8 * x.dtype.itemsize - 1)) & np.iinfo(bits.dtype).max)
+    below_zero: Array = bits >> (8 * x.dtype.itemsize - 1)
+    key: Array = bits ^ (below_zero & np.iinfo(bits.dtype).max)
+    return key
