@@ -1,0 +1,57 @@
+"""The command line `hlogym`: commands, and errors as one readable message."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from compiler.errors import HlogymError
+from experiments import commands_compile, commands_learn
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="An HLO compiler whose decisions agents learn from measured kernel time.",
+    epilog="Any command takes --debug, which shows where an error came from. A first tour: hlogym demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+commands_compile.register(app)
+commands_learn.register(app)
+
+
+def main() -> None:
+    """Run the command line and exit: 0 on success, 1 on an error, 2 on a command that cannot be read."""
+    debug = "--debug" in sys.argv
+    sys.argv = [a for a in sys.argv if a != "--debug"]
+    try:
+        app()
+    except BrokenPipeError:
+        # The reader had enough (`| head`); Python would complain once more when it flushes on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            raise
+        print(_message(error), file=sys.stderr)
+        sys.exit(1)
+
+
+def _message(error: Exception) -> str:
+    match error:
+        case HlogymError():
+            return f"error: {error}"
+        case OSError(strerror=str() as reason):
+            return f"error: {reason}: {error.filename}" if error.filename else f"error: {reason}"
+        case _:
+            first = (str(error).splitlines() or [""])[0]
+            return f"error: {type(error).__name__}: {first}\nThis is a fault of hlogym; --debug shows where it happened."
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Commands about learning: train, evaluate, export, report, demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+Runs = Annotated[Path, typer.Option(help="Folder of training runs and of the local MLflow store.")]
+Backend = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda where there is one.")]
+Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
+
+
+def train(
+    suite: Annotated[str, typer.Option(help="Suite, or folder of HLO files.")] = "train",
+    env: Annotated[str, typer.Option(help="Environment.")] = "hlogym/FusionMeasured-v0",
+    agent: Annotated[str, typer.Option(help="Agent.")] = "maskable-ppo",
+    timesteps: Annotated[int, typer.Option(help="Environment steps.", min=1)] = 20_000,
+    minutes: Annotated[float, typer.Option(help="Stop after this time; 0: no limit.", min=0)] = 0,
+    backend: Backend = "auto",
+    seed: Seed = 0,
+    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 512,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the newest run that was cut short.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the run; with --resume, which one.")] = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Train an agent, tracked in MLflow.
+
+    Example: hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
+    """
+    from experiments.config import TrainConfig
+    from experiments.train import start_or_resume
+
+    config = TrainConfig(
+        suite=suite, env=env, agent=agent, timesteps=timesteps, minutes=minutes, backend=backend, seed=seed,
+        checkpoint_every=checkpoint_every,
+    )  # fmt: skip
+    start_or_resume(config, runs, name, resume)
+
+
+def evaluate(
+    policy: Annotated[Path, typer.Argument(metavar="POLICY", help="Folder of an exported policy.")],
+    suite: Annotated[str, typer.Option(help="Suites, with commas between.")] = "test",
+    baselines: Annotated[str, typer.Option(help="Strategies to compare with.")] = "none,priority,random",
+    budget: Annotated[int, typer.Option(help="Plans measured by each strategy that searches.", min=1)] = 16,
+    rounds: Annotated[int, typer.Option(help="Timings of the final comparison.", min=2)] = 15,
+    backend: Backend = "auto",
+    seed: Seed = 0,
+    results: Results = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare a policy with baselines at equal measurement budgets, on programs it has not seen.
+
+    Example: hlogym evaluate runs/my-run/policy --suite test
+    """
+    from experiments.evaluate import evaluate_policy
+
+    evaluate_policy(policy, suite.split(","), baselines.split(","), budget, rounds, backend, seed, results, as_json)
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, its folder, or an MLflow run id.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the policy.")],
+    runs: Runs = Path("runs"),
+) -> None:
+    """Write a run's policy as files that the compiler reads with NumPy alone.
+
+    Example: hlogym export my-run -o policy
+    """
+    from experiments.export import export_run
+
+    export_run(run, output, runs)
+
+
+def report(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("results/report.html"),
+    results: Results = Path("results"),
+    runs: Runs = Path("runs"),
+) -> None:
+    """Make one page with the tables and plots of the latest results.
+
+    Example: hlogym report -o report.html
+    """
+    from experiments.report import report_latest
+
+    report_latest(output, results, runs)
+
+
+def demo(
+    minutes: Annotated[float, typer.Option(help="Of training, at most.", min=0.05)] = 4.0,
+    backend: Backend = "auto",
+    folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
+    seed: Seed = 0,
+    budget: Annotated[int, typer.Option(help="Plans measured by each strategy that searches.", min=1)] = 12,
+) -> None:
+    """A tour in some minutes: compile, check, train on measured time, evaluate, export, and use the policy.
+
+    Example: hlogym demo
+    """
+    from experiments.demo import run_demo
+
+    run_demo(minutes, backend, folder, seed, budget)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    for name, function in (
+        ("demo", demo), ("train", train), ("evaluate", evaluate), ("export", export), ("report", report),
+    ):  # fmt: skip
+        app.command(name, rich_help_panel="Learning")(function)

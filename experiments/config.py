@@ -1,0 +1,52 @@
+"""The settings of a training run: the command line's, and those that a file may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+__all__ = ["TrainConfig"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything a run depends on; stored with it as JSON, so that it can be continued."""
+
+    suite: str = "train"  # suite name, or a folder of HLO files
+    env: str = "hlogym/FusionMeasured-v0"  # environment id, with or without the namespace
+    agent: str = "maskable-ppo"  # the one agent that learns; searches need no training
+    timesteps: int = 20_000  # environment steps in all
+    minutes: float = 0.0  # stop after this much time, over all resumptions; 0: no limit
+    backend: str = "auto"  # what measures: cpu, cuda, or cuda where there is one
+    seed: int = 0  # of weights, exploration and programs
+
+    checkpoint_every: int = 512  # steps between checkpoints, rounded up to whole updates
+
+    # PPO. Episodes are short and end in one measured reward, hence the long horizon (gamma 1) and small rollouts, which
+    # give an update every minute or so even when measuring is slow.
+    rollout: int = 256  # steps an update
+    batch: int = 64
+    epochs: int = 6
+    learning_rate: float = 5e-4
+    gamma: float = 1.0
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    entropy: float = 0.01
+    value: float = 0.5
+    max_grad_norm: float = 0.5
+
+    # The network; see `compiler.fusion.pointer_network`.
+    hidden: int = 64
+    rounds: int = 2
+    prior: float = 4.0  # weight that the cost model's expected saving starts with; 0: start from nothing
+
+    def to_json(self) -> dict[str, Any]:
+        """As a run's folder has it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> TrainConfig:
+        """Fields that this version does not know are left out, and those that are missing take their defaults."""
+        known = {f.name for f in fields(TrainConfig)}
+        return TrainConfig(**{k: v for k, v in data.items() if k in known})

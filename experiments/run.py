@@ -1,0 +1,115 @@
+"""`hlogym run` and `hlogym compile`: one program compiled, run, checked, profiled, saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.api import compile as compile_hlo
+from compiler.api import load_policy
+from compiler.errors import HlogymError
+from compiler.interpreter import evaluate
+from env.comparison import difference
+from experiments.console import error_console, stdout
+from experiments.inputs import entry_inputs, load_inputs, program_of, read_module, read_plan, save_outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compiler.fusion.policy import FusionPolicy
+    from compiler.ir import HloModule
+    from compiler.runtime.executable import Executable
+    from env.suites import Program
+
+__all__ = ["WrongResultError", "chosen_policy", "compile_ahead", "compile_program", "run_program"]
+
+
+class WrongResultError(HlogymError, RuntimeError):
+    """A compiled program whose outputs are not the interpreter's."""
+
+
+def chosen_policy(name: str | None) -> str | FusionPolicy | None:
+    """A policy as `compile` takes it: the name of one, or the policy in an exported folder."""
+    if name is None or not Path(name).is_dir():
+        return name
+    policy: FusionPolicy = load_policy(name)
+    return policy
+
+
+def compile_program(module: HloModule, backend: str, policy: str | None, plan: Path | None) -> Executable:
+    """Compile with what the command line names."""
+    return compile_hlo(
+        module,
+        backend=backend,
+        fusion_policy=chosen_policy(policy),
+        plan=None if plan is None else read_plan(plan),
+    )
+
+
+def run_program(
+    name: str,
+    inputs: Path | None,
+    seed: int,
+    backend: str,
+    policy: str | None,
+    plan: Path | None,
+    output: Path | None,
+    profile: bool,
+    check: bool,
+    as_json: bool,
+) -> None:
+    """See `hlogym run --help`."""
+    program = program_of(name)
+    module = read_module(program)
+    arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
+    executable = compile_program(read_module(program), backend, policy, plan)
+    outputs = [_numpy(o) for o in executable(*arguments)]
+    if check:
+        _check(program, module, arguments, outputs)
+    if output is not None:
+        save_outputs(output, outputs)
+    if as_json:
+        print(json.dumps(_summary(executable, outputs, check), indent=2))
+    else:
+        _print_outputs(outputs, check)
+    if profile:
+        (error_console if as_json else stdout).print(executable.profile(*arguments))
+
+
+def compile_ahead(name: str, output: Path, backend: str, policy: str | None, plan: Path | None) -> None:
+    """See `hlogym compile --help`."""
+    executable = compile_program(read_module(program_of(name)), backend, policy, plan)
+    executable.save(output)
+    stdout.print(f"{output}: {len(executable.kernels)} kernels")
+
+
+def _check(
+    program: Program, module: HloModule, arguments: Sequence[npt.NDArray[Any]], outputs: Sequence[npt.NDArray[Any]]
+) -> None:
+    wanted = [np.asarray(o) for o in evaluate(module, list(arguments))]
+    if (finding := difference(outputs, wanted, program.tolerance)) is not None:
+        raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
+
+
+def _numpy(output: Any) -> npt.NDArray[Any]:
+    return np.asarray(output.get() if hasattr(output, "get") else output)
+
+
+def _summary(executable: Executable, outputs: Sequence[npt.NDArray[Any]], checked: bool) -> dict[str, Any]:
+    return {
+        "outputs": [{"dtype": str(o.dtype), "shape": list(o.shape)} for o in outputs],
+        "kernels": [{"name": k.name, "kind": k.kind, "bytes": k.bytes, "flops": k.flops} for k in executable.kernels],
+        "equals_interpreter": True if checked else None,
+    }
+
+
+def _print_outputs(outputs: Sequence[npt.NDArray[Any]], checked: bool) -> None:
+    for i, o in enumerate(outputs):
+        shown = np.array2string(o, threshold=6, edgeitems=2, precision=5, separator=", ").replace("\n", "")
+        stdout.print(f"out{i}: {o.dtype}{list(o.shape)} {shown}", markup=False, soft_wrap=True)
+    if checked:
+        stdout.print("equal to the interpreter's outputs")
