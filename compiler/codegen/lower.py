@@ -28,7 +28,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode, Trait
 from compiler.ir.shape import Shape
 
-ROW_CACHE_BYTES = 64 * 1024
+ROW_CACHE_BYTES = 32 * 1024
 """Largest row whose values are kept in local arrays."""
 
 

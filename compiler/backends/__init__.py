@@ -1,0 +1,1 @@
+"""Backends: what a device differs in, and nothing else."""

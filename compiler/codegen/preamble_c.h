@@ -1,0 +1,57 @@
+/* What every CPU kernel of hlogym may use. No system headers: they cost more to read than the kernels do. */
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef uint16_t bfloat16_t;
+#ifdef __FLT16_MAX__
+typedef _Float16 half_t;
+#endif
+#define bool _Bool
+#define NAN __builtin_nanf("")
+#define INFINITY __builtin_inff()
+#define CLZ32(x) __builtin_clz(x)
+#define CLZ64(x) __builtin_clzll(x)
+#define POPCOUNT32(x) __builtin_popcount(x)
+#define POPCOUNT64(x) __builtin_popcountll(x)
+
+/* The simd attribute names the vector forms that glibc's libmvec holds. */
+#define VECTOR_MATH(name) \
+  __attribute__((simd("notinbranch"), const, nothrow)) float name##f(float); \
+  __attribute__((simd("notinbranch"), const, nothrow)) double name(double);
+#define VECTOR_MATH2(name) \
+  __attribute__((simd("notinbranch"), const, nothrow)) float name##f(float, float); \
+  __attribute__((simd("notinbranch"), const, nothrow)) double name(double, double);
+VECTOR_MATH(exp) VECTOR_MATH(log) VECTOR_MATH(sin) VECTOR_MATH(cos) VECTOR_MATH2(pow)
+#ifdef HLOGYM_LIBMVEC_FULL
+VECTOR_MATH(acos) VECTOR_MATH(acosh) VECTOR_MATH(asin) VECTOR_MATH(asinh) VECTOR_MATH(atanh) VECTOR_MATH(cbrt)
+VECTOR_MATH(cosh) VECTOR_MATH(erf) VECTOR_MATH(expm1) VECTOR_MATH(log1p) VECTOR_MATH(sinh) VECTOR_MATH(tan)
+VECTOR_MATH(tanh) VECTOR_MATH2(atan2)
+#endif
+
+static inline float BITS_TO_F32(uint32_t x) { union { uint32_t u; float f; } v = {x}; return v.f; }
+static inline uint32_t F32_TO_BITS(float x) { union { float f; uint32_t u; } v = {x}; return v.u; }
+static inline double BITS_TO_F64(uint64_t x) { union { uint64_t u; double f; } v = {x}; return v.f; }
+static inline uint64_t F64_TO_BITS(double x) { union { double f; uint64_t u; } v = {x}; return v.u; }
+static inline float BITS_TO_BF16(uint16_t x) { return BITS_TO_F32((uint32_t)x << 16); }
+static inline uint16_t BF16_TO_BITS(float x) {
+  uint32_t u = F32_TO_BITS(x);
+  uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return (uint16_t)(x != x ? 0x7fc0u | ((u >> 16) & 0x8000u) : rounded);
+}
+static inline float ROUND_BF16(float x) { return BITS_TO_BF16(BF16_TO_BITS(x)); }
+#ifdef __FLT16_MAX__
+static inline float BITS_TO_F16(uint16_t x) { union { uint16_t u; half_t f; } v = {x}; return (float)v.f; }
+static inline uint16_t F16_TO_BITS(float x) { union { half_t f; uint16_t u; } v = {(half_t)x}; return v.u; }
+static inline float ROUND_F16(float x) { return (float)(half_t)x; }
+#endif
+
+/* Maximum and minimum that pass NaN on, as HLO's do. */
+#pragma omp declare reduction(maximum : float : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
+#pragma omp declare reduction(minimum : float : omp_out = (omp_out <= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
+#pragma omp declare reduction(maximum : double : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
+#pragma omp declare reduction(minimum : double : omp_out = (omp_out <= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)

@@ -1,0 +1,60 @@
+// What every CUDA kernel of hlogym may use.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef __nv_bfloat16 bfloat16_t;
+typedef __half half_t;
+#define NAN __int_as_float(0x7fc00000)
+#define INFINITY __int_as_float(0x7f800000)
+#define CLZ32(x) __clz((int)(x))
+#define CLZ64(x) __clzll((long long)(x))
+#define POPCOUNT32(x) __popc(x)
+#define POPCOUNT64(x) __popcll(x)
+
+__device__ inline float BITS_TO_F32(uint32_t x) { return __uint_as_float(x); }
+__device__ inline uint32_t F32_TO_BITS(float x) { return __float_as_uint(x); }
+__device__ inline double BITS_TO_F64(uint64_t x) { return __longlong_as_double((long long)x); }
+__device__ inline uint64_t F64_TO_BITS(double x) { return (uint64_t)__double_as_longlong(x); }
+__device__ inline float BITS_TO_BF16(uint16_t x) { return __bfloat162float(__ushort_as_bfloat16(x)); }
+__device__ inline uint16_t BF16_TO_BITS(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+__device__ inline float ROUND_BF16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+__device__ inline float BITS_TO_F16(uint16_t x) { return __half2float(__ushort_as_half(x)); }
+__device__ inline uint16_t F16_TO_BITS(float x) { return __half_as_ushort(__float2half_rn(x)); }
+__device__ inline float ROUND_F16(float x) { return __half2float(__float2half_rn(x)); }
+
+struct combine_add { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
+struct combine_multiply { template <class T> __device__ T operator()(T a, T b) const { return a * b; } };
+struct combine_and { template <class T> __device__ T operator()(T a, T b) const { return a & b; } };
+struct combine_or { template <class T> __device__ T operator()(T a, T b) const { return a | b; } };
+struct combine_maximum {
+  template <class T> __device__ T operator()(T a, T b) const { return (a >= b) | (a != a) ? a : b; }
+};
+struct combine_minimum {
+  template <class T> __device__ T operator()(T a, T b) const { return (a <= b) | (a != a) ? a : b; }
+};
+
+// Combine one value of every thread of the block; every thread gets the result.
+template <class T, class F> __device__ T block_reduce(T value, F combine, T identity) {
+  __shared__ T partial[32];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
+  for (int step = 16; step > 0; step >>= 1) {
+    T other = __shfl_xor_sync(0xffffffffu, value, step);
+    value = combine(value, other);
+  }
+  if (lane == 0) partial[warp] = value;
+  __syncthreads();
+  value = lane < warps ? partial[lane] : identity;
+  for (int step = 16; step > 0; step >>= 1) {
+    T other = __shfl_xor_sync(0xffffffffu, value, step);
+    value = combine(value, other);
+  }
+  __syncthreads();
+  return value;
+}

@@ -1,0 +1,115 @@
+"""Kernels as C with OpenMP: parallel loops are threads, lanes are SIMD."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from compiler.codegen import loop_ir as lir
+from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.printer import Printer, statement_count
+from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
+from compiler.ir.types import PrimitiveType as T
+
+PARALLEL_WORK = 40_000
+"""Statements below which a loop is not worth waking threads for."""
+_OPERATORS = {"add": "+", "multiply": "*", "and": "&", "or": "|"}
+
+
+def preamble() -> str:
+    """What must stand before the kernels of a source file."""
+    return resources.files("compiler.codegen").joinpath("preamble_c.h").read_text()
+
+
+def print_c(kernel: lir.Kernel, symbol: str) -> str:
+    """`void SYMBOL(void *const *arguments)`: pointers to the inputs, then to the outputs."""
+    printer = _CPrinter(kernel)
+    printer.emit(f"typedef {printer.index_type} index_t;")
+    for n, a in enumerate(kernel.arguments):
+        qualifier = "" if a.is_output else "const "
+        c_type = STORAGE_TYPES.get(a.type, "uint8_t")
+        printer.emit(f"{qualifier}{c_type} *{a.name} = ({qualifier}{c_type} *)arguments[{n}];")
+    printer.block(kernel.body)
+    return "\n".join([f"void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
+
+
+class _CPrinter(Printer):
+    def __init__(self, kernel: lir.Kernel) -> None:
+        super().__init__(kernel)
+        self._inside_parallel = 0
+        self._inside_lane = 0
+
+    def local_array(self, s: lir.LocalArray) -> None:
+        self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
+
+    def index_value(self, value: lir.Int, t: T) -> str:
+        # 32-bit integers convert to float in vectors, 64-bit ones do not everywhere.
+        narrow = t.is_float and t is not T.F64 and self.index_type == "int64_t" and value.range[1] < 2**31
+        return f"({COMPUTE_TYPES[t]}){'(int32_t)' if narrow else ''}({value.to_c()})"
+
+    def loop(self, s: lir.For) -> None:
+        nest = [s]
+        if s.kind is LoopKind.PARALLEL and not self._inside_parallel:
+            while self._continues(nest[-1]):
+                inner = nest[-1].body[0]
+                assert isinstance(inner, lir.For)
+                nest.append(inner)
+        threads = self._pragma(s, len(nest))
+        for f in nest[:-1]:
+            self._header(f)
+            self.depth += 1
+        self._inside_parallel += threads
+        self._inside_lane += s.kind is LoopKind.LANE
+        self._header(nest[-1])
+        self.indented(nest[-1].body)
+        self.emit("}")
+        for _ in nest[:-1]:
+            self.depth -= 1
+            self.emit("}")
+        self._inside_parallel -= threads
+        self._inside_lane -= s.kind is LoopKind.LANE
+
+    @staticmethod
+    def _continues(f: lir.For) -> bool:
+        inner = f.body[0]
+        return len(f.body) == 1 and isinstance(inner, lir.For) and inner.kind is LoopKind.PARALLEL and inner.base is None
+
+    def _header(self, f: lir.For) -> None:
+        v = f.var.name
+        if f.base is None:
+            self.emit(f"for (index_t {v} = 0; {v} < {f.var.extent}; {v}++) {{")
+            return
+        room = f"{f.limit} - ({f.base.to_c()})"
+        self.emit(f"for (index_t {v} = 0; {v} < ({room} < {f.var.extent} ? {room} : {f.var.extent}); {v}++) {{")
+
+    def _pragma(self, s: lir.For, nested: int) -> bool:
+        """The line before a loop; whether it starts threads."""
+        worth = s.var.extent * statement_count(s.body) >= PARALLEL_WORK
+        threads = worth and not self._inside_parallel and s.kind in (LoopKind.PARALLEL, LoopKind.LANE)
+        words = []
+        if threads:
+            words.append("parallel for")
+        if s.kind is LoopKind.LANE and not self._inside_lane and not _has_loop(s.body):
+            words.append("simd")
+        if not words:
+            if s.kind is LoopKind.UNROLLED:
+                self.emit(f"#pragma GCC unroll {min(s.var.extent, 65534)}")
+            return False
+        if threads:
+            words.append("schedule(static)")
+            if nested > 1:
+                words.append(f"collapse({nested})")
+        words += [self._clause(r) for r in s.reductions]
+        self.emit("#pragma omp " + " ".join(words))
+        return threads
+
+    @staticmethod
+    def _clause(r: lir.Reduction) -> str:
+        operator = _OPERATORS.get(r.combiner)
+        if operator is None:
+            # OpenMP's own max and min suit integers; floats need NaN passed on.
+            operator = r.combiner if r.type.is_float else r.combiner[:3]
+        return f"reduction({operator}:{r.accumulator})"
+
+
+def _has_loop(body: tuple[lir.Stmt, ...]) -> bool:
+    return any(isinstance(x, lir.For) for x in lir.walk(body))

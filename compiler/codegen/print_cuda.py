@@ -1,0 +1,215 @@
+"""Kernels as CUDA C++: parallel loops are blocks, lanes are threads.
+
+Two forms. Flat: a nest of parallel loops ending in one loop of lanes without reductions runs one element a thread, over
+the grid. Block: everything else runs one parallel iteration a block; lanes are strided over its threads, reductions
+combined across them, local arrays are shared memory of which a thread touches only its own lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+
+from compiler.codegen import index as ix
+from compiler.codegen import loop_ir as lir
+from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.printer import Printer
+from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
+from compiler.codegen.schedule import Schedule
+from compiler.ir.types import PrimitiveType as T
+
+MAX_BLOCKS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Grid and block of a launch; shared memory is static."""
+
+    grid: int
+    block: int
+
+
+def preamble() -> str:
+    """What must stand before the kernels of a source file."""
+    return resources.files("compiler.codegen").joinpath("preamble_cuda.h").read_text()
+
+
+def print_cuda(kernel: lir.Kernel, symbol: str, schedule: Schedule | None = None) -> tuple[str, Launch]:
+    """`extern "C" __global__ void SYMBOL(inputs..., outputs...)` and how to launch it."""
+    printer = _CudaPrinter(kernel, (schedule or Schedule()).block)
+    printer.emit(f"typedef {printer.index_type} index_t;")
+    printer.top(kernel.body)
+    aliased = {kernel.arguments[n].name for pair in (*kernel.in_place, *kernel.must_alias) for n in pair}
+    parameters = []
+    for a in kernel.arguments:
+        qualifier = "" if a.is_output else "const "
+        restrict = "" if a.name in aliased else "__restrict__ "
+        parameters.append(f"{qualifier}{STORAGE_TYPES.get(a.type, 'uint8_t')} *{restrict}{a.name}")
+    head = f'extern "C" __global__ void __launch_bounds__({printer.threads}) {symbol}({", ".join(parameters)}) {{'
+    launch = Launch(max(1, min(printer.blocks, MAX_BLOCKS)), printer.threads)
+    return "\n".join([head, *printer.lines, "}", ""]), launch
+
+
+class _CudaPrinter(Printer):
+    def __init__(self, kernel: lir.Kernel, threads: int) -> None:
+        super().__init__(kernel)
+        self.threads = _threads_for(kernel, threads)
+        self.blocks = 1
+        self._in_lane = False
+
+    # ---- top level: one grid-wide loop for each nest
+
+    def top(self, body: tuple[lir.Stmt, ...]) -> None:
+        """Nests over the grid; what stands beside them is computed by every block alike."""
+        whole = any(isinstance(s, lir.LocalArray) for s in body)
+
+        def one(s: lir.Stmt) -> None:
+            if isinstance(s, lir.For) and not whole and _is_flat(s):
+                self._flat(s)
+            elif isinstance(s, lir.For) and s.kind is LoopKind.PARALLEL:
+                self._blocks(s)
+            else:
+                self.statement(s)
+
+        self._sequence(body, one)
+
+    def block(self, statements: tuple[lir.Stmt, ...]) -> None:
+        self._sequence(statements, self.statement)
+
+    def _sequence(self, statements: tuple[lir.Stmt, ...], one: Callable[[lir.Stmt], None]) -> None:
+        """Statements in order; after a loop, the threads' partial results of what it reduced become one."""
+        declared = {s.name for s in statements if isinstance(s, lir.Accumulator)}
+        for s in statements:
+            one(s)
+            if isinstance(s, lir.For) and not self._in_lane:
+                self._combine([r for r in _lane_reductions(s) if r.accumulator in declared])
+
+    def _combine(self, reductions: list[lir.Reduction]) -> None:
+        for r in reductions:
+            t = COMPUTE_TYPES[r.type]
+            wide = "int" if r.type.bits < 32 and not r.type.is_float else t
+            self.emit(
+                f"{r.accumulator} = ({t})block_reduce<{wide}>(({wide}){r.accumulator}, combine_{r.combiner}(), "
+                f"({wide}){r.identity});"
+            )
+
+    def _flat(self, s: lir.For) -> None:
+        path = _path(s)
+        total = 1
+        for f in path:
+            total *= f.var.extent
+        self.blocks = max(self.blocks, -(-total // self.threads))
+        self._grid_loop("flat", total, "blockIdx.x * (int64_t)blockDim.x + threadIdx.x", "gridDim.x * (int64_t)blockDim.x")
+        self._in_lane = True
+        offset = ix.of(ix.Runtime("flat", 0, max(0, total - 1)))
+        for f, part in zip(path, ix.delinearize(offset, [f.var.extent for f in path]), strict=True):
+            self.emit(f"const index_t {f.var.name} = {part.to_c()};")
+            if f.base is not None:
+                self.emit(f"if ({f.base.to_c()} + {f.var.name} >= {f.limit}) continue;")
+            self.block(tuple(x for x in f.body if not isinstance(x, lir.For)) if f is not path[-1] else f.body)
+        self._in_lane = False
+        self._end()
+
+    def _blocks(self, s: lir.For) -> None:
+        nest = [s]
+        while len(nest[-1].body) == 1:
+            inner = nest[-1].body[0]
+            if not isinstance(inner, lir.For) or inner.kind is not LoopKind.PARALLEL:
+                break
+            nest.append(inner)
+        total = 1
+        for f in nest:
+            total *= f.var.extent
+        self.blocks = max(self.blocks, total)
+        self._grid_loop("item", total, "blockIdx.x", "gridDim.x")
+        offset = ix.of(ix.Runtime("item", 0, max(0, total - 1)))
+        for f, part in zip(nest, ix.delinearize(offset, [f.var.extent for f in nest]), strict=True):
+            self.emit(f"const index_t {f.var.name} = {part.to_c()};")
+            if f.base is not None:
+                self.emit(f"if ({f.base.to_c()} + {f.var.name} >= {f.limit}) continue;")
+        self.block(nest[-1].body)
+        self._end()
+
+    def _grid_loop(self, name: str, total: int, start: str, step: str) -> None:
+        self.emit(f"for (int64_t {name}_ = {start}; {name}_ < {total}; {name}_ += {step}) {{")
+        self.depth += 1
+        self.emit(f"const index_t {name} = (index_t){name}_;")
+
+    def _end(self) -> None:
+        self.depth -= 1
+        self.emit("}")
+
+    # ---- inside a block
+
+    def loop(self, s: lir.For) -> None:
+        v = s.var.name
+        lanes = s.kind is LoopKind.LANE and not self._in_lane
+        start, step = ("threadIdx.x", "blockDim.x") if lanes else ("0", "1")
+        if s.kind is LoopKind.UNROLLED:
+            self.emit("#pragma unroll")
+        end = str(s.var.extent)
+        if s.base is not None:
+            room = f"{s.limit} - ({s.base.to_c()})"
+            end = f"({room} < {end} ? {room} : {end})"
+        self.emit(f"for (index_t {v} = {start}; {v} < {end}; {v} += {step}) {{")
+        before, self._in_lane = self._in_lane, self._in_lane or lanes
+        self.indented(s.body)
+        self._in_lane = before
+        self.emit("}")
+
+    def local_array(self, s: lir.LocalArray) -> None:
+        self.emit(f"__shared__ {COMPUTE_TYPES[s.type]} {s.name}[{s.size}];")
+
+    def store(self, s: lir.Store) -> None:
+        if self._in_lane:
+            super().store(s)
+            return
+        self.emit("if (threadIdx.x == 0) {")
+        self.depth += 1
+        super().store(s)
+        self._end()
+
+    def from_bfloat16(self, element: str) -> str:
+        return f"__bfloat162float({element})"
+
+    def to_bfloat16(self, value: str) -> str:
+        return f"__float2bfloat16_rn({value})"
+
+
+def _is_flat(s: lir.For) -> bool:
+    """A single chain of parallel loops ending in lanes, without reductions, local arrays or loops beside it."""
+    at = s
+    while True:
+        loops = [x for x in at.body if isinstance(x, lir.For)]
+        if at.reductions or any(isinstance(x, lir.LocalArray) for x in at.body):
+            return False
+        if at.kind is LoopKind.LANE:
+            return not any(isinstance(x, lir.For) and x.kind is LoopKind.LANE for x in lir.walk(at.body))
+        if at.kind is not LoopKind.PARALLEL or len(loops) > 1:
+            return False
+        if not loops:
+            return True
+        if any(isinstance(x, lir.Store) for x in at.body):
+            return False
+        at = loops[0]
+
+
+def _path(s: lir.For) -> list[lir.For]:
+    path = [s]
+    while path[-1].kind is LoopKind.PARALLEL:
+        inner = next((x for x in path[-1].body if isinstance(x, lir.For)), None)
+        if inner is None:
+            break
+        path.append(inner)
+    return path
+
+
+def _lane_reductions(s: lir.For) -> list[lir.Reduction]:
+    return [r for x in lir.walk((s,)) if isinstance(x, lir.For) and x.kind is LoopKind.LANE for r in x.reductions]
+
+
+def _threads_for(kernel: lir.Kernel, wished: int) -> int:
+    """Threads a block: no more than the longest loop of lanes needs, whole warps."""
+    longest = max((x.var.extent for x in lir.walk(kernel.body) if isinstance(x, lir.For) and x.kind is LoopKind.LANE), default=1)
+    return max(32, min(wished, -(-longest // 32) * 32, 1024))

@@ -1,0 +1,122 @@
+"""A kernel as text: what C and CUDA C++ share. `print_c` and `print_cuda` state only how they differ."""
+
+from __future__ import annotations
+
+from compiler.codegen import loop_ir as lir
+from compiler.codegen.index import Int
+from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
+from compiler.ir.types import PrimitiveType as T
+
+INT32_LIMIT = 2**31 - 2**16
+
+
+class Printer:
+    """Prints one kernel; a subclass says how loops are run."""
+
+    def __init__(self, kernel: lir.Kernel) -> None:
+        self.kernel = kernel
+        self.types = {a.name: a.type for a in kernel.arguments}
+        wide = any(a.elements >= INT32_LIMIT for a in kernel.arguments)
+        wide |= any(max(map(abs, i.range)) >= INT32_LIMIT for i in lir.indices_in(kernel.body))
+        self.index_type = "int64_t" if wide else "int32_t"
+        self.lines: list[str] = []
+        self.depth = 1
+
+    def emit(self, line: str) -> None:
+        self.lines.append("  " * self.depth + line)
+
+    def block(self, statements: tuple[lir.Stmt, ...]) -> None:
+        for s in statements:
+            self.statement(s)
+
+    def statement(self, s: lir.Stmt) -> None:
+        if isinstance(s, lir.Let):
+            self.emit(f"const {COMPUTE_TYPES[s.type]} {s.name} = {self.expression(s)};")
+        elif isinstance(s, lir.Accumulator):
+            self.emit(f"{COMPUTE_TYPES[s.type]} {s.name} = {s.init};")
+        elif isinstance(s, lir.Assign):
+            self.emit(f"{s.name} = {s.value};")
+        elif isinstance(s, lir.LocalArray):
+            self.local_array(s)
+        elif isinstance(s, lir.LocalStore):
+            self.emit(f"{s.array}[{s.offset.to_c()}] = {s.value};")
+        elif isinstance(s, lir.Store):
+            self.store(s)
+        elif isinstance(s, lir.If):
+            self.condition(s)
+        else:
+            self.loop(s)
+
+    def expression(self, let: lir.Let) -> str:
+        v, t = let.value, let.type
+        if isinstance(v, lir.Constant):
+            return v.text
+        if isinstance(v, lir.Apply):
+            return v.text()
+        if isinstance(v, lir.IndexValue):
+            return self.index_value(v.value, t)
+        if isinstance(v, lir.Load):
+            return self.load(v)
+        if isinstance(v, lir.LocalLoad):
+            return f"{v.array}[{v.offset.to_c()}]"
+        return v.name
+
+    def index_value(self, value: Int, t: T) -> str:
+        to = COMPUTE_TYPES[t]
+        return f"({to})({value.to_c()})"
+
+    def load(self, load: lir.Load) -> str:
+        element = f"{load.buffer}[{load.offset.to_c()}]"
+        t = self.types[load.buffer]
+        if t is T.BF16:
+            return self.from_bfloat16(element)
+        if t is T.PRED or t is T.F16:
+            return f"({COMPUTE_TYPES[t]}){element}"
+        return element
+
+    def store(self, s: lir.Store) -> None:
+        t = self.types[s.buffer]
+        value = s.value
+        if t is T.BF16:
+            value = self.to_bfloat16(value)
+        elif t is T.F16:
+            value = f"({STORAGE_TYPES[t]}){value}"
+        self.emit(f"{s.buffer}[{s.offset.to_c()}] = {value};")
+
+    def condition(self, s: lir.If) -> None:
+        self.emit(f"if ({s.condition}) {{")
+        self.indented(s.then)
+        if s.otherwise:
+            self.emit("} else {")
+            self.indented(s.otherwise)
+        self.emit("}")
+
+    def indented(self, statements: tuple[lir.Stmt, ...]) -> None:
+        self.depth += 1
+        self.block(statements)
+        self.depth -= 1
+
+    def from_bfloat16(self, element: str) -> str:
+        return f"BITS_TO_BF16({element})"
+
+    def to_bfloat16(self, value: str) -> str:
+        return f"BF16_TO_BITS({value})"
+
+    def local_array(self, s: lir.LocalArray) -> None:
+        raise NotImplementedError
+
+    def loop(self, s: lir.For) -> None:
+        raise NotImplementedError
+
+
+def statement_count(body: tuple[lir.Stmt, ...]) -> int:
+    """Work of one run of these statements, loops counted with their extents."""
+    total = 0
+    for s in body:
+        if isinstance(s, lir.For):
+            total += s.var.extent * statement_count(s.body)
+        elif isinstance(s, lir.If):
+            total += 1 + max(statement_count(s.then), statement_count(s.otherwise))
+        else:
+            total += 1
+    return total

@@ -1,0 +1,349 @@
+"""Executable: a compiled program that can be called, inspected, timed and saved."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.backends import cpu
+from compiler.codegen.kernel_spec import KernelSpec
+from compiler.errors import ArgumentError
+from compiler.interpreter import evaluate, evaluate_op
+from compiler.ir.module import HloModule
+from compiler.ir.shape import Shape
+from compiler.runtime.buffers import ALIGNMENT, Buffer, BufferKind, assign_offsets
+from compiler.runtime.coalesce import coalesce, timeline
+from compiler.runtime.driver_c import Driver, print_driver
+from compiler.runtime.planner import ThunkProgram
+from compiler.runtime.thunks import CopyThunk, GemmThunk, HostThunk, KernelThunk, Thunk, walk
+
+if TYPE_CHECKING:
+    from compiler.plan import CompilationPlan
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ThunkTime:
+    """One row of a profile: seconds a run and a call, and what the machine did meanwhile."""
+
+    name: str
+    kind: str
+    seconds: float
+    executions: float
+    bytes: int
+    flops: int
+
+    @property
+    def total(self) -> float:
+        """Seconds a call of the program."""
+        return self.seconds * self.executions
+
+    @property
+    def gigabytes_per_second(self) -> float:
+        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+class Executable(Protocol):
+    """A compiled program.
+
+    Attributes:
+        module: the HLO after all passes, fusions in place.
+        kernels: generated kernels, each once.
+        thunks: steps, flattened, in program order.
+        plan: every decision taken.
+    """
+
+    backend: str
+    module: HloModule
+    plan: CompilationPlan | None
+
+    @property
+    def kernels(self) -> list[KernelSpec]: ...
+    @property
+    def thunks(self) -> list[Thunk]: ...
+    def __call__(self, *arrays: Any) -> list[Any]: ...
+    def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]: ...
+
+
+def parameter_leaves(module: HloModule) -> list[Shape]:
+    """Array shapes a call takes, in order."""
+    return [s for p in module.entry.parameter_shapes for s in p.leaves() if s.is_array]
+
+
+def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Array]:
+    """Arguments as contiguous numpy arrays; ArgumentError (a TypeError) says what was expected and what was given."""
+    if len(arrays) != len(shapes):
+        wanted = ", ".join(map(str, shapes))
+        raise ArgumentError(f"the program takes {len(shapes)} argument(s) ({wanted}), {len(arrays)} given")
+    out = []
+    for n, (a, s) in enumerate(zip(arrays, shapes, strict=True)):
+        array = np.asarray(a)
+        if array.dtype != s.dtype or array.shape != s.dimensions:
+            given = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
+            raise ArgumentError(f"argument {n}: expected {s} (numpy {s.dtype.name}), given {given}")
+        out.append(np.ascontiguousarray(array).reshape(array.shape))
+    return out
+
+
+class _Context(ctypes.Structure):
+    """`struct context` of the program's C source."""
+
+    _fields_ = [  # noqa: RUF012  # the form ctypes wants
+        ("kernels", ctypes.c_void_p),
+        ("host", ctypes.c_void_p),
+        ("sgemm", ctypes.c_void_p),
+        ("dgemm", ctypes.c_void_p),
+        ("failed", ctypes.c_int),
+    ]
+
+
+class InterpreterExecutable:
+    """The definition itself, behind the same face."""
+
+    backend = "interpreter"
+
+    def __init__(self, module: HloModule, plan: CompilationPlan | None = None) -> None:
+        self.module = module
+        self.plan = plan
+        self.kernels: list[KernelSpec] = []
+        self.thunks: list[Thunk] = []
+
+    def __call__(self, *arrays: Any) -> list[Array]:
+        """Leaves of the entry's result, in order."""
+        return evaluate(self.module, check_arguments(arrays, parameter_leaves(self.module)))
+
+    def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
+        """Seconds of each of `repeats` calls."""
+        out = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            self(*arrays)
+            out.append(time.perf_counter() - start)
+        return out
+
+
+class CpuExecutable:
+    """A program in this process's memory: built kernels, an arena, and one C function that runs them."""
+
+    backend = "cpu"
+
+    def __init__(self, module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> None:
+        self.module = module
+        self.plan = plan
+        self.program = program
+        coalesce(program.thunks, program.results)
+        steps = timeline(program.thunks, program.results)
+        self.arena_bytes = assign_offsets(steps.intervals())
+        self.driver: Driver = print_driver(program.thunks)
+        self.thunks: list[Thunk] = list(walk(program.thunks))
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._arena = _aligned(self.arena_bytes)
+        self._shapes = parameter_leaves(module)
+        self._build()
+
+    @property
+    def kernels(self) -> list[KernelSpec]:
+        """Generated kernels, each once, in program order."""
+        found = {t.spec.symbol: t.spec for t in self.thunks if isinstance(t, KernelThunk)}
+        return list(found.values())
+
+    # ---- building
+
+    def _build(self) -> None:
+        chain = cpu.toolchain()
+        objects = cpu.kernel_objects(self.kernels, chain)
+        self.objects = objects
+        self._addresses = {s: cpu.kernel_address(s, path) for s, path in objects.items()}
+        self.driver_path = chain.shared_object(self.driver.source, "driver", ("-O1", "-fPIC", "-shared", "-w"))
+        self._entry = cpu.LIBRARIES_LOADED.load(self.driver_path).hlogym_program
+        self._entry.restype = None
+        self._entry.argtypes = [ctypes.c_void_p] * 5
+        self._context = self._make_context()
+        self._constants = _pointers(self.program.constants)
+
+    def _make_context(self) -> _Context:
+        """The tables the program's C function works with."""
+        symbols = self.driver.kernels
+        self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
+        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._run_host)
+        context = _Context(
+            kernels=ctypes.addressof(self._table), host=ctypes.cast(self._callback, ctypes.c_void_p).value
+        )
+        if any(isinstance(t, GemmThunk) for t in self.thunks):
+            context.sgemm, context.dgemm = cpu.blas_address("sgemm"), cpu.blas_address("dgemm")
+        return context
+
+    # ---- running
+
+    def __call__(self, *arrays: Any) -> list[Array]:
+        """Leaves of the entry's result, in order; ArgumentError when the arguments do not fit."""
+        arguments = check_arguments(arrays, self._shapes)
+        results = [np.empty(b.shape.dimensions, b.shape.dtype) for b in self.program.results]
+        with self._lock:
+            self._run(arguments, results)
+        return results
+
+    def _run(self, arguments: list[Array], results: list[Array]) -> None:
+        self._arguments, self._results = arguments, results
+        self._error = None
+        self._context.failed = 0
+        self._entry(
+            self._arena.ctypes.data, _pointers(arguments), _pointers(results), self._constants,
+            ctypes.byref(self._context),
+        )
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _view(self, b: Buffer) -> Array:
+        """The memory of a buffer as an array."""
+        shape, b = b.shape, b.resolve()
+        if b.kind is BufferKind.PARAMETER:
+            return self._arguments[b.index].reshape(shape.dimensions)
+        if b.kind is BufferKind.OUTPUT:
+            return self._results[b.index].reshape(shape.dimensions)
+        if b.kind is BufferKind.CONSTANT:
+            return self.program.constants[b.index].reshape(shape.dimensions)
+        raw = self._arena[b.index : b.index + shape.byte_size]
+        return raw.view(shape.dtype).reshape(shape.dimensions)
+
+    def _run_host(self, number: int) -> None:
+        """Called from the program for an op the interpreter computes; an exception is kept and raised by the call."""
+        t = self.driver.host[number]
+        try:
+            _evaluate_into(t, [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs])
+        except BaseException as e:  # noqa: BLE001  # nothing may propagate through C frames
+            self._error = e
+            self._context.failed = 1
+
+    # ---- timing
+
+    def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
+        """Seconds of each of `repeats` runs of the whole program, the clock read in C; call once before to warm up."""
+        arguments = check_arguments(arrays, self._shapes)
+        results = [np.empty(b.shape.dimensions, b.shape.dtype) for b in self.program.results]
+        seconds = (ctypes.c_double * repeats)()
+        with self._lock:
+            self._arguments, self._results = arguments, results
+            _support().hlogym_time_program(
+                ctypes.cast(self._entry, ctypes.c_void_p), self._arena.ctypes.data, _pointers(arguments),
+                _pointers(results), self._constants, ctypes.byref(self._context), repeats, seconds,
+            )  # fmt: skip
+        return list(seconds)
+
+    def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
+        """Seconds of each of `repeats` runs of one thunk alone, on the data of the last call (call once before).
+
+        Loops and branches have no time of their own: 0.
+        """
+        t = self.thunks[number]
+        with self._lock:
+            if isinstance(t, KernelThunk):
+                return self._time_kernel(t, repeats, inner)
+            return self._time_other(t, repeats, inner)
+
+    def _time_kernel(self, t: KernelThunk, repeats: int, inner: int) -> list[float]:
+        buffers = [*t.inputs, *t.outputs]
+        pointers = (ctypes.c_void_p * len(buffers))(*(self._view(b).ctypes.data for b in buffers))
+        seconds = (ctypes.c_double * repeats)()
+        function = ctypes.c_void_p(self._addresses[t.spec.symbol])
+        _support().hlogym_time_kernel(function, pointers, repeats, inner, seconds)
+        return list(seconds)
+
+    def _time_other(self, t: Thunk, repeats: int, inner: int) -> list[float]:
+        step = self._python_step(t)
+        out = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            for _ in range(inner):
+                step()
+            out.append((time.perf_counter() - start) / inner)
+        return out
+
+    def _python_step(self, t: Thunk) -> Any:
+        if isinstance(t, CopyThunk):
+            source, target = self._view(t.source), self._view(t.target)
+            return lambda: np.copyto(target.reshape(-1), source.reshape(-1))
+        if isinstance(t, HostThunk):
+            ins, outs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]
+            return lambda: _evaluate_into(t, ins, outs)
+        if isinstance(t, GemmThunk):
+            lhs = self._view(t.lhs).reshape((t.batch, t.k, t.m) if t.lhs_transposed else (t.batch, t.m, t.k))
+            rhs = self._view(t.rhs).reshape((t.batch, t.n, t.k) if t.rhs_transposed else (t.batch, t.k, t.n))
+            out = self._view(t.out).reshape(t.batch, t.m, t.n)
+            a = lhs.swapaxes(1, 2) if t.lhs_transposed else lhs
+            b = rhs.swapaxes(1, 2) if t.rhs_transposed else rhs
+            return lambda: np.matmul(a, b, out=out)
+        return lambda: None
+
+    def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
+        """Median time of each thunk, with bytes and flops."""
+        self(*arrays)
+        rows = []
+        for n, t in enumerate(self.thunks):
+            seconds = float(np.median(self.time_thunk(n, repeats)))
+            rows.append(ThunkTime(t.name, t.kind, seconds, t.executions, *traffic(t)))
+        return rows
+
+
+def traffic(t: Thunk) -> tuple[int, int]:
+    """Bytes a thunk must move at least, and its flops."""
+    if isinstance(t, KernelThunk):
+        return t.spec.bytes, t.spec.flops
+    moved = sum(b.size for b in (*t.reads(), *t.writes()))
+    return moved, 2 * t.batch * t.m * t.n * t.k if isinstance(t, GemmThunk) else 0
+
+
+def _evaluate_into(t: HostThunk, inputs: list[Array], outputs: list[Array]) -> None:
+    """Run an op in the interpreter, on copies: it may keep or change what it is given."""
+    values: list[Any] = []
+    at = 0
+    for o in t.instruction.operands:
+        count = sum(1 for s in o.shape.leaves() if s.is_array)
+        part = [np.array(a) for a in inputs[at : at + count]]
+        values.append(_tree(o.shape, iter(part)))
+        at += count
+    result = evaluate_op(t.instruction, values)
+    for target, value in zip(outputs, _flat(result), strict=True):
+        np.copyto(target, value)
+
+
+def _tree(shape: Shape, arrays: Any) -> Any:
+    if shape.is_tuple:
+        return tuple(_tree(s, arrays) for s in shape.tuple_shapes)
+    return next(arrays) if shape.is_array else ()
+
+
+def _flat(value: Any) -> list[Array]:
+    if isinstance(value, tuple):
+        return [leaf for v in value for leaf in _flat(v)]
+    return [np.asarray(value)]
+
+
+def _aligned(size: int) -> Array:
+    """Zeroed bytes that start at a multiple of ALIGNMENT."""
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + max(1, size)]
+
+
+def _pointers(arrays: Sequence[Array]) -> Any:
+    return (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
+
+
+def _support() -> ctypes.CDLL:
+    source = resources.files("compiler.runtime").joinpath("support.c").read_text()
+    library = cpu.LIBRARIES_LOADED.load(cpu.toolchain().shared_object(source, "support", ("-O2", "-fPIC", "-shared")))
+    library.hlogym_time_program.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int, ctypes.c_void_p]
+    library.hlogym_time_kernel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+    return library

@@ -1,0 +1,84 @@
+"""Dots as matrix products: the order of dimensions a BLAS takes, and what it takes to get there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+from compiler.ir.types import PrimitiveType as T
+
+BLAS_TYPES = {T.F32: "sgemm", T.F64: "dgemm"}
+
+
+@dataclass(frozen=True, slots=True)
+class GemmForm:
+    """A dot as `batch` products of m x k by k x n.
+
+    `permutations`: for each operand, the transpose to make first, or None when its dimensions stand right already.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    lhs_transposed: bool
+    rhs_transposed: bool
+    permutations: tuple[tuple[int, ...] | None, tuple[int, ...] | None]
+
+
+def canonical_form(dot: HloInstruction) -> GemmForm | None:
+    """The dot as matrix products; None when no BLAS routine has its types."""
+    lhs, rhs = dot.operands[0].shape, dot.operands[1].shape
+    types = {lhs.element_type, rhs.element_type, dot.shape.element_type}
+    if len(types) != 1 or dot.shape.element_type not in BLAS_TYPES or len(dot.operands) != 2:
+        return None
+    if 0 in dot.shape.dimensions or 0 in lhs.dimensions:
+        return None
+    lb, lc = dot.attr("lhs_batch_dims", ()), dot.attr("lhs_contracting_dims", ())
+    rb, rc = dot.attr("rhs_batch_dims", ()), dot.attr("rhs_contracting_dims", ())
+    lf = [d for d in range(lhs.rank) if d not in lb and d not in lc]
+    rf = [d for d in range(rhs.rank) if d not in rb and d not in rc]
+    lhs_order, lhs_transposed = _order(lhs, lb, lf, lc)
+    rhs_order, rhs_transposed = _order(rhs, rb, rc, rf)
+    return GemmForm(
+        batch=_product(lhs, lb),
+        m=_product(lhs, lf),
+        n=_product(rhs, rf),
+        k=_product(lhs, lc),
+        lhs_transposed=lhs_transposed,
+        rhs_transposed=rhs_transposed,
+        permutations=(lhs_order, rhs_order),
+    )
+
+
+def _product(shape: Shape, dims: Sequence[int]) -> int:
+    return math.prod(shape.dimensions[d] for d in dims)
+
+
+def _order(
+    shape: Shape, batch: Sequence[int], rows: Sequence[int], columns: Sequence[int]
+) -> tuple[tuple[int, ...] | None, bool]:
+    """(transpose needed, stored as columns x rows) for dimensions wanted as batch, rows, columns."""
+    real = [d for d in range(shape.rank) if shape.dimensions[d] != 1]
+
+    def stands(order: Sequence[int]) -> bool:
+        return [d for d in order if d in real] == real
+
+    if stands([*batch, *rows, *columns]):
+        return None, False
+    if stands([*batch, *columns, *rows]):
+        return None, True
+    return (*batch, *rows, *columns), False
+
+
+def transpose_of(shape: Shape, permutation: Sequence[int]) -> HloInstruction:
+    """A transpose standing alone, to make a kernel of."""
+    alone = HloComputation("transpose")
+    p = alone.add_parameter(0, shape.without_layout())
+    alone.root = alone.add(Opcode.TRANSPOSE, [p], dimensions=tuple(permutation))
+    return alone.root
