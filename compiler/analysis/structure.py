@@ -48,7 +48,7 @@ class StructuralIds:
             return tuple(self._value(v) for v in value)
         if isinstance(value, float):
             return repr(value)  # so that nan equals nan, and 0.0 is not -0.0
-        return value  # type: ignore[return-value]
+        return value
 
     def _structure(self, computation: HloComputation) -> Hashable:
         numbers: dict[HloInstruction, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from compiler.analysis.reshapes import kept_dimensions
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.builder import Builder
 from compiler.passes.patterns import single_use, splat_value
@@ -32,7 +33,7 @@ class ReshapeMover(RewritePass):
 def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if i.shape.rank == 0 and not any(o.opcode is Opcode.RESHAPE for o in i.operands):
         return None
-    moved = [o for o in i.operands if o.opcode in (Opcode.RESHAPE, Opcode.TRANSPOSE)]
+    moved = [o for o in i.operands if o.opcode in (Opcode.RESHAPE, Opcode.TRANSPOSE) and not _drops_units(o)]
     if not moved or not any(single_use(o) for o in moved):
         return None
     first = moved[0]
@@ -49,6 +50,12 @@ def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if first.opcode is Opcode.RESHAPE:
         return b.reshape(inner, i.shape.dimensions)
     return b.transpose(inner, first.dimensions)
+
+
+def _drops_units(o: HloInstruction) -> bool:
+    """Whether a reshape only drops dimensions of 1: those rise to the leaves (unit-dimension-movement)."""
+    source, target = o.operands[0].shape.dimensions, o.shape.dimensions
+    return len(target) < len(source) and kept_dimensions(source, target) is not None
 
 
 def _before(o: HloInstruction, first: HloInstruction, dims: tuple[int, ...], b: Builder) -> HloInstruction | None:
