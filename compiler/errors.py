@@ -88,3 +88,7 @@ class ArgumentError(HlogymError, TypeError):
 
 class InterpreterError(HlogymError, RuntimeError):
     """An op the interpreter cannot evaluate on these values, with the instruction's name."""
+
+
+class FusionError(HlogymError, ValueError):
+    """A fusion that is not legal, or names instructions that are not there; says which and why."""

@@ -1,0 +1,216 @@
+"""How long a module should take, from what its kernels read, write and compute. Deterministic: no clock is read.
+
+exec = c + m - 0.95 * min(c, m) + launch, with c the time to compute and m the time to move bytes: nearly the greater of
+the two, as XLA's GPU performance model has it (xla/service/gpu/model/gpu_performance_model_base.h).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from compiler.analysis.kernel_summary import KernelSummary, summarize
+from compiler.analysis.trip_count import known_trip_count
+from compiler.errors import UnknownNameError
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A machine in a few numbers; the presets are round figures, meant to rank choices and not to predict times.
+
+    Attributes:
+        name: for people.
+        units: cores of a CPU, multiprocessors of a GPU.
+        flops_per_unit: scalar operations a second of one unit, vectorised elementwise code.
+        gemm_flops_per_unit: the same within a matrix product.
+        memory_bandwidth: bytes a second from main memory, all units together.
+        cache_bandwidth: bytes a second of one unit while everything a kernel touches fits into `cache_bytes`.
+        cache_bytes: capacity that counts as near.
+        launch: seconds to start a kernel on one unit.
+        parallel_launch: seconds more to start it on all of them.
+        grain: pieces of work (elements) below which a unit more is of no use.
+        loop_iteration: seconds an iteration of a while costs besides its body.
+        default_trip_count: for loops whose trip count nobody knows.
+    """
+
+    name: str
+    units: int
+    flops_per_unit: float
+    gemm_flops_per_unit: float
+    memory_bandwidth: float
+    cache_bandwidth: float
+    cache_bytes: float
+    launch: float
+    parallel_launch: float
+    grain: int
+    loop_iteration: float
+    default_trip_count: int = 100
+
+
+def cpu(cores: int | None = None) -> DeviceModel:
+    """A CPU with this many cores (default: those this process may use): 8 GFlop/s and 10 GB/s a core, 1 MiB near."""
+    n = cores or len(os.sched_getaffinity(0))
+    return DeviceModel(
+        name=f"cpu-{n}", units=n, flops_per_unit=8e9, gemm_flops_per_unit=4e10, memory_bandwidth=1e10 * min(n, 8),
+        cache_bandwidth=4e10, cache_bytes=1 << 20, launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
+    )  # fmt: skip
+
+
+def gpu(units: int = 108) -> DeviceModel:
+    """A data centre GPU: 100 GFlop/s and 2 TB/s shared by 108 units, 3 us a launch."""
+    return DeviceModel(
+        name=f"gpu-{units}", units=units, flops_per_unit=1e11, gemm_flops_per_unit=4e11, memory_bandwidth=2e12,
+        cache_bandwidth=4e10, cache_bytes=4e7, launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6,
+    )  # fmt: skip
+
+
+DEVICES = {"cpu": cpu, "gpu": gpu, "cuda": gpu}
+
+
+def device_model(name: str) -> DeviceModel:
+    """A preset by name; UnknownNameError when there is none."""
+    if name not in DEVICES:
+        raise UnknownNameError("device model", name, DEVICES)
+    return DEVICES[name]()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Estimated time of a module.
+
+    Attributes:
+        seconds: of one run.
+        by_instruction: seconds of each instruction in one run, by (computation, instruction) name, repetitions by
+            loops included; what costs nothing is left out.
+    """
+
+    seconds: float
+    by_instruction: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+
+_FREE = frozenset(
+    {Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BITCAST, Opcode.RESHAPE, Opcode.CALL, Opcode.CONDITIONAL,
+     Opcode.PARTITION_ID, Opcode.REPLICA_ID}
+)  # fmt: skip
+"""Instructions that run no kernel of their own. A reshape in row-major order is the same bytes under another shape."""
+
+
+class CostModel:
+    """Times of kernels and instructions on one device."""
+
+    def __init__(self, device: DeviceModel | None = None) -> None:
+        self.device = device or cpu()
+
+    def kernel(self, summary: KernelSummary) -> float:
+        """Seconds of one kernel."""
+        d = self.device
+        units = min(d.units, max(1, int(summary.elements) // d.grain))
+        if summary.looped_reduction:
+            # Rows are few and large, so work counts, not their number.
+            work = sum(r.loads for r in summary.reads.values())
+            units = min(d.units, int(summary.elements), max(1, int(work) // d.grain))
+        loads = sum(r.loads for r in summary.reads.values())
+        compute = (summary.flops + 0.5 * loads) / (d.flops_per_unit * units)
+        memory = self._memory(summary.bytes_read + summary.bytes_written, units)
+        return self._together(compute, memory, units)
+
+    def instruction(self, i: HloInstruction) -> float:
+        """Seconds of one execution of an instruction of a sequence, what it calls as control flow left out."""
+        if i.opcode in _FREE or i.opcode.has(Trait.TUPLE):
+            return 0.0
+        if i.opcode is Opcode.WHILE:
+            return self.device.loop_iteration * self.trip_count(i)
+        if is_kernel(i):
+            return self.kernel(summarize(i))
+        return self._library(i)
+
+    def trip_count(self, loop: HloInstruction) -> int:
+        """How often a while runs, or the device model's guess."""
+        known = known_trip_count(loop)
+        return self.device.default_trip_count if known is None else known
+
+    def weights(self, module: HloModule) -> dict[HloComputation, float]:
+        """How often each sequence of a module runs in one run of the module."""
+        order = module.control_flow_computations()
+        found = dict.fromkeys(order, 0.0)
+        found[module.entry] = 1.0
+        for c in reversed(order):
+            for i in c.instructions:
+                if not i.attributes:
+                    continue
+                times = self.trip_count(i) if i.opcode is Opcode.WHILE else 1.0
+                for callee in i.called_computations():
+                    if callee in found:
+                        found[callee] += times * found[c]
+        return found
+
+    def _library(self, i: HloInstruction) -> float:
+        d = self.device
+        size = sum(o.shape.byte_size for o in i.operands) + i.shape.byte_size
+        flops, rate = library_flops(i), d.gemm_flops_per_unit
+        if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
+            rate = d.flops_per_unit
+        units = min(d.units, max(1, int(flops) // (d.grain * 64)))
+        return self._together(flops / (rate * units), self._memory(size, units), units)
+
+    def _memory(self, size: float, units: int) -> float:
+        d = self.device
+        if size <= d.cache_bytes:
+            return size / (d.cache_bandwidth * units)
+        share = min(1.0, max(units / d.units, 1.0 / min(d.units, 8)))
+        return size / (d.memory_bandwidth * share)
+
+    def _together(self, compute: float, memory: float, units: int) -> float:
+        d = self.device
+        launch = d.launch + (d.parallel_launch if units > 1 else 0.0)
+        return compute + memory - 0.95 * min(compute, memory) + launch
+
+
+def is_kernel(i: HloInstruction) -> bool:
+    """Whether the instruction is generated code: a fusion, or an op that is treated as a fusion of one."""
+    op = i.opcode
+    if op in (Opcode.FUSION, Opcode.REDUCE, Opcode.IOTA, Opcode.BITCAST_CONVERT):
+        return True
+    return op.is_elementwise or op.has(Trait.MOVEMENT)
+
+
+def library_flops(i: HloInstruction) -> float:
+    """Scalar operations of an op that is no generated kernel."""
+    out = sum(s.num_elements for s in i.shape.leaves())
+    match i.opcode:
+        case Opcode.DOT:
+            dims = i.operands[0].shape.dimensions
+            return 2.0 * out * math.prod(dims[d] for d in i.attr("lhs_contracting_dims", ()))
+        case Opcode.CONVOLUTION:
+            kernel = i.operands[1].shape
+            outputs = kernel.dimensions[i.attributes["dim_labels"].rhs.index("o")]
+            return 2.0 * out * kernel.num_elements / max(1, outputs)
+        case Opcode.SORT | Opcode.TOPK | Opcode.FFT:
+            n = max((o.shape.num_elements for o in i.operands), default=1)
+            last = i.operands[0].shape.dimensions[-1] if i.operands[0].shape.dimensions else 1
+            return 5.0 * n * math.log2(max(2, last))
+        case Opcode.CHOLESKY | Opcode.TRIANGULAR_SOLVE:
+            n = i.operands[0].shape.dimensions[-1]
+            return float(out * n)
+        case Opcode.SCATTER:
+            return 4.0 * sum(o.shape.num_elements for o in i.operands[1:])
+        case Opcode.REDUCE_WINDOW | Opcode.SELECT_AND_SCATTER:
+            window = i.attributes["window"].dims
+            return float(out * math.prod(w.size for w in window))
+        case _:
+            return float(out * i.opcode.row.flops)
+
+
+def module_cost(module: HloModule, device: DeviceModel | None = None) -> Cost:
+    """Estimated time of one run of a module, loops times their trip counts."""
+    model = CostModel(device)
+    by_instruction: dict[tuple[str, str], float] = {}
+    for computation, weight in model.weights(module).items():
+        for i in computation.post_order():
+            seconds = model.instruction(i) * weight
+            if seconds:
+                by_instruction[computation.name, i.name] = seconds
+    return Cost(math.fsum(by_instruction.values()), by_instruction)

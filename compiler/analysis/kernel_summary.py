@@ -1,0 +1,290 @@
+"""What one kernel reads, writes and computes, from its instructions alone.
+
+The walk goes from the outputs to the inputs and asks in which *contexts* each value is needed: a context is a way of
+indexing it (its own index, shifted by a slice, transposed...). A value needed in three contexts is computed three times;
+elementwise users share one. That is how recomputation, duplicated code and repeated reads inside a fusion are seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
+
+LOOP_FROM = 17
+"""Reductions over at least this many elements run as loops; smaller ones are spelled out."""
+CONTEXT_LIMIT = 64
+"""More contexts than this of one value are counted, not told apart."""
+
+_OWN, _ROW, _KEPT, _MANY, _SCALAR = -1, -2, -3, -4, -5
+
+
+@dataclass(slots=True)
+class Use:
+    """One context of a value: element evaluations in all, distinct elements among them, copies of the code."""
+
+    evaluations: float
+    distinct: float
+    copies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How a kernel reads one input: distinct bytes, element loads in all, and loads spelled in the code."""
+
+    bytes: float
+    loads: float
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSummary:
+    """A kernel in numbers.
+
+    Attributes:
+        reads: by input (parameter of the body, or operand of a single instruction).
+        bytes_written: over all outputs; only the window of an update in place.
+        flops: scalar operations, an expensive function counting as many as its row in the table of ops says.
+        statements: scalar statements of the code, constants aside.
+        elements: independent pieces of work: elements of the largest output, rows of a row reduction.
+        looped_reduction: whether it holds a reduction that needs a loop.
+    """
+
+    reads: dict[HloInstruction, Read] = field(default_factory=dict)
+    bytes_written: float = 0.0
+    flops: float = 0.0
+    statements: int = 0
+    elements: float = 1.0
+    looped_reduction: bool = False
+
+    @property
+    def bytes_read(self) -> float:
+        """Distinct bytes read over all inputs."""
+        return sum(r.bytes for r in self.reads.values())
+
+
+def summarize(instruction: HloInstruction) -> KernelSummary:
+    """The kernel of a fusion, or of a single instruction; inputs are then the fusion's parameters or its operands."""
+    if instruction.opcode is Opcode.FUSION:
+        return summarize_body(instruction.attributes["calls"])
+    return _Walk([instruction], (instruction,), set(instruction.operands)).summary()
+
+
+def summarize_body(body: HloComputation) -> KernelSummary:
+    """The kernel of a fused computation; inputs are its parameters."""
+    root = body.root
+    outputs = root.operands if root.opcode is Opcode.TUPLE else (root,)
+    inside = [i for i in body.post_order() if i.opcode is not Opcode.PARAMETER]
+    if root.opcode is Opcode.TUPLE:
+        inside.remove(root)
+    return _Walk(inside, outputs, set(body.parameters)).summary()
+
+
+def needs_loop(instruction: HloInstruction) -> bool:
+    """Whether it is a reduction that is not spelled out."""
+    if instruction.opcode is not Opcode.REDUCE:
+        return False
+    return instruction.shape.is_tuple or reduced_elements(instruction) >= LOOP_FROM
+
+
+def reduced_elements(reduce: HloInstruction) -> int:
+    """Elements combined into each result."""
+    dims = reduce.operands[0].shape.dimensions
+    return math.prod(dims[d] for d in reduce.dimensions)
+
+
+def first_leaf_elements(instruction: HloInstruction) -> int:
+    """Elements of an array result, or of the first array of a tuple."""
+    return next((s.num_elements for s in instruction.shape.leaves()), 0)
+
+
+class _Walk:
+    def __init__(
+        self, inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction], inputs: set[HloInstruction]
+    ) -> None:
+        self.inside, self.outputs, self.inputs = inside, outputs, inputs
+        self.uses: dict[HloInstruction, dict[int, Use]] = {}
+        self.hero = next((i for i in inside if needs_loop(i)), None)
+        self.full: tuple[int, ...] = ()
+        self.kept_count = 0
+        if self.hero is not None:
+            self.full = self.hero.operands[0].shape.dimensions
+            self.kept_count = first_leaf_elements(self.hero)
+
+    def summary(self) -> KernelSummary:
+        written = 0.0
+        for o in self.outputs:
+            n = first_leaf_elements(o)
+            self._need(o, self._root_context(n), Use(n, n))
+            written += self._written(o)
+        flops, statements = 0.0, 0
+        for i in reversed(self.inside):
+            contexts = self.uses.get(i)
+            if contexts is None:
+                continue
+            if needs_loop(i):
+                # However many ask for it, a row is reduced once.
+                contexts = {_KEPT: Use(self.kept_count, self.kept_count, 1)}
+            evaluations = sum(u.evaluations for u in contexts.values())
+            flops += evaluations * flops_per_element(i)
+            if i.opcode is not Opcode.CONSTANT:
+                statements += sum(u.copies for u in contexts.values()) * _spelled(i)
+            self._pass_on(i, contexts)
+        reads = {p: self._read(p) for p in self.inputs if p in self.uses}
+        elements = max((first_leaf_elements(o) for o in self.outputs), default=1)
+        if self.hero is not None:
+            elements = self.kept_count
+        return KernelSummary(reads, written, flops, statements, max(1, elements), self.hero is not None)
+
+    def _root_context(self, n: int) -> int:
+        if self.hero is None:
+            return _OWN
+        return _KEPT if n == self.kept_count else _ROW
+
+    def _written(self, output: HloInstruction) -> float:
+        if output.opcode is Opcode.DYNAMIC_UPDATE_SLICE and len(self.outputs) == 1 and self._in_place(output):
+            return output.operands[1].shape.byte_size
+        return output.shape.byte_size
+
+    def _in_place(self, update: HloInstruction) -> bool:
+        base = update.operands[0]
+        return base in self.inputs and (base.opcode is not Opcode.PARAMETER or len(base.users) == 1)
+
+    def _read(self, p: HloInstruction) -> Read:
+        uses = self.uses[p].values()
+        n = first_leaf_elements(p)
+        distinct = min(float(n), sum(u.distinct for u in uses))
+        size = p.shape.byte_size / n if n else 0.0
+        return Read(distinct * size, sum(u.evaluations for u in uses), sum(u.copies for u in uses))
+
+    def _need(self, value: HloInstruction, context: int, use: Use) -> None:
+        contexts = self.uses.setdefault(value, {})
+        found = contexts.get(context)
+        if found is None and len(contexts) >= CONTEXT_LIMIT:
+            context = _MANY
+            found = contexts.get(_MANY)
+        if found is None:
+            contexts[context] = Use(use.evaluations, use.distinct, use.copies)
+        elif context == _MANY:
+            found.evaluations += use.evaluations
+            found.distinct += use.distinct
+            found.copies = min(found.copies + use.copies, 1 << 20)
+        else:
+            found.evaluations = max(found.evaluations, use.evaluations)
+            found.distinct = max(found.distinct, use.distinct)
+            found.copies = max(found.copies, use.copies)
+
+    # ---- from a result to the operands
+
+    def _pass_on(self, i: HloInstruction, contexts: dict[int, Use]) -> None:
+        for n, o in enumerate(i.operands):
+            scalar = o.shape.is_scalar and not i.shape.is_scalar
+            if scalar or o.shape.num_elements == 1:
+                self._need(o, _SCALAR, Use(1, 1))
+            elif i.opcode.is_elementwise:
+                for context, use in contexts.items():
+                    self._need(o, context, use)
+            else:
+                for context, use in contexts.items():
+                    self._move(i, n, o, context, use)
+
+    def _move(self, i: HloInstruction, n: int, o: HloInstruction, context: int, use: Use) -> None:
+        if i.opcode is Opcode.REDUCE:
+            self._move_reduce(i, o, context, use)
+            return
+        size = o.shape.num_elements
+        if i.opcode is Opcode.BROADCAST and self._from_row(i, o, context):
+            self._need(o, _KEPT, Use(self.kept_count, self.kept_count, 1))
+            return
+        share = _share(i, n, o)
+        evaluations = use.evaluations * share
+        distinct = min(float(size), use.distinct * share)
+        key = _key_of(context, i, n)
+        self._need(o, key, Use(evaluations, distinct, use.copies))
+
+    def _from_row(self, i: HloInstruction, o: HloInstruction, context: int) -> bool:
+        """Whether a broadcast spreads one value a row over the row."""
+        in_row = self.hero is not None and context == _ROW and i.shape.dimensions == self.full
+        return in_row and o.shape.num_elements == self.kept_count
+
+    def _move_reduce(self, i: HloInstruction, o: HloInstruction, context: int, use: Use) -> None:
+        if needs_loop(i):
+            n = o.shape.num_elements
+            self._need(o, _ROW, Use(n, n, 1))
+            return
+        times = reduced_elements(i)
+        size = o.shape.num_elements
+        use = Use(use.evaluations * times, min(float(size), use.distinct * times), use.copies * times)
+        self._need(o, _key_of(context, i, 0), use)
+
+
+def _share(i: HloInstruction, n: int, o: HloInstruction) -> float:
+    """Evaluations of operand `n` for each evaluation of the result."""
+    result, size = max(1, i.shape.num_elements), o.shape.num_elements
+    match i.opcode:
+        case Opcode.BROADCAST:
+            return _broadcast_share(i)
+        case Opcode.CONCATENATE | Opcode.PAD:
+            return min(1.0, size / result)
+        case Opcode.DYNAMIC_UPDATE_SLICE:
+            update = i.operands[1].shape.num_elements
+            return update / result if n == 1 else max(0.0, 1.0 - update / result) if n == 0 else 0.0
+        case Opcode.GATHER if n == 1:
+            return min(1.0, size / result)
+        case _:
+            return 1.0
+
+
+def _broadcast_share(i: HloInstruction) -> float:
+    """A value that does not change along the fastest dimensions is computed once outside their loops."""
+    kept = set(i.dimensions)
+    repeated = 1
+    for d in range(i.shape.rank - 1, -1, -1):
+        if d in kept:
+            break
+        repeated *= i.shape.dimensions[d]
+    return 1.0 / max(1, repeated)
+
+
+_STATIC = ("dimensions", "slice", "padding")
+
+
+def _key_of(context: int, i: HloInstruction, n: int) -> int:
+    """The context of operand `n`; equal for equal index arithmetic."""
+    what: Hashable
+    if i.opcode in (Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE):
+        what = id(i)
+    else:
+        what = tuple(i.attributes.get(a) for a in _STATIC)
+    if i.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
+        return hash((context, Opcode.RESHAPE, i.shape.dimensions, i.operands[n].shape.dimensions))
+    return hash((context, i.opcode, i.shape.dimensions, what, n))
+
+
+def _spelled(i: HloInstruction) -> int:
+    return reduced_elements(i) if i.opcode is Opcode.REDUCE and not needs_loop(i) else 1
+
+
+_INDEXING = {
+    Opcode.GATHER: 3.0, Opcode.CONCATENATE: 2.0, Opcode.PAD: 2.0, Opcode.DYNAMIC_SLICE: 0.5,
+    Opcode.DYNAMIC_UPDATE_SLICE: 2.0, Opcode.REVERSE: 0.5, Opcode.TRANSPOSE: 0.5, Opcode.IOTA: 0.5,
+}  # fmt: skip
+"""Index arithmetic and branches of data movement, in scalar operations an element."""
+
+
+def flops_per_element(i: HloInstruction) -> float:
+    """Scalar operations for each element of the result."""
+    if i.opcode is Opcode.REDUCE:
+        return reduced_elements(i) * _callee_flops(i)
+    if i.opcode is Opcode.MAP:
+        return _callee_flops(i)
+    if i.opcode.has(Trait.MOVEMENT) or i.opcode is Opcode.IOTA:
+        return _INDEXING.get(i.opcode, 0.0)
+    return float(i.opcode.row.flops)
+
+
+def _callee_flops(i: HloInstruction) -> float:
+    callee: HloComputation = i.attributes["to_apply"]
+    return max(1.0, float(sum(c.opcode.row.flops for c in callee.instructions)))

@@ -1,0 +1,69 @@
+"""Policies that need no cost model of their own: none, random, replay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from compiler.errors import PlanError
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.state import FusionState
+
+
+@dataclass(frozen=True)
+class NoFusion:
+    """Fuse nothing: every instruction its own kernel."""
+
+    def choose(self, state: FusionState) -> FusionAction | None:
+        """Always done."""
+        del state
+        return None
+
+
+@dataclass
+class RandomFusion:
+    """Uniform among the legal actions; before each choice it stops with a given probability.
+
+    Attributes:
+        seed: equal seeds choose equally on equal modules.
+        stop_probability: 0 goes on until nothing is legal, or `max_actions` have been taken.
+        max_actions: how many at most; None: no limit.
+    """
+
+    seed: int = 0
+    stop_probability: float = 0.0
+    max_actions: int | None = None
+    _random: random.Random = field(init=False, repr=False)
+    _state: FusionState | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def choose(self, state: FusionState) -> FusionAction | None:
+        """The next random action."""
+        if state is not self._state:
+            self._state, self._random = state, random.Random(self.seed)
+        if self.max_actions is not None and len(state.history) >= self.max_actions:
+            return None
+        if self._random.random() < self.stop_probability:
+            return None
+        actions = state.actions()
+        return self._random.choice(actions) if actions else None
+
+
+class ReplayFusion:
+    """The actions of a list, one after the other; PlanError where one is not legal any more."""
+
+    def __init__(self, actions: Iterable[FusionAction]) -> None:
+        self.actions = tuple(actions)
+
+    def choose(self, state: FusionState) -> FusionAction | None:
+        """The action whose turn it is, counted by what the state has seen."""
+        n = len(state.history)
+        if n >= len(self.actions):
+            return None
+        reason = state.why_not(self.actions[n])
+        if reason is not None:
+            raise PlanError(f"fusion action {n} ({self.actions[n]}) cannot be replayed: {reason}")
+        return self.actions[n]

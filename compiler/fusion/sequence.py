@@ -1,0 +1,286 @@
+"""One sequence of instructions under fusion: its order, its legal actions, its cost, all kept as fusions happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+from compiler.analysis.cost_model import CostModel
+from compiler.analysis.kernel_summary import summarize_body
+from compiler.analysis.order import TopologicalOrder
+from compiler.fusion import mechanics
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid
+from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of
+from compiler.ir import HloComputation, HloInstruction, Opcode
+
+_Surgeon: TypeAlias = Callable[[HloInstruction, HloInstruction], mechanics.Surgery]
+
+
+class Sequence:
+    """A computation that runs as a sequence, while its instructions are fused.
+
+    Attributes:
+        computation: the computation itself.
+        weight: how often it runs in one run of the module.
+        touched: instructions changed or made, in order, ever since the start; a policy keeps its place in the list to
+            learn what is new. Some may be gone again (`parent` is None then).
+    """
+
+    def __init__(
+        self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits
+    ) -> None:
+        self.computation = computation
+        self.weight = weight
+        self.touched: list[HloInstruction] = []
+        self.cost_model = cost_model
+        self.order = TopologicalOrder(computation)
+        self.legality = Legality(self.order, limits)
+        self._edges: dict[HloInstruction, dict[HloInstruction, FusionDecision]] = {}
+        self._times: dict[HloInstruction, float] = {}
+        self._savings: dict[HloInstruction, dict[HloInstruction, float]] = {}
+        self._actions: list[FusionAction] | None = None
+
+    def copy_for(self, computation: HloComputation) -> Sequence:
+        """The same for a clone of the computation."""
+        other = Sequence.__new__(Sequence)
+        other.computation = computation
+        other.weight = self.weight
+        other.touched = []
+        other.cost_model = self.cost_model
+        other.order = self.order.copy_for(computation)
+        other.legality = Legality(other.order, self.legality.limits)
+        image = {i: found for i in self.computation.instructions if (found := computation.find(i.name)) is not None}
+        other._edges = {
+            image[c]: {image[p]: d for p, d in row.items()} for c, row in self._edges.items() if c in image
+        }
+        other._times = {image[i]: t for i, t in self._times.items() if i in image}
+        other._savings = {
+            image[c]: {image[p]: t for p, t in row.items()} for c, row in self._savings.items() if c in image
+        }
+        other._actions = self._actions
+        return other
+
+    # ---- looking
+
+    def nodes(self) -> list[HloInstruction]:
+        """Every instruction in topological order."""
+        return self.order.sorted(self.computation.instructions)
+
+    def seconds(self) -> float:
+        """Estimated time of running the sequence once, what it calls left out."""
+        return sum(self.time_of(i) for i in self.computation.instructions)
+
+    def time_of(self, i: HloInstruction) -> float:
+        """Estimated seconds of one instruction."""
+        found = self._times.get(i)
+        if found is None:
+            found = self._times[i] = self.cost_model.instruction(i)
+        return found
+
+    def edge(self, producer: HloInstruction, consumer: HloInstruction) -> FusionDecision:
+        """Whether the producer may be computed within the consumer."""
+        row = self._edges.setdefault(consumer, {})
+        found = row.get(producer)
+        if found is None:
+            found = row[producer] = self.legality.producer_consumer(producer, consumer)
+        return found
+
+    def decide(self, action: FusionAction) -> FusionDecision:
+        """Whether an action is legal now."""
+        nodes = [self.computation.find(n) for n in (action.producer, *action.consumers)]
+        for name, node in zip((action.producer, *action.consumers), nodes, strict=True):
+            if node is None:
+                return forbid(f"there is no instruction %{name} in computation %{self.computation.name}")
+        producer, *consumers = (n for n in nodes if n is not None)
+        match action.kind:
+            case "producer-consumer":
+                return self.edge(producer, consumers[0])
+            case "producer-into-all-users":
+                return self._into_all(producer, consumers)
+            case "multi-output":
+                return self.legality.multi_output(producer, consumers[0])
+            case _:
+                return self.legality.side_by_side(producer, consumers[0])
+
+    def _into_all(self, producer: HloInstruction, consumers: list[HloInstruction]) -> FusionDecision:
+        users = consumers_of(producer)
+        if set(users) != set(consumers):
+            named = ", ".join("%" + u.name for u in self.order.sorted(users))
+            return forbid(f"the users of %{producer.name} are {named or 'none'}")
+        return self.may_go_into_all(producer, users)
+
+    def may_go_into_all(self, producer: HloInstruction, users: list[HloInstruction]) -> FusionDecision:
+        """Whether the producer may be computed within each of `users`, which are all it has."""
+        if producer.is_root or any(g.is_root for g in producer.users if is_multi_output(producer)):
+            return forbid(f"%{producer.name} is the result of its computation")
+        for u in users:
+            if not (decision := self.edge(producer, u)):
+                return decision
+        return FusionDecision()
+
+    # ---- the list of actions
+
+    def actions(self) -> list[FusionAction]:
+        """The legal actions in a fixed order."""
+        if self._actions is None:
+            self._actions = list(self._enumerate())
+        return self._actions
+
+    def _enumerate(self) -> Iterator[FusionAction]:
+        nodes = [i for i in self.nodes() if self.legality.refusal_of(i) is None]
+        here = self.computation.name
+        following = _Neighbours(nodes)
+        for i in nodes:
+            for p in producers_of(i):
+                if self.legality.refusal_of(p) is not None:
+                    continue
+                if self.edge(p, i):
+                    yield FusionAction("producer-consumer", here, p.name, (i.name,))
+                if self._has_other_use(p, i) and self.legality.multi_output(p, i):
+                    yield FusionAction("multi-output", here, p.name, (i.name,))
+            users = consumers_of(i)
+            if len(users) > 1 and self.may_go_into_all(i, users):
+                names = tuple(u.name for u in self.order.sorted(users))
+                yield FusionAction("producer-into-all-users", here, i.name, names)
+            yield from self._beside(i, following)
+
+    def _beside(self, i: HloInstruction, following: _Neighbours) -> Iterator[FusionAction]:
+        here = self.computation.name
+        sibling = following.sibling(i)
+        if sibling is not None and self.legality.side_by_side(i, sibling):
+            yield FusionAction("sibling", here, i.name, (sibling.name,))
+        other = following.alike(i)
+        if other is not None and other is not sibling and self.legality.side_by_side(i, other):
+            yield FusionAction("horizontal", here, i.name, (other.name,))
+
+    @staticmethod
+    def _has_other_use(producer: HloInstruction, consumer: HloInstruction) -> bool:
+        return producer.is_root or len(consumers_of(producer)) > 1 or any(g.is_root for g in producer.users)
+
+    # ---- what an action would save
+
+    def saving(self, action: FusionAction) -> float:
+        """Seconds one run of the sequence saves; negative when it loses."""
+        producer = self._find(action.producer)
+        consumers = [self._find(c) for c in action.consumers]
+        match action.kind:
+            case "producer-consumer":
+                stays = self._has_other_use(producer, consumers[0])
+                return self.edge_saving(producer, consumers[0]) + (0.0 if stays else self.time_of(producer))
+            case "producer-into-all-users":
+                return self.time_of(producer) + sum(self.edge_saving(producer, c) for c in consumers)
+            case "multi-output":
+                body = mechanics.trial(producer, consumers[0], keep_producer=True)
+            case _:
+                body = mechanics.trial_side_by_side(producer, consumers[0])
+        after = self.cost_model.kernel(summarize_body(body))
+        return self.time_of(producer) + self.time_of(consumers[0]) - after
+
+    def edge_saving(self, producer: HloInstruction, consumer: HloInstruction) -> float:
+        """Seconds the consumer gains by computing the producer itself (mostly negative: it does more)."""
+        row = self._savings.setdefault(consumer, {})
+        found = row.get(producer)
+        if found is None:
+            after = self.cost_model.kernel(summarize_body(mechanics.trial(producer, consumer)))
+            found = row[producer] = self.time_of(consumer) - after
+        return found
+
+    def _find(self, name: str) -> HloInstruction:
+        found = self.computation.find(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    # ---- fusing
+
+    def apply(self, action: FusionAction) -> HloInstruction:
+        """Do a legal action; returns the (last) fusion."""
+        producer = self._find(action.producer)
+        consumers = [self._find(c) for c in action.consumers]
+        match action.kind:
+            case "producer-consumer":
+                return self._fuse_into(producer, consumers[0])
+            case "producer-into-all-users":
+                for c in self.order.sorted(consumers):
+                    fusion = self._fuse_into(producer, c)
+                return fusion
+            case "multi-output":
+                return self._merge(producer, consumers[0], mechanics.fuse_multi_output)
+            case _:
+                first, second = self.order.sorted([producer, consumers[0]])
+                return self._merge(first, second, mechanics.fuse_side_by_side)
+
+    def _fuse_into(self, producer: HloInstruction, consumer: HloInstruction) -> HloInstruction:
+        around = [*producers_of(producer), *producers_of(consumer)]
+        surgery = mechanics.fuse_into(producer, consumer)
+        if surgery.fusion is not consumer:
+            self.order.replace(consumer, surgery.fusion)
+        if producer.parent is not None and is_multi_output(producer):
+            self._forget(producer)  # it may have lost outputs
+            for u in consumers_of(producer):
+                self._forget_edge(producer, u)
+        self._update(surgery, [*around, producer])
+        return surgery.fusion
+
+    def _merge(self, first: HloInstruction, second: HloInstruction, how: _Surgeon) -> HloInstruction:
+        around = [*producers_of(first), *producers_of(second)]
+        self.order.make_adjacent(first, second)
+        surgery = how(first, second)
+        if surgery.fusion is not second:
+            self.order.replace(second, surgery.fusion)
+        self._update(surgery, around)
+        return surgery.fusion
+
+    def _update(self, surgery: mechanics.Surgery, around: Iterable[HloInstruction]) -> None:
+        """Bring order and caches up to date; `around` are the nodes whose users or outputs changed."""
+        fusion = surgery.fusion
+        if is_multi_output(fusion):
+            for g in fusion.users:
+                self.order.add_beside(g, fusion)
+        for i in surgery.removed:
+            self.order.remove(i)
+            self._forget(i)
+        self._forget(fusion)
+        for u in consumers_of(fusion):
+            self._forget_edge(fusion, u)
+        self.touched.append(fusion)
+        for i in dict.fromkeys(around):
+            if i.parent is not None and i is not fusion:
+                self.touched.append(i)
+        self._actions = None
+
+    def _forget(self, i: HloInstruction) -> None:
+        self.legality.forget(i)
+        self._edges.pop(i, None)
+        self._savings.pop(i, None)
+        self._times.pop(i, None)
+
+    def _forget_edge(self, producer: HloInstruction, consumer: HloInstruction) -> None:
+        self._edges.get(consumer, {}).pop(producer, None)
+        self._savings.get(consumer, {}).pop(producer, None)
+
+
+class _Neighbours:
+    """For each node the next one it may stand side by side with, found in one walk over the nodes in order."""
+
+    def __init__(self, nodes: list[HloInstruction]) -> None:
+        self._sibling: dict[HloInstruction, HloInstruction] = {}
+        self._alike: dict[HloInstruction, HloInstruction] = {}
+        last_user: dict[HloInstruction, HloInstruction] = {}
+        last_alike: dict[object, HloInstruction] = {}
+        for i in nodes:
+            for p in producers_of(i):
+                if (before := last_user.get(p)) is not None:
+                    self._sibling.setdefault(before, i)
+                last_user[p] = i
+            key = mechanics.outputs_of(i)[0].shape.dimensions
+            if (before := last_alike.get(key)) is not None:
+                self._alike[before] = i
+            last_alike[key] = i
+
+    def sibling(self, i: HloInstruction) -> HloInstruction | None:
+        return self._sibling.get(i)
+
+    def alike(self, i: HloInstruction) -> HloInstruction | None:
+        return self._alike.get(i)
