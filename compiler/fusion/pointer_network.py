@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from compiler.errors import PolicyError
 
-__all__ = ["DecisionGraph", "NetworkShape", "PointerNetwork"]
+__all__ = ["Array", "DecisionGraph", "NetworkShape", "PointerNetwork"]
 
 Array = npt.NDArray[np.float32]
 

@@ -1,0 +1,95 @@
+"""Decisions as Gymnasium observations: arrays of fixed size, flat, padded with zeros, counts told.
+
+The numbers are those of `compiler.fusion.features`, which exported policies use without Gymnasium. Arrays are flat
+because that is what Stable-Baselines3 takes without complaint; `unflatten` gives them their rows back:
+
+    nodes       [MAX_NODES, NODE_FEATURES]            instructions next to the candidates
+    edges       [MAX_EDGES, 2]                        (operand, user) node numbers
+    candidates  [MAX_CANDIDATES, CANDIDATE_FEATURES]  what may be done; action i is row i
+    endpoints   [MAX_CANDIDATES, 2]                   node numbers a candidate is about, -1 for none
+    globals     [GLOBAL_FEATURES]
+    counts      [3]                                   true numbers of nodes, edges, candidates
+    action_mask [MAX_CANDIDATES]                      which actions are legal
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from compiler.fusion import features as f
+from compiler.fusion.pointer_network import DecisionGraph
+
+__all__ = ["FEATURE_VERSION", "Observation", "observation_space", "observe", "unflatten"]
+
+FEATURE_VERSION = f.FEATURE_VERSION
+Observation: TypeAlias = dict[str, npt.NDArray[Any]]
+
+_ROWS = {
+    "nodes": (f.MAX_NODES, f.NODE_FEATURES),
+    "edges": (f.MAX_EDGES, 2),
+    "candidates": (f.MAX_CANDIDATES, f.CANDIDATE_FEATURES),
+    "endpoints": (f.MAX_CANDIDATES, 2),
+}
+
+
+def observation_space() -> spaces.Dict:
+    """The same for every environment and every program."""
+
+    def floats(size: int) -> spaces.Box:
+        return spaces.Box(-f.LIMIT, f.LIMIT, (size,), np.float32)
+
+    def whole(low: int, high: int, size: int) -> spaces.Box:
+        return spaces.Box(low, high, (size,), np.int32)
+
+    return spaces.Dict(
+        {
+            "nodes": floats(f.MAX_NODES * f.NODE_FEATURES),
+            "edges": whole(0, f.MAX_NODES - 1, f.MAX_EDGES * 2),
+            "candidates": floats(f.MAX_CANDIDATES * f.CANDIDATE_FEATURES),
+            "endpoints": whole(-1, f.MAX_NODES - 1, f.MAX_CANDIDATES * 2),
+            "globals": floats(f.GLOBAL_FEATURES),
+            "counts": spaces.Box(
+                np.zeros(3, np.int32), np.array([f.MAX_NODES, f.MAX_EDGES, f.MAX_CANDIDATES], np.int32), dtype=np.int32
+            ),
+            "action_mask": spaces.Box(0, 1, (f.MAX_CANDIDATES,), np.int8),
+        }
+    )
+
+
+def observe(graph: DecisionGraph) -> Observation:
+    """A decision as an observation; new arrays each time."""
+    count = len(graph.candidates)
+    mask = np.zeros(f.MAX_CANDIDATES, np.int8)
+    mask[:count] = 1
+    return {
+        "nodes": _padded(graph.nodes, "nodes", np.float32),
+        "edges": _padded(graph.edges, "edges", np.int32),
+        "candidates": _padded(graph.candidates, "candidates", np.float32),
+        "endpoints": _padded(graph.endpoints, "endpoints", np.int32, fill=-1),
+        "globals": graph.globals.copy(),
+        "counts": np.array([len(graph.nodes), len(graph.edges), count], np.int32),
+        "action_mask": mask,
+    }
+
+
+def _padded(rows: npt.NDArray[Any], name: str, dtype: npt.DTypeLike, fill: int = 0) -> npt.NDArray[Any]:
+    whole = np.full(_ROWS[name], fill, dtype)
+    whole[: len(rows)] = rows
+    return whole.reshape(-1)
+
+
+def unflatten(observation: Observation) -> DecisionGraph:
+    """The decision that `observe` was given."""
+    nodes, edges, candidates = (int(n) for n in observation["counts"])
+    rows = {name: observation[name].reshape(shape) for name, shape in _ROWS.items()}
+    return DecisionGraph(
+        nodes=rows["nodes"][:nodes],
+        edges=rows["edges"][:edges].astype(np.int64),
+        candidates=rows["candidates"][:candidates],
+        endpoints=rows["endpoints"][:candidates].astype(np.int64),
+        globals=observation["globals"],
+    )

@@ -1,0 +1,122 @@
+"""`hlogym doctor`: what is installed, which backends work here, and why not."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+from rich.table import Table
+
+from experiments.console import stdout
+from experiments.provenance import machine_class
+
+__all__ = ["Finding", "examine"]
+
+_PACKAGES = (
+    "hlogym", "numpy", "scipy", "ml_dtypes", "gymnasium", "stable-baselines3", "sb3-contrib", "torch", "mlflow",
+    "safetensors", "matplotlib",
+)  # fmt: skip
+_OPTIONAL = ("jax", "jaxlib", "cupy-cuda12x", "cupy-cuda13x")
+_TEST = "ENTRY e { p = f32[64] parameter(0) ROOT r = f32[64] add(p, p) }"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        group, name: what was looked at.
+        ok: True, False, or None for what is missing but not needed.
+        detail: the version, or why not and what to do.
+    """
+
+    group: str
+    name: str
+    ok: bool | None
+    detail: str
+
+
+def examine(as_json: bool) -> None:
+    """Print the findings.
+
+    Raises:
+        SystemExit: with status 1 when something that hlogym needs is missing.
+    """
+    findings = [*_system(), *_packages(), *_backends()]
+    if as_json:
+        print(json.dumps([asdict(f) for f in findings], indent=2))
+    else:
+        _print(findings)
+    if any(f.ok is False for f in findings):
+        sys.exit(1)
+
+
+def _print(findings: list[Finding]) -> None:
+    marks = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "[yellow]no[/yellow]"}
+    table = Table("", "", "", "", box=None, show_header=False)
+    last = ""
+    for f in findings:
+        table.add_row(f"[bold]{f.group}[/bold]" if f.group != last else "", f.name, marks[f.ok], f.detail)
+        last = f.group
+    stdout.print(table)
+
+
+def _system() -> list[Finding]:
+    found = [
+        Finding("system", "machine", True, machine_class()),
+        Finding("system", "Python", sys.version_info >= (3, 11), platform.python_version()),
+    ]
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        return [*found, Finding("system", "C compiler", False, "none on the PATH; install gcc for the cpu backend")]
+    done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    first = (done.stdout.splitlines() or ["does not answer"])[0]
+    return [*found, Finding("system", "C compiler", done.returncode == 0, first)]
+
+
+def _packages() -> list[Finding]:
+    found: list[Finding] = []
+    for names, missing in ((_PACKAGES, False), (_OPTIONAL, None)):
+        for name in names:
+            try:
+                found.append(Finding("packages", name, True, version(name)))
+            except PackageNotFoundError:
+                detail = "missing: pip install hlogym" if missing is False else "not installed (optional)"
+                found.append(Finding("packages", name, missing, detail))
+    return found
+
+
+def _backends() -> list[Finding]:
+    return [_backend("cpu", False), _backend("cuda", None), _backend("interpreter", False)]
+
+
+def _backend(name: str, when_missing: bool | None) -> Finding:
+    """Compile and run one small program: that a library is there does not say that it works."""
+    problem = _problem(lambda: _runs(name))
+    detail = "compiles and runs a program here" if problem is None else problem
+    return Finding("backends", name, True if problem is None else when_missing, detail)
+
+
+def _runs(backend: str) -> None:
+    from compiler.api import compile as compile_hlo
+
+    x = np.arange(64, dtype=np.float32)
+    (out,) = compile_hlo(_TEST, backend=backend)(x)
+    got = np.asarray(out.get() if hasattr(out, "get") else out)
+    if not np.array_equal(got, x + x):
+        raise RuntimeError("computes wrong results")
+
+
+def _problem(check: Callable[[], None]) -> str | None:
+    try:
+        check()
+    except Exception as error:  # whatever is wrong is what the report is for
+        return (str(error).splitlines() or [type(error).__name__])[0]
+    return None
