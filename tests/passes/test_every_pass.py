@@ -1,0 +1,40 @@
+"""What holds of every registered pass: same results, no finding, honest `changed`, nothing left for a second run."""
+
+import pytest
+
+from compiler.ir.verifier import check_module
+from compiler.passes import PASSES, make_pass
+from compiler.text import parse
+from tests.passes.programs import PROGRAMS, difference, program_inputs, program_results, program_text, run
+
+MAY_CHANGE_AGAIN: dict[str, str] = {}
+"""Passes whose second run may find more, and why."""
+
+
+@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_pass_on_program(name: str, program: str) -> None:
+    text = program_text(program)
+    module = parse(text)
+    hlo_pass = make_pass(name)
+
+    changed = hlo_pass.run(module)
+
+    assert check_module(module) == []
+    if not changed:
+        assert str(module) == text
+        return
+    assert str(module) != text
+    assert difference(run(module, program_inputs(program)), program_results(program)) is None
+    after = str(module)
+    if name not in MAY_CHANGE_AGAIN:
+        assert not hlo_pass.run(module), "a second run changes again"
+        assert str(module) == after
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_pass_has_a_docstring_and_defaults(name: str) -> None:
+    cls = PASSES[name]
+    assert cls.__doc__
+    assert cls() == make_pass(name)
+    assert cls.name == name
