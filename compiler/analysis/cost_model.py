@@ -15,6 +15,7 @@ from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.trip_count import known_trip_count
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
+from compiler.ir.attributes import Window
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,10 @@ class Cost:
 
 
 _FREE = frozenset(
-    {Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BITCAST, Opcode.RESHAPE, Opcode.CALL, Opcode.CONDITIONAL,
+    {Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BITCAST, Opcode.RESHAPE, Opcode.COPY, Opcode.CALL, Opcode.CONDITIONAL,
      Opcode.PARTITION_ID, Opcode.REPLICA_ID}
 )  # fmt: skip
-"""Instructions that run no kernel of their own. A reshape in row-major order is the same bytes under another shape."""
+"""Instructions that run no kernel: in row-major order a reshape is the same bytes under another name, as is a copy."""
 
 
 class CostModel:
@@ -183,10 +184,11 @@ def library_flops(i: HloInstruction) -> float:
     match i.opcode:
         case Opcode.DOT:
             dims = i.operands[0].shape.dimensions
-            return 2.0 * out * math.prod(dims[d] for d in i.attr("lhs_contracting_dims", ()))
+            contracted: int = math.prod(dims[d] for d in i.attr("lhs_contracting_dims", ()))
+            return 2.0 * out * contracted
         case Opcode.CONVOLUTION:
-            kernel = i.operands[1].shape
-            outputs = kernel.dimensions[i.attributes["dim_labels"].rhs.index("o")]
+            kernel, labels = i.operands[1].shape, i.attributes["dim_labels"].rhs
+            outputs: int = kernel.dimensions[labels.index("o")]
             return 2.0 * out * kernel.num_elements / max(1, outputs)
         case Opcode.SORT | Opcode.TOPK | Opcode.FFT:
             n = max((o.shape.num_elements for o in i.operands), default=1)
@@ -198,8 +200,8 @@ def library_flops(i: HloInstruction) -> float:
         case Opcode.SCATTER:
             return 4.0 * sum(o.shape.num_elements for o in i.operands[1:])
         case Opcode.REDUCE_WINDOW | Opcode.SELECT_AND_SCATTER:
-            window = i.attributes["window"].dims
-            return float(out * math.prod(w.size for w in window))
+            window: Window = i.attributes["window"]
+            return float(out * math.prod(w.size for w in window.dims))
         case _:
             return float(out * i.opcode.row.flops)
 

@@ -1,8 +1,8 @@
 """What one kernel reads, writes and computes, from its instructions alone.
 
 The walk goes from the outputs to the inputs and asks in which *contexts* each value is needed: a context is a way of
-indexing it (its own index, shifted by a slice, transposed...). A value needed in three contexts is computed three times;
-elementwise users share one. That is how recomputation, duplicated code and repeated reads inside a fusion are seen.
+indexing it (its own index, shifted by a slice, transposed...). A value needed in three contexts is computed three
+times; elementwise users share one. That is how recomputation and repeated reads inside a fusion are seen.
 """
 
 from __future__ import annotations

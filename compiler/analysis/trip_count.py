@@ -20,7 +20,7 @@ def known_trip_count(loop: HloInstruction) -> int | None:
 
 
 def annotate_trip_counts(module: HloModule) -> bool:
-    """Note every trip count that can be told in `backend_config`, because fusion hides the counter; whether any was new.
+    """Note every known trip count in `backend_config`, because fusion hides the counter; whether any was new.
 
     The spelling is XLA's: backend_config={"known_trip_count":{"n":"200"}}.
     """

@@ -136,11 +136,8 @@ class Kernel:
     def add_outputs(self, more: Sequence[HloInstruction]) -> None:
         """Yield more values of the body, behind those it yields already."""
         root = self.body.root
-        if root.opcode is Opcode.TUPLE:
-            outputs = [*root.operands, *more]
-        else:
-            outputs = [root, *more]
-        self._set_outputs(outputs)
+        outputs = root.operands if root.opcode is Opcode.TUPLE else (root,)
+        self._set_outputs([*outputs, *more])
 
     def keep_outputs(self, indices: Sequence[int]) -> None:
         """Yield only these of the outputs, and drop what only the others needed."""
@@ -294,11 +291,12 @@ def _write_back(kernel: Kernel, instruction: HloInstruction, sequence: HloComput
         instruction.attributes["kind"] = kernel.kind
         instruction.shape = kernel.body.root.shape
         return instruction
-    _module_of(sequence).add(kernel.body)
-    attributes = {"kind": kernel.kind, "calls": kernel.body}
+    body = _module_of(sequence).add(kernel.body)
+    attributes = {"kind": kernel.kind, "calls": body}
     if "metadata" in instruction.attributes:
         attributes["metadata"] = instruction.attributes["metadata"]
-    fusion = sequence.add(Opcode.FUSION, kernel.operands, name="fusion", attributes=attributes)
+    name = body.name.replace(FUSED_COMPUTATION, "fusion", 1)  # numbered alike, so unique in the whole module
+    fusion = sequence.add(Opcode.FUSION, kernel.operands, name=name, attributes=attributes)
     fusion.shape = kernel.body.root.shape
     return fusion
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from compiler.analysis.cost_model import CostModel
 from compiler.analysis.kernel_summary import summarize_body
@@ -12,8 +12,9 @@ from compiler.fusion import mechanics
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid
 from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of
-from compiler.ir import HloComputation, HloInstruction, Opcode
+from compiler.ir import HloComputation, HloInstruction
 
+T = TypeVar("T")
 _Surgeon: TypeAlias = Callable[[HloInstruction, HloInstruction], mechanics.Surgery]
 
 
@@ -27,9 +28,7 @@ class Sequence:
             learn what is new. Some may be gone again (`parent` is None then).
     """
 
-    def __init__(
-        self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits
-    ) -> None:
+    def __init__(self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits) -> None:
         self.computation = computation
         self.weight = weight
         self.touched: list[HloInstruction] = []
@@ -51,13 +50,9 @@ class Sequence:
         other.order = self.order.copy_for(computation)
         other.legality = Legality(other.order, self.legality.limits)
         image = {i: found for i in self.computation.instructions if (found := computation.find(i.name)) is not None}
-        other._edges = {
-            image[c]: {image[p]: d for p, d in row.items()} for c, row in self._edges.items() if c in image
-        }
+        other._edges = _carried_over(self._edges, image)
         other._times = {image[i]: t for i, t in self._times.items() if i in image}
-        other._savings = {
-            image[c]: {image[p]: t for p, t in row.items()} for c, row in self._savings.items() if c in image
-        }
+        other._savings = _carried_over(self._savings, image)
         other._actions = self._actions
         return other
 
@@ -259,6 +254,13 @@ class Sequence:
     def _forget_edge(self, producer: HloInstruction, consumer: HloInstruction) -> None:
         self._edges.get(consumer, {}).pop(producer, None)
         self._savings.get(consumer, {}).pop(producer, None)
+
+
+def _carried_over(
+    table: dict[HloInstruction, dict[HloInstruction, T]], image: dict[HloInstruction, HloInstruction]
+) -> dict[HloInstruction, dict[HloInstruction, T]]:
+    """A table by consumer and producer for their images; what is gone is left behind."""
+    return {image[c]: {image[p]: v for p, v in row.items() if p in image} for c, row in table.items() if c in image}
 
 
 class _Neighbours:

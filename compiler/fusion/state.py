@@ -25,9 +25,7 @@ class FusionState:
             first.
     """
 
-    def __init__(
-        self, module: HloModule, device: DeviceModel | None = None, limits: Limits | None = None
-    ) -> None:
+    def __init__(self, module: HloModule, device: DeviceModel | None = None, limits: Limits | None = None) -> None:
         annotate_trip_counts(module)
         self.module = module
         self.limits = limits or Limits()
@@ -114,4 +112,3 @@ class FusionState:
                 raise ValueError(f"the clone lacks computation %{name}")
             other.sequences[name] = s.copy_for(computation)
         return other
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 
-from compiler.fusion.actions import FusionAction
+from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.mechanics import consumers_of, producers_of
 from compiler.fusion.sequence import Sequence
 from compiler.fusion.state import FusionState
@@ -78,7 +78,7 @@ class ProducerQueue(ABC):
 def all_users_action(sequence: Sequence, producer: HloInstruction) -> FusionAction:
     """The action that puts a producer into each of its users."""
     names = tuple(u.name for u in sequence.order.sorted(consumers_of(producer)))
-    kind = "producer-into-all-users" if len(names) > 1 else "producer-consumer"
+    kind: FusionKind = "producer-into-all-users" if len(names) > 1 else "producer-consumer"
     return FusionAction(kind, sequence.computation.name, producer.name, names)
 
 

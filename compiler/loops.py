@@ -1,0 +1,119 @@
+"""Loop decisions: which loops there are, what may be done with each, and doing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from compiler.analysis.while_loop import Induction, LoopView, induction
+from compiler.errors import PlanError
+from compiler.ir import HloModule, Opcode
+from compiler.ir.computation import has_side_effect
+from compiler.passes.loop_editing import Loops
+from compiler.passes.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
+
+KEEP, FULL, KERNEL = "keep", "full", "kernel"
+FACTORS = (2, 4, 8)
+MAX_FULL_TRIPS = 64
+MAX_INSTRUCTIONS = 4000
+
+
+@dataclass(frozen=True)
+class LoopSite:
+    """A loop whose treatment can be chosen.
+
+    Attributes:
+        id: computation and name of the while, as in a plan.
+        trip_count: how often it runs; None when nobody knows.
+        size: instructions of its body.
+        choices: what may be chosen, "keep" first.
+    """
+
+    id: str
+    trip_count: int | None
+    size: int
+    choices: tuple[str, ...]
+
+
+class LoopPolicy(Protocol):
+    """Chooses what to do with one loop."""
+
+    def choose_loop(self, site: LoopSite, module: HloModule) -> str:
+        """One of `site.choices`."""
+        ...
+
+
+class KeepLoops:
+    """Leave every loop as it is."""
+
+    def choose_loop(self, site: LoopSite, module: HloModule) -> str:
+        """Always "keep"."""
+        del site, module
+        return KEEP
+
+
+@dataclass(frozen=True)
+class UnrollLoops:
+    """Unroll by the greatest factor offered that is at most `factor`; 0: fully where offered, else not at all."""
+
+    factor: int = 4
+
+    def choose_loop(self, site: LoopSite, module: HloModule) -> str:
+        """The choice for one loop."""
+        del module
+        if self.factor == 0:
+            return FULL if FULL in site.choices else KEEP
+        fitting = [n for n in FACTORS if n <= self.factor and f"unroll-{n}" in site.choices]
+        return f"unroll-{max(fitting)}" if fitting else KEEP
+
+
+def loop_sites(module: HloModule) -> list[LoopSite]:
+    """Every loop of the module, inner ones first."""
+    return [_site(view, counter) for view, counter in _views(Loops(module))]
+
+
+def _views(loops: Loops) -> list[tuple[LoopView, Induction | None]]:
+    return [(view, induction(view)) for view in loops.views()]
+
+
+def loop_id(view: LoopView) -> str:
+    """How plans name the loop."""
+    parent = view.instruction.parent
+    return f"{parent.name if parent else '?'}/{view.instruction.name}"
+
+
+def _site(view: LoopView, counter: Induction | None) -> LoopSite:
+    size = len(view.body)
+    choices = [KEEP]
+    if counter is not None and not any(has_side_effect(i) for i in view.condition.instructions):
+        innermost = all(i.opcode is not Opcode.WHILE for i in view.body.instructions)
+        fresh = innermost and unroll_factor(view.instruction) == 1
+        factors = [n for n in FACTORS if fresh and counter.trip_count >= 2 * n and n * size <= MAX_INSTRUCTIONS]
+        choices += [f"unroll-{n}" for n in factors]
+        if counter.trip_count <= MAX_FULL_TRIPS and counter.trip_count * size <= MAX_INSTRUCTIONS:
+            choices.append(FULL)
+    return LoopSite(loop_id(view), None if counter is None else counter.trip_count, size, tuple(choices))
+
+
+def apply_loop_choice(module: HloModule, site_id: str, choice: str) -> bool:
+    """Treat one loop as chosen; whether the module changed.
+
+    Raises:
+        PlanError: there is no such loop, or the choice is not one of its choices.
+    """
+    loops = Loops(module)
+    views = {loop_id(v): (v, c) for v, c in _views(loops)}
+    if site_id not in views:
+        raise PlanError(f"there is no loop {site_id!r}; loops: {', '.join(views) or 'none'}")
+    view, counter = views[site_id]
+    site = _site(view, counter)
+    if choice not in site.choices:
+        raise PlanError(f"loop {site_id!r} cannot be treated as {choice!r}; choices: {', '.join(site.choices)}")
+    if choice in (KEEP, KERNEL) or counter is None:
+        return False
+    if choice == FULL:
+        unroll_fully(view, counter.trip_count, loops)
+    else:
+        unroll_by(view, counter, int(choice.removeprefix("unroll-")), loops)
+    module.remove_unreachable()
+    return True
