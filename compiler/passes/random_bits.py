@@ -73,7 +73,8 @@ def threefry_bits(
     """Threefry bits of an array, u64 for 64 bits and u32 otherwise, and the counter after them.
 
     Args:
-        key, start: u64 scalars.
+        key: a u64 scalar.
+        start: the counter, a u64 scalar.
         dims: of the result.
         bits: of an element; below 32 the caller takes the low ones.
         b: where to build.

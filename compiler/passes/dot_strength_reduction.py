@@ -1,0 +1,92 @@
+"""Dots as elementwise work: outer products are multiplications, small products multiplications and sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.passes.builder import Builder
+from compiler.passes.dots import DotDims, is_uniform_dot
+from compiler.passes.patterns import is_numeric
+from compiler.passes.registry import register
+from compiler.passes.rewriting import RewritePass, RuleSet, rewrite
+
+RULES = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class DotStrengthReduction(RewritePass):
+    """Make dots into multiplications (and a reduction) that fuse with what stands around them.
+
+    Attributes:
+        max_contracted: contract at most so many elements this way; 1 takes outer products alone.
+        max_elements: the multiplied array has at most so many elements.
+    """
+
+    name: ClassVar[str] = "dot-strength-reduction"
+    rules: ClassVar[RuleSet] = RULES
+    max_contracted: int = 1
+    max_elements: int = 1 << 24
+
+    def run_on(self, computation: HloComputation) -> bool:
+        """See the class."""
+
+        def reduce_strength(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return self._rewrite(i, b)
+
+        return rewrite(computation, lambda op: (reduce_strength,) if op is Opcode.DOT else ())
+
+    def _rewrite(self, i: HloInstruction, b: Builder) -> HloInstruction | None:
+        if not is_uniform_dot(i) or not is_numeric(i.shape) or b.computation.parent is None:
+            return None
+        dims = DotDims.of(i)
+        lhs = i.operands[0]
+        contracted = [lhs.shape.dimensions[d] for d in dims.lhs_contracting]
+        total = 1
+        for n in contracted:
+            total *= n
+        if total > self.max_contracted or total * i.shape.num_elements > self.max_elements or total == 0:
+            return None
+        return _multiply(i, dims, contracted, b)
+
+
+def _multiply(i: HloInstruction, dims: DotDims, contracted: list[int], b: Builder) -> HloInstruction:
+    """Both operands in the shape batch, left free, right free, contracted; multiplied, the last ones summed."""
+    lhs, rhs = i.operands
+    sizes = (*i.shape.dimensions, *contracted)
+    batch, left_free = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank)
+    first = {d: n for n, d in enumerate(dims.lhs_batch)}
+    first |= {d: batch + n for n, d in enumerate(left_free)}
+    first |= {d: i.shape.rank + n for n, d in enumerate(dims.lhs_contracting)}
+    second = {d: n for n, d in enumerate(dims.rhs_batch)}
+    second |= {d: batch + len(left_free) + n for n, d in enumerate(dims.rhs_free(rhs.shape.rank))}
+    second |= {d: i.shape.rank + n for n, d in enumerate(dims.rhs_contracting)}
+    x = _spread(lhs, sizes, first, b)
+    y = _spread(rhs, sizes, second, b)
+    product = b.add(Opcode.MULTIPLY, x, y)
+    if all(n == 1 for n in contracted):
+        return b.reshape(product, i.shape.dimensions)
+    module = b.computation.parent
+    if module is None:
+        raise ValueError("a computation outside of a module cannot take a reduction")
+    over = range(i.shape.rank, len(sizes))
+    return b.reduce(product, b.scalar(0, i.shape.element_type), tuple(over), _sum_of(i, module))
+
+
+def _spread(x: HloInstruction, sizes: tuple[int, ...], where: dict[int, int], b: Builder) -> HloInstruction:
+    return b.broadcast(x, sizes, [where[d] for d in range(x.shape.rank)]) if sizes else x
+
+
+def _sum_of(i: HloInstruction, module: HloModule) -> HloComputation:
+    """A function that adds two scalars of the element type, found in the module or added to it."""
+    scalar = i.shape.with_dimensions(())
+    name = f"add_{i.shape.element_type.text}"
+    found = module.find(name)
+    if found is not None and found.root.opcode is Opcode.ADD and len(found) == 3 and found.result_shape == scalar:
+        return found
+    function = HloComputation(name)
+    parameters = [function.add_parameter(n, scalar) for n in (0, 1)]
+    function.root = function.add(Opcode.ADD, parameters)
+    return module.add(function)

@@ -1,0 +1,87 @@
+"""Float normalisation: arithmetic in a narrow type is done in a wider one, for targets without the narrow one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.errors import UnknownNameError
+from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType
+from compiler.ir.types import BY_TEXT
+from compiler.passes.builder import Builder
+from compiler.passes.patterns import is_op
+from compiler.passes.registry import register
+from compiler.passes.rewriting import ELEMENTWISE, RewritePass, Rule, RuleSet, rewrite
+
+_EXACT = frozenset(
+    {
+        Opcode.COPY, Opcode.SELECT, Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.CLAMP, Opcode.NEGATE, Opcode.ABS,
+        Opcode.COMPARE, Opcode.CONVERT, Opcode.REDUCE_PRECISION, Opcode.MAP, Opcode.STOCHASTIC_CONVERT,
+        Opcode.SIGN, Opcode.IS_FINITE, Opcode.REAL, Opcode.IMAG, Opcode.FLOOR, Opcode.CEIL,
+    }
+)  # fmt: skip
+
+
+@register
+@dataclass(frozen=True)
+class FloatNormalization(RewritePass):
+    """Elementwise arithmetic in the type `narrow` becomes conversions around the same op in `wide`.
+
+    Every op still rounds to the narrow type, so results stay what they were to within one rounding. Ops that round
+    nothing (select, maximum, negate...) stay.
+
+    Attributes:
+        narrow: the type that is not computed in.
+        wide: the type that is.
+    """
+
+    name: ClassVar[str] = "float-normalization"
+    rules: ClassVar[RuleSet] = RuleSet()
+    narrow: str = "bf16"
+    wide: str = "f32"
+
+    def run_on(self, computation: HloComputation) -> bool:
+        """See the class."""
+        narrow, wide = _float_type(self.narrow), _float_type(self.wide)
+
+        def widen(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            if i.shape.element_type is not narrow or not i.operands:
+                return None
+            operands = [b.convert(o, wide) if o.shape.element_type is narrow else o for o in i.operands]
+            return b.convert(b.with_operands(i, operands, i.shape.with_type(wide)), narrow)
+
+        rule: list[Rule] = [widen]
+        return rewrite(computation, lambda op: rule if op in ELEMENTWISE and op not in _EXACT else ())
+
+
+def _float_type(text: str) -> PrimitiveType:
+    found = BY_TEXT.get(text)
+    if found is None or not found.is_float:
+        raise UnknownNameError("float type", text, [t.text for t in PrimitiveType if t.is_float])
+    return found
+
+
+FORGET = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class ConvertPairElimination(RewritePass):
+    """convert(convert(x)) back to x's own wider type -> x: keeps precision that the program asked to lose.
+
+    Not in the default pipeline: results change by a rounding to the narrow type. With float-normalization it makes
+    chains of narrow ops run in the wide type throughout.
+    """
+
+    name: ClassVar[str] = "convert-pair-elimination"
+    rules: ClassVar[RuleSet] = FORGET
+
+
+@FORGET.on(Opcode.CONVERT)
+def _forget(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    x = i.operands[0]
+    if not is_op(x, Opcode.CONVERT) or not x.shape.element_type.is_float:
+        return None
+    y = x.operands[0]
+    same = y.shape.element_type is i.shape.element_type and y.shape.element_type.is_float
+    return y if same and y.shape.element_type.bits > x.shape.element_type.bits else None
