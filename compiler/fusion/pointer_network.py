@@ -108,11 +108,11 @@ class PointerNetwork:
     def scores(self, graph: DecisionGraph) -> Array:
         """One unnormalised log-probability a candidate, [c]."""
         w = self._weights
-        h = _relu(graph.nodes @ w["embed.weight"].T + w["embed.bias"])
+        h = _relu(_product(graph.nodes, w["embed.weight"]) + w["embed.bias"])
         incoming, outgoing = _mean_over_neighbours(graph.edges, len(graph.nodes))
         for r in range(self.shape.rounds):
             seen = np.concatenate([h, incoming @ h, outgoing @ h], axis=1)
-            h = h + _relu(seen @ w[f"rounds.{r}.weight"].T + w[f"rounds.{r}.bias"])
+            h = h + _relu(_product(seen, w[f"rounds.{r}.weight"]) + w[f"rounds.{r}.bias"])
         pooled = np.concatenate([h.mean(axis=0), h.max(axis=0), graph.globals])
         whole = _relu(pooled @ w["pool.weight"].T + w["pool.bias"])
         # Row -1 is a node of zeros, so that an action without endpoints reads zeros.
@@ -126,9 +126,20 @@ class PointerNetwork:
             ],
             axis=1,
         )
-        hidden = _relu(joined @ w["join.weight"].T + w["join.bias"])
+        hidden = _relu(_product(joined, w["join.weight"]) + w["join.bias"])
         scores: Array = (hidden @ w["score.weight"].T + graph.candidates @ w["prior.weight"].T)[:, 0]
         return scores
+
+
+def _product(rows: Array, weight: Array) -> Array:
+    """`rows @ weight.T`, in blocks below the size from which OpenBLAS wakes its threads.
+
+    Waking them takes longer than these products do, and very much longer on a machine that is busy.
+    """
+    block = max(1, (1 << 18) // weight.size)
+    if len(rows) <= block:
+        return np.asarray(rows @ weight.T)
+    return np.concatenate([rows[i : i + block] @ weight.T for i in range(0, len(rows), block)])
 
 
 def _relu(x: Array) -> Array:
