@@ -14,13 +14,23 @@ from compiler.errors import ArgumentError, HlogymError, InterpreterError
 from compiler.interpreter import (  # noqa: F401  # importing a family fills its rows of the registry
     control,
     conversion,
+    convolution,
+    custom_calls,
     dot,
     elementwise,
+    fft,
     gather_scatter,
+    lapack,
+    linalg,
     movement,
+    ragged,
+    random,
     reduce,
+    reduce_window,
     sort,
+    transfers,
 )
+from compiler.interpreter.custom_calls import register_custom_call as register_custom_call
 from compiler.interpreter.machine import Context as Context
 from compiler.interpreter.machine import Machine, contiguous, describe, find_evaluator, literal_value
 from compiler.interpreter.registry import EVALUATORS as EVALUATORS

@@ -165,8 +165,9 @@ def _stochastic_convert(instruction: HloInstruction, x: Array, random: Array) ->
     size = np.abs(wide)
     whole = np.trunc(size)
     fraction = size - whole
-    draw = random.view(np.dtype(f"u{random.dtype.itemsize}")).astype(np.float64) * 2.0 ** -(8 * random.dtype.itemsize)
-    stepped = np.copysign(whole + (draw < fraction), wide)
+    limit = np.floor(np.ldexp(fraction, 8 * random.dtype.itemsize))
+    draw = random.view(np.dtype(f"u{random.dtype.itemsize}"))
+    stepped = np.copysign(whole + (draw < limit), wide)
     stepped = np.where(np.isfinite(wide), stepped, wide)
     return convert(stepped, T.F64 if source.is_float else source, target)
 

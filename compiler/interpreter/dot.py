@@ -1,4 +1,4 @@
-"""Matrix products: dot, ragged-dot, scaled-dot."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -52,16 +52,20 @@ def multiply(a: Array, b: Array, types: tuple[T, T], result: T, **dims: Any) -> 
         # Exact in float64, and a library product where integers have none.
         wide = np.dtype(np.float64)
     out = contract(a.astype(wide), b.astype(wide), **dims)
-    if small:
-        out = out.astype(np.int64)
+    return narrow_product(out.astype(np.int64) if small else out, result)
+
+
+def narrow_product(out: Array, result: T) -> Array:
+    """Sums of products in the result's type, rounded or wrapped once."""
     if result is T.PRED:
         return np.not_equal(out, 0)
     if result.is_integer:
-        return convert(out.astype(np.int64) if out.dtype.kind == "f" else out, _type_of(out), result)
+        return convert(out.astype(np.int64) if out.dtype.kind == "f" else out, type_of(out), result)
     return out.astype(result.dtype)
 
 
-def _type_of(x: Array) -> T:
+def type_of(x: Array) -> T:
+    """The 64-bit integer type of the same signedness."""
     return T.U64 if x.dtype.kind == "u" else T.S64
 
 

@@ -71,7 +71,7 @@ def _scatter(machine: Machine, instruction: HloInstruction, values: Sequence[Val
     targets, kept = _targets(instruction, operands[0].shape, indices, updates[0].shape)
     flat = [np.array(x, order="C").reshape(-1) for x in operands]
     chosen = [u.reshape(-1)[kept] for u in updates]
-    _apply(machine, instruction.attr("to_apply"), flat, targets[kept], chosen)
+    combine_at(machine, instruction.attr("to_apply"), flat, targets[kept], chosen)
     results = [f.reshape(x.shape) for f, x in zip(flat, operands, strict=True)]
     return results[0] if n == 1 else tuple(results)
 
@@ -121,7 +121,7 @@ _AT = {
 }
 
 
-def _apply(
+def combine_at(
     machine: Machine, computation: HloComputation, flat: list[Array], targets: Array, updates: list[Array]
 ) -> None:
     """Combine updates into `flat`, in order."""

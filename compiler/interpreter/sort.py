@@ -141,3 +141,16 @@ def descending_key(x: Array, t: T) -> Array:
     if t.is_float:
         return ~total_order_key(x)
     return ~(x.astype(np.int8) if t.bits < 8 else x)
+
+
+def top_k(x: Array, t: T, k: int, largest: bool) -> tuple[Array, Array]:
+    """The `k` greatest (or least) along the last dimension with their indices, ties in order of the index."""
+    key = descending_key(x, t)
+    order = np.argsort(key if largest else ~key, axis=-1, kind="stable")[..., :k]
+    return np.take_along_axis(x, order, -1), order.astype(np.int32)
+
+
+@evaluator(Opcode.TOPK)
+def _topk(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    largest = instruction.attr("largest", True)
+    return top_k(arrays(values)[0], instruction.operands[0].shape.element_type, instruction.attr("k"), largest)

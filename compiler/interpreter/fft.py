@@ -1,0 +1,35 @@
+"""Fast Fourier transforms over the last one to three dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.errors import InterpreterError
+from compiler.interpreter.registry import Array, array_evaluator
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+
+@array_evaluator(Opcode.FFT)
+def _fft(instruction: HloInstruction, x: Array) -> Array:
+    length, kind = instruction.attr("fft_length"), instruction.attr("fft_type")
+    return transform(x, kind, length).astype(instruction.shape.dtype)
+
+
+def transform(x: Array, kind: str, length: tuple[int, ...]) -> Array:
+    """FFT, IFFT, RFFT or IRFFT; computed in double precision."""
+    axes = tuple(range(x.ndim - len(length), x.ndim))
+    if x.size == 0 or 0 in length:
+        last = {"RFFT": length[-1] // 2 + 1}.get(kind, length[-1])
+        return np.zeros((*x.shape[: axes[0]], *length[:-1], last))
+    wide = x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
+    match kind:
+        case "FFT":
+            return np.fft.fftn(wide, length, axes)
+        case "IFFT":
+            return np.fft.ifftn(wide, length, axes)
+        case "RFFT":
+            return np.fft.rfftn(wide, length, axes)
+        case "IRFFT":
+            return np.fft.irfftn(wide, length, axes)
+    raise InterpreterError(f"unknown fft_type {kind}")

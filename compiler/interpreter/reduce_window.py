@@ -1,0 +1,86 @@
+"""Reductions over windows: reduce-window, select-and-scatter, scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.interpreter.gather_scatter import combine_at
+from compiler.interpreter.machine import Machine
+from compiler.interpreter.reduce import accumulator, ufunc_of
+from compiler.interpreter.registry import Array, Value, arrays, evaluator, leaves
+from compiler.interpreter.scalars import binary_opcode, lift
+from compiler.interpreter.windows import taps
+from compiler.ir.attributes import Window
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+
+@evaluator(Opcode.REDUCE_WINDOW)
+def _reduce_window(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """Padding and holes are not combined; each window starts from the initial value."""
+    n = len(values) // 2
+    inputs, inits = arrays(values[:n]), arrays(values[n:])
+    computation, window = instruction.attr("to_apply"), instruction.attr("window")
+    dims = next(instruction.shape.leaves()).dimensions
+    t = instruction.operands[0].shape.element_type
+    ufunc = ufunc_of(binary_opcode(computation), t) if n == 1 else None
+    if ufunc is not None:
+        return _by_ufunc(ufunc, window, inputs[0], inits[0], dims, accumulator(t)).astype(t.dtype)
+    f = lift(machine, computation)
+    out = [np.full(dims, i, i.dtype) for i in inits]
+    for tap in taps(window, inputs[0].shape, dims):
+        results = f([*(o[tap.outputs] for o in out), *(x[tap.inputs] for x in inputs)])
+        for o, r in zip(out, results, strict=True):
+            o[tap.outputs] = r
+    return out[0] if n == 1 else tuple(out)
+
+
+def _by_ufunc(ufunc: Any, window: Window, x: Array, init: Array, dims: Sequence[int], wide: np.dtype[Any]) -> Array:
+    x = x.astype(wide, copy=False)
+    out = np.full(dims, init.astype(wide), wide)
+    for tap in taps(window, x.shape, dims):
+        target = out[tap.outputs]
+        ufunc(target, x[tap.inputs], out=target)
+    return out
+
+
+@evaluator(Opcode.SELECT_AND_SCATTER)
+def _select_and_scatter(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """Each window sends its source element to the input element that `select` prefers, earlier ones first."""
+    x, source, init = arrays(values)
+    select = lift(machine, instruction.attr("select"))
+    numbers = np.arange(x.size).reshape(x.shape)
+    best, chosen = np.zeros(source.shape, x.dtype), np.full(source.shape, -1)
+    for tap in taps(instruction.attr("window"), x.shape, source.shape):
+        held, where = best[tap.outputs], chosen[tap.outputs]
+        candidate = x[tap.inputs]
+        take = (where < 0) | ~select([held, candidate])[0]
+        best[tap.outputs] = np.where(take, candidate, held)
+        chosen[tap.outputs] = np.where(take, numbers[tap.inputs], where)
+    flat = np.full(x.size, init, x.dtype)
+    kept = chosen.reshape(-1) >= 0
+    combine_at(machine, instruction.attr("scatter"), [flat], chosen.reshape(-1)[kept], [source.reshape(-1)[kept]])
+    return flat.reshape(x.shape)
+
+
+@evaluator(Opcode.SCAN)
+def _scan(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """`to_apply` takes slices of the inputs and the carries, and gives output slices and the next carries."""
+    computation, dim = instruction.attr("to_apply"), instruction.dimensions[0]
+    carries_count = instruction.attr("num_carries", len(values) // 2)
+    inputs_count = len(values) - carries_count
+    inputs, carries = arrays(values[:inputs_count]), list(values[inputs_count:])
+    shapes = list(instruction.shape.leaves())
+    outputs = [np.zeros(s.dimensions, s.dtype) for s in shapes[: len(shapes) - carries_count]]
+    count = inputs[0].shape[dim] if inputs else outputs[0].shape[dim]
+    steps = range(count - 1, -1, -1) if instruction.attr("is_reverse", False) else range(count)
+    for k in steps:
+        results = leaves(machine.run(computation, [*(np.take(x, k, dim) for x in inputs), *carries]))
+        carries = list(results[len(outputs) :])
+        for target, result in zip(outputs, results, strict=False):
+            target[(slice(None),) * dim + (k,)] = result
+    found: tuple[Value, ...] = (*outputs, *carries)
+    return found if instruction.shape.is_tuple else found[0]

@@ -1,0 +1,155 @@
+"""One device's share of collectives, asynchronous forms, and transfers to and from the host."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from compiler.errors import InterpreterError, UnsupportedError
+from compiler.interpreter.machine import Machine
+from compiler.interpreter.registry import TOKEN, Value, arrays, evaluator
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+
+def _grouped(instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """One operand as itself, several as a tuple."""
+    return tuple(values) if instruction.shape.is_tuple else values[0]
+
+
+@evaluator(
+    Opcode.ALL_REDUCE,
+    Opcode.ALL_GATHER,
+    Opcode.REDUCE_SCATTER,
+    Opcode.COLLECTIVE_BROADCAST,
+    Opcode.ALL_TO_ALL,
+    Opcode.ALL_REDUCE_START,
+)
+def _alone(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """Among one replica every one of these gives back what it was given."""
+    found = arrays(values)
+    shapes = list(instruction.shape.leaves())
+    for x, shape in zip(found, shapes, strict=True):
+        if x.shape != shape.dimensions:
+            raise UnsupportedError(
+                f"%{instruction.name}: {instruction.opcode.text} among several devices; "
+                "the interpreter runs one replica on one device"
+            )
+    return _grouped(instruction, found)
+
+
+@evaluator(Opcode.ALL_GATHER_START)
+def _all_gather_start(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """What was given, and the result."""
+    given = values[0] if len(values) == 1 else tuple(values)
+    return given, given
+
+
+@evaluator(Opcode.COLLECTIVE_PERMUTE, Opcode.COLLECTIVE_PERMUTE_START)
+def _collective_permute(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """Device 0 keeps its data when it sends to itself, and gets zeros when nobody sends to it."""
+    pairs = str(instruction.attr("source_target_pairs")).replace(" ", "")
+    found = arrays(values)
+    results: list[Value] = [x if "{0,0}" in pairs else np.zeros_like(x) for x in found]
+    if instruction.opcode is Opcode.COLLECTIVE_PERMUTE:
+        return _grouped(instruction, results)
+    return (values[0], results[0]) if len(found) == 1 else (tuple(values), tuple(results))
+
+
+@evaluator(Opcode.ALL_REDUCE_DONE)
+def _all_reduce_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0]
+
+
+@evaluator(Opcode.ALL_GATHER_DONE, Opcode.COLLECTIVE_PERMUTE_DONE)
+def _second(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0][1]
+
+
+@evaluator(Opcode.RAGGED_ALL_TO_ALL)
+def _ragged_all_to_all(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """Rows of the input copied to their offsets in the output, from device 0 to itself."""
+    data, out, input_offsets, send_sizes, output_offsets, _ = arrays(values)
+    result = out.copy()
+    for start, size, target in zip(input_offsets, send_sizes, output_offsets, strict=True):
+        result[int(target) : int(target) + int(size)] = data[int(start) : int(start) + int(size)]
+    return result
+
+
+@evaluator(Opcode.PARTITION_ID, Opcode.REPLICA_ID)
+def _device_number(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return np.zeros((), instruction.shape.dtype)
+
+
+@evaluator(Opcode.COPY_START)
+def _copy_start(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0], values[0], np.zeros((), np.uint32)
+
+
+@evaluator(Opcode.COPY_DONE)
+def _copy_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0][0]
+
+
+@evaluator(Opcode.ASYNC_START)
+def _async_start(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """Runs at once; the result waits beside the operands."""
+    calls = instruction.called_computations()
+    if not calls:
+        raise InterpreterError(f"%{instruction.name}: async-start calls no computation")
+    return tuple(values), machine.run(calls[0], values), TOKEN
+
+
+@evaluator(Opcode.ASYNC_UPDATE)
+def _async_update(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0]
+
+
+@evaluator(Opcode.ASYNC_DONE)
+def _async_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0][1]
+
+
+@evaluator(Opcode.INFEED)
+def _infeed(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """The next value of the context's queue, and a token."""
+    queue = machine.context.infeed
+    if not queue:
+        raise InterpreterError(
+            f"%{instruction.name}: nothing waits in the infeed; give evaluate a Context(infeed=deque([...]))"
+        )
+    return queue.popleft(), TOKEN
+
+
+@evaluator(Opcode.OUTFEED)
+def _outfeed(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    machine.context.outfeed.append(values[0])
+    return TOKEN
+
+
+@evaluator(Opcode.SEND)
+def _send(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """What is sent waits in its channel."""
+    machine.context.channels.setdefault(instruction.attr("channel_id", 0), deque()).append(values[0])
+    return values[0], np.zeros((), np.uint32), TOKEN
+
+
+@evaluator(Opcode.SEND_DONE)
+def _send_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return TOKEN
+
+
+@evaluator(Opcode.RECV)
+def _recv(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    channel = instruction.attr("channel_id", 0)
+    waiting = machine.context.channels.get(channel)
+    if not waiting:
+        raise InterpreterError(f"%{instruction.name}: nothing was sent on channel {channel}")
+    return waiting.popleft(), np.zeros((), np.uint32), TOKEN
+
+
+@evaluator(Opcode.RECV_DONE)
+def _recv_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    return values[0][0], TOKEN
