@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
-from compiler.analysis.trip_count import known_trip_count
+from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.attributes import Window
@@ -130,7 +130,7 @@ class CostModel:
 
     def trip_count(self, loop: HloInstruction) -> int:
         """How often a while runs, or the device model's guess."""
-        known = known_trip_count(loop)
+        known = trip_count_of(loop)
         return self.device.default_trip_count if known is None else known
 
     def weights(self, module: HloModule) -> dict[HloComputation, float]:

@@ -1,46 +1,52 @@
-"""Trip counts of loops: worked out from the loop, or read from where XLA writes them down (backend_config)."""
+"""How often a `while` runs: from constants, or from what an earlier analysis wrote down in the text."""
 
 from __future__ import annotations
 
 import json
+import re
 
 from compiler.analysis.while_loop import induction, view_loop
-from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.attributes import Raw
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.module import HloModule
+from compiler.ir.opcodes import Opcode
+
+_KNOWN = re.compile(r"known_trip_count\W+n\W+(\d+)")
 
 
-def known_trip_count(loop: HloInstruction) -> int | None:
-    """How often the body of a while runs; None when nobody can tell."""
-    noted = _noted(loop)
-    if noted is not None:
-        return noted
+def trip_count_of(loop: HloInstruction) -> int | None:
+    """Iterations of a `while`, or None when they are not known before it runs."""
+    noted = _KNOWN.search(str(loop.attr("backend_config", "")))
+    if noted:
+        return int(noted.group(1))
     view = view_loop(loop)
-    counter = None if view is None else induction(view)
-    return None if counter is None else counter.trip_count
+    counted = None if view is None else induction(view)
+    return None if counted is None else counted.trip_count
+
+
+def annotate(loop: HloInstruction) -> bool:
+    """Write the trip count into the loop's backend_config, as XLA does, before fusion hides it; whether it is new.
+
+    The spelling is XLA's: backend_config={"known_trip_count":{"n":"200"}}. What else stands there stays.
+    """
+    config = _config(loop)
+    if config is None or "known_trip_count" in config:
+        return False
+    count = trip_count_of(loop)
+    if count is None:
+        return False
+    text = json.dumps({**config, "known_trip_count": {"n": str(count)}}, separators=(",", ":"))
+    loop.attributes["backend_config"] = Raw(text)
+    return True
 
 
 def annotate_trip_counts(module: HloModule) -> bool:
-    """Note every known trip count in `backend_config`, because fusion hides the counter; whether any was new.
-
-    The spelling is XLA's: backend_config={"known_trip_count":{"n":"200"}}.
-    """
-    changed = False
-    for c in module.control_flow_computations():
-        for i in c.instructions:
-            if i.opcode is Opcode.WHILE and _noted(i) is None and (n := known_trip_count(i)) is not None:
-                changed |= _note(i, n)
-    return changed
+    """`annotate` every loop that control flow reaches; whether any trip count was new."""
+    loops = [i for c in module.control_flow_computations() for i in c.instructions if i.opcode is Opcode.WHILE]
+    return any([annotate(loop) for loop in loops])
 
 
-def _noted(loop: HloInstruction) -> int | None:
-    config = _config(loop)
-    try:
-        return None if config is None else int(config["known_trip_count"]["n"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _config(loop: HloInstruction) -> dict[str, dict[str, str]] | None:
+def _config(loop: HloInstruction) -> dict[str, object] | None:
     """The backend_config as JSON; None when there is one that cannot be read, {} when there is none."""
     raw = loop.attr("backend_config")
     if raw is None:
@@ -51,12 +57,3 @@ def _config(loop: HloInstruction) -> dict[str, dict[str, str]] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _note(loop: HloInstruction, n: int) -> bool:
-    config = _config(loop)
-    if config is None:
-        return False
-    text = json.dumps({**config, "known_trip_count": {"n": str(n)}}, separators=(",", ":"))
-    loop.attributes["backend_config"] = Raw(text)
-    return True
