@@ -21,6 +21,8 @@ from compiler.errors import BackendError, CodegenError
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
     "-fno-semantic-interposition", "-w",
+    # Else gcc joins sine and cosine of one angle into sincos, which has no vector form.
+    "-fno-builtin-sin", "-fno-builtin-sinf", "-fno-builtin-cos", "-fno-builtin-cosf",
 )  # fmt: skip
 LIBRARIES = ("-lmvec", "-lm")
 BUILD_SECONDS = 300
@@ -201,6 +203,27 @@ def blas_address(name: str) -> int:
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     return int(get_pointer(capsule, get_name(capsule)))
+
+
+@functools.lru_cache(maxsize=1)
+def blas_threading() -> tuple[int, int]:
+    """Address of the function that sets how many threads SciPy's OpenBLAS uses, and how many it uses now.
+
+    (0, 0) when SciPy's BLAS is not OpenBLAS or cannot be found.
+    """
+    blas_address("sgemm")
+    try:
+        mapped = {line.rpartition(" ")[2] for line in Path("/proc/self/maps").read_text().splitlines()}
+    except OSError:
+        return 0, 0
+    for name in sorted(p for p in mapped if "scipy" in p and "openblas" in p):
+        library = ctypes.CDLL(name)
+        for prefix in ("scipy_", ""):
+            setter = getattr(library, f"{prefix}openblas_set_num_threads", None)
+            getter = getattr(library, f"{prefix}openblas_get_num_threads", None)
+            if setter is not None and getter is not None:
+                return ctypes.cast(setter, ctypes.c_void_p).value or 0, int(getter())
+    return 0, 0
 
 
 def why_unavailable() -> str | None:

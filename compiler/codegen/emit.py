@@ -8,7 +8,7 @@ loop at the level where its result is constant.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -62,10 +62,15 @@ class Emitter:
 
     def __init__(self, fused: HloComputation) -> None:
         self.fused = fused
+        # bound: parameters of called computations -> the operands they stand for. sources: instructions whose elements
+        # come from elsewhere (a loop's carried state). floor: no code goes further out than this frame.
         self.frames: list[Frame] = [Frame(None)]
         self.inputs: dict[HloInstruction, str] = {}
         self.cache: RowCache | None = None
         self.groups: dict[HloInstruction, tuple[HloInstruction, ...]] = {}
+        self.bound: dict[HloInstruction, HloInstruction] = {}
+        self.sources: dict[HloInstruction, Callable[[Index], str]] = {}
+        self.floor = 0
         self._runtime_frame: dict[str, int] = {}
         self._count = 0
 
@@ -138,6 +143,8 @@ class Emitter:
                 return depth
             if any(isinstance(v, Runtime) and self._runtime_frame[v.name] == depth for v in needed):
                 return depth
+            if depth == self.floor:
+                return depth
         return 0
 
     # ---- values
@@ -203,12 +210,18 @@ class Emitter:
     def _emit(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
         op, operands = i.opcode, i.operands
         t = i.shape.element_type
+        if i in self.sources:
+            return (self.sources[i](index),)
         if op is Opcode.GET_TUPLE_ELEMENT:
-            return (self.values(operands[0], index)[i.attributes["index"]],)
+            return (self._element(operands[0], i.attributes["index"], index),)
         if op is Opcode.REDUCE:
             return self._reduce(i, index)
+        if op in (Opcode.FUSION, Opcode.CALL):
+            return (self.value(self._enter(i), index),)
         if not scalar.is_supported_type(t):
             raise UnsupportedError(f"%{i.name}: element type {t.text} has no kernel")
+        if op is Opcode.PARAMETER and i in self.bound:
+            return (self.value(self.bound[i], index),)
         if op is Opcode.PARAMETER:
             return (self.let(t, lir.Load(self.input_name(i), ix.linearize(index, i.shape.dimensions))),)
         if op is Opcode.CONSTANT:
@@ -230,6 +243,22 @@ class Emitter:
         template = scalar.template_of(i)
         names = [self.value(o, () if o.shape.is_scalar else index) for o in operands]
         return (self.apply(t, template, *names),)
+
+    def _element(self, whole: HloInstruction, k: int, index: Index) -> str:
+        """Element `k` of a tuple-valued instruction."""
+        if whole.opcode in (Opcode.FUSION, Opcode.CALL):
+            whole = self._enter(whole)
+        if whole.opcode is Opcode.TUPLE:
+            return self.value(whole.operands[k], index)
+        return self.values(whole, index)[k]
+
+    def _enter(self, call: HloInstruction) -> HloInstruction:
+        """Root of a called computation, its parameters bound to the operands."""
+        called: HloComputation = call.called_computations()[0]
+        for p, o in zip(called.parameters, call.operands, strict=True):
+            if self.bound.setdefault(p, o) is not o:
+                raise UnsupportedError(f"%{called.name} is called from two places in one kernel")
+        return called.root
 
     def input_name(self, parameter: HloInstruction) -> str:
         """Name of the array argument that stands for a parameter."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from compiler.codegen import loop_ir as lir
 from compiler.codegen import print_c, print_cuda
 from compiler.codegen.lower import lower, roots_of
 from compiler.codegen.schedule import Schedule
@@ -83,23 +84,36 @@ def fused_form(i: HloInstruction) -> HloComputation:
 def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = None) -> KernelSpec:
     """The kernel of an instruction that stands in a sequence; UnsupportedError says why there is none."""
     fused = fused_form(i)
-    if language == "cuda":
-        # Strided reads go through the cache there; square tiles would leave most threads idle.
-        schedule = schedule or Schedule(tile=0)
-    schedule = schedule or Schedule()
-    kernel = lower(fused, schedule)
+    schedule = schedule or default_schedule(language)
+    outputs = tuple(r.shape for r in roots_of(fused))
+    return spell(i.name, lower(fused, schedule), language, schedule, fused.parameter_shapes, outputs, flops_of(fused))
+
+
+def default_schedule(language: str) -> Schedule:
+    """What suits most kernels of a language."""
+    # On a GPU strided reads go through the cache; square tiles would leave most threads idle.
+    return Schedule(tile=0, lanes=64) if language == "cuda" else Schedule()
+
+
+def spell(
+    name: str,
+    kernel: lir.Kernel,
+    language: str,
+    schedule: Schedule,
+    inputs: tuple[Shape, ...],
+    outputs: tuple[Shape, ...],
+    flops: int,
+) -> KernelSpec:
+    """A lowered kernel as text, named by the hash of that text."""
     grid = block = 0
     if language == "cuda":
         text, launch = print_cuda.print_cuda(kernel, _PLACEHOLDER, schedule)
         grid, block = launch.grid, launch.block
     else:
         text = print_c.print_c(kernel, _PLACEHOLDER)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:20]
-    symbol = f"hk_{digest}"
-    inputs = fused.parameter_shapes
-    outputs = tuple(r.shape for r in roots_of(fused))
+    symbol = f"hk_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
     return KernelSpec(
-        name=i.name,
+        name=name,
         kind=kernel.kind,
         language=language,
         source=text.replace(_PLACEHOLDER, symbol),
@@ -107,7 +121,7 @@ def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = No
         inputs=inputs,
         outputs=outputs,
         bytes=sum(s.byte_size for s in (*inputs, *outputs)),
-        flops=flops_of(fused),
+        flops=flops,
         in_place=kernel.in_place,
         must_alias=kernel.must_alias,
         grid=grid,

@@ -35,7 +35,7 @@ ROW_CACHE_BYTES = 32 * 1024
 def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
     """The kernel of a fused computation; UnsupportedError says why there is none."""
     schedule = schedule or Schedule()
-    with _deep_recursion():
+    with deep_recursion():
         kernel = _Lowering(fused, schedule).kernel()
     return optimize(kernel, schedule)
 
@@ -47,7 +47,7 @@ def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
 
 
 @contextmanager
-def _deep_recursion() -> Iterator[None]:
+def deep_recursion() -> Iterator[None]:
     """Chains of operations are walked recursively; Python frames do not use the C stack."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, 50_000))

@@ -20,21 +20,22 @@ class Schedule:
         columns: columns a column reduction takes at a time.
         unroll: how often the innermost loop is unrolled by the C compiler; 0: as it likes.
         block: CUDA threads a block.
+        lanes: elements a loop kernel carries through its loop at a time.
     """
 
     tile: int = 32
     columns: int = 256
     unroll: int = 0
     block: int = 256
+    lanes: int = 256
 
     def column_tile(self, width: int) -> int:
-        """Columns at a time out of `width`: a divisor near the wish, so that no tile is ragged."""
-        if width <= self.columns:
-            return width
-        for tile in range(self.columns, max(15, self.columns // 4), -1):
-            if width % tile == 0:
-                return tile
-        return self.columns
+        """Columns at a time out of `width`."""
+        return _divisor_near(self.columns, width)
+
+    def lane_tile(self, width: int) -> int:
+        """Elements at a time out of `width` in a loop kernel."""
+        return _divisor_near(self.lanes, width)
 
     def to_json(self) -> dict[str, int]:
         """Only what differs from the defaults."""
@@ -44,6 +45,16 @@ class Schedule:
     @staticmethod
     def from_json(data: Mapping[str, int]) -> Schedule:
         return Schedule(**dict(data))
+
+
+def _divisor_near(wish: int, width: int) -> int:
+    """A divisor of `width` near the wish, so that no tile is ragged; else the wish itself."""
+    if width <= wish:
+        return width
+    for tile in range(wish, max(15, wish // 4), -1):
+        if width % tile == 0:
+            return tile
+    return wish
 
 
 def optimize(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import resources
 
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.buffers import Buffer, BufferKind
@@ -15,35 +16,12 @@ from compiler.runtime.thunks import (
     KernelThunk,
     Thunk,
     WhileThunk,
+    walk,
 )
 
-_HEAD = """\
-typedef void (*kernel_t)(void *const *);
-typedef void (*host_t)(int);
-typedef void (*gemm_t)(char *, char *, int *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
-struct context {{
-  const kernel_t *kernels;
-  host_t host;
-  gemm_t sgemm, dgemm;
-  int failed;
-}};
-
-static void gemm(gemm_t blas, int width, int batch, int m, int n, int k, int lhs_t, int rhs_t,
-                 char *lhs, char *rhs, char *out) {{
-  /* Fortran sees the transposes: out' = rhs' lhs'. */
-  float one_f = 1, zero_f = 0;
-  double one_d = 1, zero_d = 0;
-  void *one = width == 4 ? (void *)&one_f : (void *)&one_d, *zero = width == 4 ? (void *)&zero_f : (void *)&zero_d;
-  int lda = rhs_t ? k : n, ldb = lhs_t ? m : k;
-  char ta = rhs_t ? 'T' : 'N', tb = lhs_t ? 'T' : 'N';
-  for (int b = 0; b < batch; b++) {{
-    blas(&ta, &tb, &n, &m, &k, one, rhs + (long)b * k * n * width, &lda, lhs + (long)b * m * k * width, &ldb, zero,
-         out + (long)b * m * n * width, &n);
-  }}
-}}
-
+_ENTRY = """
 void hlogym_program(char *arena, char *const *parameters, char *const *results, char *const *constants,
-                    struct context *context) {{
+                    struct context *context) {
 """
 
 
@@ -73,7 +51,12 @@ def print_driver(thunks: list[Thunk]) -> Driver:
     """The program's C source; buffers must have their places."""
     printer = _Printer()
     printer.sequence(thunks)
-    printer.driver.source = _HEAD.format() + "\n".join(printer.lines) + "\n}\n"
+    lines = printer.lines
+    if any(isinstance(t, GemmThunk) for t in walk(thunks)):
+        before, after = "context->set_blas_threads(1)", "context->set_blas_threads(context->blas_threads)"
+        lines = [f"  if (context->set_blas_threads) {before};", *lines, f"  if (context->set_blas_threads) {after};"]
+    head = resources.files("compiler.runtime").joinpath("driver_head.c").read_text()
+    printer.driver.source = head + _ENTRY + "\n".join(lines) + "\n}\n"
     return printer.driver
 
 
@@ -108,7 +91,7 @@ class _Printer:
         elif isinstance(t, GemmThunk):
             routine = BLAS_TYPES[t.out.shape.element_type]
             self.emit(
-                f"gemm(context->{routine}, {t.out.shape.element_type.byte_size}, {t.batch}, {t.m}, {t.n}, {t.k}, "
+                f"gemm(context, context->{routine}, {t.out.shape.element_type.byte_size}, {t.batch}, {t.m}, {t.n}, {t.k}, "
                 f"{int(t.lhs_transposed)}, {int(t.rhs_transposed)}, {address(t.lhs)}, {address(t.rhs)}, {address(t.out)});"
             )
         elif isinstance(t, HostThunk):

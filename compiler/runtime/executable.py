@@ -79,19 +79,22 @@ def parameter_leaves(module: HloModule) -> list[Shape]:
     return [s for p in module.entry.parameter_shapes for s in p.leaves() if s.is_array]
 
 
-def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Array]:
-    """Arguments as contiguous numpy arrays; ArgumentError (a TypeError) says what was expected and what was given."""
-    if len(arrays) != len(shapes):
+def check_signature(given: Sequence[tuple[Any, tuple[int, ...]]], shapes: Sequence[Shape]) -> None:
+    """ArgumentError (a TypeError) saying what was expected and what was given, unless dtypes and shapes fit."""
+    if len(given) != len(shapes):
         wanted = ", ".join(map(str, shapes))
-        raise ArgumentError(f"the program takes {len(shapes)} argument(s) ({wanted}), {len(arrays)} given")
-    out = []
-    for n, (a, s) in enumerate(zip(arrays, shapes, strict=True)):
-        array = np.asarray(a)
-        if array.dtype != s.dtype or array.shape != s.dimensions:
-            given = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
-            raise ArgumentError(f"argument {n}: expected {s} (numpy {s.dtype.name}), given {given}")
-        out.append(np.ascontiguousarray(array).reshape(array.shape))
-    return out
+        raise ArgumentError(f"the program takes {len(shapes)} argument(s) ({wanted}), {len(given)} given")
+    for n, ((dtype, dimensions), s) in enumerate(zip(given, shapes, strict=True)):
+        if dtype != s.dtype or tuple(dimensions) != s.dimensions:
+            shown = f"{np.dtype(dtype).name}[{','.join(map(str, dimensions))}]"
+            raise ArgumentError(f"argument {n}: expected {s} (numpy {s.dtype.name}), given {shown}")
+
+
+def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Array]:
+    """Arguments as contiguous numpy arrays; see `check_signature` for what is refused."""
+    given = [np.asarray(a) for a in arrays]
+    check_signature([(a.dtype, a.shape) for a in given], shapes)
+    return [np.ascontiguousarray(a).reshape(a.shape) for a in given]
 
 
 class _Context(ctypes.Structure):
@@ -102,6 +105,8 @@ class _Context(ctypes.Structure):
         ("host", ctypes.c_void_p),
         ("sgemm", ctypes.c_void_p),
         ("dgemm", ctypes.c_void_p),
+        ("set_blas_threads", ctypes.c_void_p),
+        ("blas_threads", ctypes.c_int),
         ("failed", ctypes.c_int),
     ]
 
@@ -164,7 +169,7 @@ class CpuExecutable:
         objects = cpu.kernel_objects(self.kernels, chain)
         self.objects = objects
         self._addresses = {s: cpu.kernel_address(s, path) for s, path in objects.items()}
-        self.driver_path = chain.shared_object(self.driver.source, "driver", ("-O1", "-fPIC", "-shared", "-w"))
+        self.driver_path = chain.shared_object(self.driver.source, "driver", ("-O1", "-fPIC", "-shared", "-fopenmp", "-w"))
         self._entry = cpu.LIBRARIES_LOADED.load(self.driver_path).hlogym_program
         self._entry.restype = None
         self._entry.argtypes = [ctypes.c_void_p] * 5
@@ -181,6 +186,7 @@ class CpuExecutable:
         )
         if any(isinstance(t, GemmThunk) for t in self.thunks):
             context.sgemm, context.dgemm = cpu.blas_address("sgemm"), cpu.blas_address("dgemm")
+            context.set_blas_threads, context.blas_threads = cpu.blas_threading()
         return context
 
     # ---- running
@@ -221,7 +227,7 @@ class CpuExecutable:
         """Called from the program for an op the interpreter computes; an exception is kept and raised by the call."""
         t = self.driver.host[number]
         try:
-            _evaluate_into(t, [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs])
+            evaluate_host(t, [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs])
         except BaseException as e:  # noqa: BLE001  # nothing may propagate through C frames
             self._error = e
             self._context.failed = 1
@@ -276,7 +282,7 @@ class CpuExecutable:
             return lambda: np.copyto(target.reshape(-1), source.reshape(-1))
         if isinstance(t, HostThunk):
             ins, outs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]
-            return lambda: _evaluate_into(t, ins, outs)
+            return lambda: evaluate_host(t, ins, outs)
         if isinstance(t, GemmThunk):
             lhs = self._view(t.lhs).reshape((t.batch, t.k, t.m) if t.lhs_transposed else (t.batch, t.m, t.k))
             rhs = self._view(t.rhs).reshape((t.batch, t.n, t.k) if t.rhs_transposed else (t.batch, t.k, t.n))
@@ -304,7 +310,7 @@ def traffic(t: Thunk) -> tuple[int, int]:
     return moved, 2 * t.batch * t.m * t.n * t.k if isinstance(t, GemmThunk) else 0
 
 
-def _evaluate_into(t: HostThunk, inputs: list[Array], outputs: list[Array]) -> None:
+def evaluate_host(t: HostThunk, inputs: list[Array], outputs: list[Array]) -> None:
     """Run an op in the interpreter, on copies: it may keep or change what it is given."""
     values: list[Any] = []
     at = 0

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.analysis.while_loop import induction, view_loop
+from compiler.analysis.trip_count import known_trip_count
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
+from compiler.codegen.loop_kernel import is_marked, make_loop_kernel
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -21,7 +22,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.literal import Literal
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
-from compiler.ir.shape import Shape
+from compiler.ir.shape import Shape, tuple_shape
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
@@ -199,7 +200,9 @@ class Planner:
 
     def _while(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
         condition, body = i.attributes["condition"], i.attributes["body"]
-        trips = trip_count_of(i)
+        if is_marked(i):
+            return self._loop_kernel(i, init, thunks, runs)
+        trips = known_trip_count(i)
         inner_runs = runs * (UNKNOWN_TRIPS if trips is None else trips)
         state = _new_tree(i.shape)
         invariant = _invariant_leaves(body, i.shape)
@@ -215,6 +218,20 @@ class Planner:
         self._carry(i.name, list(leaves(result)), list(leaves(state)), steps, inner_runs)
         thunks.append(WhileThunk(i.name, predicate, test, steps, trips, executions=runs))
         return state
+
+    def _loop_kernel(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
+        """The whole loop as one kernel, as its mark asks."""
+        made = make_loop_kernel(i, self.language, self.schedules.get(i.name))
+        assert isinstance(init, tuple)
+        shapes = i.shape.tuple_shapes
+        changed = tuple_shape(*(shapes[k] for k in made.outputs))
+        inputs = [_leaf(init[k]) for k in made.inputs]
+        new = self.launch(made.spec, changed, inputs, thunks, runs)
+        assert isinstance(new, tuple)
+        result = list(init)
+        for k, tree in zip(made.outputs, new, strict=True):
+            result[k] = tree
+        return tuple(result)
 
     @staticmethod
     def _carry(name: str, new: list[Buffer], state: list[Buffer], steps: list[Thunk], runs: float) -> None:
@@ -246,13 +263,6 @@ class Planner:
             branches.append(steps)
         thunks.append(ConditionalThunk(i.name, _leaf(operands[0]), branches, executions=runs))
         return out
-
-
-def trip_count_of(loop: HloInstruction) -> int | None:
-    """Iterations of a `while`, where they follow from constants."""
-    view = view_loop(loop)
-    counted = None if view is None else induction(view)
-    return None if counted is None else counted.trip_count
 
 
 # ---- trees
