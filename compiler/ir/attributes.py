@@ -16,6 +16,9 @@ class AttrKind(enum.Enum):
     NAME = "name"  # direction=LT, kind=kLoop -> str
     STRING = "string"  # custom_call_target="x" -> str
     CONFIG = "config"  # backend_config="..." or raw JSON -> Raw
+    SHAPE = "shape"  # outfeed_shape=f32[2] -> Shape
+    LITERAL = "literal"  # literal=s32[2] {1, 2} -> Literal
+    GROUPS = "groups"  # replica_groups={{0,1}}, [1,2]<=[2] or mesh[...]{...} -> Raw
     RAW = "raw"  # balanced text kept as written -> Raw
     COMPUTATION = "computation"  # to_apply=%add -> HloComputation
     COMPUTATIONS = "computations"  # branch_computations={%a, %b} -> tuple[HloComputation, ...]
@@ -105,13 +108,14 @@ ATTRIBUTE_KINDS: dict[str, AttrKind] = {
             outer_dimension_partitions barrier_ids""",
         AttrKind.INT: """index index_vector_dim iota_dimension feature_group_count batch_group_count feature_index
             dimension exponent_bits mantissa_bits channel_id k delta split_dimension concat_dimension split_count
-            size_in_bytes""",
+            size_in_bytes num_carries inferred_dimension cross_program_prefetch_index""",
         AttrKind.FLOAT: "epsilon",
         AttrKind.BOOL: """is_stable indices_are_sorted unique_indices largest constrain_layout use_global_device_ids
             is_host_transfer custom_call_has_side_effect left_side lower unit_diagonal is_cross_program_prefetch
-            is_reverse is_associative is_pipelined""",
+            is_reverse is_associative is_pipelined is_composite has_dynamic_root""",
         AttrKind.NAME: """direction type kind fft_type distribution algorithm transpose_a schedule
-            custom_call_schedule api_version comparison_direction padding_type order async_execution_thread_name""",
+            custom_call_schedule api_version comparison_direction padding_type order async_execution_thread_name
+            convolution_kind mode""",
         AttrKind.STRING: "custom_call_target infeed_config outfeed_config async_execution_thread opaque "
         "channel_handle async_collective_name",
         AttrKind.CONFIG: "backend_config",
@@ -123,11 +127,31 @@ ATTRIBUTE_KINDS: dict[str, AttrKind] = {
         AttrKind.DIM_LABELS: "dim_labels",
         AttrKind.PADDING: "padding",
         AttrKind.INSTRUCTIONS: "control-predecessors",
-        AttrKind.RAW: """metadata sharding frontend_attributes statistics origin operand_precision replica_groups
-            source_target_pairs parameter_replication output_to_operand_aliasing operand_layout_constraints
-            result_accuracy domain sparsity ragged_dims output_operand_aliasing cross_program_prefetch_index
-            collective_device_group stacktrace""",
+        AttrKind.GROUPS: "replica_groups source_target_pairs",
+        AttrKind.SHAPE: "outfeed_shape",
+        AttrKind.LITERAL: "literal",
+        AttrKind.RAW: """metadata sharding frontend_attributes statistics origin operand_precision
+            parameter_replication output_to_operand_aliasing operand_layout_constraints
+            result_accuracy domain sparsity sparsity_config ragged_dims output_operand_aliasing collective_device_group
+            stacktrace""",
     }.items()
     for name in names.split()
 }
 """Attribute name -> kind. A name not listed is kept as Raw when the text gives it."""
+
+NAME_VALUES: dict[str, tuple[str, ...]] = {
+    name: tuple(values.split())
+    for name, values in {
+        "direction": "EQ NE GE GT LE LT",
+        "type": "FLOAT TOTALORDER SIGNED UNSIGNED",
+        "kind": "kLoop kInput kOutput kCustom",
+        "fft_type": "FFT IFFT RFFT IRFFT",
+        "distribution": "rng_uniform rng_normal",
+        "transpose_a": "NO_TRANSPOSE TRANSPOSE ADJOINT",
+        "schedule": "SCHEDULE_NONE SCHEDULE_LATEST SCHEDULE_EARLIEST",
+        "padding_type": "PADDING_INVALID PADDING_VALID PADDING_SAME",
+        "api_version": """API_VERSION_ORIGINAL API_VERSION_STATUS_RETURNING API_VERSION_STATUS_RETURNING_UNIFIED
+            API_VERSION_TYPED_FFI""",
+    }.items()
+}
+"""What the NAME attributes with a closed list of values may say."""

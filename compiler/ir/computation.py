@@ -64,6 +64,13 @@ class HloComputation:
         self._root = instruction
 
     @property
+    def last(self) -> HloInstruction:
+        """The instruction that came last; IndexError when there is none."""
+        for i in reversed(self._instructions):
+            return i
+        raise IndexError(f"computation %{self.name} is empty")
+
+    @property
     def has_root(self) -> bool:
         return self._root is not None
 
@@ -236,9 +243,7 @@ class HloComputation:
         """Put the instructions themselves into post order."""
         self._instructions = dict.fromkeys(self.post_order())
 
-    def inline(
-        self, callee: HloComputation, arguments: Sequence[HloInstruction]
-    ) -> HloInstruction:
+    def inline(self, callee: HloComputation, arguments: Sequence[HloInstruction]) -> HloInstruction:
         """Copy the callee's body here with `arguments` for its parameters; returns the copy of its root."""
         mapping: dict[HloInstruction, HloInstruction] = {}
         for i in callee.post_order():

@@ -15,9 +15,7 @@ from compiler.ir.shape_rules import ShapeQuery
 if TYPE_CHECKING:
     from compiler.ir.computation import HloComputation
 
-CALLEE_ATTRIBUTES = tuple(
-    n for n, k in ATTRIBUTE_KINDS.items() if k in (AttrKind.COMPUTATION, AttrKind.COMPUTATIONS)
-)
+CALLEE_ATTRIBUTES = tuple(n for n, k in ATTRIBUTE_KINDS.items() if k in (AttrKind.COMPUTATION, AttrKind.COMPUTATIONS))
 
 
 class HloInstruction:

@@ -32,6 +32,12 @@ class Literal:
         return Literal(shape, value)
 
     @staticmethod
+    def adopt(array: NDArray[Any], shape: Shape) -> Literal:
+        """A literal that takes over `array`, which nobody else may hold and which has the shape's dtype already."""
+        array.flags.writeable = False
+        return Literal(shape, array)
+
+    @staticmethod
     def from_tuple(elements: tuple[Literal, ...]) -> Literal:
         return Literal(tuple_shape(*(e.shape for e in elements)), None, elements)
 

@@ -150,12 +150,12 @@ class Opcode(enum.Enum):
     # Leaves
     CONSTANT = _row("constant", 0, r.declared, Trait.LEAF)
     IOTA = _row("iota", 0, r.iota, Trait.LEAF, 0, "iota_dimension")
-    PARAMETER = _row("parameter", 0, r.declared, Trait.LEAF, optional="parameter_replication")
+    PARAMETER = _row("parameter", 0, r.declared, Trait.LEAF)
     # Data movement
     BITCAST = _row("bitcast", 1, r.bitcast, _M)
     BROADCAST = _row("broadcast", 1, r.broadcast, _M, optional="dimensions")
     CONCATENATE = _row("concatenate", (1, None), r.concatenate, _M, 0, "dimensions")
-    COPY = _row("copy", 1, r.same, _M | Trait.ELEMENTWISE, optional="cross_program_prefetch_index")
+    COPY = _row("copy", 1, r.same, _M | Trait.ELEMENTWISE)
     DYNAMIC_RESHAPE = _row("dynamic-reshape", (1, None), r.declared, _M)
     DYNAMIC_SLICE = _row("dynamic-slice", (2, None), r.dynamic_slice, _M, 0, "dynamic_slice_sizes")
     DYNAMIC_UPDATE_SLICE = _row("dynamic-update-slice", (3, None), r.dynamic_update_slice, _M)
@@ -165,7 +165,7 @@ class Opcode(enum.Enum):
         "operand_batching_dims start_indices_batching_dims indices_are_sorted",
     )  # fmt: skip
     PAD = _row("pad", 2, r.pad, _M, 0, "padding")
-    RESHAPE = _row("reshape", 1, r.reshape, _M)
+    RESHAPE = _row("reshape", 1, r.reshape, _M, optional="inferred_dimension")
     REVERSE = _row("reverse", 1, r.reverse, _M, 0, "dimensions")
     SCATTER = _row(
         "scatter", (3, None), r.scatter, Trait.EXPENSIVE, 1,
@@ -181,12 +181,14 @@ class Opcode(enum.Enum):
     MAP = _row("map", (1, None), r.map_, _E, 1, "to_apply", "dimensions")
     REDUCE = _row("reduce", (2, None), r.reduce, Trait.REDUCTION | Trait.EXPENSIVE, 1, "dimensions to_apply")
     REDUCE_WINDOW = _row(
-        "reduce-window", (2, None), r.reduce_window, Trait.REDUCTION | Trait.EXPENSIVE, 1, "window to_apply"
+        "reduce-window", (2, None), r.reduce_window, Trait.REDUCTION | Trait.EXPENSIVE, 1, "to_apply", "window"
     )
     SCAN = _row(
-        "scan", (2, None), r.scan, Trait.EXPENSIVE, 1, "dimensions to_apply", "is_reverse is_associative"
+        "scan", (2, None), r.scan, Trait.EXPENSIVE, 1, "dimensions to_apply num_carries", "is_reverse is_associative"
     )
-    SELECT_AND_SCATTER = _row("select-and-scatter", 3, r.select_and_scatter, Trait.EXPENSIVE, 1, "window select scatter")
+    SELECT_AND_SCATTER = _row(
+        "select-and-scatter", 3, r.select_and_scatter, Trait.EXPENSIVE, 1, "select scatter", "window"
+    )
     # Dot and convolution
     DOT = _row("dot", (2, None), r.dot, Trait.EXPENSIVE | Trait.LIBRARY, 2, optional=_DOT + " sparsity")
     RAGGED_DOT = _row(
@@ -196,7 +198,8 @@ class Opcode(enum.Enum):
     SCALED_DOT = _row("scaled-dot", (2, 4), r.declared, Trait.EXPENSIVE | Trait.LIBRARY, 2, optional=_DOT)
     CONVOLUTION = _row(
         "convolution", 2, r.convolution, Trait.EXPENSIVE | Trait.LIBRARY, 2,
-        "dim_labels", "window feature_group_count batch_group_count operand_precision padding_type",
+        "dim_labels",
+        "window feature_group_count batch_group_count operand_precision algorithm convolution_kind sparsity_config",
     )  # fmt: skip
     # Batch norms
     BATCH_NORM_TRAINING = _row(
@@ -212,7 +215,7 @@ class Opcode(enum.Enum):
     )  # fmt: skip
     FFT = _row("fft", 1, r.fft, Trait.EXPENSIVE | Trait.LIBRARY, 0, "fft_type fft_length")
     SORT = _row("sort", (1, None), r.sort, Trait.EXPENSIVE | Trait.LIBRARY, 0, "dimensions to_apply", "is_stable")
-    TOPK = _row("topk", 1, r.topk, Trait.EXPENSIVE | Trait.LIBRARY, 0, "k", "largest")
+    TOPK = _row("topk", 1, r.topk, Trait.EXPENSIVE | Trait.LIBRARY, 0, "k", "largest is_stable")
     # Random numbers
     RNG = _row("rng", (1, None), r.declared, Trait.SIDE_EFFECT | Trait.RANDOM, 10, "distribution")
     RNG_BIT_GENERATOR = _row("rng-bit-generator", 1, r.declared, Trait.EXPENSIVE | Trait.RANDOM, 30, "algorithm")
@@ -220,7 +223,7 @@ class Opcode(enum.Enum):
         "rng-get-and-update-state", 0, r.declared, Trait.SIDE_EFFECT | Trait.RANDOM, 0, "delta"
     )
     # Control flow
-    CALL = _row("call", ANY, r.call, Trait.CONTROL, 0, "to_apply")
+    CALL = _row("call", ANY, r.call, Trait.CONTROL, 0, "to_apply", "is_composite")
     CONDITIONAL = _row(
         "conditional", (2, None), r.conditional, Trait.CONTROL, 0,
         "", "branch_computations true_computation false_computation",
@@ -236,20 +239,22 @@ class Opcode(enum.Enum):
     DOMAIN = _row("domain", 1, r.same, Trait.TUPLE, 0, "", "domain")
     # Collectives
     ALL_GATHER = _row("all-gather", (1, None), r.declared, _COLL, 0, "dimensions", _GROUPS)
-    ALL_REDUCE = _row("all-reduce", (1, None), r.declared, _COLL, 1, "to_apply", _GROUPS)
+    ALL_REDUCE = _row("all-reduce", (1, None), r.declared, _COLL, 1, "to_apply", _GROUPS + " mode")
     ALL_TO_ALL = _row("all-to-all", (1, None), r.declared, _COLL, 0, "", _GROUPS + " dimensions")
-    COLLECTIVE_BROADCAST = _row("collective-broadcast", (1, None), r.declared, _COLL, 0, "", _GROUPS)
+    COLLECTIVE_BROADCAST = _row(
+        "collective-broadcast", (1, None), r.declared, _COLL, 0, "", _GROUPS + " has_dynamic_root"
+    )
     COLLECTIVE_PERMUTE = _row(
         "collective-permute", (1, None), r.declared, _COLL, 0, "source_target_pairs", "channel_id slice_sizes"
     )
-    RAGGED_ALL_TO_ALL = _row("ragged-all-to-all", 6, r.declared, _COLL, 0, "", _GROUPS)
-    REDUCE_SCATTER = _row("reduce-scatter", (1, None), r.declared, _COLL, 1, "to_apply dimensions", _GROUPS)
+    RAGGED_ALL_TO_ALL = _row("ragged-all-to-all", 6, r.declared, _COLL, 0, "", _GROUPS + " dimensions")
+    REDUCE_SCATTER = _row("reduce-scatter", (1, None), r.declared, _COLL, 1, "to_apply dimensions", _GROUPS + " mode")
     PARTITION_ID = _row("partition-id", 0, r.declared, Trait.COLLECTIVE)
     REPLICA_ID = _row("replica-id", 0, r.declared, Trait.COLLECTIVE)
     # Asynchronous forms
     ALL_GATHER_START = _row("all-gather-start", (1, None), r.declared, _COLL | _ASYNC, 0, "dimensions", _GROUPS)
     ALL_GATHER_DONE = _row("all-gather-done", 1, r.declared, _COLL | _ASYNC)
-    ALL_REDUCE_START = _row("all-reduce-start", (1, None), r.declared, _COLL | _ASYNC, 1, "to_apply", _GROUPS)
+    ALL_REDUCE_START = _row("all-reduce-start", (1, None), r.declared, _COLL | _ASYNC, 1, "to_apply", _GROUPS + " mode")
     ALL_REDUCE_DONE = _row("all-reduce-done", 1, r.declared, _COLL | _ASYNC)
     COLLECTIVE_PERMUTE_START = _row(
         "collective-permute-start", (1, None), r.declared, _COLL | _ASYNC, 0,
@@ -258,9 +263,13 @@ class Opcode(enum.Enum):
     COLLECTIVE_PERMUTE_DONE = _row("collective-permute-done", 1, r.declared, _COLL | _ASYNC)
     COPY_START = _row("copy-start", 1, r.declared, _ASYNC, 0, "", "cross_program_prefetch_index")
     COPY_DONE = _row("copy-done", 1, r.declared, _ASYNC)
-    ASYNC_START = _row("async-start", ANY, r.declared, _ASYNC, 0, "", "calls async_execution_thread")
-    ASYNC_UPDATE = _row("async-update", 1, r.declared, _ASYNC, 0, "", "calls async_execution_thread")
-    ASYNC_DONE = _row("async-done", 1, r.declared, _ASYNC, 0, "", "calls async_execution_thread")
+    ASYNC_START = _row(
+        "async-start", ANY, r.declared, _ASYNC, 0, "calls", "async_execution_thread output_to_operand_aliasing"
+    )
+    ASYNC_UPDATE = _row(
+        "async-update", (1, None), r.declared, _ASYNC, 0, "", "calls async_execution_thread output_to_operand_aliasing"
+    )
+    ASYNC_DONE = _row("async-done", (1, None), r.declared, _ASYNC, 0, "", "calls async_execution_thread")
     # Host transfers
     INFEED = _row("infeed", (0, 1), r.declared, _HOST, 0, "", "infeed_config")
     OUTFEED = _row("outfeed", (1, 2), r.declared, _HOST, 0, "", "outfeed_config outfeed_shape")
@@ -302,6 +311,15 @@ class Opcode(enum.Enum):
 
 BY_TEXT: dict[str, Opcode] = {op.text: op for op in Opcode}
 UNIVERSAL_ATTRIBUTES = frozenset(
-    {"metadata", "sharding", "frontend_attributes", "statistics", "origin", "control-predecessors", "backend_config"}
+    {
+        "metadata",
+        "sharding",
+        "frontend_attributes",
+        "statistics",
+        "origin",
+        "control-predecessors",
+        "backend_config",
+        "parameter_replication",
+    }
 )
 """Attributes any instruction may carry."""

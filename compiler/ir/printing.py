@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from compiler.ir.attributes import ATTRIBUTE_KINDS, AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window
 from compiler.ir.literal import Literal
+from compiler.ir.nan_bits import nan_text
 from compiler.ir.opcodes import Opcode
 
 if TYPE_CHECKING:
@@ -39,7 +41,43 @@ class PrintOptions:
         return PrintOptions(metadata=False, layouts=True, canonical_names=True)
 
 
-_HIDDEN_IN_CANONICAL = frozenset({"metadata", "frontend_attributes", "statistics", "origin"})
+_CARRIED = frozenset(
+    {"metadata", "frontend_attributes", "statistics", "origin", "sharding", "parameter_replication", "result_accuracy"}
+)
+"""Attributes that say nothing of what an instruction computes on one device; left out of canonical text."""
+_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "is_stable": (False,),
+    "indices_are_sorted": (False,),
+    "unique_indices": (False,),
+    "constrain_layout": (False,),
+    "use_global_device_ids": (False,),
+    "custom_call_has_side_effect": (False,),
+    "is_host_transfer": (False,),
+    "is_reverse": (False,),
+    "is_associative": (False,),
+    "is_composite": (False,),
+    "feature_group_count": (1,),
+    "batch_group_count": (1,),
+    "replica_groups": (Raw("{}"),),
+    "operand_precision": (Raw("{default,default}"),),
+    "output_to_operand_aliasing": (Raw("{}"),),
+    "control-predecessors": ((),),
+    "called_computations": ((),),
+    "window": (Window(),),
+    "lhs_batch_dims": ((),),
+    "rhs_batch_dims": ((),),
+    "operand_batching_dims": ((),),
+    "start_indices_batching_dims": ((),),
+    "input_batching_dims": ((),),
+    "scatter_indices_batching_dims": ((),),
+    "schedule": ("SCHEDULE_NONE",),
+    "api_version": ("API_VERSION_ORIGINAL",),
+    "infeed_config": ("",),
+    "outfeed_config": ("",),
+    "backend_config": (Raw("{}"), Raw('""')),
+}
+"""Values that mean the same as leaving the attribute out."""
+_SPACES = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 
 
 class _Names:
@@ -59,11 +97,12 @@ class _Names:
 
 
 def print_module(module: HloModule, options: PrintOptions) -> str:
+    """The whole text, callees before callers and the entry last among what it reaches."""
     names = _Names(options.canonical_names)
-    reachable = module.post_order()
     if options.canonical_names:
-        computations, header = reachable, "HloModule m"
+        computations, header = canonical_computations(module.entry), "HloModule m"
     else:
+        reachable = module.post_order()
         live = set(reachable)
         others = module.post_order([c for c in module.computations if c not in live])
         computations = [c for c in others if c not in live] + reachable
@@ -82,15 +121,61 @@ def print_computation(
 ) -> str:
     """One computation with its body."""
     names = names or _Names(options.canonical_names)
-    params = ", ".join(
-        f"{names.of(p, 'v')}: {p.shape.to_text(options.layouts)}" for p in computation.parameters
-    )
+    order = canonical_order(computation) if options.canonical_names else computation.post_order()
+    params = ", ".join(f"{names.of(p, 'v')}: {p.shape.to_text(options.layouts)}" for p in computation.parameters)
     result = computation.root.shape.to_text(options.layouts)
     head = f"{'ENTRY ' if entry else ''}%{names.of(computation, 'c')} ({params}) -> {result} {{"
     lines = [head]
-    lines += ["  " + print_instruction(i, options, names) for i in computation.post_order()]
-    tail = "".join(f', {k}="{v}"' for k, v in computation.attributes.items())
+    lines += ["  " + print_instruction(i, options, names) for i in order]
+    tail = "" if options.canonical_names else "".join(f', {k}="{v}"' for k, v in computation.attributes.items())
     return "\n".join([*lines, "}" + tail])
+
+
+def canonical_order(computation: HloComputation) -> list[HloInstruction]:
+    """An order that depends on the graph alone: parameters, what the root needs depth first, then the rest."""
+    parameters = dict.fromkeys(computation.parameters)
+    order: dict[HloInstruction, None] = dict(parameters)
+    waiting = [computation.root, *computation.instructions]
+    for start in waiting:
+        if start in order:
+            continue
+        stack = [(start, iter((*start.operands, *start.control_predecessors)))]
+        path = {start}
+        while stack:
+            node, pending = stack[-1]
+            following = next((o for o in pending if o not in order and o not in path), None)
+            if following is None:
+                stack.pop()
+                order[node] = None
+                continue
+            path.add(following)
+            stack.append((following, iter((*following.operands, *following.control_predecessors))))
+    return list(order)
+
+
+def canonical_computations(entry: HloComputation) -> list[HloComputation]:
+    """What the entry reaches, callees first, in the order in which `canonical_order` comes upon the calls."""
+    order: list[HloComputation] = []
+    found = {entry}
+    stack = [(entry, iter(_callees(entry)))]
+    while stack:
+        node, pending = stack[-1]
+        following = next((c for c in pending if c not in found), None)
+        if following is None:
+            stack.pop()
+            order.append(node)
+            continue
+        found.add(following)
+        stack.append((following, iter(_callees(following))))
+    return order
+
+
+def _callees(computation: HloComputation) -> list[HloComputation]:
+    found: dict[HloComputation, None] = {}
+    for i in canonical_order(computation):
+        if i.attributes:
+            found.update(dict.fromkeys(i.called_computations()))
+    return list(found)
 
 
 def print_instruction(instruction: HloInstruction, options: PrintOptions, names: _Names | None = None) -> str:
@@ -100,13 +185,29 @@ def print_instruction(instruction: HloInstruction, options: PrintOptions, names:
     root = "ROOT " if i.is_root else ""
     operands = _operand_text(i, options, names)
     text = f"{root}%{names.of(i, 'v')} = {i.shape.to_text(options.layouts)} {i.opcode.text}({operands})"
+    if not i.attributes:
+        return text
+    if options.canonical_names:
+        return text + "".join(_canonical_attributes(i, names))
     for name, value in i.attributes.items():
         if name == "metadata" and not options.metadata:
             continue
-        if options.canonical_names and name in _HIDDEN_IN_CANONICAL:
-            continue
         text += f", {name}={_attribute_text(name, value, names)}"
     return text
+
+
+def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
+    found = []
+    for name, value in sorted(i.attributes.items()):
+        if name in _CARRIED or value in _DEFAULTS.get(name, ()):
+            continue
+        if name == "control-predecessors":
+            value = tuple(sorted(value, key=lambda v: names.of(v, "v")))
+        text = _attribute_text(name, value, names)
+        if isinstance(value, Raw):
+            text = _SPACES.sub(lambda m: m.group(1) or "", text)
+        found.append(f", {name}={text}")
+    return found
 
 
 def _operand_text(i: HloInstruction, options: PrintOptions, names: _Names) -> str:
@@ -114,9 +215,7 @@ def _operand_text(i: HloInstruction, options: PrintOptions, names: _Names) -> st
         return str(i.parameter_number)
     if i.opcode is Opcode.CONSTANT:
         return print_literal(i.value, options.max_constant_elements)
-    parts = [
-        (f"/*index={n}*/" if n and n % 5 == 0 else "") + "%" + names.of(o, "v") for n, o in enumerate(i.operands)
-    ]
+    parts = [(f"/*index={n}*/" if n and n % 5 == 0 else "") + "%" + names.of(o, "v") for n, o in enumerate(i.operands)]
     return ", ".join(parts)
 
 
@@ -136,6 +235,10 @@ def _attribute_text(name: str, value: Any, names: _Names) -> str:
         return "{" + ", ".join("%" + names.of(c, "c") for c in value) + "}"
     if kind is AttrKind.INSTRUCTIONS:
         return "{" + ", ".join("%" + names.of(v, "v") for v in value) + "}"
+    if kind is AttrKind.SHAPE:
+        return str(value.to_text())
+    if kind is AttrKind.LITERAL:
+        return f"{value.shape.to_text()} {print_literal(value)}"
     if kind is AttrKind.SLICE:
         return slice_text(value)
     if kind is AttrKind.WINDOW:
@@ -165,7 +268,7 @@ def padding_text(dims: tuple[PadDim, ...]) -> str:
 def window_text(window: Window) -> str:
     """`{size=3x3 stride=2x2 pad=1_1x1_1 ...}`, fields at their default left out."""
     dims = window.dims
-    fields = [("size", [str(d.size) for d in dims], None)] if dims else []
+    fields: list[tuple[str, list[str], str | None]] = [("size", [str(d.size) for d in dims], None)] if dims else []
     fields += [
         ("stride", [str(d.stride) for d in dims], "1"),
         ("pad", [f"{d.pad_low}_{d.pad_high}" for d in dims], "0_0"),
@@ -180,11 +283,12 @@ def window_text(window: Window) -> str:
 def float_text(value: Any) -> str:
     """Shortest text that reads back as the same float of its own type."""
     if value != value:
-        return "nan"
+        return nan_text(value)
     if value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
     text = str(value)
-    return text[:-2] if text.endswith(".0") else text
+    # XLA's parser takes -0 for an integer, whose zero has no sign.
+    return text[:-2] if text.endswith(".0") and text != "-0.0" else text
 
 
 def element_text(value: Any) -> str:

@@ -267,7 +267,9 @@ def gather(q: ShapeQuery) -> Shape:
 def pad(q: ShapeQuery) -> Shape:
     s, v = _array(q, 0), _array(q, 1)
     config: tuple[PadDim, ...] = q.attr("padding")
-    _need(v.is_scalar and v.element_type is s.element_type, f"pad value must be a {s.element_type.text} scalar, got {v}")
+    _need(
+        v.is_scalar and v.element_type is s.element_type, f"pad value must be a {s.element_type.text} scalar, got {v}"
+    )
     _need(len(config) == s.rank, f"padding has {len(config)} dimensions, {s} has {s.rank}")
     out = []
     for d, p in zip(s.dimensions, config, strict=True):
@@ -393,7 +395,7 @@ def reduce_window(q: ShapeQuery) -> Shape:
         _need(first.same_dimensions(s), f"operands must have the same dimensions, got {first} and {s}")
         _need(init.is_scalar, f"initial value {i} must be a scalar, is {init}")
     _check_reducer(f, q.operands[:n])
-    dims = _window_output(q.attr("window"), first.dimensions)
+    dims = _window_output(q.attributes.get("window", Window()), first.dimensions)
     shapes = [Shape(t, dims) for t in _result_types(f, n)]
     return shapes[0] if n == 1 else tuple_shape(*shapes)
 
@@ -404,7 +406,7 @@ def scan(q: ShapeQuery) -> Shape:
 
 def select_and_scatter(q: ShapeQuery) -> Shape:
     s, source, init = _array(q, 0), _array(q, 1), _array(q, 2)
-    dims = _window_output(q.attr("window"), s.dimensions)
+    dims = _window_output(q.attributes.get("window", Window()), s.dimensions)
     _need(source.dimensions == dims, f"source {source} must have dimensions {list(dims)}")
     _need(init.is_scalar, f"initial value must be a scalar, is {init}")
     return s
@@ -491,7 +493,9 @@ def fft(q: ShapeQuery) -> Shape:
     _need(1 <= n <= 3 and s.rank >= n, f"fft_length {list(length)} does not fit {s}")
     kept = s.dimensions[: s.rank - n]
     if kind == "RFFT":
-        return Shape({T.F32: T.C64, T.F64: T.C128}.get(s.element_type, T.C64), (*kept, *length[:-1], length[-1] // 2 + 1))
+        return Shape(
+            {T.F32: T.C64, T.F64: T.C128}.get(s.element_type, T.C64), (*kept, *length[:-1], length[-1] // 2 + 1)
+        )
     if kind == "IRFFT":
         return Shape({T.C64: T.F32, T.C128: T.F64}.get(s.element_type, T.F32), (*kept, *length))
     return s
@@ -499,7 +503,9 @@ def fft(q: ShapeQuery) -> Shape:
 
 def sort(q: ShapeQuery) -> Shape:
     first, dims = _array(q, 0), q.ints("dimensions")
-    _need(len(dims) == 1 and 0 <= dims[0] < max(1, first.rank), f"sort needs one dimension of {first}, got {list(dims)}")
+    _need(
+        len(dims) == 1 and 0 <= dims[0] < max(1, first.rank), f"sort needs one dimension of {first}, got {list(dims)}"
+    )
     for i in range(1, len(q.operands)):
         _need(first.same_dimensions(_array(q, i)), f"sort operands must have one shape, got {first}, {q.operands[i]}")
     return first if len(q.operands) == 1 else tuple_shape(*q.operands)
@@ -567,7 +573,8 @@ def tuple_(q: ShapeQuery) -> Shape:
 def get_tuple_element(q: ShapeQuery) -> Shape:
     s, i = q.operands[0], q.attr("index")
     _need(s.is_tuple and 0 <= i < len(s.tuple_shapes), f"no element {i} in {s}")
-    return s.tuple_shapes[i]
+    element: Shape = s.tuple_shapes[i]
+    return element
 
 
 def elements(shape: Shape) -> int:

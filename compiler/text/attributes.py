@@ -8,17 +8,31 @@ from typing import Any
 
 from compiler.ir.attributes import AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window, WindowDim
 from compiler.ir.printing import quote
+from compiler.ir.literal import Literal
+from compiler.text.literals import parse_literal
 from compiler.text.scanner import Scanner
+from compiler.text.shapes import parse_shape
 
 _FLOAT = re.compile(r"[+-]?(?:inf|nan|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)")
 _DIM_LABELS = re.compile(r"([0-9bf?]+)_([0-9io?]+)->([0-9bf?]+)")
 _RAW_WORD = re.compile(r"[^\s,{}()\[\]\"]+")
+_PLAIN_INTS = re.compile(r"\{((?:-?\d{1,18}(?:,\s*-?\d{1,18})*)?)\}")
+_NESTED_INTS = re.compile(r"\{\s*\{")
 _PADDING = re.compile(r"-?\d+_-?\d+(?:_-?\d+)?(?:x-?\d+_-?\d+(?:_-?\d+)?)*")
 _WINDOW_VALUE = re.compile(r"-?\d+(?:_-?\d+)?(?:x-?\d+(?:_-?\d+)?)*")
-_DEVICES = re.compile(r"\[[\d,]*\](?:<=\[[\d,]*\](?:T\([\d,]*\))?)?")
+_DEVICES = re.compile(r"\[[\d,\s]*\](?:\s*<=\s*\[[\d,\s]*\](?:\s*T\([\d,\s]*\))?)?")
+_MESH = re.compile(r"(?:mesh|maximal_mesh)(?=\s*\[)")
+_DEVICE_IDS = re.compile(r"\s*,\s*device_ids\s*=")
+_SPACES = re.compile(r"\s+")
 
 
-def _ints(s: Scanner) -> tuple[int, ...]:
+def _ints(s: Scanner) -> tuple[int, ...] | Raw:
+    m = s.match(_PLAIN_INTS)
+    if m is not None:
+        return tuple(map(int, m.group(1).split(","))) if m.group(1) else ()
+    if _NESTED_INTS.match(s.text, s.pos):
+        # Combined collective permutes give a list of sizes for each operand.
+        return Raw(_SPACES.sub("", s.balanced()))
     out: list[int] = []
     if not s.accept("{"):
         return (s.integer("a list of integers in braces"),)
@@ -70,6 +84,9 @@ def _padding(s: Scanner) -> tuple[PadDim, ...]:
     return tuple(PadDim(*map(int, d.split("_"))) for d in m.group().split("x"))
 
 
+_ONE_BY_DEFAULT = ("size", "stride", "lhs_dilate", "rhs_dilate")
+
+
 def _window(s: Scanner) -> Window:
     s.expect("{", "at the start of a window")
     fields: dict[str, list[list[int]]] = {}
@@ -83,9 +100,12 @@ def _window(s: Scanner) -> Window:
         if name not in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal"):
             s.fail(f"unknown window field '{name}'", at)
         fields[name] = [[int(v) for v in d.split("_")] for d in m.group().split("x")]
-    rank = max((len(v) for v in fields.values()), default=0)
-    if any(len(v) != rank for v in fields.values()):
+    rank = len(fields["size"]) if "size" in fields else max((len(v) for v in fields.values()), default=0)
+    if any(len(v) not in (rank, 1) for v in fields.values()):
         s.fail("window fields differ in their number of dimensions")
+    for name, values in fields.items():
+        if len(values) != rank:
+            fields[name] = values + [[0, 0] if name == "pad" else [int(name in _ONE_BY_DEFAULT)]] * (rank - len(values))
 
     def at_dim(name: str, i: int, default: int) -> int:
         return fields[name][i][0] if name in fields else default
@@ -108,7 +128,16 @@ def _dim_labels(s: Scanner) -> ConvDimLabels:
     m = s.match(_DIM_LABELS)
     if m is None:
         s.fail(f"expected dim_labels like bf01_oi01->bf01, found {s.shown()}")
-    return ConvDimLabels(*m.groups())
+    labels = ConvDimLabels(*m.groups())
+    if not len(labels.lhs) == len(labels.rhs) == len(labels.out) >= 2:
+        s.fail("input, kernel and output must have the same number of dimensions", m.start())
+    for text, letters in ((labels.lhs, "bf"), (labels.rhs, "io"), (labels.out, "bf")):
+        spatial = [c for c in text if c not in "bfio?"]
+        if sorted(c for c in text if c.isalpha()) != list(letters) and "?" not in text:
+            s.fail(f"'{text}' must name each of {letters[0]} and {letters[1]} once", m.start())
+        if len(set(spatial)) != len(spatial) or any(int(c) >= len(text) - 2 for c in spatial):
+            s.fail(f"'{text}' must number its spatial dimensions from 0, each once", m.start())
+    return labels
 
 
 def parse_raw(s: Scanner) -> Raw:
@@ -118,10 +147,34 @@ def parse_raw(s: Scanner) -> Raw:
         return Raw(s.balanced())
     if s.peek('"'):
         return Raw(quote(s.string()))
-    m = s.match(_DEVICES) or s.match(_RAW_WORD)
+    if (mesh := s.match(_MESH)) is not None:
+        return _mesh(s, mesh.group())
+    if (devices := s.match(_DEVICES)) is not None:
+        return Raw(_SPACES.sub("", devices.group()))
+    m = s.match(_RAW_WORD)
     if m is None:
         s.fail(f"expected the attribute's value, found {s.shown()}")
     return Raw(m.group())
+
+
+def _mesh(s: Scanner, word: str) -> Raw:
+    """`mesh['x'=2,'y'=4], device_ids=(...) {'x'}`: replica groups by the names of axes."""
+    text = word + s.balanced()
+    if _DEVICE_IDS.match(s.text, s.pos):
+        s.accept(",")
+        s.accept("device_ids")
+        s.accept("=")
+        text += f", device_ids={s.balanced()}"
+    return Raw(f"{text} {s.balanced()}" if s.peek("{") else text)
+
+
+def _groups(s: Scanner) -> Raw:
+    raw = parse_raw(s)
+    return Raw(_SPACES.sub("", raw.text)) if raw.text.startswith("{") else raw
+
+
+def _literal(s: Scanner) -> Literal:
+    return parse_literal(s, parse_shape(s))
 
 
 PARSERS: dict[AttrKind, Callable[[Scanner], Any]] = {
@@ -130,6 +183,9 @@ PARSERS: dict[AttrKind, Callable[[Scanner], Any]] = {
     AttrKind.FLOAT: _float,
     AttrKind.BOOL: _bool,
     AttrKind.NAME: lambda s: s.name(),
+    AttrKind.GROUPS: _groups,
+    AttrKind.SHAPE: parse_shape,
+    AttrKind.LITERAL: _literal,
     AttrKind.STRING: lambda s: s.string(),
     AttrKind.CONFIG: parse_raw,
     AttrKind.RAW: parse_raw,

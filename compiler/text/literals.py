@@ -1,21 +1,37 @@
-"""Literals in HLO text, given their shape."""
+"""Literals in HLO text, given their shape.
+
+As XLA's parser has it: commas between values are optional, one bare value may stand for an array (it becomes the first
+element, the others are zero), and a finite number that its type cannot hold is an error. Unlike it, `-0` is read as the
+negative zero that XLA prints so.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from compiler.ir.literal import Literal
+from compiler.ir.nan_bits import NAN_FORMATS, nan_with
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType
 from compiler.text.scanner import MAX_DEPTH, Scanner
 
-_FLOAT = re.compile(r"[+-]?(?:inf|nan(?:\(0x[0-9a-fA-F]+\))?|0x[0-9a-fA-F.p+\-]+|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
-_WORD = re.compile(r"true|false|-?\d+")
-_PLAIN_NUMBERS = re.compile(r"[^(){}a-zA-Z/]*(?:[eE][^(){}a-zA-Z/]*)*")
+Array = np.ndarray[Any, Any]
+
+_NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|nan(?:\(0x[0-9a-fA-F]+\))?)"
+_TOKEN = re.compile(
+    r"(?:\s|,|/\*(?:[^*]|\*(?!/))*\*/|//[^\n]*)*"
+    rf"(?:([{{}}])|(true|false)(?![\w.])|({_NUMBER})(?![\w.])"
+    rf"|\(\s*({_NUMBER})\s*,\s*({_NUMBER})\s*\))"
+)
+_ELISION = re.compile(r"\{\s*\.\.\.\s*\}")
+_COMPONENT = re.compile(_NUMBER)
+_NOT_PLAIN = re.compile(r"[^\d\s{},.eE+\-]")
 _SPLIT = re.compile(r"[{},\s]+")
+MAX_RANK = 64
+"""Most dimensions an array of numpy may have."""
 
 ELIDED_HELP = (
     "the constant's value was left out of this text ({...}); print the module with large constants "
@@ -33,22 +49,17 @@ def parse_literal(s: Scanner, shape: Shape, fill_elided: bool = False, depth: in
     if shape.is_tuple:
         return _tuple(s, shape, fill_elided, depth)
     if shape.is_token:
-        s.accept("token")
+        s.accept("token[]") or s.accept("token")
         return Literal(shape)
     if not shape.is_array:
         s.fail(f"no literal has the shape {shape}")
-    if s.peek("{"):
-        start = s.pos
-        if re.compile(r"\{\s*\.\.\.\s*\}").match(s.text, s.pos):
-            return _elided(s, shape, fill_elided)
-        fast = _fast_array(s, shape)
-        if fast is not None:
-            return fast
-        s.pos = start
-    values: list[Any] = []
-    _nested(s, shape, 0, values)
-    array = _to_array(s, shape, values)
-    return Literal.from_array(array, shape)
+    if shape.rank > MAX_RANK or any(d < 0 for d in shape.dimensions):
+        s.fail(f"no literal of shape {shape}: it takes at most {MAX_RANK} dimensions, all of known size")
+    s.skip()
+    if _ELISION.match(s.text, s.pos):
+        return _elided(s, shape, fill_elided)
+    array = _fast_array(s, shape)
+    return Literal.adopt(_careful_array(s, shape) if array is None else array, shape)
 
 
 def _tuple(s: Scanner, shape: Shape, fill_elided: bool, depth: int) -> Literal:
@@ -67,50 +78,61 @@ def _elided(s: Scanner, shape: Shape, fill_elided: bool) -> Literal:
         s.fail(ELIDED_HELP)
     s.pos = s.text.index("}", s.pos) + 1
     pattern = np.arange(shape.num_elements) % 7
-    if shape.element_type.is_float or shape.element_type.is_complex:
+    t = shape.element_type
+    if t.is_float or t.is_complex:
         filled: Any = (pattern - 3) / 4
     else:
-        filled = pattern % (2 if shape.element_type.bits < 4 or shape.element_type is PrimitiveType.PRED else 7)
+        filled = pattern % (2 if t.bits < 4 or t is PrimitiveType.PRED else 7)
     return Literal.from_array(filled.astype(shape.dtype).reshape(shape.dimensions), shape)
 
 
-def _fast_array(s: Scanner, shape: Shape) -> Literal | None:
-    """Large plain numeric arrays in one go; None where only the careful path will do."""
+# ---- large plain arrays
+
+
+def _fast_array(s: Scanner, shape: Shape) -> Array | None:
+    """Plain numeric arrays in one go; None where only the careful path will do or can say what is wrong."""
     t = shape.element_type
-    if t.bits < 32 or t.is_complex or shape.num_elements < 16:
+    if not (t.is_integer or t.is_float) or t.bits < 8 or shape.num_elements < 16 or not s.text.startswith("{", s.pos):
         return None
-    # Comments of the form /*i0=3*/ and words (inf, nan) are left to the careful path.
-    depth, pos, text = 0, s.pos, s.text
-    end = re.compile(r"[^\d\s{},.eE+\-]").search(text, pos)
+    stop = _end_of_braces(s.text, s.pos)
+    if stop is None:
+        return None
+    text = s.text[s.pos : stop]
+    words = _SPLIT.sub(" ", text).split()
+    if len(words) != shape.num_elements or not _regular(text, shape):
+        return None
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(words, dtype=np.float64).astype(shape.dtype) if t.is_float else _integers(words, shape)
+    except (ValueError, OverflowError):
+        return None
+    if t.is_float and not np.isfinite(array.astype(np.float32 if t.bits < 32 else array.dtype)).all():
+        return None
+    s.pos = stop
+    return array.reshape(shape.dimensions)
+
+
+def _integers(words: list[str], shape: Shape) -> Array:
+    values = [int(w) for w in words]
+    info = np.iinfo(shape.dtype)
+    if min(values) < info.min or max(values) > info.max:
+        raise OverflowError
+    return np.array(values, dtype=shape.dtype)
+
+
+def _end_of_braces(text: str, pos: int) -> int | None:
+    """Behind the brace that closes the one at `pos`; None when anything but plain numbers comes first."""
+    end = _NOT_PLAIN.search(text, pos)
     limit = end.start() if end else len(text)
-    stop = pos
-    while stop < limit:
+    depth, stop = 0, pos
+    while True:
         close = text.find("}", stop, limit)
         if close < 0:
             return None
         depth += text.count("{", stop, close) - 1
         stop = close + 1
         if depth == 0:
-            break
-    else:
-        return None
-    words = _SPLIT.sub(" ", text[pos:stop]).split()
-    if len(words) != shape.num_elements or not _regular(text[pos:stop], shape):
-        return None
-    try:
-        array = np.array(words, dtype=np.float64 if t.is_float else object)
-        if not t.is_float:
-            info = np.iinfo(shape.dtype)
-            ints = [int(w) for w in words]
-            if min(ints) < info.min or max(ints) > info.max:
-                return None
-            array = np.array(ints, dtype=shape.dtype)
-        elif t is PrimitiveType.F32:
-            array = np.array(words, dtype=np.float32)
-    except (ValueError, OverflowError):
-        return None
-    s.pos = stop
-    return Literal.from_array(array.astype(shape.dtype).reshape(shape.dimensions), shape)
+            return stop
 
 
 def _regular(text: str, shape: Shape) -> bool:
@@ -118,77 +140,154 @@ def _regular(text: str, shape: Shape) -> bool:
     braces = re.sub(r"[^{}]", "", text)
     want = "{}"
     for d in reversed(shape.dimensions[:-1]):
-        want = "{" + want * d + "}"
-        if len(want) > len(braces):
+        if len(want) * d > len(braces):
             return False
+        want = "{" + want * d + "}"
     return braces == want
 
 
-def _nested(s: Scanner, shape: Shape, level: int, out: list[Any]) -> None:
-    if level == shape.rank:
-        out.append(_element(s, shape.element_type))
-        return
-    s.expect("{", f"in a literal of shape {shape}")
-    for i in range(shape.dimensions[level]):
-        if i:
-            s.expect(",", f"in a literal of shape {shape} (dimension {level} has {shape.dimensions[level]} elements)")
-        _nested(s, shape, level + 1, out)
-    s.expect("}", f"in a literal of shape {shape} (dimension {level} has {shape.dimensions[level]} elements)")
+# ---- every literal, value by value
 
 
-def _element(s: Scanner, t: PrimitiveType) -> Any:
-    if t.is_complex:
-        if not s.accept("("):
-            return complex(_float(s), 0.0)
-        re_part = _float(s)
-        s.expect(",", "in a complex number")
-        im_part = _float(s)
-        s.expect(")", "at the end of a complex number")
-        return complex(re_part, im_part)
-    if t.is_float:
-        return _float(s)
-    m = s.match(_WORD)
-    if m is None:
-        s.fail(f"expected a value of type {t.text}, found {s.shown()}")
-    word = m.group()
+def _careful_array(s: Scanner, shape: Shape) -> Array:
+    rank, dims, total = shape.rank, shape.dimensions, shape.num_elements
+    seen = [0] * rank
+    level = 0
+    values: list[Any] = []
+    reader = _READERS[_kind(shape.element_type)]
+    while True:
+        m = s.match(_TOKEN)
+        if m is None:
+            s.fail(f"expected {'a value' if level == rank else '{'} in a literal of shape {shape}, found {s.shown()}")
+        brace = m.group(1)
+        if brace == "{":
+            if level == rank:
+                s.fail(f"too many '{{' in a literal of shape {shape}", m.start(1))
+            if level:
+                seen[level - 1] += 1
+            level += 1
+        elif brace == "}":
+            if level == 0:
+                s.fail(f"unexpected '}}' in a literal of shape {shape}", m.start(1))
+            level -= 1
+            if seen[level] != dims[level]:
+                s.fail(
+                    f"dimension {level} of a literal of shape {shape} has {seen[level]} elements, not {dims[level]}",
+                    m.start(1),
+                )
+            seen[level] = 0
+        else:
+            if level not in (0, rank):
+                s.fail(f"expected '{{' in a literal of shape {shape}, found {m.group().strip()[:40]!r}", m.end() - 1)
+            if level:
+                seen[rank - 1] += 1
+            if len(values) >= max(total, 1):
+                s.fail(f"too many values in a literal of shape {shape}", m.end() - 1)
+            values.append(reader(s, shape, m))
+        if level == 0:
+            break
+    # A bare value for a whole array: XLA sets the first element and leaves the others zero.
+    bare = brace != "}" and rank > 0
+    if bare and total == 0:
+        s.fail(f"a literal of shape {shape} has no elements")
+    return _finish(shape, values, bare)
+
+
+def _kind(t: PrimitiveType) -> str:
+    return "complex" if t.is_complex else "float" if t.is_float else "pred" if t is PrimitiveType.PRED else "int"
+
+
+def _read_int(s: Scanner, shape: Shape, m: re.Match[str]) -> int:
+    t = shape.element_type
+    word = m.group(2) or m.group(3) or ""
     if word in ("true", "false"):
         return int(word == "true")
+    if not word.lstrip("+-").isdigit():
+        s.fail(f"expected a value of type {t.text}, found {(word or m.group().strip())[:40]!r}", m.end() - 1)
+    # int() refuses text past some thousand digits.
     value = int(word) if len(word) < 40 else 1 << 100
-    if t is PrimitiveType.PRED:
-        if value not in (0, 1):
-            s.fail(f"expected true, false, 0 or 1, found {word}", m.start())
-        return value
     low, high = (-(1 << (t.bits - 1)), (1 << (t.bits - 1)) - 1) if t.is_signed else (0, (1 << t.bits) - 1)
+    if t is PrimitiveType.U64 and -(1 << 63) <= value < 0:
+        value += 1 << 64
     if not low <= value <= high:
-        s.fail(f"{word[:40]} does not fit {t.text}", m.start())
+        s.fail(f"{word[:40]} does not fit {t.text}: it holds {low} to {high}", m.start(3))
     return value
 
 
-def _float(s: Scanner) -> float:
-    m = s.match(_FLOAT)
-    if m is None:
-        if s.keyword("true"):
-            return 1.0
-        if s.keyword("false"):
-            return 0.0
-        s.fail(f"expected a number, found {s.shown()}")
-    text = m.group()
-    if "nan" in text:
-        return float("-nan") if text[0] == "-" else float("nan")
-    if "0x" in text:
-        try:
-            return float.fromhex(text)
-        except (ValueError, OverflowError):
-            s.fail(f"malformed hexadecimal number {text}", m.start())
-    return float(text)
+def _read_pred(s: Scanner, shape: Shape, m: re.Match[str]) -> int:
+    word = m.group(2) or m.group(3) or ""
+    if word in ("true", "false"):
+        return int(word == "true")
+    if not word.lstrip("+-").isdigit():
+        s.fail(f"expected true, false, 0 or 1, found {(word or m.group().strip())[:40]!r}", m.end() - 1)
+    return int(any(c not in "+-0" for c in word))
 
 
-def _to_array(s: Scanner, shape: Shape, values: list[Any]) -> np.ndarray[Any, Any]:
-    t = shape.element_type
-    if t.is_integer or t is PrimitiveType.PRED:
-        wide = np.array(values, dtype=np.int64 if t.is_signed else np.uint64)
-        return wide.astype(shape.dtype).reshape(shape.dimensions)
-    if t.is_complex:
-        return np.array(values, dtype=np.complex128).astype(shape.dtype).reshape(shape.dimensions)
+def _read_float(s: Scanner, shape: Shape, m: re.Match[str]) -> Any:
+    if m.group(2):
+        return float(m.group(2) == "true")
+    if m.group(3) is None:
+        s.fail(f"expected a number, found {m.group().strip()[:40]!r}", m.end() - 1)
+    return _component(s, shape.element_type, m.group(3), m.start(3))
+
+
+def _read_complex(s: Scanner, shape: Shape, m: re.Match[str]) -> tuple[Any, Any]:
+    part = PrimitiveType.F32 if shape.element_type is PrimitiveType.C64 else PrimitiveType.F64
+    if m.group(4) is not None:
+        return (
+            _component(s, part, m.group(4), m.start(4)),
+            _component(s, part, m.group(5), m.start(5)),
+        )
+    if m.group(3) is None:
+        s.fail(f"expected a complex number (re, im), found {m.group().strip()[:40]!r}", m.end() - 1)
+    return _component(s, part, m.group(3), m.start(3)), 0.0
+
+
+_READERS = {"int": _read_int, "pred": _read_pred, "float": _read_float, "complex": _read_complex}
+
+
+def _component(s: Scanner, t: PrimitiveType, word: str, at: int) -> Any:
+    """One floating-point number: a Python float, or a numpy scalar where only bits can say it (NaN)."""
+    if "nan" in word:
+        payload = int(word[word.index("x") + 1 : -1], 16) if "x" in word else None
+        if payload is not None and not _fits(t, payload):
+            s.fail(f"NaN payload 0x{payload:x} does not fit {t.text}", at)
+        return nan_with(t.dtype, word[0] == "-", payload)
+    value = float(word)
+    if "inf" in word:
+        return value
     with np.errstate(over="ignore"):
-        return np.array(values, dtype=np.float64).astype(shape.dtype).reshape(shape.dimensions)
+        stored = float(cast(Any, np.array(value)).astype(t.dtype))
+    if abs(value) == np.inf or not np.isfinite(stored):
+        s.fail(f"{word[:40]} is out of range for {t.text}", at)
+    return value
+
+
+def _fits(t: PrimitiveType, payload: int) -> bool:
+    bits = NAN_FORMATS.get(t.dtype)
+    return bits is not None and 0 < payload < (1 << bits.mantissa)
+
+
+def _finish(shape: Shape, values: list[Any], bare: bool) -> Array:
+    t = shape.element_type
+    if bare:
+        array = np.zeros(shape.dimensions, shape.dtype)
+        array.reshape(-1)[:1] = _finish(shape.with_dimensions(()), values, False)
+        return array
+    if t.is_complex:
+        part = np.float32 if t is PrimitiveType.C64 else np.float64
+        flat = _floats([c for v in values for c in v], np.dtype(part)).view(shape.dtype)
+    elif t.is_float:
+        flat = _floats(values, shape.dtype)
+    else:
+        flat = np.array(values, dtype=np.int64 if t.is_signed else np.uint64).astype(shape.dtype)
+    return flat.reshape(shape.dimensions)
+
+
+def _floats(values: list[Any], dtype: np.dtype[Any]) -> Array:
+    array = np.array([float(v) for v in values], dtype=np.float64).astype(dtype)
+    for i, v in enumerate(values):
+        # A NaN is copied bit by bit: a cast would quiet it or lose its payload.
+        if not isinstance(v, float) or v != v:
+            array[i : i + 1].view(np.uint8)[:] = np.array([v], dtype=dtype).view(np.uint8)
+    return array

@@ -1,34 +1,46 @@
-"""HLO text -> HloModule.
+"""HLO text -> HloModule: the header, the tables of source locations, and the computations.
 
 The grammar is that of XLA's `xla/hlo/parser/hlo_parser.cc`: the module header is optional, names may go without
 their percent sign, operand shapes and result shapes may be left out, the last computation is the entry when none
-says ENTRY, the last instruction is the root when none says ROOT.
+says ENTRY, the last instruction is the root when none says ROOT. Instructions are in `text/instructions.py`.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from typing import Any
 
-from compiler.errors import ShapeError
-from compiler.ir.attributes import ATTRIBUTE_KINDS, AttrKind, Raw
+from compiler.ir.attributes import Raw
 from compiler.ir.computation import HloComputation
-from compiler.ir.instruction import HloInstruction, infer_shape
-from compiler.ir.literal import Literal
 from compiler.ir.module import HloModule
-from compiler.ir.opcodes import BY_TEXT, UNIVERSAL_ATTRIBUTES, Opcode
-from compiler.ir.shape import Shape
-from compiler.text.attributes import PARSERS, parse_raw
-from compiler.text.literals import parse_literal
+from compiler.text.attributes import parse_raw
+from compiler.text.instructions import BodyParser
 from compiler.text.scanner import Scanner
+from compiler.ir.shape import Shape
 from compiler.text.shapes import at_shape, parse_shape
 
-_OPCODE = re.compile(r"([a-z][a-z0-9\-]*)\(")
-_SIMPLE_OPERANDS = re.compile(r"\s*%?([A-Za-z_][\w.\-]*(?:\s*,\s*%?[A-Za-z_][\w.\-]*)*)\s*\)")
-_SEPARATOR = re.compile(r"\s*,\s*%?")
-_ATTRIBUTE = re.compile(r"([A-Za-z_][\w\-]*)=")
-_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_TABLE = re.compile(
+    r'(?:FileNames|FunctionNames)(?:\s*\d+\s*"(?:[^"\\]|\\.)*")*(?![\w.\-]|\s*[({=])'
+    r"|(?:FileLocations|StackFrames)(?:\s*\d+\s*\{[^{}]*\})*(?![\w.\-]|\s*[({=])"
+)
+_INSTRUCTION_START = re.compile(r"(?:ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*=")
+_HEADER_FLAGS = ("is_scheduled", "alias_passthrough_params")
+_HEADER_NUMBERS = ("replica_count", "num_partitions")
+HEADER_ATTRIBUTES = (
+    *_HEADER_FLAGS,
+    *_HEADER_NUMBERS,
+    "input_output_alias",
+    "buffer_donor",
+    "entry_computation_layout",
+    "frontend_attributes",
+    "allow_spmd_sharding_propagation_to_parameters",
+    "allow_spmd_sharding_propagation_to_output",
+    "origin_recovery_table",
+    "debug_attributes",
+)
+"""What the first line of a module may say behind its name."""
+MAX_NESTING = 100
+"""Deepest nesting of operands and inline computations that is read."""
 
 
 def parse(text: str, *, filename: str | None = None, fill_elided: bool = False) -> HloModule:
@@ -42,33 +54,50 @@ def parse(text: str, *, filename: str | None = None, fill_elided: bool = False) 
     Raises:
         HloSyntaxError: with line, column and a caret.
     """
-    return _Parser(text, filename, fill_elided).module()
+    return Parser(text, filename, fill_elided).module()
 
 
-class _Parser:
+class Parser:
+    """The state of one parse: the position, the module so far, and how deep it nests here."""
+
     def __init__(self, text: str, filename: str | None, fill_elided: bool) -> None:
         self.s = Scanner(text, filename)
         self.fill_elided = fill_elided
         self.result = HloModule("module")
+        self.depth = 0
+        self._generated: set[HloComputation] = set()
+        # Computations called above their definition are read out of turn; their text is passed over later.
+        self._read_ahead: dict[int, tuple[int, HloComputation]] = {}
+        self._under_way: set[str] = set()
 
-    # ---- module
+    def enter(self) -> None:
+        """One level deeper; `leave` undoes it. A level is an inline computation or a nested operand."""
+        self.depth += 1
+        if self.depth > MAX_NESTING:
+            self.s.fail(f"operands or inline computations nest deeper than {MAX_NESTING}")
+
+    def leave(self) -> None:
+        self.depth -= 1
 
     def module(self) -> HloModule:
         s = self.s
         if s.at_end():
             s.fail("the text is empty: expected 'HloModule name' or a computation")
-        if s.keyword("HloModule"):
+        named = s.keyword("HloModule")
+        if named:
             self._header()
+        elif self._is_single_instruction():
+            return self._single_instruction()
+        self._tables()
         entry: HloComputation | None = None
         last: HloComputation | None = None
         while not s.at_end():
-            if self._table():
-                continue
-            if last is None and entry is None and self._single_instruction():
-                break
             at = s.pos
+            if at in self._read_ahead:
+                s.pos, last = self._read_ahead.pop(at)
+                continue
             is_entry = s.keyword("ENTRY")
-            last = self._computation()
+            last = self.computation(at)
             if is_entry:
                 if entry is not None:
                     s.fail("a second ENTRY computation", at)
@@ -77,6 +106,8 @@ class _Parser:
         if entry is None:
             s.fail("the module has no computation")
         self.result.entry = entry
+        if not named:
+            self.result.name = f"module_{entry.name}"
         return self.result
 
     def _header(self) -> None:
@@ -88,60 +119,85 @@ class _Parser:
             s.expect("=", f"after header attribute '{name}'")
             if name in self.result.header:
                 s.fail(f"header attribute '{name}' is given twice", at)
-            if name == "entry_computation_layout":
-                self.result.header[name] = Raw(s.balanced())
-            else:
-                self.result.header[name] = parse_raw(s)
+            if name not in HEADER_ATTRIBUTES:
+                near = difflib.get_close_matches(name, HEADER_ATTRIBUTES, n=1)
+                s.fail(f"no header attribute '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""), at)
+            self.result.header[name] = self._header_value(name)
 
-    def _table(self) -> bool:
+    def _header_value(self, name: str) -> Raw:
         s = self.s
-        for table in _TABLES:
-            at = s.pos
-            if s.keyword(table):
-                if s.peek("{") or s.peek("(") or s.peek("="):
-                    s.pos = at
-                    return False
-                m = re.compile(r"(?:[ \t]*\n[ \t]*\d+[^\n]*)*").match(s.text, s.pos)
-                if m is not None:
-                    s.pos = m.end()
-                self.result.tables.append(s.text[at : s.pos].strip())
-                return True
-        return False
+        if name in _HEADER_FLAGS:
+            if not (s.peek("true") or s.peek("false")):
+                s.fail(f"{name} takes true or false, found {s.shown()}")
+            return Raw(s.name())
+        if name in _HEADER_NUMBERS:
+            return Raw(str(s.integer()))
+        return parse_raw(s)
 
-    def _single_instruction(self) -> bool:
-        """A text that is one instruction: it becomes the entry, its unknown operands parameters."""
+    def _tables(self) -> None:
+        while (m := self.s.match(_TABLE)) is not None:
+            self.result.tables.append(m.group())
+
+    # ---- a text that is one instruction
+
+    def _is_single_instruction(self) -> bool:
         s = self.s
-        m = re.compile(r"(?:ROOT\s+)?%?[\w.\-]+\s*=\s").match(s.text, s.pos)
-        if m is None:
-            return False
+        return _INSTRUCTION_START.match(s.text, s.pos) is not None or at_shape(s)
+
+    def _single_instruction(self) -> HloModule:
+        """The instruction becomes the entry's root, its unknown operands parameters."""
+        s = self.s
         computation = HloComputation("entry")
-        self._instruction(computation, {}, implicit_parameters=True)
-        computation.root = computation.instructions[-1]
-        self.result.add(computation)
+        body = BodyParser(self, computation, implicit_parameters=True)
+        if at_shape(s):
+            body.operation("root", parse_shape(s))
+        else:
+            s.keyword("ROOT")
+            body.instruction()
+        computation.root = computation.last
+        self.result.entry = self.result.add(computation)
         if not s.at_end():
-            s.fail(f"unexpected {s.shown()} behind a single instruction")
-        return True
+            s.fail(
+                f"unexpected {s.shown()} behind a single instruction (a module of several computations or instructions "
+                "starts with HloModule)"
+            )
+        return self.result
 
     # ---- computations
 
-    def _computation(self) -> HloComputation:
+    def computation(self, starts_at: int) -> HloComputation:
+        """A whole computation, from its name on; `starts_at` is where its text begins, ENTRY included."""
         s = self.s
         at = s.pos
         name = s.name("a computation")
-        if self.result.find(name) is not None:
+        known = self.result.find(name)
+        if known is not None and known in self._generated:
+            self.result.remove(known)
+            known.name = f"{name}.generated"
+            self.result.add(known)
+        elif known is not None or name in self._under_way:
             s.fail(f"a second computation named '{name}'", at)
+        self._under_way.add(name)
+        declared = None
         if s.peek("("):
-            self._signature()
+            declared = self._signature()
         computation = HloComputation(name)
-        self._body(computation)
+        self.body(computation)
+        if declared is not None and not declared[0].compatible(computation.root.shape):
+            s.fail(f"'{name}' is said to return {declared[0]}, its root has {computation.root.shape}", declared[1])
         while s.accept(","):
+            key_at = s.pos
             key = s.name("a computation attribute")
+            if key != "execution_thread":
+                s.fail(f"a computation has no attribute '{key}', only execution_thread", key_at)
             s.expect("=")
             computation.attributes[key] = s.string()
+        self._under_way.discard(name)
+        self._read_ahead[starts_at] = s.pos, computation
         return self.result.add(computation)
 
-    def _signature(self) -> None:
-        """`(p: f32[2], ...) -> f32[2]`; the body says the same again, so it is only read over."""
+    def _signature(self) -> tuple[Shape, int] | None:
+        """`(p: f32[2], ...) -> f32[2]`: the result's shape and where it stands; parameters are told by the body."""
         s = self.s
         s.expect("(")
         first = True
@@ -150,199 +206,80 @@ class _Parser:
                 s.expect(",", "or ')' in the parameter list")
             first = False
             s.name("a parameter's name")
-            s.expect(":", "after a parameter's name")
+            s.accept(":")
             parse_shape(s)
-        if s.accept("->"):
-            parse_shape(s)
+        if not s.accept("->"):
+            return None
+        s.skip()
+        at = s.pos
+        return parse_shape(s), at
 
-    def _body(self, computation: HloComputation) -> None:
+    def body(self, computation: HloComputation) -> None:
+        """`{ instructions }`; sets the root."""
         s = self.s
+        s.skip()
         open_at = s.pos
         s.expect("{", "at the start of the computation's body")
-        names: dict[str, HloInstruction] = {}
-        root: HloInstruction | None = None
+        reader = BodyParser(self, computation)
+        root = None
         while not s.accept("}"):
-            if s.at_end():
+            if s.pos >= len(s.text):
                 s.fail(f"the body of '{computation.name}' is never closed", open_at)
             at = s.pos
             is_root = s.keyword("ROOT")
-            instruction = self._instruction(computation, names)
+            instruction = reader.instruction()
             if is_root:
                 if root is not None:
                     s.fail(f"a second ROOT in '{computation.name}'", at)
                 root = instruction
-        if not names:
+        if not len(computation):
             s.fail(f"computation '{computation.name}' is empty", open_at)
-        computation.root = root or computation.instructions[-1]
+        computation.root = root or computation.last
 
-    # ---- instructions
+    def add_generated(self, computation: HloComputation) -> HloComputation:
+        """Take in a computation the text has no name for; it makes way when the text has one of that name."""
+        self._generated.add(computation)
+        return self.result.add(computation)
 
-    def _instruction(
-        self, computation: HloComputation, names: dict[str, HloInstruction], implicit_parameters: bool = False
-    ) -> HloInstruction:
-        s = self.s
-        s.keyword("ROOT")
-        at = s.pos
-        name = s.name("an instruction")
-        if name in names:
-            s.fail(f"a second instruction named '{name}' in this computation", at)
-        s.expect("=", f"after '{name}'")
-        shape = parse_shape(s) if at_shape(s) else None
-        return self._operation(computation, names, name, shape, implicit_parameters)
-
-    def _operation(
-        self,
-        computation: HloComputation,
-        names: dict[str, HloInstruction],
-        name: str | None,
-        shape: Shape | None,
-        implicit_parameters: bool,
-    ) -> HloInstruction:
-        """From the opcode to the last attribute."""
-        s = self.s
-        m = s.match(_OPCODE)
-        if m is None:
-            s.fail(f"expected an opcode and '(', found {s.shown()}")
-        opcode = BY_TEXT.get(m.group(1))
-        if opcode is None:
-            near = difflib.get_close_matches(m.group(1), BY_TEXT, n=1)
-            s.fail(f"unknown opcode '{m.group(1)}'" + (f"; did you mean '{near[0]}'?" if near else ""), m.start())
-        name = name or computation.unique_name(opcode.text)
-        literal: Literal | None = None
-        number: int | None = None
-        operands: list[HloInstruction] = []
-        if opcode is Opcode.PARAMETER:
-            number = s.integer("the parameter's number")
-            s.expect(")", "after the parameter's number")
-        elif opcode is Opcode.CONSTANT:
-            if shape is None:
-                s.fail("a constant needs its shape written out", m.start())
-            literal = parse_literal(s, shape, self.fill_elided)
-            s.expect(")", "after the constant's value")
-        else:
-            operands = self._operands(computation, names, implicit_parameters)
-        attributes = self._attributes(opcode, names)
-        for required in opcode.row.required:
-            if required not in attributes:
-                s.fail(f"{opcode.text} needs attribute '{required}'", m.start())
-        if shape is None:
-            try:
-                shape = infer_shape(opcode, [o.shape for o in operands], attributes)
-            except ShapeError as e:
-                s.fail(str(e), m.start())
-        instruction = HloInstruction(name, opcode, shape, operands, attributes, literal, number)
-        computation.insert(instruction)
-        names[name] = instruction
-        return instruction
-
-    def _operands(
-        self, computation: HloComputation, names: dict[str, HloInstruction], implicit_parameters: bool
-    ) -> list[HloInstruction]:
-        s = self.s
-        m = _SIMPLE_OPERANDS.match(s.text, s.pos)
-        if m is not None:
-            found = [names.get(n) for n in _SEPARATOR.split(m.group(1))]
-            if all(found):
-                s.pos = m.end()
-                return found  # type: ignore[return-value]  # all() excluded None
-        operands: list[HloInstruction] = []
-        while not s.accept(")"):
-            if operands:
-                s.expect(",", "or ')' after an operand")
-            operands.append(self._operand(computation, names, implicit_parameters))
-        return operands
-
-    def _operand(
-        self, computation: HloComputation, names: dict[str, HloInstruction], implicit_parameters: bool
-    ) -> HloInstruction:
-        s = self.s
-        shape = parse_shape(s) if at_shape(s) else None
-        s.skip()
-        at = s.pos
-        if _OPCODE.match(s.text, at):
-            return self._operation(computation, names, None, shape, implicit_parameters)
-        name = s.name("an operand")
-        found = names.get(name)
-        if found is None:
-            if implicit_parameters and shape is not None:
-                count = sum(i.opcode is Opcode.PARAMETER for i in computation.instructions)
-                found = names[name] = computation.add_parameter(count, shape, name)
-            else:
-                near = difflib.get_close_matches(name, names, n=1)
-                s.fail(
-                    f"no instruction named '{name}' above this line" + (f"; did you mean '{near[0]}'?" if near else ""),
-                    at,
-                )
-        while s.accept("#"):
-            index = s.integer("a tuple index")
-            try:
-                found = computation.add(Opcode.GET_TUPLE_ELEMENT, [found], index=index)
-            except ShapeError as e:
-                s.fail(str(e), at)
-        return found
-
-    # ---- attributes
-
-    def _attributes(self, opcode: Opcode, names: dict[str, HloInstruction]) -> dict[str, Any]:
-        s = self.s
-        attributes: dict[str, Any] = {}
-        while s.accept(","):
-            m = s.match(_ATTRIBUTE)
-            if m is None:
-                s.fail(f"expected an attribute, found {s.shown()}")
-            name = m.group(1)
-            if name in attributes:
-                s.fail(f"attribute '{name}' is given twice", m.start())
-            row = opcode.row
-            if name not in row.required and name not in row.optional and name not in UNIVERSAL_ATTRIBUTES:
-                known = [*row.required, *row.optional, *UNIVERSAL_ATTRIBUTES]
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean '{near[0]}'?" if near else ""
-                s.fail(f"{opcode.text} has no attribute '{name}'{hint}", m.start())
-            attributes[name] = self._attribute(name, names)
-        return attributes
-
-    def _attribute(self, name: str, names: dict[str, HloInstruction]) -> Any:
-        s = self.s
-        kind = ATTRIBUTE_KINDS.get(name, AttrKind.RAW)
-        if kind is AttrKind.COMPUTATION:
-            return self._callee()
-        if kind is AttrKind.COMPUTATIONS:
-            found = []
-            s.expect("{", "at the start of a list of computations")
-            while not s.accept("}"):
-                if found:
-                    s.expect(",", "or '}' in a list of computations")
-                found.append(self._callee())
-            return tuple(found)
-        if kind is AttrKind.INSTRUCTIONS:
-            predecessors = []
-            s.expect("{")
-            while not s.accept("}"):
-                if predecessors:
-                    s.expect(",", "or '}' in a list of instructions")
-                at = s.pos
-                n = s.name("an instruction")
-                if n not in names:
-                    s.fail(f"no instruction named '{n}' above this line", at)
-                predecessors.append(names[n])
-            return tuple(predecessors)
-        return PARSERS[kind](s)
-
-    def _callee(self) -> HloComputation:
+    def callee(self) -> HloComputation:
+        """A computation as an attribute's value: its name, or the computation itself written inline."""
         s = self.s
         s.skip()
         at = s.pos
         if s.peek("{"):
-            inline = HloComputation(self.result.unique_computation_name("inline"))
-            self._body(inline)
-            return self.result.add(inline)
+            inline = HloComputation("inline")
+            self.enter()
+            self.body(inline)
+            self.leave()
+            return self.add_generated(inline)
         name = s.name("a computation's name")
+        found = self.result.find(name)
+        if found is not None:
+            return found
         if s.peek("(") or s.peek("{"):
             s.pos = at
-            return self._computation()
-        found = self.result.find(name)
-        if found is None:
+            self.enter()
+            computation = self.computation(at)
+            self.leave()
+            return computation
+        return self._defined_below(name, at)
+
+    def _defined_below(self, name: str, at: int) -> HloComputation:
+        """The computation `name`, whose text comes later: XLA prints some modules in that order."""
+        s = self.s
+        pattern = rf"^[ \t]*%?{re.escape(name)}[ \t]*(?:\{{|\((?=[^\n]*->[^\n]*\{{[ \t]*$))"
+        m = None if name in self._under_way else re.compile(pattern, re.MULTILINE).search(s.text, s.pos)
+        if m is None:
             near = difflib.get_close_matches(name, [c.name for c in self.result.computations], n=1)
-            s.fail(f"no computation named '{name}' above" + (f"; did you mean '{near[0]}'?" if near else ""), at)
-        return found
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            if name in self._under_way:
+                hint = "; a computation cannot call itself"
+            s.fail(f"no computation named '{name}'{hint}", at)
+        back = s.pos
+        s.pos = m.start()
+        s.skip()
+        self.enter()
+        computation = self.computation(s.pos)
+        self.leave()
+        s.pos = back
+        return computation

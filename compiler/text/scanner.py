@@ -15,7 +15,7 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
 _SIMPLE_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 _BRACKETS = re.compile(r'[{}()\[\]]|"(?:[^"\\]|\\.)*"|/\*(?:[^*]|\*(?!/))*\*/', re.DOTALL)
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
-MAX_DEPTH = 256
+MAX_DEPTH = 128
 """Deepest nesting of tuples, literals and operands that is read."""
 
 

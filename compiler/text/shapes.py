@@ -8,7 +8,8 @@ from compiler.ir.shape import UNBOUNDED, Layout, Shape, default_layout
 from compiler.ir.types import BY_TEXT, PrimitiveType
 from compiler.text.scanner import MAX_DEPTH, Scanner
 
-_SIMPLE = re.compile(r"([a-z][a-z0-9]*)\[([0-9, ]*)\](?:\{([0-9, ]*)\})?(?![{\w])")
+_SIMPLE = re.compile(r"[a-z][a-z0-9]*\[[0-9, ]*\](?:\{[0-9, ]*\})?(?!\s*\{\s*[\d:]|[{\w])")
+_LAYOUT_FOLLOWS = re.compile(r"\s*\{\s*[\d:]|\{\}")
 _TYPE = re.compile(r"[a-z][a-z0-9]*")
 _DIM = re.compile(r"(<=)?(\d+|\?)")
 _SUFFIX = re.compile(r"(?:[^{}()]|\([^{}()]*(?:\([^{}()]*\)[^{}()]*)*\))*")
@@ -36,8 +37,9 @@ def parse_shape(s: Scanner, depth: int = 0) -> Shape:
     start = s.pos
     if depth > MAX_DEPTH:
         s.fail(f"shape nested deeper than {MAX_DEPTH}")
-    if s.accept("("):
-        shapes = []
+    if s.text.startswith("(", s.pos):
+        s.pos += 1
+        shapes: list[Shape] = []
         while not s.accept(")"):
             if shapes:
                 s.expect(",", "or ')' in a tuple shape")
@@ -79,7 +81,7 @@ def _array(s: Scanner) -> Shape:
             s.fail(f"{element_type.text} has no dimensions", m.start())
         return Shape(element_type)
     layout = None
-    if s.pos < len(s.text) and s.text[s.pos] == "{":
+    if _LAYOUT_FOLLOWS.match(s.text, s.pos):
         layout = parse_layout(s, len(dims))
     return Shape(element_type, tuple(dims), layout, tuple(dynamic) if any(dynamic) else ())
 

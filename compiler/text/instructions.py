@@ -1,0 +1,262 @@
+"""Instructions of one computation: `name = shape opcode(operands), attributes`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from compiler.errors import ShapeError
+from compiler.ir.attributes import ATTRIBUTE_KINDS, NAME_VALUES, AttrKind
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction, infer_shape
+from compiler.ir.literal import Literal
+from compiler.ir.opcodes import BY_TEXT, UNIVERSAL_ATTRIBUTES, Opcode
+from compiler.ir.shape import Shape
+from compiler.text import async_sugar
+from compiler.text.attributes import PARSERS
+from compiler.text.literals import parse_literal
+from compiler.text.shapes import at_shape, parse_shape
+
+if TYPE_CHECKING:
+    from compiler.text.parser import Parser
+
+_START = re.compile(r"\s*%?([A-Za-z_][\w.\-]*)\s*=\s*")
+_OPCODE = re.compile(r"([a-z][a-z0-9\-]*)\s*\(")
+_SIMPLE_OPERANDS = re.compile(r"\s*%?([A-Za-z_][\w.\-]*(?:,\s*%?[A-Za-z_][\w.\-]*)*)\s*\)")
+_SEPARATOR = re.compile(r",\s*%?")
+_ATTRIBUTE = re.compile(r"([A-Za-z_][\w.\-]*)\s*=")
+_MORE = re.compile(r"[ \t]*\n[ \t]*[%R}]")
+"""What mostly stands behind an instruction's operands: the next line. Then there are no attributes to look for."""
+
+
+class BodyParser:
+    """Reads instructions into a computation.
+
+    Args:
+        parser: the state of the whole parse.
+        computation: where the instructions go.
+        implicit_parameters: make a parameter of an operand with a shape that nothing above defines (single
+            instructions).
+    """
+
+    def __init__(self, parser: Parser, computation: HloComputation, implicit_parameters: bool = False) -> None:
+        self.p = parser
+        self.s = parser.s
+        self.computation = computation
+        self.implicit_parameters = implicit_parameters
+        self.names: dict[str, HloInstruction] = {}
+        self._parameters: dict[int, str] = {}
+
+    def instruction(self) -> HloInstruction:
+        """`name = ...`; ROOT is read already."""
+        s = self.s
+        m = s.match(_START)
+        if m is None:
+            name = s.name("an instruction")
+            s.expect("=", f"after '{name}'")
+            raise AssertionError("the pattern is a name and an equals sign")
+        name = m.group(1)
+        if name in self.names:
+            s.fail(f"a second instruction named '{name}' in this computation", m.start(1))
+        return self.operation(name, parse_shape(s) if at_shape(s) else None)
+
+    def operation(self, name: str | None, shape: Shape | None, nested: bool = False) -> HloInstruction:
+        """From the opcode on, to the last attribute; a nested operand has none."""
+        s = self.s
+        m = s.match(_OPCODE)
+        if m is None:
+            s.fail(f"expected an opcode and '(', found {s.shown()}")
+        opcode = BY_TEXT.get(m.group(1))
+        wrapped: Opcode | None = None
+        if opcode is None:
+            opcode, wrapped = async_sugar.split(m.group(1)) or (None, None)
+        if opcode is None:
+            near = difflib.get_close_matches(m.group(1), BY_TEXT, n=1)
+            s.fail(f"unknown opcode '{m.group(1)}'" + (f"; did you mean '{near[0]}'?" if near else ""), m.start())
+        at = m.start()
+        literal: Literal | None = None
+        number: int | None = None
+        operands: list[HloInstruction] = []
+        if opcode is Opcode.PARAMETER:
+            number = self._parameter_number(name, shape, at)
+        elif opcode is Opcode.CONSTANT:
+            if shape is None:
+                s.fail("a constant needs its shape written out", at)
+            literal = parse_literal(s, shape, self.p.fill_elided)
+            s.expect(")", "after the constant's value")
+        else:
+            operands = self._operands()
+        attributes: dict[str, Any] = {}
+        if not nested and not _MORE.match(s.text, s.pos):
+            attributes = self._attributes(opcode, wrapped)
+        if wrapped is not None:
+            attributes = async_sugar.expand(self.p, opcode, wrapped, operands, attributes, shape, at)
+        elif opcode in (Opcode.ASYNC_UPDATE, Opcode.ASYNC_DONE):
+            async_sugar.inherit(self.s, opcode, operands, attributes, at)
+        for required in opcode.row.required:
+            if required not in attributes:
+                s.fail(f"{opcode.text} needs attribute '{required}'", at)
+        if shape is None:
+            shape = self._inferred(opcode, operands, attributes, at)
+        base = name or self.computation.unique_name(opcode.text)
+        instruction = HloInstruction(base, opcode, shape, operands, attributes, literal, number)
+        self.computation.insert(instruction)
+        self.names[base] = instruction
+        return instruction
+
+    def _parameter_number(self, name: str | None, shape: Shape | None, at: int) -> int:
+        s = self.s
+        number = s.integer("the parameter's number")
+        s.expect(")", "after the parameter's number")
+        if shape is None:
+            s.fail("a parameter needs its shape written out", at)
+        if number < 0:
+            s.fail(f"parameter number must not be negative, is {number}", at)
+        if number in self._parameters:
+            s.fail(f"parameter {number} is '{self._parameters[number]}' already", at)
+        self._parameters[number] = name or "parameter"
+        return number
+
+    def _inferred(self, opcode: Opcode, operands: list[HloInstruction], attributes: dict[str, Any], at: int) -> Shape:
+        try:
+            return infer_shape(opcode, [o.shape for o in operands], attributes)
+        except ShapeError as e:
+            self.s.fail(f"{e}: cannot tell the result's shape, which is not written out", at)
+
+    # ---- operands
+
+    def _operands(self) -> list[HloInstruction]:
+        s = self.s
+        m = _SIMPLE_OPERANDS.match(s.text, s.pos)
+        if m is not None:
+            names = self.names
+            found = [names.get(n) for n in _SEPARATOR.split(m.group(1))]
+            if None not in found:
+                s.pos = m.end()
+                return found  # type: ignore[return-value]  # None was looked for
+        operands: list[HloInstruction] = []
+        while not s.accept(")"):
+            if operands:
+                s.expect(",", "or ')' after an operand")
+            operands.append(self._operand())
+        return operands
+
+    def _operand(self) -> HloInstruction:
+        s = self.s
+        shape = parse_shape(s) if at_shape(s) else None
+        s.skip()
+        at = s.pos
+        if _OPCODE.match(s.text, at):
+            self.p.enter()
+            found = self.operation(None, shape, nested=True)
+            self.p.leave()
+            return found
+        if self.implicit_parameters and shape is not None and (s.peek(",") or s.peek(")")):
+            return self._implicit(f"_{len(self._parameters)}", shape)
+        name = s.name("an operand")
+        known = self.names.get(name)
+        if known is None and self.implicit_parameters:
+            if shape is None:
+                s.fail(f"operand '{name}' needs its shape: a single instruction has nothing above it", at)
+            known = self._implicit(name, shape)
+        if known is None:
+            self._unknown(name, at)
+        while s.accept("#"):
+            index = s.integer("a tuple index")
+            name = f"{name}#{index}"
+            known = self.names.get(name) or self._element(known, index, name, at)
+        if shape is not None and not shape.compatible(known.shape):
+            s.fail(f"operand '{name}' is said to have shape {shape}, it has {known.shape}", at)
+        return known
+
+    def _implicit(self, name: str, shape: Shape) -> HloInstruction:
+        number = len(self._parameters)
+        self._parameters[number] = name
+        parameter = self.names[name] = self.computation.add_parameter(number, shape, name)
+        return parameter
+
+    def _unknown(self, name: str, at: int) -> NoReturn:
+        near = difflib.get_close_matches(name, self.names, n=1)
+        self.s.fail(f"no instruction named '{name}' above" + (f"; did you mean '{near[0]}'?" if near else ""), at)
+
+    def _element(self, of: HloInstruction, index: int, name: str, at: int) -> HloInstruction:
+        try:
+            element = self.computation.add(
+                Opcode.GET_TUPLE_ELEMENT, [of], index=index, name=self.computation.unique_name(name.replace("#", "_"))
+            )
+        except ShapeError as e:
+            self.s.fail(str(e), at)
+        self.names[name] = element
+        return element
+
+    # ---- attributes
+
+    def _attributes(self, opcode: Opcode, wrapped: Opcode | None) -> dict[str, Any]:
+        s = self.s
+        attributes: dict[str, Any] = {}
+        while s.accept(","):
+            m = s.match(_ATTRIBUTE)
+            if m is None:
+                s.fail(f"expected an attribute, found {s.shown()}")
+            name = m.group(1)
+            if name in attributes:
+                s.fail(f"attribute '{name}' is given twice", m.start())
+            if not _takes(opcode, wrapped, name):
+                self._unknown_attribute(wrapped or opcode, name, m.start())
+            attributes[name] = self._attribute(name)
+        return attributes
+
+    def _unknown_attribute(self, opcode: Opcode, name: str, at: int) -> None:
+        known = [*opcode.row.required, *opcode.row.optional, *UNIVERSAL_ATTRIBUTES]
+        near = difflib.get_close_matches(name, known, n=1)
+        own = ", ".join([*opcode.row.required, *opcode.row.optional])
+        hint = f"; did you mean '{near[0]}'?" if near else f"; it takes {own}" if own else ""
+        self.s.fail(f"{opcode.text} has no attribute '{name}'{hint}", at)
+
+    def _attribute(self, name: str) -> Any:
+        s = self.s
+        kind = ATTRIBUTE_KINDS.get(name, AttrKind.RAW)
+        if kind is AttrKind.COMPUTATION:
+            return self.p.callee()
+        if kind is AttrKind.COMPUTATIONS:
+            return self._list(self.p.callee, "a list of computations")
+        if kind is AttrKind.INSTRUCTIONS:
+            return self._list(self._predecessor, "a list of instructions")
+        s.skip()
+        at = s.pos
+        value = PARSERS[kind](s)
+        allowed = NAME_VALUES.get(name)
+        if allowed is not None and value not in allowed:
+            near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.4)
+            s.fail(f"{name} cannot be '{value}'; " + (f"did you mean '{near[0]}'?" if near else ", ".join(allowed)), at)
+        return value
+
+    def _list(self, item: Any, what: str) -> tuple[Any, ...]:
+        s = self.s
+        found: list[Any] = []
+        s.expect("{", f"at the start of {what}")
+        while not s.accept("}"):
+            if found:
+                s.expect(",", f"or '}}' in {what}")
+            found.append(item())
+        return tuple(found)
+
+    def _predecessor(self) -> HloInstruction:
+        s = self.s
+        s.skip()
+        at = s.pos
+        name = s.name("an instruction")
+        if name not in self.names:
+            self._unknown(name, at)
+        return self.names[name]
+
+
+def _takes(opcode: Opcode, wrapped: Opcode | None, name: str) -> bool:
+    """Whether an instruction takes this attribute; an async start written short takes those of what it wraps."""
+    row = opcode.row
+    if name in row.required or name in row.optional or name in UNIVERSAL_ATTRIBUTES:
+        return not (wrapped is not None and name == "calls" and opcode is not Opcode.ASYNC_START)
+    if wrapped is None or opcode is not Opcode.ASYNC_START:
+        return False
+    return name in wrapped.row.required or name in wrapped.row.optional
