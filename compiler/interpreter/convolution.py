@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -50,9 +51,10 @@ def _convolution(instruction: HloInstruction, x: Array, kernel: Array) -> Array:
 
 def _accumulate(out: Array, x: Array, kernel: Array, window: Window, tap: Tap) -> None:
     """Add the product of one tap of the kernel."""
-    at = tuple(w.size - 1 - k if w.reversal else k for w, k in zip(window.dims, tap.position, strict=True))
+    at: list[Any] = [slice(None)] * 3
+    at += [w.size - 1 - k if w.reversal else k for w, k in zip(window.dims, tap.position, strict=True)]
     seen = x[(slice(None), slice(None), *tap.inputs)]
     flat = seen.reshape(seen.shape[0], math.prod(seen.shape[1:-1]), seen.shape[-1])
-    product = np.matmul(flat, kernel[(slice(None), slice(None), slice(None), *at)])
+    product = np.matmul(flat, kernel[tuple(at)])
     target = out[(slice(None), slice(None), *tap.outputs)]
     target += product.reshape(target.shape)

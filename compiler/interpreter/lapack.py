@@ -23,8 +23,7 @@ Routine = Callable[[dict[str, int], Sequence[Array], Sequence[Shape]], Sequence[
 
 
 def _routine(name: str, like: Array) -> Any:
-    (found,) = lapack.get_lapack_funcs((name,), (like,))
-    return found
+    return lapack.get_lapack_funcs(name, (like,))
 
 
 def _potrf(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> Sequence[Any]:

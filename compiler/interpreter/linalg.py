@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy.linalg import blas, lapack
@@ -32,7 +33,7 @@ def factor_cholesky(x: Array, lower: bool) -> tuple[Array, Array]:
     out = np.empty_like(x)
     flat_out, flat_in = matrices(out), matrices(x)
     status = np.zeros(len(flat_in), np.int32)
-    (potrf,) = lapack.get_lapack_funcs(("potrf",), (x,))
+    potrf: Any = lapack.get_lapack_funcs("potrf", (x,))
     for k, a in enumerate(flat_in):
         factor, info = potrf(a, lower=lower, clean=True) if a.size else (a, 0)
         flat_out[k] = np.nan if info else factor
@@ -61,7 +62,7 @@ def solve_triangular(a: Array, b: Array, *, left: bool, lower: bool, transpose: 
     """X in op(a) x = b (`left`) or x op(a) = b, batched; a zero on the diagonal divides by zero."""
     out = np.empty(b.shape, b.dtype)
     flat = matrices(out)
-    (trsm,) = blas.get_blas_funcs(("trsm",), (a, b))
+    trsm: Any = blas.get_blas_funcs("trsm", (a, b))
     for k, (left_hand, right_hand) in enumerate(zip(matrices(a), matrices(b), strict=True)):
         if right_hand.size:
             flat[k] = trsm(
@@ -80,15 +81,11 @@ def _feature(x: Array, vector: Array, at: int) -> Array:
 @evaluator(Opcode.BATCH_NORM_TRAINING)
 def _batch_norm_training(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
     x, scale, offset = arrays(values)
-    t, at, epsilon = (
-        instruction.operands[0].shape.element_type,
-        instruction.attr("feature_index"),
-        _epsilon(instruction),
-    )
+    t, at = instruction.operands[0].shape.element_type, instruction.attr("feature_index")
     wide = x.astype(np.float64)
     dims = tuple(d for d in range(x.ndim) if d != at)
     mean, variance = wide.mean(dims), wide.var(dims)
-    normal = (wide - _feature(x, mean, at)) / np.sqrt(_feature(x, variance, at) + epsilon)
+    normal = (wide - _feature(x, mean, at)) / np.sqrt(_feature(x, variance, at) + _epsilon(instruction))
     y = normal * _feature(x, scale.astype(np.float64), at) + _feature(x, offset.astype(np.float64), at)
     return y.astype(t.dtype), mean.astype(t.dtype), variance.astype(t.dtype)
 

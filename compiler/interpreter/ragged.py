@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.errors import UnsupportedError
-from compiler.interpreter.dot import contract, multiply, narrow_product, product_type
+from compiler.interpreter.dot import contract, narrow_product, product_type
 from compiler.interpreter.registry import Array, array_evaluator
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -111,11 +111,11 @@ def _scaled_dot(instruction: HloInstruction, a: Array, b: Array, *scales: Array)
     contracting, batch = _dims(instruction)
     result = instruction.shape.element_type
     wide = product_type([o.shape.element_type for o in instruction.operands[:2]], result)
-    scaled = [
+    left, right = (
         x.astype(wide) * _spread_blocks(scales[k].astype(wide), x.shape) if k < len(scales) else x.astype(wide)
         for k, x in enumerate((a, b))
-    ]
-    return multiply(*scaled, types=(result, result), result=result, contracting=contracting, batch=batch)
+    )
+    return narrow_product(contract(left, right, contracting, batch), result)
 
 
 def _spread_blocks(scale: Array, dims: tuple[int, ...]) -> Array:

@@ -23,7 +23,7 @@ def _reduce_window(machine: Machine, instruction: HloInstruction, values: Sequen
     """Padding and holes are not combined; each window starts from the initial value."""
     n = len(values) // 2
     inputs, inits = arrays(values[:n]), arrays(values[n:])
-    computation, window = instruction.attr("to_apply"), instruction.attr("window")
+    computation, window = instruction.attr("to_apply"), instruction.attr("window", Window())
     dims = next(instruction.shape.leaves()).dimensions
     t = instruction.operands[0].shape.element_type
     ufunc = ufunc_of(binary_opcode(computation), t) if n == 1 else None
@@ -54,7 +54,7 @@ def _select_and_scatter(machine: Machine, instruction: HloInstruction, values: S
     select = lift(machine, instruction.attr("select"))
     numbers = np.arange(x.size).reshape(x.shape)
     best, chosen = np.zeros(source.shape, x.dtype), np.full(source.shape, -1)
-    for tap in taps(instruction.attr("window"), x.shape, source.shape):
+    for tap in taps(instruction.attr("window", Window()), x.shape, source.shape):
         held, where = best[tap.outputs], chosen[tap.outputs]
         candidate = x[tap.inputs]
         take = (where < 0) | ~select([held, candidate])[0]
@@ -70,7 +70,7 @@ def _select_and_scatter(machine: Machine, instruction: HloInstruction, values: S
 def _scan(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
     """`to_apply` takes slices of the inputs and the carries, and gives output slices and the next carries."""
     computation, dim = instruction.attr("to_apply"), instruction.dimensions[0]
-    carries_count = instruction.attr("num_carries", len(values) // 2)
+    carries_count = instruction.attr("num_carries")
     inputs_count = len(values) - carries_count
     inputs, carries = arrays(values[:inputs_count]), list(values[inputs_count:])
     shapes = list(instruction.shape.leaves())
