@@ -24,6 +24,9 @@ def trip_count_of(loop: HloInstruction) -> int | None:
     return None if counted is None else counted.trip_count
 
 
+known_trip_count = trip_count_of
+
+
 def annotate(loop: HloInstruction) -> bool:
     """Write the trip count into the loop's backend_config, as XLA does, before fusion hides it; whether it is new.
 
@@ -43,7 +46,8 @@ def annotate(loop: HloInstruction) -> bool:
 def annotate_trip_counts(module: HloModule) -> bool:
     """`annotate` every loop that control flow reaches; whether any trip count was new."""
     loops = [i for c in module.control_flow_computations() for i in c.instructions if i.opcode is Opcode.WHILE]
-    return any([annotate(loop) for loop in loops])
+    changed = [annotate(loop) for loop in loops]
+    return any(changed)
 
 
 def _config(loop: HloInstruction) -> dict[str, object] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
@@ -70,14 +69,14 @@ class KernelFacts:
         refusal: why it cannot be fused with anything, or None.
         outputs: shapes of its outputs.
         size: instructions inside.
-        copies: per operand, at how many different indices its elements are read.
+        copies: by position of the operand (which may be replaced), at how many different indices it is read.
         summary: the kernel in numbers.
     """
 
     refusal: str | None
     outputs: tuple[Shape, ...] = ()
     size: int = 1
-    copies: Mapping[HloInstruction, int] = field(default_factory=dict)
+    copies: tuple[int, ...] = ()
     summary: KernelSummary = field(default_factory=KernelSummary)
 
     @property
@@ -201,7 +200,8 @@ class Legality:
         if len(operands) + outputs > self.limits.arguments:
             total = len(operands) + outputs
             return f"the kernel would have {total} operands and outputs, more than {self.limits.arguments}"
-        copies = sum(n for o, n in b.copies.items() if source_of(o) is first) + (1 if keep else 0)
+        by_operand = dict(zip(second.operands, b.copies, strict=True))
+        copies = sum(n for o, n in by_operand.items() if source_of(o) is first) + (1 if keep else 0)
         statements = b.statements + a.statements * max(1, copies)
         if statements > self.limits.statements:
             return f"the kernel would have some {statements} statements, more than {self.limits.statements}"
@@ -238,12 +238,11 @@ class Legality:
             return KernelFacts(refusal, tuple(node.shape.leaves()))
         outputs = tuple(s for o in outputs_of(node) for s in o.shape.leaves())
         summary = summarize(node)
-        inside = [(o, o) for o in node.operands]
-        size = 1
+        inside, size = node.operands, 1
         if node.opcode is Opcode.FUSION:
             body = body_of(node)
-            inside, size = list(zip(node.operands, body.parameters, strict=True)), len(body)
-        copies = {o: summary.reads[p].copies for o, p in inside if p in summary.reads}
+            inside, size = tuple(body.parameters), len(body)
+        copies = tuple(summary.reads[p].copies if p in summary.reads else 0 for p in inside)
         return KernelFacts(None, outputs, size, copies, summary)
 
     def _node_refusal(self, node: HloInstruction) -> str | None:
