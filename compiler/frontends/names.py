@@ -7,10 +7,9 @@ import re
 from compiler.ir.attributes import Raw
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
-from compiler.ir.printing import quote
+from compiler.ir.quoting import quote, unescape
 
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(.)")
 
 
 def argument_names(module: HloModule) -> dict[int, str]:
@@ -30,4 +29,4 @@ def set_argument_name(parameter: HloInstruction, name: str) -> None:
 def _name(parameter: HloInstruction) -> str:
     metadata = parameter.attr("metadata")
     m = _OP_NAME.search(str(metadata)) if metadata is not None else None
-    return _ESCAPE.sub(r"\1", m.group(1)) if m else parameter.name
+    return unescape(m.group(1)) if m else parameter.name

@@ -127,10 +127,10 @@ ATTRIBUTE_KINDS: dict[str, AttrKind] = {
         AttrKind.DIM_LABELS: "dim_labels",
         AttrKind.PADDING: "padding",
         AttrKind.INSTRUCTIONS: "control-predecessors",
-        AttrKind.GROUPS: "replica_groups source_target_pairs",
+        AttrKind.GROUPS: "replica_groups source_target_pairs operand_precision",
         AttrKind.SHAPE: "outfeed_shape",
         AttrKind.LITERAL: "literal",
-        AttrKind.RAW: """metadata sharding frontend_attributes statistics origin operand_precision
+        AttrKind.RAW: """metadata sharding frontend_attributes statistics origin
             parameter_replication output_to_operand_aliasing operand_layout_constraints
             result_accuracy domain sparsity sparsity_config ragged_dims output_operand_aliasing collective_device_group
             stacktrace""",

@@ -12,6 +12,8 @@ from compiler.ir.attributes import ATTRIBUTE_KINDS, AttrKind, ConvDimLabels, Pad
 from compiler.ir.literal import Literal
 from compiler.ir.nan_bits import nan_text
 from compiler.ir.opcodes import Opcode
+from compiler.ir.quoting import quote as quote
+from compiler.ir.quoting import unquote
 
 if TYPE_CHECKING:
     from compiler.ir.computation import HloComputation
@@ -64,6 +66,9 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "control-predecessors": ((),),
     "called_computations": ((),),
     "window": (Window(),),
+    "dimensions": ((),),
+    "lhs_contracting_dims": ((),),
+    "rhs_contracting_dims": ((),),
     "lhs_batch_dims": ((),),
     "rhs_batch_dims": ((),),
     "operand_batching_dims": ((),),
@@ -199,11 +204,14 @@ def print_instruction(instruction: HloInstruction, options: PrintOptions, names:
 def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
     found = []
     for name, value in sorted(i.attributes.items()):
-        if name in _CARRIED or value in _DEFAULTS.get(name, ()):
+        if name in _CARRIED or value in _DEFAULTS.get(name, ()) or (name, i.opcode) == ("dimensions", Opcode.MAP):
             continue
         if name == "control-predecessors":
             value = tuple(sorted(value, key=lambda v: names.of(v, "v")))
         text = _attribute_text(name, value, names)
+        if name == "backend_config":
+            # A string that reads like a dictionary is the dictionary.
+            text = unquote(text)
         if isinstance(value, Raw):
             text = _SPACES.sub(lambda m: m.group(1) or "", text)
         found.append(f", {name}={text}")
@@ -248,12 +256,6 @@ def _attribute_text(name: str, value: Any, names: _Names) -> str:
     if isinstance(value, ConvDimLabels | int | float | str):
         return float_text(value) if isinstance(value, float) else str(value)
     return str(value)
-
-
-def quote(text: str) -> str:
-    """A string in double quotes with C escapes."""
-    out = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
-    return f'"{out}"'
 
 
 def slice_text(dims: tuple[SliceDim, ...]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from compiler.ir.attributes import AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window, WindowDim
-from compiler.ir.printing import quote
+from compiler.ir.quoting import quote
 from compiler.ir.literal import Literal
 from compiler.text.literals import parse_literal
 from compiler.text.scanner import Scanner

@@ -6,31 +6,16 @@ import re
 from typing import NoReturn
 
 from compiler.errors import HloSyntaxError
+from compiler.ir.quoting import unescape
 
 _SKIP = re.compile(r"(?:\s+|/\*(?:[^*]|\*(?!/))*\*/|//[^\n]*)+")
 _NAME = re.compile(r"%?([A-Za-z_][\w.\-]*)")
 _INT = re.compile(r"-?\d+")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[0-7]{1,3}|.)", re.DOTALL)
-_SIMPLE_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 _BRACKETS = re.compile(r'[{}()\[\]]|"(?:[^"\\]|\\.)*"|/\*(?:[^*]|\*(?!/))*\*/', re.DOTALL)
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 MAX_DEPTH = 128
 """Deepest nesting of tuples, literals and operands that is read."""
-
-
-def unescape(text: str) -> str:
-    """C escapes of a quoted string."""
-
-    def one(m: re.Match[str]) -> str:
-        s = m.group(1)
-        if s[0] == "x":
-            return chr(int(s[1:], 16))
-        if s[0] in "01234567":
-            return chr(int(s, 8))
-        return _SIMPLE_ESCAPES.get(s, s)
-
-    return _ESCAPE.sub(one, text)
 
 
 class Scanner:
