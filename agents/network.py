@@ -32,7 +32,12 @@ class GraphBatch(NamedTuple):
         """Without the padding that no graph of the batch needs; most programs are much smaller than the limits."""
         n, e, c = (max(1, int(m)) for m in self.counts.max(dim=0).values)
         return GraphBatch(
-            self.nodes[:, :n], self.edges[:, :e], self.candidates[:, :c], self.endpoints[:, :c], self.globals, self.counts
+            self.nodes[:, :n],
+            self.edges[:, :e],
+            self.candidates[:, :c],
+            self.endpoints[:, :c],
+            self.globals,
+            self.counts,
         )
 
 
@@ -63,7 +68,9 @@ class TorchPointerNetwork(nn.Module):
             seen = torch.cat([h, adjacency.operands(h), adjacency.users(h)], dim=2)
             h = (h + torch.relu(layer(seen))) * real_nodes
         mean = h.sum(dim=1) / real_nodes.sum(dim=1).clamp(min=1)
-        pooled = torch.cat([mean, h.amax(dim=1), batch.globals], dim=1)  # h is never negative, so padding wins no maximum
+        pooled = torch.cat(
+            [mean, h.amax(dim=1), batch.globals], dim=1
+        )  # h is never negative, so padding wins no maximum
         whole = torch.relu(self.pool(pooled))
         wide = whole.unsqueeze(1).expand(-1, batch.candidates.shape[1], -1)
         ends = [_pick(h, batch.endpoints[:, :, i]) for i in (0, 1)]

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from compiler.plan import CompilationPlan
+from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
 from env.store import KernelStore, KernelTime, program_seconds
 from env.suites import Program
-from env.worker import program_to_json
 from env.worker_process import WorkerCrashedError, WorkerProcess, WorkerTimeoutError
 
 __all__ = ["Comparison", "Failure", "Measurement", "Measurer", "MeasurerOptions"]

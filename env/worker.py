@@ -15,7 +15,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
@@ -29,31 +28,11 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.text import parse
 from env.comparison import difference
-from env.suites import InputSpec, Normal, Program, Randint, Tolerance, Uniform, random_inputs
+from env.program_json import program_from_json
+from env.suites import Program, random_inputs
 
 HELD_EXECUTABLES = 12
 SAMPLE_SECONDS = 2e-3  # one sample averages executions for about this long, so that the clock's grain does not matter
-_SPECS: Mapping[str, type[InputSpec]] = {"normal": Normal, "uniform": Uniform, "randint": Randint}
-
-
-def program_to_json(program: Program) -> dict[str, Any]:
-    """What a worker needs of a program: name, text, input specs and tolerance."""
-    t = program.tolerance
-    return {
-        "name": program.name,
-        "text": program.text(),
-        "inputs": [s.to_json() for s in program.inputs],
-        "tolerance": None if t is None else [t.rtol, t.atol, t.mismatch_fraction],
-    }
-
-
-def _program_from_json(data: Mapping[str, Any]) -> Program:
-    specs = []
-    for entry in data["inputs"]:
-        values = dict(entry)
-        specs.append(_SPECS[values.pop("kind")](**values))
-    tolerance = None if data["tolerance"] is None else Tolerance(*data["tolerance"])
-    return Program(data["name"], "worker", "extra", Path(), "", tuple(specs), tolerance)
 
 
 @dataclass
@@ -101,7 +80,7 @@ class Worker:
             return {"error": "run", "message": f"{type(error).__name__}: {error}"}
 
     def _prepare(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        program = _program_from_json(request["program"])
+        program = program_from_json(request["program"])
         text = request["program"]["text"]
         plan = None if request["plan"] is None else CompilationPlan.from_json(request["plan"])
         try:

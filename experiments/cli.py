@@ -50,7 +50,9 @@ def _message(error: Exception) -> str:
             return f"error: {reason}: {error.filename}" if error.filename else f"error: {reason}"
         case _:
             first = (str(error).splitlines() or [""])[0]
-            return f"error: {type(error).__name__}: {first}\nThis is a fault of hlogym; --debug shows where it happened."
+            return (
+                f"error: {type(error).__name__}: {first}\nThis is a fault of hlogym; --debug shows where it happened."
+            )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-
 __all__ = ["register"]
 
 Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help="An HLO file, or a program of the quickstart suite.")]

@@ -17,7 +17,7 @@ from compiler.errors import HlogymError
 from env.statistics import Interval, geometric_mean, share_slower
 from experiments.console import factor, timing
 
-__all__ = ["Evaluation", "ProgramResult", "ResultError", "Summary", "StrategyResult", "check_writable", "write_text"]
+__all__ = ["Evaluation", "ProgramResult", "ResultError", "StrategyResult", "Summary", "check_writable", "write_text"]
 
 REFERENCE = "none"
 """The strategy that all speedups are relative to: the program without fusion."""

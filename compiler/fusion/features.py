@@ -20,8 +20,9 @@ import numpy.typing as npt
 from compiler.analysis.cost_model import CostModel, is_kernel
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.fusion.actions import KINDS, FusionAction
-from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of
+from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of, source_of
 from compiler.fusion.pointer_network import DecisionGraph
+from compiler.fusion.sequence import Sequence as FusionSequence
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 
@@ -59,7 +60,7 @@ _CLASSES = (
 )  # fmt: skip
 _CLASS_INDEX = {name: i for i, name in enumerate(_CLASSES)}
 _NODE_NUMBERS = 16
-_CANDIDATE_NUMBERS = 23
+_CANDIDATE_NUMBERS = 24
 
 NODE_FEATURES = len(_CLASSES) + _NODE_NUMBERS
 CANDIDATE_FEATURES = len(_KINDS) + _CANDIDATE_NUMBERS + PASS_SLOTS
@@ -82,6 +83,7 @@ class Candidate:
         stays: whether the producer is still computed on its own afterwards.
         copies: how often the consumer would compute each element of the producer.
         factor: unroll factor of a loop; 1 keeps it, 0 unrolls it fully.
+        in_kernel: whether the loop is to run inside one kernel.
         trips: of the loop, when known.
         pass_name: which pass.
     """
@@ -94,6 +96,7 @@ class Candidate:
     stays: bool = False
     copies: int = 1
     factor: int = 1
+    in_kernel: bool = False
     trips: int | None = None
     pass_name: str = ""
 
@@ -192,7 +195,7 @@ class FusionFeatures:
         sequences = self.state.sequences.values()
         return sum(len(s.computation) for s in sequences), len(self.state.kernels())
 
-    def _sequence(self, node: HloInstruction):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def _sequence(self, node: HloInstruction) -> FusionSequence:
         assert node.parent is not None  # noqa: S101 - only standing instructions are asked about
         return self.state.sequences[node.parent.name]
 
@@ -226,7 +229,8 @@ class FusionFeatures:
         producer = self.state.find(action.computation, action.producer)
         consumer = self.state.find(action.computation, action.consumer)
         others = len(consumers_of(producer)) - len(action.consumers)
-        copies = self._sequence(consumer).legality.facts(consumer).copies
+        facts = self._sequence(consumer).legality.facts(consumer)
+        copies = sum(n for o, n in zip(consumer.operands, facts.copies, strict=False) if source_of(o) is producer)
         return Candidate(
             action.kind,
             producer,
@@ -234,7 +238,7 @@ class FusionFeatures:
             saving,
             consumers=len(action.consumers),
             stays=others > 0 or producer.is_root,
-            copies=copies.get(producer, 1),
+            copies=copies,
         )
 
 
@@ -372,7 +376,8 @@ def _candidate_row(c: Candidate, facts: NodeFacts, total: float) -> list[float]:
         _log(facts.weight(c.producer) if c.producer is not None else 0, 14),
         float(c.stays),
         _log(c.copies, 4),
-        float(c.kind == "loop" and c.factor == 1),
+        float(c.kind == "loop" and c.factor == 1 and not c.in_kernel),
+        float(c.in_kernel),
         float(c.kind == "loop" and c.factor == 0),
         _log(c.factor, 8),
         _log(c.trips or 0, 14),

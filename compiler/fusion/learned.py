@@ -1,7 +1,7 @@
 """A fusion policy that was learned elsewhere and exported: a folder with weights and a description, used with NumPy.
 
-    policy.json          format, feature version, network shape, provenance
-    policy.safetensors   weights, float32
+policy.json          format, feature version, network shape, provenance
+policy.safetensors   weights, float32
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def test_geometric_mean_of_reciprocal_speedups_is_one() -> None:
 
 
 def test_share_slower_counts_only_what_is_surely_slower() -> None:
-    assert share_slower([Interval(0.9, 0.8, 0.95), Interval(0.99, 0.9, 1.1), Interval(2, 1.9, 2.1)]) == pytest.approx(1 / 3)
+    assert share_slower([Interval(0.9, 0.8, 0.95), Interval(0.99, 0.9, 1.1), Interval(2, 1.9, 2.1)]) == pytest.approx(
+        1 / 3
+    )
 
 
 @pytest.mark.parametrize("function", [median_interval, geometric_mean])

@@ -1,0 +1,209 @@
+"""One episode: the decisions of one compilation in turn, each as a list of candidates. It knows no gym."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from compiler.analysis.cost_model import CostModel
+from compiler.errors import HlogymError
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.features import (
+    MAX_CANDIDATES,
+    STOP,
+    Candidate,
+    FusionFeatures,
+    ModuleFeatures,
+    decision_graph,
+)
+from compiler.fusion.pointer_network import DecisionGraph
+from compiler.fusion.policies import make_policy
+from compiler.ir import HloInstruction
+from compiler.loops import FULL, KEEP, KERNEL, LoopSite
+from compiler.passes.registry import PASSES
+from compiler.plan import CompilationPlan
+from compiler.session import CompilationSession
+
+__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Phase"]
+
+Phase: TypeAlias = Literal["passes", "loops", "fusion"]
+COMPLETION_POLICY = "priority"
+"""Fuses where an episode decides something else only, so that its end is a whole compilation."""
+
+
+@dataclass(frozen=True)
+class LoopChoice:
+    """Treat a loop so."""
+
+    site: LoopSite
+    choice: str
+
+    def __str__(self) -> str:
+        return f"loop {self.site.id}: {self.choice}"
+
+
+@dataclass(frozen=True)
+class PassChoice:
+    """Run a pass."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"pass {self.name}"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End this phase."""
+
+    phase: Phase
+
+    def __str__(self) -> str:
+        return f"stop {self.phase}"
+
+
+Move: TypeAlias = FusionAction | LoopChoice | PassChoice | Stop
+
+
+class Episode:
+    """The decisions that `phases` name, one after the other; what they do not name takes its default.
+
+    Args:
+        session: where the decisions are taken; at its start when "passes" is among the phases, else after its passes.
+        phases: in the order of compilation.
+    """
+
+    def __init__(self, session: CompilationSession, phases: Sequence[Phase]) -> None:
+        self.session = session
+        self.taken: list[str] = []
+        self._left = list(phases)
+        self._idle_passes: set[str] = set()
+        self._features: FusionFeatures | None = None
+        self._moves: list[Move] = []
+        self._candidates: list[Candidate] = []
+        self._facts: FusionFeatures | ModuleFeatures | None = None
+        self._look()
+        if self.done:  # nothing to decide: still one decision, to stop, so that there is an episode at all
+            self._left = ["fusion"]
+            self._offer([Stop("fusion")], [STOP], self._module_features())
+
+    @property
+    def done(self) -> bool:
+        """Whether every decision has been taken."""
+        return not self._left
+
+    @property
+    def moves(self) -> Sequence[Move]:
+        """What may be done now, in a fixed order; at most MAX_CANDIDATES."""
+        return self._moves
+
+    @property
+    def phase(self) -> Phase | None:
+        """Which decision is due."""
+        return self._left[0] if self._left else None
+
+    def graph(self) -> DecisionGraph:
+        """The decision in numbers; candidate i is move i. After the end it has no candidates."""
+        if self._facts is None:
+            self._facts = self._module_features()
+        extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
+        return decision_graph(self._candidates, self._facts, self.phase or "fusion", extra)
+
+    def take(self, index: int) -> str | None:
+        """Do a move; None, or the reason why it could not be done, in which case nothing has changed."""
+        if self.done:
+            return "the episode is over"
+        if not 0 <= index < len(self._moves):
+            return f"action {index} is not among the {len(self._moves)} legal ones"
+        move = self._moves[index]
+        try:
+            self._do(move)
+        except HlogymError as error:
+            return f"{move}: {error}"
+        self.taken.append(str(move))
+        self._look()
+        return None
+
+    def _do(self, move: Move) -> None:
+        match move:
+            case FusionAction():
+                self.session.apply(move)
+            case LoopChoice(site, choice):
+                self.session.set_loop(site, choice)
+            case PassChoice(name):
+                changed = self.session.apply_pass(name)
+                self._idle_passes = set() if changed else {*self._idle_passes, name}
+            case Stop():
+                self._left.pop(0)
+
+    # ---- what is next
+
+    def _look(self) -> None:
+        while self._left:
+            match self._left[0]:
+                case "passes":
+                    offered = self._offer_passes()
+                case "loops":
+                    offered = self._offer_loop()
+                case _:
+                    offered = self._offer_fusions()
+            if offered:
+                return
+            self._left.pop(0)
+        self._moves, self._candidates, self._facts = [], [], None
+
+    def _offer(
+        self, moves: Sequence[Move], candidates: Sequence[Candidate], facts: FusionFeatures | ModuleFeatures
+    ) -> bool:
+        self._moves, self._candidates, self._facts = list(moves), list(candidates), facts
+        return True
+
+    def _offer_passes(self) -> bool:
+        # A pass that changed nothing changes nothing until another one has.
+        names = [n for n in sorted(PASSES) if n not in self._idle_passes][: MAX_CANDIDATES - 1]
+        moves: list[Move] = [*(PassChoice(n) for n in names), Stop("passes")]
+        return self._offer(moves, [*(Candidate("pass", pass_name=n) for n in names), STOP], self._module_features())
+
+    def _offer_loop(self) -> bool:
+        site = next((s for s in self.session.loops() if len(s.choices) > 1), None)
+        if site is None:
+            return False
+        loop = self._find_loop(site)
+        moves = [LoopChoice(site, c) for c in site.choices[:MAX_CANDIDATES]]
+        return self._offer(moves, [_loop_candidate(m, loop) for m in moves], self._module_features())
+
+    def _offer_fusions(self) -> bool:
+        if self._features is None:
+            self._features = FusionFeatures(self.session.fusion)
+        actions, candidates = self._features.choices()
+        return bool(actions) and self._offer([*actions, Stop("fusion")], candidates, self._features)
+
+    def _find_loop(self, site: LoopSite) -> HloInstruction | None:
+        computation = self.session.module.find(site.id.partition("/")[0])
+        return computation.find(site.id.partition("/")[2]) if computation is not None else None
+
+    def _module_features(self) -> ModuleFeatures:
+        return ModuleFeatures(self.session.module, CostModel(self.session.device))
+
+    # ---- what it comes to
+
+    def seconds(self) -> float:
+        """Estimated time of the module as it stands, by the cost model."""
+        if self._features is not None:
+            return self._features.total_seconds()
+        return self.session.cost().seconds
+
+    def completed(self) -> tuple[CompilationPlan, float]:
+        """The plan of a whole compilation that goes on from here with the defaults, and its estimated seconds."""
+        if self._features is not None:
+            return self.session.plan, self.seconds()
+        rest = self.session.fork()
+        rest.run_fusion_policy(make_policy(COMPLETION_POLICY))
+        return rest.plan, rest.cost().seconds
+
+
+def _loop_candidate(move: LoopChoice, loop: HloInstruction | None) -> Candidate:
+    factors = {KEEP: 1, FULL: 0, KERNEL: 1}
+    factor = factors[move.choice] if move.choice in factors else int(move.choice.removeprefix("unroll-"))
+    return Candidate("loop", loop, factor=factor, in_kernel=move.choice == KERNEL, trips=move.site.trip_count)
