@@ -55,6 +55,7 @@ class ConditionalSimplifier:
             return False
         results = [computation.inline(c, [o]) for c, o in zip(branches, i.operands[1:], strict=True)]
         computation.replace(i, _choose(i.operand(0), results, Builder(computation)))
+        computation.remove_dead(results)
         return True
 
 
