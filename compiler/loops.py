@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.while_loop import Induction, LoopView, induction
+from compiler.codegen import loop_kernel
 from compiler.errors import PlanError
 from compiler.ir import HloModule, Opcode
 from compiler.ir.computation import has_side_effect
@@ -23,13 +25,15 @@ class LoopSite:
     """A loop whose treatment can be chosen.
 
     Attributes:
-        id: computation and name of the while, as in a plan.
+        id: computation and name of the while.
+        position: its place among the loops of the module as it stands.
         trip_count: how often it runs; None when nobody knows.
         size: instructions of its body.
         choices: what may be chosen, "keep" first.
     """
 
     id: str
+    position: int
     trip_count: int | None
     size: int
     choices: tuple[str, ...]
@@ -52,6 +56,15 @@ class KeepLoops:
         return KEEP
 
 
+class KernelLoops:
+    """Run a loop inside one kernel wherever that can be made; else leave it as it is."""
+
+    def choose_loop(self, site: LoopSite, module: HloModule) -> str:
+        """The choice for one loop."""
+        del module
+        return KERNEL if KERNEL in site.choices else KEEP
+
+
 @dataclass(frozen=True)
 class UnrollLoops:
     """Unroll by the greatest factor offered that is at most `factor`; 0: fully where offered, else not at all."""
@@ -69,7 +82,7 @@ class UnrollLoops:
 
 def loop_sites(module: HloModule) -> list[LoopSite]:
     """Every loop of the module, inner ones first."""
-    return [_site(view, counter) for view, counter in _views(Loops(module))]
+    return [_site(n, view, counter) for n, (view, counter) in enumerate(_views(Loops(module)))]
 
 
 def _views(loops: Loops) -> list[tuple[LoopView, Induction | None]]:
@@ -82,7 +95,7 @@ def loop_id(view: LoopView) -> str:
     return f"{parent.name if parent else '?'}/{view.instruction.name}"
 
 
-def _site(view: LoopView, counter: Induction | None) -> LoopSite:
+def _site(position: int, view: LoopView, counter: Induction | None) -> LoopSite:
     size = len(view.body)
     choices = [KEEP]
     if counter is not None and not any(has_side_effect(i) for i in view.condition.instructions):
@@ -92,25 +105,39 @@ def _site(view: LoopView, counter: Induction | None) -> LoopSite:
         choices += [f"unroll-{n}" for n in factors]
         if counter.trip_count <= MAX_FULL_TRIPS and counter.trip_count * size <= MAX_INSTRUCTIONS:
             choices.append(FULL)
-    return LoopSite(loop_id(view), None if counter is None else counter.trip_count, size, tuple(choices))
+        if loop_kernel.why_not(view.instruction) is None:
+            choices.append(KERNEL)
+    return LoopSite(loop_id(view), position, None if counter is None else counter.trip_count, size, tuple(choices))
 
 
-def apply_loop_choice(module: HloModule, site_id: str, choice: str) -> bool:
-    """Treat one loop as chosen; whether the module changed.
+def find_site(module: HloModule, site_id: str) -> LoopSite:
+    """A loop by its id; PlanError names those there are when there is none."""
+    sites = loop_sites(module)
+    for s in sites:
+        if s.id == site_id:
+            return s
+    raise PlanError(f"there is no loop {site_id!r}; loops: {', '.join(s.id for s in sites) or 'none'}")
+
+
+def apply_loop_choice(module: HloModule, position: int, choice: str) -> bool:
+    """Treat the loop at a position as chosen; whether the module changed.
 
     Raises:
         PlanError: there is no such loop, or the choice is not one of its choices.
     """
     loops = Loops(module)
-    views = {loop_id(v): (v, c) for v, c in _views(loops)}
-    if site_id not in views:
-        raise PlanError(f"there is no loop {site_id!r}; loops: {', '.join(views) or 'none'}")
-    view, counter = views[site_id]
-    site = _site(view, counter)
+    views = _views(loops)
+    if position >= len(views):
+        raise PlanError(f"there is no loop number {position}; the module has {len(views)}")
+    view, counter = views[position]
+    site = _site(position, view, counter)
     if choice not in site.choices:
-        raise PlanError(f"loop {site_id!r} cannot be treated as {choice!r}; choices: {', '.join(site.choices)}")
-    if choice in (KEEP, KERNEL) or counter is None:
+        raise PlanError(f"loop {site.id!r} cannot be treated as {choice!r}; choices: {', '.join(site.choices)}")
+    if choice == KEEP or counter is None:
         return False
+    if choice == KERNEL:
+        mark_kernel_loop(view.instruction)
+        return True
     if choice == FULL:
         unroll_fully(view, counter.trip_count, loops)
     else:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
+from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
@@ -122,11 +123,22 @@ class CostModel:
         """Seconds of one execution of an instruction of a sequence, what it calls as control flow left out."""
         if i.opcode in _FREE or i.opcode.has(Trait.TUPLE):
             return 0.0
+        if i.opcode is Opcode.WHILE and is_kernel_loop(i):
+            return self._kernel_loop(i)
         if i.opcode is Opcode.WHILE:
             return self.device.loop_iteration * self.trip_count(i)
         if is_kernel(i):
             return self.kernel(summarize(i))
         return self._library(i)
+
+    def _kernel_loop(self, loop: HloInstruction) -> float:
+        """A whole loop in one kernel: its arithmetic, and its carried values read and written once."""
+        d = self.device
+        body: HloComputation = loop.attributes["body"]
+        flops = float(self.trip_count(loop) * sum(i.opcode.row.flops * i.shape.num_elements for i in body.instructions))
+        size = 2.0 * loop.shape.byte_size
+        units = min(d.units, max(1, int(flops) // (d.grain * 64)))
+        return self._together(flops / (d.flops_per_unit * units), self._memory(size, units), units)
 
     def trip_count(self, loop: HloInstruction) -> int:
         """How often a while runs, or the device model's guess."""
@@ -135,7 +147,7 @@ class CostModel:
 
     def weights(self, module: HloModule) -> dict[HloComputation, float]:
         """How often each sequence of a module runs in one run of the module."""
-        order = module.control_flow_computations()
+        order = [c for c in module.control_flow_computations() if not _inside_kernel_loop(module, c)]
         found = dict.fromkeys(order, 0.0)
         found[module.entry] = 1.0
         for c in reversed(order):
@@ -168,6 +180,12 @@ class CostModel:
         d = self.device
         launch = d.launch + (d.parallel_launch if units > 1 else 0.0)
         return compute + memory - 0.95 * min(compute, memory) + launch
+
+
+def _inside_kernel_loop(module: HloModule, computation: HloComputation) -> bool:
+    """Whether a computation only runs as part of a loop that is one kernel."""
+    callers = module.callers(computation)
+    return bool(callers) and all(i.opcode is Opcode.WHILE and is_kernel_loop(i) for i in callers)
 
 
 def is_kernel(i: HloInstruction) -> bool:

@@ -24,9 +24,6 @@ def trip_count_of(loop: HloInstruction) -> int | None:
     return None if counted is None else counted.trip_count
 
 
-known_trip_count = trip_count_of
-
-
 def annotate(loop: HloInstruction) -> bool:
     """Write the trip count into the loop's backend_config, as XLA does, before fusion hides it; whether it is new.
 

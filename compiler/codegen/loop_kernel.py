@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compiler.analysis.trip_count import known_trip_count
+from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
@@ -24,29 +24,16 @@ from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.lower import deep_recursion
 from compiler.codegen.schedule import Schedule, optimize
 from compiler.errors import UnsupportedError
-from compiler.ir.attributes import Raw
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
+from compiler.ir.types import PrimitiveType
 
 SHARED_LIMIT = 16
 """Arrays of at most this many elements are shared state: each element a scalar of its own."""
 ELEMENT_LIMIT = 64
 """Elements one position may carry in one array."""
-
-MARK = "hlogym_loop"
-"""Frontend attribute that asks for a loop to run inside one kernel."""
-
-
-def mark(loop: HloInstruction) -> None:
-    """Ask for this loop to become one kernel; the request is part of the HLO text."""
-    loop.attributes["frontend_attributes"] = Raw("{" + f'{MARK}="kernel"' + "}")
-
-
-def is_marked(loop: HloInstruction) -> bool:
-    """Whether `mark` was called on it, in this process or in the text it was read from."""
-    return f'{MARK}="kernel"' in str(loop.attr("frontend_attributes", "")).replace(" ", "")
 
 
 @dataclass(frozen=True)
@@ -75,7 +62,7 @@ def why_not(loop: HloInstruction) -> str | None:
 def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | None = None) -> LoopKernel:
     """The kernel of a `while`; UnsupportedError says why there is none."""
     schedule = schedule or default_schedule(language)
-    trips = known_trip_count(loop)
+    trips = trip_count_of(loop)
     if trips is None:
         raise UnsupportedError(f"%{loop.name}: the number of iterations does not follow from constants")
     state = _State(loop)
@@ -282,7 +269,7 @@ class _LoopLowering:
         e = self.emitter
         if not self.scalars or (number.is_const and number.const != 0):
             return
-        first = e.apply(scalar.T.PRED, "({0} == 0)", e.index_name(number))
+        first = e.apply(PrimitiveType.PRED, "({0} == 0)", e.index_name(number))
         stores = []
         for (k, at), name in self.scalars.items():
             s = self.state.shapes[k]

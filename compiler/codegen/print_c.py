@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from compiler.codegen import loop_ir as lir
+from compiler.codegen.index import Int
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.printer import Printer, statement_count
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
@@ -41,7 +42,7 @@ class _CPrinter(Printer):
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
 
-    def index_value(self, value: lir.Int, t: T) -> str:
+    def index_value(self, value: Int, t: T) -> str:
         # 32-bit integers convert to float in vectors, 64-bit ones do not everywhere.
         narrow = t.is_float and t is not T.F64 and self.index_type == "int64_t" and value.range[1] < 2**31
         return f"({COMPUTE_TYPES[t]}){'(int32_t)' if narrow else ''}({value.to_c()})"

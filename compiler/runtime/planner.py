@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.analysis.trip_count import known_trip_count
+from compiler.analysis.loop_marks import is_kernel_loop
+from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
-from compiler.codegen.loop_kernel import is_marked, make_loop_kernel
+from compiler.codegen.loop_kernel import make_loop_kernel
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -88,7 +89,7 @@ class Planner:
 
     def _results(self, root: Tree, thunks: list[Thunk]) -> list[Buffer]:
         """One output buffer for each leaf of the result."""
-        out = []
+        out: list[Buffer] = []
         for leaf in leaves(root):
             target = Buffer(leaf.shape, BufferKind.OUTPUT, len(out))
             thunks.append(CopyThunk("result", leaf, target))
@@ -118,7 +119,8 @@ class Planner:
         if op is Opcode.GET_TUPLE_ELEMENT:
             whole = operands[0]
             assert isinstance(whole, tuple)
-            return whole[i.attributes["index"]]
+            element: Tree = whole[i.attributes["index"]]
+            return element
         if op in _ALIASES or (op is Opcode.BITCAST and _same_memory(i)):
             return _as_shape(operands[0], i.shape)
         if op is Opcode.CALL:
@@ -200,9 +202,9 @@ class Planner:
 
     def _while(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
         condition, body = i.attributes["condition"], i.attributes["body"]
-        if is_marked(i):
+        if is_kernel_loop(i):
             return self._loop_kernel(i, init, thunks, runs)
-        trips = known_trip_count(i)
+        trips = trip_count_of(i)
         inner_runs = runs * (UNKNOWN_TRIPS if trips is None else trips)
         state = _new_tree(i.shape)
         invariant = _invariant_leaves(body, i.shape)

@@ -1,0 +1,20 @@
+"""hlogym's compiler: HLO text in, fused kernels out, every decision pluggable.
+
+```python
+from compiler import compile
+exe = compile(open("program.hlo").read(), backend="cpu")
+outs = exe(*arrays)
+```
+"""
+
+from compiler.api import CompileOptions as CompileOptions
+from compiler.api import KernelSelector as KernelSelector
+from compiler.api import compile as compile
+from compiler.errors import HlogymError as HlogymError
+from compiler.errors import HloSyntaxError as HloSyntaxError
+from compiler.errors import HloVerificationError as HloVerificationError
+from compiler.errors import UnsupportedError as UnsupportedError
+from compiler.ir.module import HloModule as HloModule
+from compiler.plan import CompilationPlan as CompilationPlan
+from compiler.session import CompilationSession as CompilationSession
+from compiler.text import parse as parse
