@@ -52,6 +52,8 @@ def _simplify(view: LoopView, loops: Loops) -> bool:
     if counter is not None and counter.trip_count <= 1 and not _effects(view.condition):
         return _flatten(view, counter.trip_count, loops)
     changed = _forward_invariants(view)
+    if changed:
+        view = _again(view)
     merged = _duplicates(view)
     if merged:
         view = _merge(loops.owned(view), merged)
@@ -70,6 +72,7 @@ def _flatten(view: LoopView, trip_count: int, loops: Loops) -> bool:
     if trip_count == 1:
         values = copy_iteration(view, computation, values, {}, loops)
     replace_loop(view, values)
+    computation.remove_dead(values)
     return True
 
 
@@ -101,6 +104,7 @@ def _forward_invariants(view: LoopView) -> bool:
         for gte in view.results[n]:
             if gte.users or gte.is_root:
                 computation.replace_uses(gte, view.init[n])
+                computation.remove_dead([gte])
                 changed = True
     return changed
 
@@ -163,6 +167,10 @@ def _merge(view: LoopView, merged: dict[int, int]) -> LoopView:
             for gte in reads[old]:
                 computation.replace_uses(gte, instead)
                 computation.remove_dead([gte])
+    return _again(view)
+
+
+def _again(view: LoopView) -> LoopView:
     again = view_loop(view.instruction)
     assert again is not None  # noqa: S101 - other reads do not change the form
     return again

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from compiler.analysis.while_loop import Induction, LoopView, induction
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.attributes import Raw
@@ -55,7 +57,7 @@ class WhileLoopUnroller:
     def _unroll(self, view: LoopView, counter: Induction, loops: Loops) -> bool:
         size = len(view.body)
         if self.full and counter.trip_count <= self.max_trips and counter.trip_count * size <= self.max_ops:
-            unroll_fully(view, counter.trip_count, loops)
+            unroll_fully(view, counter, loops)
             return True
         if self.factor <= 1 or self.factor * size > self.max_ops or not _worth_a_factor(view, counter, self.factor):
             return False
@@ -69,16 +71,27 @@ def _worth_a_factor(view: LoopView, counter: Induction, factor: int) -> bool:
     return innermost and counter.trip_count >= 2 * factor and unroll_factor(view.instruction) == 1
 
 
-def unroll_fully(view: LoopView, trip_count: int, loops: Loops) -> None:
-    """Put `trip_count` copies of the body in the place of the loop."""
+def unroll_fully(view: LoopView, counter: Induction, loops: Loops) -> None:
+    """Put as many copies of the body in the place of the loop as it runs; the counter becomes constants."""
     computation = view.instruction.parent
     if computation is None:
         raise ValueError(f"%{view.instruction.name} has been removed already")
+    replace_loop(view, _copy_iterations(view, counter, counter.trip_count, computation, loops))
+
+
+def _copy_iterations(
+    view: LoopView, counter: Induction, count: int, computation: HloComputation, loops: Loops
+) -> list[HloInstruction]:
+    """The first `count` iterations in the loop's own computation; returns the values after them."""
     values = list(view.init)
     leaves: dict[HloInstruction, HloInstruction] = {}
-    for _ in range(trip_count):
+    dtype = values[counter.index].shape.dtype
+    for n in range(1, count + 1):
         values = copy_iteration(view, computation, values, leaves, loops)
-    replace_loop(view, values)
+        counted = values[counter.index]
+        values[counter.index] = computation.add_constant(np.asarray(counter.start + n * counter.step, dtype))
+        computation.remove_dead([counted])
+    return values
 
 
 def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> HloInstruction:
@@ -96,10 +109,7 @@ def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> 
     body.root = body.add(Opcode.TUPLE, values)
     body.remove_dead()
 
-    outside = list(view.init)
-    leaves = {}
-    for _ in range(counter.trip_count % factor):
-        outside = copy_iteration(view, computation, outside, leaves, loops)
+    outside = _copy_iterations(view, counter, counter.trip_count % factor, computation, loops)
     start = computation.add(Opcode.TUPLE, outside, name=loop.operand(0).name)
     attributes = {k: v for k, v in loop.attributes.items() if k != "backend_config"}
     attributes["body"] = body
