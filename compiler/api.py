@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from compiler.errors import UnknownNameError
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
@@ -55,7 +55,7 @@ def resolve_backend(backend: str) -> str:
     return "cpu" if cuda.why_unavailable() else "cuda"
 
 
-def compile(  # noqa: A001  # the name users know
+def compile(  # the name users know
     module: HloModule | str,
     backend: str = "cpu",
     pipeline: PassPipeline | HloPass | Sequence[str | HloPass] | None = None,
@@ -96,20 +96,21 @@ def compile(  # noqa: A001  # the name users know
     if plan is not None:
         session.replay(plan)
         return session.finish()
-    policy = make_policy(fusion_policy or DEFAULT_POLICY) if not _is_policy(fusion_policy) else fusion_policy
-    decide(session, policy, loop_policy, kernel_selector)
+    decide(session, _policy(fusion_policy), loop_policy, kernel_selector)
     if options.verify:
         verify(session.module)
     return session.finish()
 
 
-def _is_policy(given: Any) -> bool:
-    return given is not None and not isinstance(given, str)
+def _policy(given: FusionPolicy | str | None) -> FusionPolicy:
+    if given is None or isinstance(given, str):
+        return make_policy(given or DEFAULT_POLICY)
+    return given
 
 
 def decide(
     session: CompilationSession,
-    fusion_policy: Any,
+    fusion_policy: FusionPolicy,
     loop_policy: LoopPolicy | None = None,
     kernel_selector: KernelSelector | None = None,
 ) -> None:

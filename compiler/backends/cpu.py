@@ -57,7 +57,7 @@ class CpuToolchain:
             c_file.write_text(source)
             command = [self.compiler, *flags, *self.macros, str(c_file), "-o", str(out), *LIBRARIES]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)  # noqa: S603
+                done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
             except subprocess.TimeoutExpired:
                 raise CodegenError(f"the C compiler took more than {BUILD_SECONDS} s on {name}") from None
             if done.returncode != 0:
@@ -86,11 +86,18 @@ def toolchain() -> CpuToolchain:
 @functools.lru_cache(maxsize=8)
 def _probe(compiler: str, cache: str) -> CpuToolchain:
     try:
-        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
+        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as e:
         raise BackendError(f"the C compiler {compiler} does not run: {e}") from e
     base = CpuToolchain(compiler, done.stdout.splitlines()[0] if done.stdout else compiler, (), _cache_folder(cache))
-    full = "__attribute__((simd(\"notinbranch\"))) float tanhf(float);\nvoid f(float *x) {\n#pragma omp simd\nfor (int i = 0; i < 64; i++) x[i] = tanhf(x[i]);\n}\nint main(void) { return 0; }"
+    full = """
+        __attribute__((simd("notinbranch"))) float tanhf(float);
+        void f(float *x) {
+        #pragma omp simd
+          for (int i = 0; i < 64; i++) x[i] = tanhf(x[i]);
+        }
+        int main(void) { return 0; }
+    """
     macros = ("-DHLOGYM_LIBMVEC_FULL",) if _links(base, full) else ()
     return CpuToolchain(base.compiler, base.version, macros, base.cache)
 
@@ -102,7 +109,7 @@ def _links(chain: CpuToolchain, source: str) -> bool:
         c_file = Path(folder) / "probe.c"
         c_file.write_text(source)
         command = [chain.compiler, *flags, str(c_file), "-o", str(Path(folder) / "probe"), *LIBRARIES]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603
+        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 def _cache_folder(wished: str) -> Path:
@@ -197,7 +204,8 @@ def blas_address(name: str) -> int:
     """Address of a Fortran BLAS routine, as SciPy hands it to Cython code."""
     from scipy.linalg import cython_blas
 
-    capsule = cython_blas.__pyx_capi__[name]
+    capsules: dict[str, object] = dict(cython_blas.__pyx_capi__)
+    capsule = capsules[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer

@@ -41,7 +41,7 @@ def cupy() -> Any:
 def _no_device(module: Any) -> str | None:
     try:
         count = module.cuda.runtime.getDeviceCount()
-    except Exception as e:  # noqa: BLE001  # CuPy raises its own types, which need CuPy to name
+    except Exception as e:  # CuPy raises its own types, which need CuPy to name
         return str(e).splitlines()[0]
     return None if count else "no device"
 

@@ -95,18 +95,24 @@ class Emitter:
 
     @contextmanager
     def loop(
-        self, var: Var, kind: LoopKind, reductions: Sequence[lir.Reduction] = (), base: Int | None = None,
+        self,
+        var: Var,
+        kind: LoopKind,
+        reductions: Sequence[lir.Reduction] = (),
+        base: Int | None = None,
         limit: int | None = None,
     ) -> Iterator[None]:
         """Statements emitted inside become the loop's body."""
         frame = Frame(var, kind=kind)
         self.frames.append(frame)
         yield
-        assert self.frames.pop() is frame
+        self.frames.pop()
         self.add(lir.For(var, kind, tuple(frame.stmts), tuple(reductions), base, limit))
 
     @contextmanager
-    def loops(self, vars_: Sequence[Var], kinds: Sequence[LoopKind], reductions: Sequence[lir.Reduction] = ()) -> Iterator[None]:
+    def loops(
+        self, vars_: Sequence[Var], kinds: Sequence[LoopKind], reductions: Sequence[lir.Reduction] = ()
+    ) -> Iterator[None]:
         """A nest; loops of one iteration are left out. `reductions` belong to the innermost loop."""
         todo = [(v, k) for v, k in zip(vars_, kinds, strict=True) if v.extent != 1]
         frames = []
@@ -124,7 +130,7 @@ class Emitter:
         frame = Frame(None, is_guard=True)
         self.frames.append(frame)
         yield frame
-        assert self.frames.pop() is frame
+        self.frames.pop()
 
     @contextmanager
     def _at(self, depth: int) -> Iterator[None]:
@@ -295,7 +301,9 @@ class Emitter:
     def index_name(self, value: Int) -> str:
         return self.let(T.S64, lir.IndexValue(value))
 
-    def _choose(self, t: T, condition: str, then: tuple[HloInstruction, Index], otherwise: str | tuple[HloInstruction, Index]) -> str:
+    def _choose(
+        self, t: T, condition: str, then: tuple[HloInstruction, Index], otherwise: str | tuple[HloInstruction, Index]
+    ) -> str:
         """A scalar that is one element where `condition` holds and another where not, loading only the one."""
         zero = self.let(t, lir.Constant(scalar.constant_text(0, t)))
         result = self.fresh("c")
@@ -322,9 +330,7 @@ class Emitter:
             start += size
         return self._pieces(i, index, dim, pieces)
 
-    def _pieces(
-        self, i: HloInstruction, index: Index, dim: int, pieces: list[tuple[HloInstruction, int, int]]
-    ) -> str:
+    def _pieces(self, i: HloInstruction, index: Index, dim: int, pieces: list[tuple[HloInstruction, int, int]]) -> str:
         def moved(piece: tuple[HloInstruction, int, int]) -> tuple[HloInstruction, Index]:
             return piece[0], (*index[:dim], index[dim] - piece[1], *index[dim + 1 :])
 
@@ -432,9 +438,8 @@ class Emitter:
         vector_dim = i.attributes["index_vector_dim"]
         batch = [at for k, at in enumerate(index) if k not in offset_dims]
         window = iter([index[k] for k in offset_dims])
-        source: list[Int] = []
-        for d in range(x.shape.rank):
-            source.append(ix.const(0) if d in collapsed or d in batching else next(window))
+        absent = {*collapsed, *batching}
+        source = [ix.const(0) if d in absent else next(window) for d in range(x.shape.rank)]
 
         def start_at(k: int) -> Index:
             if vector_dim == indices.shape.rank:

@@ -103,7 +103,7 @@ class Int:
         """Quotient by a positive integer; the value must not be negative."""
         whole, rest = self._split(divisor)
         low, high = rest.range
-        if 0 <= low and high < divisor:
+        if low >= 0 and high < divisor:
             return whole
         if rest.is_const:
             return whole + rest.const // divisor
@@ -113,7 +113,7 @@ class Int:
         """Remainder by a positive integer; the value must not be negative."""
         _, rest = self._split(divisor)
         low, high = rest.range
-        if 0 <= low and high < divisor:
+        if low >= 0 and high < divisor:
             return rest
         if rest.is_const:
             return Int((), rest.const % divisor)
@@ -190,6 +190,7 @@ def _order(term: tuple[Atom, int]) -> tuple[int, str]:
 
 
 def const(value: int) -> Int:
+    """A known integer."""
     return Int((), value)
 
 
@@ -223,6 +224,7 @@ def delinearize(offset: Int, dims: Sequence[int]) -> Index:
 
 
 def variables_of(index: Iterable[Int]) -> set[Var | Runtime]:
+    """Everything an index depends on."""
     return {v for i in index for v in i.variables()}
 
 

@@ -83,6 +83,8 @@ Expr = Constant | IndexValue | Load | LocalLoad | Apply | Current
 
 @dataclass(frozen=True, slots=True)
 class Let:
+    """name = value, once."""
+
     name: str
     type: PrimitiveType
     value: Expr
@@ -117,6 +119,8 @@ class LocalArray:
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
+    """array[offset] = value, in a local array."""
+
     array: str
     offset: Int
     value: str
@@ -124,6 +128,8 @@ class LocalStore:
 
 @dataclass(frozen=True, slots=True)
 class Store:
+    """buffer[offset] = value; conversion to the storage type is the printer's."""
+
     buffer: str
     offset: Int
     value: str

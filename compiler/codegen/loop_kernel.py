@@ -81,7 +81,9 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
 
 
 def _deep_flops(computation: HloComputation) -> int:
-    inner = sum(_deep_flops(c) for i in computation.instructions if i.opcode is Opcode.FUSION for c in i.called_computations())
+    inner = sum(
+        _deep_flops(c) for i in computation.instructions if i.opcode is Opcode.FUSION for c in i.called_computations()
+    )
     return flops_of(computation) + inner
 
 
@@ -101,15 +103,11 @@ class _State:
         self.new = root.operands
         self.changed = [k for k in range(len(self.shapes)) if not self._is_element(self.new[k], k)]
         self.written = {k for k in self.changed if self._is_written_through(k)}
-        self.shared = {
-            k for k in self.changed if k not in self.written and self.shapes[k].num_elements <= SHARED_LIMIT
-        }
+        self.shared = {k for k in self.changed if k not in self.written and self.shapes[k].num_elements <= SHARED_LIMIT}
         self.along = [k for k in self.changed if k not in self.shared and k not in self.written]
 
     def _is_element(self, i: HloInstruction, k: int) -> bool:
-        return (
-            i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0] is self.parameter and i.attributes["index"] == k
-        )
+        return i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0] is self.parameter and i.attributes["index"] == k
 
     def _is_written_through(self, k: int) -> bool:
         """An array that each iteration only writes a slice of (a scan's stacked outputs)."""
@@ -160,9 +158,7 @@ class _LoopLowering:
 
     def _finish(self) -> lir.Kernel:
         state = self.state
-        arguments = [
-            lir.Argument(f"p{k}", s.element_type, s.num_elements, False) for k, s in enumerate(state.shapes)
-        ]
+        arguments = [lir.Argument(f"p{k}", s.element_type, s.num_elements, False) for k, s in enumerate(state.shapes)]
         arguments += [
             lir.Argument(f"o{k}", state.shapes[k].element_type, state.shapes[k].num_elements, True)
             for k in state.changed

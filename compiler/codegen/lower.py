@@ -131,7 +131,9 @@ class _Lowering:
     def _loop(self) -> lir.Kernel:
         counts = {r.shape.num_elements for r in self.roots}
         if len(counts) != 1:
-            raise UnsupportedError(f"outputs of different sizes in one loop: {', '.join(str(r.shape) for r in self.roots)}")
+            raise UnsupportedError(
+                f"outputs of different sizes in one loop: {', '.join(str(r.shape) for r in self.roots)}"
+            )
         if len(self.roots) == 1 and self.roots[0].opcode is Opcode.CONCATENATE:
             return self._concatenate(self.roots[0])
         dims = self._walk_order()
@@ -147,9 +149,14 @@ class _Lowering:
         return self.roots[0].shape.dimensions
 
     def _store_all(
-        self, roots: Sequence[HloInstruction], outputs: Sequence[str], offset: ix.Int, index: Index, dims: tuple[int, ...]
+        self,
+        roots: Sequence[HloInstruction],
+        outputs: Sequence[str],
+        offset: ix.Int,
+        index: Index,
+        dims: tuple[int, ...],
     ) -> None:
-        """Compute every root at one position, then store: loads come first, so that outputs may share inputs' memory."""
+        """Compute every root at one position, then store: loads come first, so outputs may share inputs' memory."""
         e = self.emitter
         names = []
         for r in roots:
@@ -213,7 +220,9 @@ class _Lowering:
         lead = max(kept) + 1 if kept else 0
         for r in self.roots:
             if r.shape.num_elements not in (count, total):
-                raise UnsupportedError(f"%{r.name}: {r.shape} is neither one value a row nor the shape {list(full)} of the rows")
+                raise UnsupportedError(
+                    f"%{r.name}: {r.shape} is neither one value a row nor the shape {list(full)} of the rows"
+                )
         row_dims, columns = full[:lead], full[lead:]
         phases = _phases(heroes, self.roots, full)
         e.groups = _groups(heroes, phases)
@@ -280,7 +289,13 @@ class _Lowering:
         return self._finish("column-reduction")
 
     def _column_tile(
-        self, heroes: list[HloInstruction], full: tuple[int, ...], kept: list[int], outer: list[Var], base: ix.Int, tile: int
+        self,
+        heroes: list[HloInstruction],
+        full: tuple[int, ...],
+        kept: list[int],
+        outer: list[Var],
+        base: ix.Int,
+        tile: int,
     ) -> None:
         e = self.emitter
         lane_index = {d: ix.of(v) for d, v in zip(kept[:-1], outer, strict=True)}
@@ -288,7 +303,8 @@ class _Lowering:
         combiners = []
         for h in heroes:
             op = combiner_of(h.attributes["to_apply"])
-            assert op is not None
+            if op is None:
+                raise UnsupportedError(f"%{h.name}: only simple reducers run down columns")
             arrays.append(e.fresh("acc"))
             combiners.append(op)
             e.add(lir.LocalArray(arrays[-1], h.shape.element_type, tile))
@@ -365,7 +381,7 @@ def _depends_on(i: HloInstruction, targets: set[HloInstruction]) -> bool:
 def _phases(
     heroes: Sequence[HloInstruction], roots: Sequence[HloInstruction], full: tuple[int, ...]
 ) -> dict[HloInstruction, set[int]]:
-    """For each instruction, the loops over the row in which its elements are needed: 1, 2... by reduction, 0 the last."""
+    """The loops over the row in which each instruction is needed: 1, 2... by reduction, 0 for the outputs."""
     level: dict[HloInstruction, int] = {}
     for h in heroes:
         below = [level[g] for g in heroes if g in level and _depends_on(h, {g})]
@@ -395,7 +411,10 @@ def _groups(
     by_stage: dict[tuple[int, Shape], list[HloInstruction]] = {}
     for h in heroes:
         if len(h.operands) == 2:
-            key = (min(phases[h]), h.shape.with_dimensions(h.shape.dimensions).with_type(heroes[0].operands[0].shape.element_type))
+            key = (
+                min(phases[h]),
+                h.shape.with_dimensions(h.shape.dimensions).with_type(heroes[0].operands[0].shape.element_type),
+            )
             by_stage.setdefault(key, []).append(h)
     return {h: tuple(group) for group in by_stage.values() for h in group}
 

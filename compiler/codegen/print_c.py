@@ -50,9 +50,7 @@ class _CPrinter(Printer):
     def loop(self, s: lir.For) -> None:
         nest = [s]
         if s.kind is LoopKind.PARALLEL and not self._inside_parallel:
-            while self._continues(nest[-1]):
-                inner = nest[-1].body[0]
-                assert isinstance(inner, lir.For)
+            while (inner := self._continuation(nest[-1])) is not None:
                 nest.append(inner)
         threads = self._pragma(s, len(nest))
         for f in nest[:-1]:
@@ -70,9 +68,12 @@ class _CPrinter(Printer):
         self._inside_lane -= s.kind is LoopKind.LANE
 
     @staticmethod
-    def _continues(f: lir.For) -> bool:
+    def _continuation(f: lir.For) -> lir.For | None:
+        """The parallel loop right inside, when it is all there is."""
         inner = f.body[0]
-        return len(f.body) == 1 and isinstance(inner, lir.For) and inner.kind is LoopKind.PARALLEL and inner.base is None
+        if len(f.body) != 1 or not isinstance(inner, lir.For):
+            return None
+        return inner if inner.kind is LoopKind.PARALLEL and inner.base is None else None
 
     def _header(self, f: lir.For) -> None:
         v = f.var.name

@@ -17,7 +17,6 @@ from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.printer import Printer
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
 from compiler.codegen.schedule import Schedule
-from compiler.ir.types import PrimitiveType as T
 
 MAX_BLOCKS = 1 << 20
 
@@ -100,7 +99,9 @@ class _CudaPrinter(Printer):
         for f in path:
             total *= f.var.extent
         self.blocks = max(self.blocks, -(-total // self.threads))
-        self._grid_loop("flat", total, "blockIdx.x * (int64_t)blockDim.x + threadIdx.x", "gridDim.x * (int64_t)blockDim.x")
+        self._grid_loop(
+            "flat", total, "blockIdx.x * (int64_t)blockDim.x + threadIdx.x", "gridDim.x * (int64_t)blockDim.x"
+        )
         self._in_lane = True
         offset = ix.of(ix.Runtime("flat", 0, max(0, total - 1)))
         for f, part in zip(path, ix.delinearize(offset, [f.var.extent for f in path]), strict=True):
@@ -211,5 +212,7 @@ def _lane_reductions(s: lir.For) -> list[lir.Reduction]:
 
 def _threads_for(kernel: lir.Kernel, wished: int) -> int:
     """Threads a block: no more than the longest loop of lanes needs, whole warps."""
-    longest = max((x.var.extent for x in lir.walk(kernel.body) if isinstance(x, lir.For) and x.kind is LoopKind.LANE), default=1)
+    longest = max(
+        (x.var.extent for x in lir.walk(kernel.body) if isinstance(x, lir.For) and x.kind is LoopKind.LANE), default=1
+    )
     return max(32, min(wished, -(-longest // 32) * 32, 1024))

@@ -27,6 +27,7 @@ STORAGE_TYPES: dict[T, str] = {**COMPUTE_TYPES, T.PRED: "uint8_t", T.F16: "half_
 
 
 def is_supported_type(t: T) -> bool:
+    """Whether kernels compute with values of this type."""
     return t in COMPUTE_TYPES
 
 
@@ -260,8 +261,10 @@ def template_of(i: HloInstruction) -> str:
         return "({0} ? {1} : {2})"
     if op is Opcode.CLAMP:
         lower = _extreme(">=")(t).format("{1}", "{0}")
-        return _extreme("<=")(t).format(lower, "{2}") if not t.is_float else (
-            "(({1} != {1}) ? {1} : {1} < {0} ? {0} : {1} > {2} ? {2} : {1})"
+        return (
+            _extreme("<=")(t).format(lower, "{2}")
+            if not t.is_float
+            else ("(({1} != {1}) ? {1} : {1} < {0} ? {0} : {1} > {2} ? {2} : {1})")
         )
     if op is Opcode.CONVERT:
         return _convert(t, i.shape.element_type)

@@ -120,9 +120,7 @@ def _as_one(i: Int, a: Var, b: Var) -> bool:
     """Whether a and b appear in `i`, at every level, only as a * extent(b) + b."""
     if i.coefficient(a) != i.coefficient(b) * b.extent:
         return False
-    return all(
-        _as_one(atom.value, a, b) for atom, _ in i.terms if isinstance(atom, ix.Quotient | ix.Remainder)
-    )
+    return all(_as_one(atom.value, a, b) for atom, _ in i.terms if isinstance(atom, ix.Quotient | ix.Remainder))
 
 
 # ---- tiles

@@ -122,9 +122,7 @@ def _forward(here: int, source: Buffer, target: Buffer, t: Timeline) -> bool:
     return t.interval(source).end <= here and t.interval(target).start >= here
 
 
-def _backward(
-    here: int, source: Buffer, target: Buffer, t: Timeline, sequence: list[Thunk], steps: list[int]
-) -> bool:
+def _backward(here: int, source: Buffer, target: Buffer, t: Timeline, sequence: list[Thunk], steps: list[int]) -> bool:
     """The source can be made in the target: from its birth on nobody needs the target's old value.
 
     Birth and copy stand in one sequence, so that every run of the copy follows a run of the birth.

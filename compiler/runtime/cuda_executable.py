@@ -1,4 +1,4 @@
-"""A program on the GPU: thunks launched on CuPy's current stream, captured into a CUDA graph where nothing forbids it."""
+"""A program on the GPU: thunks launched through CuPy, captured into a CUDA graph where nothing forbids it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from compiler.codegen.kernel_spec import KernelSpec
 from compiler.ir.module import HloModule
 from compiler.runtime.buffers import Buffer, BufferKind, assign_offsets
 from compiler.runtime.coalesce import coalesce, timeline
-from compiler.runtime.executable import ThunkTime, check_arguments, check_signature, evaluate_host, parameter_leaves, traffic
+from compiler.runtime.executable import (
+    ThunkTime,
+    check_arguments,
+    check_signature,
+    evaluate_host,
+    parameter_leaves,
+    traffic,
+)
 from compiler.runtime.planner import ThunkProgram
 from compiler.runtime.thunks import (
     ConditionalThunk,

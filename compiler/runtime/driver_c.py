@@ -89,11 +89,10 @@ class _Printer:
         elif isinstance(t, CopyThunk):
             self.emit(f"__builtin_memmove({address(t.target)}, {address(t.source)}, {t.source.size}L);")
         elif isinstance(t, GemmThunk):
-            routine = BLAS_TYPES[t.out.shape.element_type]
-            self.emit(
-                f"gemm(context, context->{routine}, {t.out.shape.element_type.byte_size}, {t.batch}, {t.m}, {t.n}, {t.k}, "
-                f"{int(t.lhs_transposed)}, {int(t.rhs_transposed)}, {address(t.lhs)}, {address(t.rhs)}, {address(t.out)});"
-            )
+            element = t.out.shape.element_type
+            sizes = ", ".join(map(str, (element.byte_size, t.batch, t.m, t.n, t.k)))
+            sides = f"{int(t.lhs_transposed)}, {int(t.rhs_transposed)}, {address(t.lhs)}, {address(t.rhs)}"
+            self.emit(f"gemm(context, context->{BLAS_TYPES[element]}, {sizes}, {sides}, {address(t.out)});")
         elif isinstance(t, HostThunk):
             self.emit(f"context->host({len(self.driver.host)});")
             self.emit("if (context->failed) return;")

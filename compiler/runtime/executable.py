@@ -100,7 +100,7 @@ def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Arra
 class _Context(ctypes.Structure):
     """`struct context` of the program's C source."""
 
-    _fields_ = [  # noqa: RUF012  # the form ctypes wants
+    _fields_ = [  # the form ctypes wants
         ("kernels", ctypes.c_void_p),
         ("host", ctypes.c_void_p),
         ("sgemm", ctypes.c_void_p),
@@ -169,7 +169,9 @@ class CpuExecutable:
         objects = cpu.kernel_objects(self.kernels, chain)
         self.objects = objects
         self._addresses = {s: cpu.kernel_address(s, path) for s, path in objects.items()}
-        self.driver_path = chain.shared_object(self.driver.source, "driver", ("-O1", "-fPIC", "-shared", "-fopenmp", "-w"))
+        self.driver_path = chain.shared_object(
+            self.driver.source, "driver", ("-O1", "-fPIC", "-shared", "-fopenmp", "-w")
+        )
         self._entry = cpu.LIBRARIES_LOADED.load(self.driver_path).hlogym_program
         self._entry.restype = None
         self._entry.argtypes = [ctypes.c_void_p] * 5
@@ -204,11 +206,18 @@ class CpuExecutable:
         self._error = None
         self._context.failed = 0
         self._entry(
-            self._arena.ctypes.data, _pointers(arguments), _pointers(results), self._constants,
+            self._arena.ctypes.data,
+            _pointers(arguments),
+            _pointers(results),
+            self._constants,
             ctypes.byref(self._context),
         )
-        if self._error is not None:
-            error, self._error = self._error, None
+        self._raise_kept()
+
+    def _raise_kept(self) -> None:
+        """Raise what an op computed in Python has left behind."""
+        error, self._error = self._error, None
+        if error is not None:
             raise error
 
     def _view(self, b: Buffer) -> Array:
@@ -228,7 +237,7 @@ class CpuExecutable:
         t = self.driver.host[number]
         try:
             evaluate_host(t, [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs])
-        except BaseException as e:  # noqa: BLE001  # nothing may propagate through C frames
+        except BaseException as e:  # nothing may propagate through C frames
             self._error = e
             self._context.failed = 1
 
@@ -351,5 +360,11 @@ def _support() -> ctypes.CDLL:
     source = resources.files("compiler.runtime").joinpath("support.c").read_text()
     library = cpu.LIBRARIES_LOADED.load(cpu.toolchain().shared_object(source, "support", ("-O2", "-fPIC", "-shared")))
     library.hlogym_time_program.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int, ctypes.c_void_p]
-    library.hlogym_time_kernel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+    library.hlogym_time_kernel.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_void_p,
+    ]
     return library

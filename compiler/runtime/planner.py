@@ -39,9 +39,7 @@ from compiler.runtime.thunks import (
 
 Tree = Buffer | tuple["Tree", ...]
 
-_ALIASES = frozenset(
-    {Opcode.RESHAPE, Opcode.COPY, Opcode.OPTIMIZATION_BARRIER, Opcode.ADD_DEPENDENCY, Opcode.DOMAIN}
-)
+_ALIASES = frozenset({Opcode.RESHAPE, Opcode.COPY, Opcode.OPTIMIZATION_BARRIER, Opcode.ADD_DEPENDENCY, Opcode.DOMAIN})
 UNKNOWN_TRIPS = 10.0
 """Iterations assumed of a loop whose trip count is not known."""
 
@@ -98,7 +96,9 @@ class Planner:
 
     # ---- sequences
 
-    def _sequence(self, computation: HloComputation, arguments: Sequence[Tree], thunks: list[Thunk], runs: float) -> Tree:
+    def _sequence(
+        self, computation: HloComputation, arguments: Sequence[Tree], thunks: list[Thunk], runs: float
+    ) -> Tree:
         env: dict[HloInstruction, Tree] = {}
         for i in computation.post_order():
             env[i] = self._instruction(i, [env[o] for o in i.operands], arguments, thunks, runs)
@@ -117,9 +117,7 @@ class Planner:
         if op is Opcode.AFTER_ALL:
             return ()
         if op is Opcode.GET_TUPLE_ELEMENT:
-            whole = operands[0]
-            assert isinstance(whole, tuple)
-            element: Tree = whole[i.attributes["index"]]
+            element: Tree = _parts(operands[0])[i.attributes["index"]]
             return element
         if op in _ALIASES or (op is Opcode.BITCAST and _same_memory(i)):
             return _as_shape(operands[0], i.shape)
@@ -224,14 +222,13 @@ class Planner:
     def _loop_kernel(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
         """The whole loop as one kernel, as its mark asks."""
         made = make_loop_kernel(i, self.language, self.schedules.get(i.name))
-        assert isinstance(init, tuple)
+        before = _parts(init)
         shapes = i.shape.tuple_shapes
         changed = tuple_shape(*(shapes[k] for k in made.outputs))
-        inputs = [_leaf(init[k]) for k in made.inputs]
+        inputs = [_leaf(before[k]) for k in made.inputs]
         new = self.launch(made.spec, changed, inputs, thunks, runs)
-        assert isinstance(new, tuple)
-        result = list(init)
-        for k, tree in zip(made.outputs, new, strict=True):
+        result = list(before)
+        for k, tree in zip(made.outputs, _parts(new), strict=True):
             result[k] = tree
         return tuple(result)
 
@@ -286,6 +283,12 @@ def leaves(tree: Tree) -> list[Buffer]:
 def _leaf(tree: Tree) -> Buffer:
     if not isinstance(tree, Buffer):
         raise UnsupportedError("a tuple where an array is needed")
+    return tree
+
+
+def _parts(tree: Tree) -> tuple[Tree, ...]:
+    if isinstance(tree, Buffer):
+        raise UnsupportedError("an array where a tuple is needed")
     return tree
 
 
