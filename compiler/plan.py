@@ -1,4 +1,9 @@
-"""CompilationPlan: the record of every decision taken for one module, as JSON, and the checks before it is replayed."""
+"""CompilationPlan: the record of every decision taken for one module, as JSON, and the checks before it is replayed.
+
+Names of instructions are there for people. What identifies an instruction is its place (which sequence, which position
+in post order when fusion began) or the fusion it came out of, so that a plan fits every module with the same
+fingerprint, whatever its instructions are called.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +22,59 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
+class LoopChoice:
+    """What was chosen for a loop: its id for people, its place among the loops there were, the choice."""
+
+    id: str
+    position: int
+    choice: str
+
+
+@dataclass(frozen=True)
+class FusionStep:
+    """A fusion action, and the names of the fusion instructions it made, in order."""
+
+    action: FusionAction
+    made: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CompilationPlan:
     """Every decision for one module, in the order in which they are replayed.
 
     Attributes:
         fingerprint: of the module as it came in (`HloModule.fingerprint`).
         passes: the passes that changed something, in order, with their options.
-        loops: loop id -> choice ("keep", "unroll-4", "full", "kernel"), in the order they were taken.
+        loop_choices: what was done with loops, in the order it was done.
         loop_passes: passes that cleaned up after the loops.
-        fusions: the fusion actions, in order.
+        base: fingerprint of the module when fusion began; empty when it has not.
+        places: sequence -> instruction -> position in post order when fusion began, of what the fusions name.
+        sequences: names of the sequences then, callees first.
+        steps: the fusions.
         kernels: kernel choices by instruction name: what differs from the defaults of a schedule.
         backend: what it was made for; any backend can replay it.
     """
 
     fingerprint: str
     passes: tuple[str, ...] = ()
-    loops: Mapping[str, str] = field(default_factory=dict)
+    loop_choices: tuple[LoopChoice, ...] = ()
     loop_passes: tuple[str, ...] = ()
-    fusions: tuple[FusionAction, ...] = ()
+    base: str = ""
+    places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    sequences: tuple[str, ...] = ()
+    steps: tuple[FusionStep, ...] = ()
     kernels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     backend: str = "cpu"
+
+    @property
+    def loops(self) -> dict[str, str]:
+        """The choice for each loop, by id."""
+        return {c.id: c.choice for c in self.loop_choices}
+
+    @property
+    def fusions(self) -> tuple[FusionAction, ...]:
+        """The fusion actions, by the names of the module they were taken on."""
+        return tuple(s.action for s in self.steps)
 
     def check_module(self, module: HloModule) -> None:
         """PlanError unless the plan was made for this module."""
@@ -44,7 +82,7 @@ class CompilationPlan:
         if found != self.fingerprint:
             raise PlanError(
                 f"the plan was made for another module: its fingerprint is {self.fingerprint[:16]}..., "
-                f"{module.name} has {found[:16]}...; make a new plan for this module"
+                f"that of {module.name} is {found[:16]}...; make a new plan for this module"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,9 +92,12 @@ class CompilationPlan:
             "fingerprint": self.fingerprint,
             "backend": self.backend,
             "passes": list(self.passes),
-            "loops": dict(self.loops),
+            "loops": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.loop_choices],
             "loop_passes": list(self.loop_passes),
-            "fusions": [a.to_json() for a in self.fusions],
+            "base": self.base,
+            "sequences": list(self.sequences),
+            "places": {name: dict(row) for name, row in self.places.items()},
+            "fusions": [{**s.action.to_json(), "made": list(s.made)} for s in self.steps],
             "kernels": {name: dict(choice) for name, choice in self.kernels.items()},
         }
 
@@ -87,21 +128,30 @@ class CompilationPlan:
         unknown = sorted(set(data) - _KEYS)
         if unknown:
             raise PlanError(f"{where}: unknown entries {', '.join(unknown)}")
-        fusions = data.get("fusions", [])
-        if not isinstance(fusions, list):
-            raise PlanError(f"{where}: fusions must be a list, got {type(fusions).__name__}")
         return CompilationPlan(
             fingerprint=_text(data.get("fingerprint"), f"{where}: fingerprint"),
             passes=_texts(data.get("passes", []), f"{where}: passes"),
-            loops=_choices(data.get("loops", {}), f"{where}: loops"),
+            loop_choices=tuple(
+                _loop_choice(c, f"{where}: loops[{n}]")
+                for n, c in enumerate(_list(data.get("loops", []), f"{where}: loops"))
+            ),
             loop_passes=_texts(data.get("loop_passes", []), f"{where}: loop_passes"),
-            fusions=tuple(FusionAction.from_json(a, f"{where}: fusions[{n}]") for n, a in enumerate(fusions)),
-            kernels=_kernels(data.get("kernels", {}), f"{where}: kernels"),
+            base=_text(data.get("base", ""), f"{where}: base", may_be_empty=True),
+            places=_numbers(data.get("places", {}), f"{where}: places"),
+            sequences=_texts(data.get("sequences", []), f"{where}: sequences"),
+            steps=tuple(
+                _step(s, f"{where}: fusions[{n}]")
+                for n, s in enumerate(_list(data.get("fusions", []), f"{where}: fusions"))
+            ),
+            kernels=_numbers(data.get("kernels", {}), f"{where}: kernels"),
             backend=_text(data.get("backend", "cpu"), f"{where}: backend"),
         )
 
 
-_KEYS = frozenset({"format", "fingerprint", "backend", "passes", "loops", "loop_passes", "fusions", "kernels"})
+_KEYS = frozenset(
+    {"format", "fingerprint", "backend", "passes", "loops", "loop_passes", "base", "sequences", "places", "fusions",
+     "kernels"}
+)  # fmt: skip
 
 
 def _parsed(text: str | Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -116,9 +166,15 @@ def _parsed(text: str | Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return data
 
 
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not value:
+def _text(value: object, where: str, may_be_empty: bool = False) -> str:
+    if not isinstance(value, str) or not (value or may_be_empty):
         raise PlanError(f"{where} must be a text, got {value!r}")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise PlanError(f"{where} must be a list, got {value!r}")
     return value
 
 
@@ -128,17 +184,25 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _choices(value: object, where: str) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
-        raise PlanError(f"{where} must map loops to choices, got {value!r}")
-    return dict(value)
-
-
-def _kernels(value: object, where: str) -> dict[str, dict[str, int]]:
+def _loop_choice(value: object, where: str) -> LoopChoice:
     if not isinstance(value, Mapping):
-        raise PlanError(f"{where} must map kernels to choices, got {value!r}")
-    for name, choice in value.items():
-        good = isinstance(choice, Mapping) and all(isinstance(v, int) for v in choice.values())
-        if not good:
-            raise PlanError(f"{where}: the choice for {name!r} must map options to whole numbers, got {choice!r}")
-    return {name: dict(choice) for name, choice in value.items()}
+        raise PlanError(f"{where}: expected an object, got {value!r}")
+    position = value.get("position")
+    if not isinstance(position, int) or position < 0:
+        raise PlanError(f"{where}: position must be a number from 0, got {position!r}")
+    return LoopChoice(_text(value.get("id"), f"{where}: id"), position, _text(value.get("choice"), f"{where}: choice"))
+
+
+def _step(value: object, where: str) -> FusionStep:
+    action = FusionAction.from_json(value, where)
+    made = value.get("made") if isinstance(value, Mapping) else None
+    return FusionStep(action, _texts(made, f"{where}: made"))
+
+
+def _numbers(value: object, where: str) -> dict[str, dict[str, int]]:
+    if not isinstance(value, Mapping):
+        raise PlanError(f"{where} must be an object, got {value!r}")
+    for name, row in value.items():
+        if not isinstance(row, Mapping) or not all(isinstance(v, int) for v in row.values()):
+            raise PlanError(f"{where}: {name!r} must map names to whole numbers, got {row!r}")
+    return {name: dict(row) for name, row in value.items()}

@@ -12,11 +12,12 @@ from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import FusionPolicy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
-from compiler.loops import LoopPolicy, LoopSite, apply_loop_choice, loop_sites
+from compiler.loops import LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.default import default_pipeline
 from compiler.passes.registry import pass_text
-from compiler.plan import CompilationPlan
+from compiler.places import Places, Translation
+from compiler.plan import CompilationPlan, FusionStep, LoopChoice
 
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
@@ -36,12 +37,6 @@ class _Passes:
 
 
 @dataclass(frozen=True)
-class _Loop:
-    id: str
-    choice: str
-
-
-@dataclass(frozen=True)
 class _LoopCleanup:
     applied: tuple[str, ...]
 
@@ -52,7 +47,7 @@ class _Kernel:
     choice: Mapping[str, int]
 
 
-_Decision: TypeAlias = "_Passes | _Loop | _LoopCleanup | FusionAction | _Kernel"
+_Decision: TypeAlias = "_Passes | LoopChoice | _LoopCleanup | FusionStep | _Kernel"
 
 
 class CompilationSession:
@@ -88,6 +83,7 @@ class CompilationSession:
         self._decisions: list[_Decision] = []
         self._state: FusionState | None = None
         self._fusion_base: HloModule | None = None
+        self._places: Places | None = None
 
     # ---- passes
 
@@ -122,15 +118,15 @@ class CompilationSession:
         """The loops as they stand, with what may be chosen for each; those decided already are left out."""
         if self._state is not None:
             return []
-        done = {d.id for d in self._decisions if isinstance(d, _Loop)}
+        done = {d.id for d in self._decisions if isinstance(d, LoopChoice)}
         return [s for s in loop_sites(self.module) if s.id not in done]
 
     def set_loop(self, site: LoopSite | str, choice: str) -> bool:
         """Decide one loop; whether the module changed. PlanError when there is no such loop or choice."""
         self._enter("loops")
-        site_id = site if isinstance(site, str) else site.id
-        changed = apply_loop_choice(self.module, site_id, choice)
-        self._decisions.append(_Loop(site_id, choice))
+        found = find_site(self.module, site if isinstance(site, str) else site.id)
+        changed = apply_loop_choice(self.module, found.position, choice)
+        self._decisions.append(LoopChoice(found.id, found.position, choice))
         return changed
 
     def run_loop_policy(self, policy: LoopPolicy) -> None:
@@ -145,7 +141,7 @@ class CompilationSession:
         """The state of fusion; asking for it ends the phases before."""
         if self._state is None:
             self._enter("fusion")
-            if any(isinstance(d, _Loop) and d.choice != "keep" for d in self._decisions):
+            if any(isinstance(d, LoopChoice) and d.choice != "keep" for d in self._decisions):
                 self._run_passes(cleanup_pipeline(), _LoopCleanup)
             self._start_fusion()
         if self._state is None:
@@ -153,6 +149,7 @@ class CompilationSession:
         return self._state
 
     def _start_fusion(self) -> None:
+        self._places = Places.of(self.module)
         self._fusion_base = self.module.clone()
         self._state = FusionState(self.module, self.device)
 
@@ -169,15 +166,19 @@ class CompilationSession:
         state = self.fusion
         self._enter("fusion")
         fused = state.apply(action)
-        self._decisions.append(action)
+        self._decisions.append(FusionStep(action, state.made[-1]))
         return fused
 
     def run_fusion_policy(self, policy: FusionPolicy) -> list[FusionAction]:
         """Let a policy choose until it is done; returns its actions."""
         self._enter("fusion")
-        done = run_policy(self.fusion, policy)
-        self._decisions += done
-        return done
+        state = self.fusion
+        start = len(state.history)
+        try:
+            return run_policy(state, policy)
+        finally:
+            taken = zip(state.history[start:], state.made[start:], strict=True)
+            self._decisions += [FusionStep(action, made) for action, made in taken]
 
     # ---- kernels
 
@@ -197,13 +198,18 @@ class CompilationSession:
         by_kind: dict[type, list[Any]] = {}
         for d in self._decisions:
             by_kind.setdefault(type(d), []).append(d)
+        steps, kernels = by_kind.get(FusionStep, []), by_kind.get(_Kernel, [])
+        places = self._places
         return CompilationPlan(
             fingerprint=self.fingerprint,
             passes=tuple(p for d in by_kind.get(_Passes, ()) for p in d.applied),
-            loops={d.id: d.choice for d in by_kind.get(_Loop, ())},
+            loop_choices=tuple(by_kind.get(LoopChoice, ())),
             loop_passes=tuple(p for d in by_kind.get(_LoopCleanup, ()) for p in d.applied),
-            fusions=tuple(by_kind.get(FusionAction, ())),
-            kernels={d.name: d.choice for d in by_kind.get(_Kernel, ())},
+            base="" if places is None else places.fingerprint,
+            sequences=() if places is None else places.sequences,
+            places={} if places is None else places.table(steps, [d.name for d in kernels]),
+            steps=tuple(steps),
+            kernels={d.name: d.choice for d in kernels},
             backend=self.backend,
         )
 
@@ -228,36 +234,44 @@ class CompilationSession:
     def _replay(self, plan: CompilationPlan) -> None:
         if plan.passes:
             self._take(_Passes(plan.passes))
-        for loop, choice in plan.loops.items():
-            self._take(_Loop(loop, choice))
+        for choice in plan.loop_choices:
+            self._take(choice)
         if plan.loop_passes:
             self._take(_LoopCleanup(plan.loop_passes))
-        for n, action in enumerate(plan.fusions):
+        if not plan.base:
+            return
+        self.phase = "fusion"
+        self._start_fusion()
+        translation = Translation(plan, self._require_places())
+        for n, step in enumerate(plan.steps):
             try:
-                self._take(action)
+                self.apply(translation.action(step.action))
             except FusionError as e:
                 raise PlanError(f"fusion {n} of the plan cannot be replayed: {e}") from None
-        for name, kernel in plan.kernels.items():
-            self._take(_Kernel(name, kernel))
+            translation.made(step, self.fusion.made[-1])
+        for name, kernel in translation.kernels(plan.kernels).items():
+            self.set_kernel(name, kernel)
+
+    def _require_places(self) -> Places:
+        if self._places is None:
+            raise SessionError("fusion has not started")
+        return self._places
 
     def _take(self, decision: _Decision) -> None:
-        """Take a recorded decision again, exactly."""
+        """Take a decision of this session again, exactly."""
         match decision:
             case _Passes(applied) | _LoopCleanup(applied):
                 for text in applied:
                     make_pass(text).run(self.module)
-            case _Loop(site_id, choice):
+                self._decisions.append(decision)
+            case LoopChoice():
                 self.phase = "loops"
-                apply_loop_choice(self.module, site_id, choice)
-            case FusionAction():
-                self.phase = "fusion"
-                if self._state is None:
-                    self._start_fusion()
-                self.fusion.apply(decision)
+                apply_loop_choice(self.module, decision.position, decision.choice)
+                self._decisions.append(decision)
+            case FusionStep(action):
+                self.apply(action)
             case _Kernel(name, choice):
                 self.set_kernel(name, choice)
-                return
-        self._decisions.append(decision)
 
     def undo(self) -> bool:
         """Take back the last decision; False when there is none."""
@@ -267,7 +281,7 @@ class CompilationSession:
         if isinstance(last, _Kernel):
             self._decisions = kept
             return True
-        if isinstance(last, FusionAction) and self._fusion_base is not None:
+        if isinstance(last, FusionStep) and self._fusion_base is not None:
             self._undo_fusion(kept)
             return True
         self._reset()
@@ -282,8 +296,8 @@ class CompilationSession:
         self.module = base.clone()
         self._state = FusionState(self.module, self.device)
         for d in kept:
-            if isinstance(d, FusionAction):
-                self._state.apply(d)
+            if isinstance(d, FusionStep):
+                self._state.apply(d.action)
         self._decisions = kept
         self.phase = "fusion"
 
@@ -294,7 +308,7 @@ class CompilationSession:
         other.backend, other.device, other._pipeline = self.backend, self.device, self._pipeline
         other.phase = self.phase
         other._decisions = list(self._decisions)
-        other._fusion_base = self._fusion_base
+        other._fusion_base, other._places = self._fusion_base, self._places
         if self._state is None:
             other._state, other.module = None, self.module.clone()
         else:

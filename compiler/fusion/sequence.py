@@ -189,29 +189,28 @@ class Sequence:
 
     # ---- fusing
 
-    def apply(self, action: FusionAction) -> HloInstruction:
-        """Do a legal action; returns the (last) fusion."""
+    def apply(self, action: FusionAction) -> list[HloInstruction]:
+        """Do a legal action; returns the fusions it made or changed, in order."""
         producer = self._find(action.producer)
         consumers = [self._find(c) for c in action.consumers]
         match action.kind:
             case "producer-consumer":
-                return self._fuse_into(producer, consumers[0])
+                return [self._fuse_into(producer, consumers[0])]
             case "producer-into-all-users":
-                for c in self.order.sorted(consumers):
-                    fusion = self._fuse_into(producer, c)
-                return fusion
+                return [self._fuse_into(producer, c) for c in self.order.sorted(consumers)]
             case "multi-output":
-                return self._merge(producer, consumers[0], mechanics.fuse_multi_output)
+                return [self._merge(producer, consumers[0], mechanics.fuse_multi_output)]
             case _:
                 first, second = self.order.sorted([producer, consumers[0]])
-                return self._merge(first, second, mechanics.fuse_side_by_side)
+                return [self._merge(first, second, mechanics.fuse_side_by_side)]
 
     def _fuse_into(self, producer: HloInstruction, consumer: HloInstruction) -> HloInstruction:
         around = [*producers_of(producer), *producers_of(consumer)]
+        several = is_multi_output(producer)
         surgery = mechanics.fuse_into(producer, consumer)
         if surgery.fusion is not consumer:
             self.order.replace(consumer, surgery.fusion)
-        if producer.parent is not None and is_multi_output(producer):
+        if several and producer.parent is not None:
             self._forget(producer)  # it may have lost outputs
             for u in consumers_of(producer):
                 self._forget_edge(producer, u)

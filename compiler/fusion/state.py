@@ -20,7 +20,7 @@ class FusionState:
 
     Attributes:
         module: the module as it stands.
-        history: the actions applied so far.
+        history: the actions applied so far. made: the names of the fusions that each of them made.
         sequences: by computation name, every sequence that control flow reaches (entry, loops, branches), callees
             first.
     """
@@ -31,6 +31,7 @@ class FusionState:
         self.limits = limits or Limits()
         self.cost_model = CostModel(device)
         self.history: list[FusionAction] = []
+        self.made: list[tuple[str, ...]] = []
         weights = self.cost_model.weights(module)
         self.sequences: dict[str, Sequence] = {
             c.name: Sequence(c, weights[c], self.cost_model, self.limits) for c in weights
@@ -73,9 +74,10 @@ class FusionState:
         reason = self.why_not(action)
         if reason is not None:
             raise FusionError(f"cannot apply {action}: {reason}")
-        fusion = self.sequences[action.computation].apply(action)
+        made = self.sequences[action.computation].apply(action)
         self.history.append(action)
-        return fusion
+        self.made.append(tuple(f.name for f in made))
+        return made[-1]
 
     def seconds(self) -> float:
         """Estimated time of one run of the module as it stands."""
@@ -104,7 +106,7 @@ class FusionState:
         other = FusionState.__new__(FusionState)
         other.module = self.module.clone()
         other.limits, other.cost_model = self.limits, self.cost_model
-        other.history = list(self.history)
+        other.history, other.made = list(self.history), list(self.made)
         other.sequences = {}
         for name, s in self.sequences.items():
             computation = other.module.find(name)
