@@ -1,0 +1,97 @@
+"""Reduce-window rewriting: windows that do not overlap are reductions, and running sums are done by doubling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.ir.attributes import PadDim, SliceDim, Window, WindowDim
+from compiler.passes.builder import Builder
+from compiler.passes.patterns import identity_value, scalar_function, splat_value
+from compiler.passes.registry import register
+from compiler.passes.rewriting import RewritePass, RuleSet
+
+RULES = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class ReduceWindowRewriter(RewritePass):
+    """Rewrite reduce-window of one operand, by a function whose neutral element it starts from.
+
+    - Windows side by side, without padding: a reshape and a reduce.
+    - One window that holds all its dimension: a reduce.
+    - A running reduction (window as long as the dimension, one result an element, padding on one side): as many
+      combinations with a shifted copy as the length has bits. Sums change their order.
+    """
+
+    name: ClassVar[str] = "reduce-window-rewriter"
+    rules: ClassVar[RuleSet] = RULES
+
+
+@RULES.on(Opcode.REDUCE_WINDOW)
+def _side_by_side(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    if not _plain(i):
+        return None
+    source, init = i.operands
+    split: list[int] = []
+    reduced: list[int] = []
+    cut: list[SliceDim] = []
+    for w, n, count in zip(_window(i), source.shape.dimensions, i.shape.dimensions, strict=True):
+        if w.pad_low or w.pad_high or w.lhs_dilate != 1 or w.rhs_dilate != 1:
+            return None
+        whole = count == 1 and w.size <= n
+        if w.stride != w.size and not whole and w.size != 1:
+            return None
+        step = 1 if w.size == 1 else w.size
+        if w.size == 1 and w.stride != 1:
+            cut.append(SliceDim(0, (count - 1) * w.stride + 1, w.stride))
+        else:
+            cut.append(SliceDim(0, count * step))
+        split.append(count)
+        if w.size != 1:
+            reduced.append(len(split))
+            split.append(w.size)
+    if not reduced:
+        return b.slice(source, cut)
+    return b.reduce(b.reshape(b.slice(source, cut), split), init, reduced, i.attributes["to_apply"])
+
+
+@RULES.on(Opcode.REDUCE_WINDOW)
+def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    if not _plain(i):
+        return None
+    source, init = i.operands
+    running = [d for d, w in enumerate(_window(i)) if w != WindowDim(1)]
+    if len(running) != 1:
+        return None
+    (axis,) = running
+    n, w = source.shape.dimensions[axis], _window(i)[axis]
+    forwards, backwards = WindowDim(n, pad_low=n - 1), WindowDim(n, pad_high=n - 1)
+    if w not in (forwards, backwards) or n < 2:
+        return None
+    function = scalar_function(i.attributes["to_apply"])
+    total, shift = source, 1
+    while shift < n and function is not None:
+        moved = PadDim(shift, -shift) if w == forwards else PadDim(-shift, shift)
+        padding = [moved if d == axis else PadDim(0, 0) for d in range(source.shape.rank)]
+        total = b.add(function, total, b.pad(total, init, padding))
+        shift *= 2
+    return total
+
+
+def _window(i: HloInstruction) -> tuple[WindowDim, ...]:
+    window: Window = i.attributes["window"]
+    return window.dims
+
+
+def _plain(i: HloInstruction) -> bool:
+    """One operand with elements, and a start that changes nothing."""
+    if len(i.operands) != 2 or i.shape.num_elements == 0 or any(w.reversal for w in _window(i)):
+        return False
+    function, start = scalar_function(i.attributes["to_apply"]), splat_value(i.operand(1))
+    if function is None or start is None or i.operand(0).shape.element_type is not i.shape.element_type:
+        return False
+    neutral = identity_value(function, i.shape.element_type)
+    return neutral is not None and bool(start == neutral)
