@@ -7,14 +7,18 @@ Requests and replies are documented at `Worker`.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
+import platform
 import signal
+import subprocess
 import sys
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
@@ -26,12 +30,15 @@ from compiler.errors import HlogymError
 from compiler.interpreter import evaluate
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
+from compiler.runtime.thunks import Thunk
 from compiler.text import parse
 from env.comparison import difference
 from env.program_json import program_from_json
 from env.suites import Program, random_inputs
 
 HELD_EXECUTABLES = 12
+LEAST_SAMPLES = 3
+KERNEL_SECONDS = 0.25  # a kernel is timed for about this long at most, once it has the least number of samples
 SAMPLE_SECONDS = 2e-3  # one sample averages executions for about this long, so that the clock's grain does not matter
 
 
@@ -52,13 +59,14 @@ class Worker:
       reference load; reply `{"times": [[seconds, ...], ...], "reference": [seconds, ...]}`, one sample a round.
     - `{"op": "compare", "handles": [...], "rounds": n}` times whole programs in turns; reply `{"times": [[...], ...]}`.
 
-    A request that fails is answered `{"error": kind, "message": text}`; the kinds are "compile", "wrong" (outputs differ
-    from the interpreter's), "run" and "unknown handle".
+    A request that fails is answered `{"error": kind, "message": text}`; the kinds are "compile", "wrong" (outputs
+    differ from the interpreter's), "run" and "unknown handle".
     """
 
     def __init__(self) -> None:
         self._ready: OrderedDict[str, _Ready] = OrderedDict()
         self._wanted: dict[tuple[str, int], tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]] = {}
+        self._machines: dict[str, str] = {}
         self._count = 0
         self._load = np.ones(1 << 18, np.float32)
 
@@ -96,8 +104,14 @@ class Worker:
         self._ready[handle] = _Ready(executable, inputs)
         while len(self._ready) > HELD_EXECUTABLES:
             self._ready.popitem(last=False)
-        thunks = [[i, t.name, t.key, float(t.executions)] for i, t in enumerate(executable.thunks)]
+        thunks = [[i, t.name, self._key(t.key, request["backend"]), float(t.executions)] for i, t in timed(executable)]
         return {"handle": handle, "thunks": thunks}
+
+    def _key(self, thunk: str, backend: str) -> str:
+        """A thunk's own key says nothing of the machine and the compiler; this one does."""
+        if backend not in self._machines:
+            self._machines[backend] = machine_key(backend)
+        return f"{thunk}-{self._machines[backend]}"
 
     def _wanted_outputs(
         self, program: Program, text: str, seed: int
@@ -119,6 +133,8 @@ class Worker:
         for _ in range(request["rounds"]):
             reference.append(self._reference_load())
             for slot, i in enumerate(indices):
+                if len(times[slot]) >= LEAST_SAMPLES and probes[slot] * len(times[slot]) > KERNEL_SECONDS:
+                    continue  # a slow kernel needs no more samples, and would take the time of all the others
                 times[slot].append(median(executable.time_thunk(i, repeats[slot])))
         return {"times": times, "reference": reference}
 
@@ -138,6 +154,36 @@ class Worker:
         for _ in range(8):
             np.multiply(self._load, 1.0, out=self._load)
         return (time.perf_counter() - start) / 8
+
+
+def timed(executable: Executable) -> list[tuple[int, Thunk]]:
+    """The thunks that take time of their own, with their numbers: loops and branches are what is in them."""
+    return [(i, t) for i, t in enumerate(executable.thunks) if t.reads() or t.writes()]
+
+
+def machine_key(backend: str) -> str:
+    """A hash of what a kernel's time depends on besides the kernel: device, cores, compiler."""
+    if backend == "cuda":
+        import cupy
+
+        device = cupy.cuda.Device()
+        facts = [str(device.compute_capability), str(device.attributes.get("MultiProcessorCount")), cupy.__version__]
+    else:
+        facts = [platform.machine(), str(len(os.sched_getaffinity(0))), _processor(), _compiler_version()]
+    return hashlib.sha256("\n".join([backend, *facts]).encode()).hexdigest()[:12]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith("model name")), "")
+
+
+def _compiler_version() -> str:
+    done = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0]
 
 
 def _repeats(seconds: float) -> int:
