@@ -43,8 +43,9 @@ def unary(w: Writer) -> None:
     if v.type is T.PRED:
         w.take(w.op(O.NOT, v.at), 1, True)
     elif v.type.is_integer:
-        signed_only = (O.NEGATE, O.ABS, O.SIGN)
-        opcode = w.pick([o for o in INT_UNARY if v.type.is_signed or o not in signed_only])
+        # XLA's constant folding counts the leading zeros of a negative number wrongly (-32 for an s32).
+        unfit = (O.COUNT_LEADING_ZEROS,) if v.type.is_signed else (O.NEGATE, O.ABS, O.SIGN)
+        opcode = w.pick([o for o in INT_UNARY if o not in unfit])
         w.take(w.op(opcode, v.at), 2.0**40, True)
     elif w.chance(0.3):
         w.take(w.op(w.pick(EXACT_UNARY), v.at), v.bound, v.exact)
@@ -128,7 +129,9 @@ def convert(w: Writer) -> None:
         fits = v.type.bits <= to.bits if v.type.is_float else True
         w.take(w.op(O.CONVERT, v.at, shape=Shape(to, v.shape.dimensions)), v.bound, v.exact and fits)
     elif to.is_integer and v.exact and (not v.type.is_float or v.bound <= 100):
-        w.take(w.op(O.CONVERT, v.at, shape=Shape(to, v.shape.dimensions)), max(v.bound, 1) if to.bits > 8 else 256, True)
+        w.take(
+            w.op(O.CONVERT, v.at, shape=Shape(to, v.shape.dimensions)), max(v.bound, 1) if to.bits > 8 else 256, True
+        )
     elif to is T.PRED and v.exact:
         w.take(w.op(O.CONVERT, v.at, shape=Shape(to, v.shape.dimensions)), 1, True)
 
@@ -284,6 +287,18 @@ def tuple_and_back(w: Writer) -> None:
 # ---- reductions, products, order
 
 
+def _identity(opcode: Opcode, t: PrimitiveType) -> float:
+    """What changes nothing: XLA drops reductions of a single element, and with them any other initial value."""
+    if opcode in (O.ADD, O.OR):
+        return 0
+    if opcode is O.AND:
+        return 1
+    if t.is_float:
+        return -math.inf if opcode is O.MAXIMUM else math.inf
+    info = np.iinfo(t.dtype)
+    return int(info.min if opcode is O.MAXIMUM else info.max)
+
+
 def reduce(w: Writer) -> None:
     v = w.some(_ranked)
     if v is None:
@@ -291,15 +306,13 @@ def reduce(w: Writer) -> None:
     dims = tuple(d for d in range(v.shape.rank) if w.chance(0.5)) or (v.shape.rank - 1,)
     count = math.prod(v.shape.dimensions[d] for d in dims)
     if v.type is T.PRED:
-        opcode, start = (O.AND, 1) if w.chance(0.5) else (O.OR, 0)
-        bound, exact = 1.0, True
-    elif w.chance(0.5):
-        opcode, start, bound, exact = O.ADD, 0, v.bound * count + 1, not _float(v)
+        opcode, bound, exact = w.pick([O.AND, O.OR]), 1.0, True
+    elif w.chance(0.5) or count == 0:
+        opcode, bound, exact = O.ADD, v.bound * count + 1, not _float(v)
     else:
-        opcode, start, bound, exact = w.pick([O.MAXIMUM, O.MINIMUM]), 1, max(v.bound, 1), v.exact
-    at = w.op(
-        O.REDUCE, v.at, w.scalar(start, v.type), dimensions=dims, to_apply=w.scalar_function(opcode, v.type)
-    )
+        opcode, bound, exact = w.pick([O.MAXIMUM, O.MINIMUM]), v.bound, v.exact
+    start = w.scalar(_identity(opcode, v.type), v.type)
+    at = w.op(O.REDUCE, v.at, start, dimensions=dims, to_apply=w.scalar_function(opcode, v.type))
     w.take(at, bound, exact)
 
 
@@ -310,10 +323,11 @@ def reduce_window(w: Writer) -> None:
     dims = []
     for n in v.shape.dimensions:
         size = int(w.rng.integers(1, min(n, 3) + 1))
-        dims.append(WindowDim(size, int(w.rng.integers(1, 3)), int(w.rng.integers(0, size)), int(w.rng.integers(0, size))))
+        low, high = int(w.rng.integers(0, size)), int(w.rng.integers(0, size))
+        dims.append(WindowDim(size, int(w.rng.integers(1, 3)), low, high))
     opcode = w.pick([O.ADD, O.MAXIMUM])
     at = w.op(
-        O.REDUCE_WINDOW, v.at, w.scalar(0, v.type), window=Window(tuple(dims)),
+        O.REDUCE_WINDOW, v.at, w.scalar(_identity(opcode, v.type), v.type), window=Window(tuple(dims)),
         to_apply=w.scalar_function(opcode, v.type),
     )  # fmt: skip
     cells = math.prod(d.size for d in dims)
@@ -378,7 +392,8 @@ def while_(w: Writer) -> None:
     start = w.op(O.TUPLE, w.scalar(0, T.S32), *(v.at for v in safe))
     loop = w.op(O.WHILE, start, condition=w.module.add(condition), body=w.module.add(body.computation))
     for i, s in enumerate(shapes):
-        w.take(w.op(O.GET_TUPLE_ELEMENT, loop, index=i), 6 if s.element_type.is_float else 2.0**40, i == 0 or not s.element_type.is_float)
+        exact = not s.element_type.is_float
+        w.take(w.op(O.GET_TUPLE_ELEMENT, loop, index=i), 2.0**40 if exact else 6, exact)
 
 
 def _branch(w: Writer, name: str, argument: Value, result: Shape) -> HloComputation:
