@@ -16,5 +16,6 @@ from compiler.errors import HloVerificationError as HloVerificationError
 from compiler.errors import UnsupportedError as UnsupportedError
 from compiler.ir.module import HloModule as HloModule
 from compiler.plan import CompilationPlan as CompilationPlan
+from compiler.runtime.saving import load as load
 from compiler.session import CompilationSession as CompilationSession
 from compiler.text import parse as parse

@@ -39,9 +39,9 @@ def build_executable(
     if backend == "interpreter":
         return InterpreterExecutable(module, plan)
     if backend == "cpu":
-        return CpuExecutable(module, Planner("c", dict(schedules or {})).plan(module), plan)
+        return CpuExecutable.build(module, Planner("c", dict(schedules or {})).plan(module), plan)
     if backend == "cuda":
         from compiler.runtime.cuda_executable import CudaExecutable
 
-        return CudaExecutable(module, Planner("cuda", dict(schedules or {})).plan(module), plan)
+        return CudaExecutable.build(module, Planner("cuda", dict(schedules or {})).plan(module), plan)
     raise UnknownNameError("backend", backend, BACKENDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,13 +48,27 @@ class CudaExecutable:
 
     backend = "cuda"
 
-    def __init__(self, module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> None:
+    def __init__(
+        self, module: HloModule, program: ThunkProgram, arena_bytes: int, plan: CompilationPlan | None = None
+    ) -> None:
         self.module, self.program, self.plan = module, program, plan
-        coalesce(program.thunks, program.results)
-        self.arena_bytes = assign_offsets(timeline(program.thunks, program.results).intervals())
+        self.arena_bytes = arena_bytes
         self.thunks: list[Thunk] = list(walk(program.thunks))
         self._shapes = parameter_leaves(module)
         self._device: _Device | None = None
+
+    @staticmethod
+    def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CudaExecutable:
+        """Assign memory; kernels are built on the first call."""
+        coalesce(program.thunks, program.results)
+        arena_bytes = assign_offsets(timeline(program.thunks, program.results).intervals())
+        return CudaExecutable(module, program, arena_bytes, plan)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything needed to run this elsewhere; kernels travel as source."""
+        from compiler.runtime.saving import save
+
+        save(self, Path(path))
 
     @property
     def kernels(self) -> list[KernelSpec]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from compiler.backends import cpu
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.errors import ArgumentError
+from compiler.errors import ArgumentError, BackendError
 from compiler.interpreter import evaluate, evaluate_op
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
@@ -72,6 +73,8 @@ class Executable(Protocol):
     def thunks(self) -> list[Thunk]: ...
     def __call__(self, *arrays: Any) -> list[Any]: ...
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]: ...
+    def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]: ...
+    def save(self, path: str | Path) -> None: ...
 
 
 def parameter_leaves(module: HloModule) -> list[Shape]:
@@ -135,26 +138,66 @@ class InterpreterExecutable:
             out.append(time.perf_counter() - start)
         return out
 
+    def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
+        """The interpreter has no thunks: no rows."""
+        del arrays, repeats
+        return []
+
+    def save(self, path: str | Path) -> None:
+        """Refused: the interpreter builds nothing; save the module's text instead."""
+        raise BackendError(f"backend 'interpreter' builds nothing to save at {path}; compile for 'cpu' or 'cuda'")
+
+
+@dataclass(frozen=True)
+class BuiltProgram:
+    """A program whose memory is assigned and whose C code is built.
+
+    Attributes:
+        arena_bytes: memory for temporaries.
+        driver_path: shared object with the program's function. objects: shared object of each kernel, by symbol.
+    """
+
+    program: ThunkProgram
+    arena_bytes: int
+    driver: Driver
+    driver_path: Path
+    objects: Mapping[str, Path]
+
 
 class CpuExecutable:
     """A program in this process's memory: built kernels, an arena, and one C function that runs them."""
 
     backend = "cpu"
 
-    def __init__(self, module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> None:
+    def __init__(self, module: HloModule, built: BuiltProgram, plan: CompilationPlan | None = None) -> None:
         self.module = module
         self.plan = plan
-        self.program = program
-        coalesce(program.thunks, program.results)
-        steps = timeline(program.thunks, program.results)
-        self.arena_bytes = assign_offsets(steps.intervals())
-        self.driver: Driver = print_driver(program.thunks)
-        self.thunks: list[Thunk] = list(walk(program.thunks))
+        self.built = built
+        self.program = built.program
+        self.arena_bytes = built.arena_bytes
+        self.thunks: list[Thunk] = list(walk(built.program.thunks))
         self._lock = threading.Lock()
         self._error: BaseException | None = None
-        self._arena = _aligned(self.arena_bytes)
+        self._arena = _aligned(built.arena_bytes)
         self._shapes = parameter_leaves(module)
-        self._build()
+        self._addresses = {s: cpu.kernel_address(s, path) for s, path in built.objects.items()}
+        self._entry = cpu.LIBRARIES_LOADED.load(built.driver_path).hlogym_program
+        self._entry.restype = None
+        self._entry.argtypes = [ctypes.c_void_p] * 5
+        self._context = self._make_context()
+        self._constants = _pointers(self.program.constants)
+
+    @staticmethod
+    def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CpuExecutable:
+        """Assign memory and build the C code of a planned program."""
+        coalesce(program.thunks, program.results)
+        arena_bytes = assign_offsets(timeline(program.thunks, program.results).intervals())
+        driver = print_driver(program.thunks)
+        chain = cpu.toolchain()
+        kernels = {t.spec.symbol: t.spec for t in walk(program.thunks) if isinstance(t, KernelThunk)}
+        objects = cpu.kernel_objects(list(kernels.values()), chain)
+        path = chain.shared_object(driver.source, "driver", ("-O1", "-fPIC", "-shared", "-fopenmp", "-w"))
+        return CpuExecutable(module, BuiltProgram(program, arena_bytes, driver, path, objects), plan)
 
     @property
     def kernels(self) -> list[KernelSpec]:
@@ -162,25 +205,15 @@ class CpuExecutable:
         found = {t.spec.symbol: t.spec for t in self.thunks if isinstance(t, KernelThunk)}
         return list(found.values())
 
-    # ---- building
+    def save(self, path: str | Path) -> None:
+        """Write everything needed to run this elsewhere, on the same kind of processor, without a compiler."""
+        from compiler.runtime.saving import save
 
-    def _build(self) -> None:
-        chain = cpu.toolchain()
-        objects = cpu.kernel_objects(self.kernels, chain)
-        self.objects = objects
-        self._addresses = {s: cpu.kernel_address(s, path) for s, path in objects.items()}
-        self.driver_path = chain.shared_object(
-            self.driver.source, "driver", ("-O1", "-fPIC", "-shared", "-fopenmp", "-w")
-        )
-        self._entry = cpu.LIBRARIES_LOADED.load(self.driver_path).hlogym_program
-        self._entry.restype = None
-        self._entry.argtypes = [ctypes.c_void_p] * 5
-        self._context = self._make_context()
-        self._constants = _pointers(self.program.constants)
+        save(self, Path(path))
 
     def _make_context(self) -> _Context:
         """The tables the program's C function works with."""
-        symbols = self.driver.kernels
+        symbols = self.built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
         self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._run_host)
         context = _Context(
@@ -234,7 +267,7 @@ class CpuExecutable:
 
     def _run_host(self, number: int) -> None:
         """Called from the program for an op the interpreter computes; an exception is kept and raised by the call."""
-        t = self.driver.host[number]
+        t = self.built.driver.host[number]
         try:
             evaluate_host(t, [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs])
         except BaseException as e:  # nothing may propagate through C frames
