@@ -69,10 +69,10 @@ PRODUCTS = (
 """Matrix products."""
 
 LOOPS = (
-    "range-simplifier",
-    "state-splitting",
-    "while-loop-invariant-code-motion",
     "while-loop-unroller{max_trips=8,max_ops=2000}",
+    "range-simplifier",
+    "while-loop-invariant-code-motion",
+    "state-splitting",
 )
 """Loops as a whole: their state, what does not change in them, and short ones written out."""
 
