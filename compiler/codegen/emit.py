@@ -126,7 +126,8 @@ class Emitter:
             self.add(lir.For(v, k, tuple(frame.stmts), clause))
 
     @contextmanager
-    def _guard(self) -> Iterator[Frame]:
+    def guard(self) -> Iterator[Frame]:
+        """Statements emitted inside are gathered for a branch and stay there."""
         frame = Frame(None, is_guard=True)
         self.frames.append(frame)
         yield frame
@@ -310,7 +311,7 @@ class Emitter:
         self.add(lir.Accumulator(result, t, zero))
         bodies = []
         for source in (then, otherwise):
-            with self._guard() as frame:
+            with self.guard() as frame:
                 name = source if isinstance(source, str) else self.value(*source)
                 self.add(lir.Assign(result, name))
             bodies.append(tuple(frame.stmts))
@@ -346,13 +347,16 @@ class Emitter:
         self.add(lir.Accumulator(result, t, zero))
         bodies = []
         for part in (pieces[:half], pieces[half:]):
-            with self._guard() as frame:
+            with self.guard() as frame:
                 self.add(lir.Assign(result, self._pieces(i, index, dim, part)))
             bodies.append(tuple(frame.stmts))
         self.add(lir.If(condition, bodies[0], bodies[1]))
         return self.let(t, lir.Current(result))
 
-    def _all(self, conditions: Sequence[str]) -> str:
+    def all_of(self, conditions: Sequence[str]) -> str:
+        """A pred scalar that holds where every one of these does."""
+        if not conditions:
+            return self.let(T.PRED, lir.Constant("1"))
         return self.apply(T.PRED, "(" + " & ".join(f"{{{k}}}" for k in range(len(conditions))) + ")", *conditions)
 
     def _pad(self, i: HloInstruction, index: Index) -> str:
@@ -376,7 +380,7 @@ class Emitter:
             return self.value(fill, ())
         if not conditions:
             return self.value(x, tuple(source))
-        return self._choose(i.shape.element_type, self._all(conditions), (x, tuple(source)), (fill, ()))
+        return self._choose(i.shape.element_type, self.all_of(conditions), (x, tuple(source)), (fill, ()))
 
     def _start(self, operand: HloInstruction, index: Index, high: int) -> Int:
         """A run-time start index, clamped to 0..high."""
@@ -387,11 +391,14 @@ class Emitter:
             text = f"({{0}} < 0 ? 0 : {{0}} > {high} ? {high} : {{0}})"
         else:
             text = f"({{0}} > {high}u ? {high} : {{0}})"
-        depth = self._depth_of(index)
-        with self._at(depth):
+        with self._at(self._depth_of(index)):
             name = self.apply(T.S64, text, raw)
-            self._runtime_frame[name] = depth
-        return ix.of(Runtime(name, 0, high))
+            return ix.of(self.runtime(name, 0, high))
+
+    def runtime(self, name: str, low: int, high: int) -> Runtime:
+        """A let of the innermost open loop, for use in indices."""
+        self._runtime_frame[name] = len(self.frames) - 1
+        return Runtime(name, low, high)
 
     def _starts(self, i: HloInstruction, first: int, sizes: Sequence[int]) -> list[Int]:
         dims = i.operands[0].shape.dimensions
@@ -426,7 +433,7 @@ class Emitter:
             conditions.append(self.apply(T.PRED, f"(({{0}} >= 0) & ({{0}} < {n}))", name))
         if not conditions:
             return self.value(update, tuple(source))
-        return self._choose(i.shape.element_type, self._all(conditions), (update, tuple(source)), (base, index))
+        return self._choose(i.shape.element_type, self.all_of(conditions), (update, tuple(source)), (base, index))
 
     def _gather(self, i: HloInstruction, index: Index) -> str:
         x, indices = i.operands

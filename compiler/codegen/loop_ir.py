@@ -21,6 +21,7 @@ class LoopKind(enum.Enum):
     PARALLEL = "parallel"  # independent: CPU threads, CUDA blocks
     LANE = "lane"  # independent or a reduction, contiguous where it can be: SIMD lanes, CUDA threads
     SERIAL = "serial"  # in order
+    ATOMIC = "atomic"  # independent but for `Update`s of one element: in order on a CPU, CUDA threads with atomics
     UNROLLED = "unrolled"  # in order, spelled out
 
 
@@ -136,6 +137,16 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """buffer[offset] = combine(buffer[offset], value), indivisibly; the combiner as in `Reduction`."""
+
+    buffer: str
+    offset: Int
+    combiner: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class If:
     """Statements run when a pred scalar holds, or else others."""
 
@@ -166,7 +177,7 @@ class For:
     limit: int | None = None
 
 
-Stmt = Let | Accumulator | Assign | LocalArray | LocalStore | Store | If | For
+Stmt = Let | Accumulator | Assign | LocalArray | LocalStore | Store | Update | If | For
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +234,7 @@ def _map_one(s: Stmt, f: Callable[[Int], Int]) -> Stmt:
         if isinstance(v, IndexValue):
             return replace(s, value=IndexValue(f(v.value)))
         return s
-    if isinstance(s, Store | LocalStore):
+    if isinstance(s, Store | LocalStore | Update):
         return replace(s, offset=f(s.offset))
     if isinstance(s, If):
         return replace(s, then=map_indices(s.then, f), otherwise=map_indices(s.otherwise, f))
@@ -240,7 +251,7 @@ def indices_in(body: tuple[Stmt, ...]) -> Iterator[Int]:
             yield s.value.offset
         elif isinstance(s, Let) and isinstance(s.value, IndexValue):
             yield s.value.value
-        elif isinstance(s, Store | LocalStore):
+        elif isinstance(s, Store | LocalStore | Update):
             yield s.offset
         elif isinstance(s, For) and s.base is not None:
             yield s.base

@@ -21,6 +21,7 @@ from compiler.codegen import scalar
 from compiler.codegen.emit import UNROLL_LIMIT, Emitter, RowCache, combiner_of
 from compiler.codegen.index import Index, Var
 from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.scatter import lower_scatter
 from compiler.codegen.schedule import Schedule, optimize
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -69,6 +70,9 @@ class _Lowering:
         self.outputs = [f"o{k}" for k in range(len(self.roots))]
 
     def kernel(self) -> lir.Kernel:
+        """The form that fits, lowered."""
+        if self.roots[0].opcode is Opcode.SCATTER and len(self.roots) == 1:
+            return lower_scatter(self.fused, self.roots[0])
         if all(0 in r.shape.dimensions for r in self.roots):
             return self._finish("loop")
         heroes = self._heroes()

@@ -58,3 +58,25 @@ template <class T, class F> __device__ T block_reduce(T value, F combine, T iden
   __syncthreads();
   return value;
 }
+
+// *address = combine(*address, value), as one step.
+template <class T, class F> __device__ void atomic_update(T *address, T value, F combine) {
+  if constexpr (sizeof(T) == 4) {
+    unsigned int *raw = (unsigned int *)address, seen = *raw, before;
+    do {
+      before = seen;
+      T next = combine(*(T *)&before, value);
+      seen = atomicCAS(raw, before, *(unsigned int *)&next);
+    } while (seen != before);
+  } else {
+    unsigned long long *raw = (unsigned long long *)address, seen = *raw, before;
+    do {
+      before = seen;
+      T next = combine(*(T *)&before, value);
+      seen = atomicCAS(raw, before, *(unsigned long long *)&next);
+    } while (seen != before);
+  }
+}
+__device__ inline void atomic_update(float *address, float value, combine_add) { atomicAdd(address, value); }
+__device__ inline void atomic_update(double *address, double value, combine_add) { atomicAdd(address, value); }
+__device__ inline void atomic_update(int *address, int value, combine_add) { atomicAdd(address, value); }

@@ -8,7 +8,7 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import Int
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.printer import Printer, statement_count
-from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
+from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES, combine_template
 from compiler.ir.types import PrimitiveType as T
 
 PARALLEL_WORK = 40_000
@@ -41,6 +41,18 @@ class _CPrinter(Printer):
 
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
+
+    def update(self, s: lir.Update) -> None:
+        # Loops that hold updates run in order here, so plain statements will do.
+        t = self.types[s.buffer]
+        current = self.load(lir.Load(s.buffer, s.offset))
+        self.emit("{")
+        self.depth += 1
+        self.emit(f"const {COMPUTE_TYPES[t]} current = {current};")
+        self.emit(f"const {COMPUTE_TYPES[t]} updated = {combine_template(s.combiner, t).format('current', s.value)};")
+        self.store(lir.Store(s.buffer, s.offset, "updated"))
+        self.depth -= 1
+        self.emit("}")
 
     def index_value(self, value: Int, t: T) -> str:
         # 32-bit integers convert to float in vectors, 64-bit ones do not everywhere.

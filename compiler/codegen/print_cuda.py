@@ -17,6 +17,7 @@ from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.printer import Printer
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
 from compiler.codegen.schedule import Schedule
+from compiler.errors import UnsupportedError
 
 MAX_BLOCKS = 1 << 20
 
@@ -162,6 +163,12 @@ class _CudaPrinter(Printer):
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"__shared__ {COMPUTE_TYPES[s.type]} {s.name}[{s.size}];")
 
+    def update(self, s: lir.Update) -> None:
+        t = self.types[s.buffer]
+        if t.bits not in (32, 64) or not self._in_lane:
+            raise UnsupportedError(f"no atomic update of {t.text} on a GPU")
+        self.emit(f"atomic_update(&{s.buffer}[{s.offset.to_c()}], {s.value}, combine_{s.combiner}());")
+
     def store(self, s: lir.Store) -> None:
         if self._in_lane:
             super().store(s)
@@ -185,6 +192,8 @@ def _is_flat(s: lir.For) -> bool:
         loops = [x for x in at.body if isinstance(x, lir.For)]
         if at.reductions or any(isinstance(x, lir.LocalArray) for x in at.body):
             return False
+        if at.kind is LoopKind.ATOMIC:
+            return True
         if at.kind is LoopKind.LANE:
             return not any(isinstance(x, lir.For) and x.kind is LoopKind.LANE for x in lir.walk(at.body))
         if at.kind is not LoopKind.PARALLEL or len(loops) > 1:

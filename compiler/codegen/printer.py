@@ -42,6 +42,8 @@ class Printer:
             self.emit(f"{s.array}[{s.offset.to_c()}] = {s.value};")
         elif isinstance(s, lir.Store):
             self.store(s)
+        elif isinstance(s, lir.Update):
+            self.update(s)
         elif isinstance(s, lir.If):
             self.condition(s)
         else:
@@ -82,6 +84,9 @@ class Printer:
         elif t is T.F16:
             value = f"({STORAGE_TYPES[t]}){value}"
         self.emit(f"{s.buffer}[{s.offset.to_c()}] = {value};")
+
+    def update(self, s: lir.Update) -> None:
+        raise NotImplementedError
 
     def condition(self, s: lir.If) -> None:
         self.emit(f"if ({s.condition}) {{")

@@ -294,6 +294,12 @@ COMBINERS: dict[Opcode, str] = {
 """Reductions that may be taken in any order, with their names in `loop_ir.Reduction`."""
 
 
+def combine_template(combiner: str, t: T) -> str:
+    """Expression of a combiner by its name in COMBINERS."""
+    op = next(op for op, name in COMBINERS.items() if name == combiner)
+    return _TEMPLATES[op](t)
+
+
 def identity_of(op: Opcode, t: T) -> str:
     """The neutral element of a combiner, as constant text."""
     if op is Opcode.ADD or (op is Opcode.OR):

@@ -1,0 +1,106 @@
+"""Scatter: updates combined into a copy of the operand, windows that do not fit left out.
+
+Source of the rules: XLA's operation semantics of Scatter, as `interpreter.gather_scatter` has them.
+"""
+
+from __future__ import annotations
+
+from compiler.codegen import index as ix
+from compiler.codegen import loop_ir as lir
+from compiler.codegen.emit import Emitter, combiner_of
+from compiler.codegen.index import Index, Int, Var
+from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.scalar import COMBINERS
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+
+def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
+    """The kernel of a computation whose root is a scatter into one of its parameters, which it updates in place.
+
+    UnsupportedError: several operands, a combiner that is no simple one, or an operand that is no parameter.
+    """
+    if len(scatter.operands) != 3:
+        raise UnsupportedError(f"%{scatter.name}: a scatter of several operands has no kernel")
+    operand, indices, updates = scatter.operands
+    if operand.opcode is not Opcode.PARAMETER or len(operand.users) != 1:
+        raise UnsupportedError(f"%{scatter.name}: its operand must be a parameter that nothing else reads")
+    combiner = _combiner(scatter)
+    e = Emitter(fused)
+    window = tuple(sorted(scatter.attributes["update_window_dims"]))
+    dims = updates.shape.dimensions
+    if 0 not in dims:
+        vars_ = [Var(e.fresh("i"), n) for n in dims]
+        batch = [v for d, v in enumerate(vars_) if d not in window]
+        inner = [v for d, v in enumerate(vars_) if d in window]
+        with e.loops(batch, [LoopKind.ATOMIC] * len(batch)):
+            starts, conditions = _starts(e, scatter, indices, [ix.of(v) for v in batch], dims)
+            with e.guard() as guard, e.loops(inner, [LoopKind.SERIAL] * len(inner)):
+                index = tuple(ix.of(v) for v in vars_)
+                target = _target(scatter, index, starts, window)
+                value = e.value(updates, index)
+                offset = ix.linearize(target, operand.shape.dimensions)
+                e.add(
+                    lir.Store("o0", offset, value)
+                    if combiner is None
+                    else lir.Update("o0", offset, combiner, value)
+                )
+            e.add(lir.If(e.all_of(conditions), tuple(guard.stmts)))
+    parameters = fused.parameters
+    arguments = [
+        lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False) for n, p in enumerate(parameters)
+    ]
+    arguments.append(lir.Argument("o0", scatter.shape.element_type, scatter.shape.num_elements, True))
+    number = operand.parameter_number or 0
+    return lir.Kernel("scatter", tuple(arguments), tuple(e.frames[0].stmts), must_alias=((number, len(parameters)),))
+
+
+def _combiner(scatter: HloInstruction) -> str | None:
+    """Name of the combiner; None: the update replaces the element."""
+    computation: HloComputation = scatter.attributes["to_apply"]
+    root = computation.root
+    if root.opcode is Opcode.PARAMETER and root.parameter_number == 1:
+        return None
+    op = combiner_of(computation)
+    if op is None:
+        raise UnsupportedError(f"%{scatter.name}: combining by %{computation.name} has no kernel")
+    return COMBINERS[op]
+
+
+def _starts(
+    e: Emitter, scatter: HloInstruction, indices: HloInstruction, batch: list[Int], update_dims: tuple[int, ...]
+) -> tuple[dict[int, Int], list[str]]:
+    """Start of the window in each operand dimension, and the conditions under which it fits."""
+    attr = scatter.attr
+    dims = scatter.operands[0].shape.dimensions
+    vector_dim = attr("index_vector_dim")
+    batching, paired = attr("input_batching_dims", ()), attr("scatter_indices_batching_dims", ())
+    absent = {*attr("inserted_window_dims"), *batching}
+    kept = [d for d in range(len(dims)) if d not in absent]
+    spans = dict(zip(kept, (update_dims[d] for d in sorted(attr("update_window_dims"))), strict=True))
+    index_dims = [d for d in range(indices.shape.rank) if d != vector_dim]
+    starts: dict[int, Int] = {d: batch[index_dims.index(p)] for d, p in zip(batching, paired, strict=True)}
+    conditions = []
+    for k, d in enumerate(attr("scatter_dims_to_operand_dims")):
+        at: Index = tuple(batch)
+        if vector_dim < indices.shape.rank:
+            at = (*batch[:vector_dim], ix.const(k), *batch[vector_dim:])
+        name = e.apply(T.S64, "(int64_t){0}", e.value(indices, at))
+        high = dims[d] - spans.get(d, 1)
+        conditions.append(e.apply(T.PRED, f"(({{0}} >= 0) & ({{0}} <= {high}))", name))
+        starts[d] = ix.of(e.runtime(name, 0, max(0, high)))
+    return starts, conditions
+
+
+def _target(scatter: HloInstruction, index: Index, starts: dict[int, Int], window: tuple[int, ...]) -> Index:
+    """Element of the operand that an element of the updates goes to."""
+    absent = {*scatter.attr("inserted_window_dims"), *scatter.attr("input_batching_dims", ())}
+    offsets = iter([index[d] for d in window])
+    out = []
+    for d in range(scatter.operands[0].shape.rank):
+        within = ix.const(0) if d in absent else next(offsets)
+        out.append(within + starts.get(d, ix.const(0)))
+    return tuple(out)
