@@ -175,8 +175,19 @@ class LoopEdit:
         computation.remove_dead([start])
 
 
+def viewed_again(view: LoopView) -> LoopView:
+    """The loop as it is now, after changes that left it in explicit form."""
+    again = view_loop(view.instruction)
+    assert again is not None  # noqa: S101 - see above
+    return again
+
+
 def keep_elements(view: LoopView, kept: Sequence[int]) -> HloInstruction:
     """Carry only the `kept` elements, in their order; nothing may need the others any more."""
+    # Dead code may still read what is dropped.
+    view.body.remove_dead()
+    view.condition.remove_dead()
+    view = viewed_again(view)
     new_index = {old: new for new, old in enumerate(kept)}
     edit = LoopEdit.begin(view, [view.init[n] for n in kept], new_index)
     loop = edit.finish([view.outputs[n] for n in kept])

@@ -63,9 +63,9 @@ def _iota(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction | None:
     shape = op.shape.with_dimensions(spec_sizes(spec))
     if cut.size == 1:
         return b.splat(_as_type(cut.start, op), shape)
-    counts = b.add(Opcode.IOTA, shape=shape, iota_dimension=at)
     if not op.shape.element_type.is_integer and (cut.start or cut.stride != 1):
         return None
+    counts = b.add(Opcode.IOTA, shape=shape, iota_dimension=at)
     if cut.stride != 1:
         counts = b.add(Opcode.MULTIPLY, counts, b.splat(_as_type(cut.stride, op), shape))
     if cut.start:
@@ -189,12 +189,15 @@ def _concatenate(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction |
         end = offset + o.shape.dimensions[at]
         if cut.start >= offset and last < end:
             return b.slice(o, _with(spec, at, SliceDim(cut.start - offset, last + 1 - offset, cut.stride)))
-        if cut.stride == 1 and cut.start < end and offset < cut.limit:
-            within = SliceDim(max(cut.start, offset) - offset, min(cut.limit, end) - offset)
-            parts.append(b.slice(o, _with(spec, at, within)))
+        if cut.start <= offset and end <= cut.limit:
+            parts.append(o)
         offset = end
-    whole_parts = len(parts) > 1 and all(p in op.operands for p in parts)
-    return b.concatenate(parts, at) if whole_parts else None
+    # Several operands: only where they are taken as they are, so that no slice is made for the one that goes.
+    rest_whole = all(
+        c == SliceDim(0, n) for d, (c, n) in enumerate(zip(spec, op.shape.dimensions, strict=True)) if d != at
+    )
+    covered = sum(p.shape.dimensions[at] for p in parts) == cut.size
+    return b.concatenate(parts, at) if rest_whole and covered and cut.stride == 1 else None
 
 
 def _with(spec: Spec, at: int, new: SliceDim) -> Spec:

@@ -31,24 +31,40 @@ class TreeReduction(InstructionPass):
 
     def visit(self, instruction: HloInstruction) -> bool:
         """See the class."""
-        i, computation = instruction, instruction.parent
-        if i.opcode is not Opcode.REDUCE or len(i.operands) != 2 or computation is None or i.shape.is_dynamic:
-            return False
-        if i.control_predecessors or i.shape.num_elements > self.max_results:
-            return False
-        source, init = i.operands
-        axis = max(i.dimensions, key=lambda d: source.shape.dimensions[d], default=0)
-        size = source.shape.dimensions[axis] if i.dimensions else 0
-        inner = _factor(size) if size >= self.threshold and _starts_neutral(i) else 1
-        if inner == 1:
-            return False
-        b = Builder(computation)
-        dims = source.shape.dimensions
-        split = b.reshape(source, (*dims[:axis], size // inner, inner, *dims[axis + 1 :]))
-        function = i.attributes["to_apply"]
-        first = b.reduce(split, init, [axis + 1], function)
-        computation.replace(i, b.reduce(first, init, i.dimensions, function))
-        return True
+        work, changed = [instruction], False
+        while work:
+            i = work.pop()
+            axis = self._axis_to_split(i)
+            if axis is not None:
+                work.extend(_split(i, axis))
+                changed = True
+        return changed
+
+    def _axis_to_split(self, i: HloInstruction) -> int | None:
+        if i.opcode is not Opcode.REDUCE or len(i.operands) != 2 or i.parent is None or i.shape.is_dynamic:
+            return None
+        if i.control_predecessors or i.shape.num_elements > self.max_results or not i.dimensions:
+            return None
+        sizes = i.operand(0).shape.dimensions
+        axis = max(i.dimensions, key=lambda d: sizes[d])
+        long_enough = sizes[axis] >= self.threshold and _factor(sizes[axis]) > 1
+        return axis if long_enough and _starts_neutral(i) else None
+
+
+def _split(i: HloInstruction, axis: int) -> tuple[HloInstruction, HloInstruction]:
+    """Both steps in the place of the reduction."""
+    computation = i.parent
+    assert computation is not None  # noqa: S101 - the pass has found it there
+    b = Builder(computation)
+    source, init = i.operands
+    dims = source.shape.dimensions
+    inner = _factor(dims[axis])
+    split = b.reshape(source, (*dims[:axis], dims[axis] // inner, inner, *dims[axis + 1 :]))
+    function = i.attributes["to_apply"]
+    first = b.reduce(split, init, [axis + 1], function)
+    second = b.reduce(first, init, i.dimensions, function)
+    computation.replace(i, second)
+    return first, second
 
 
 def _factor(size: int) -> int:

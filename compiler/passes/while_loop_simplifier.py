@@ -8,7 +8,7 @@ from typing import ClassVar
 from compiler.analysis.while_loop import LoopView, induction, invariant_elements, view_loop
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
-from compiler.passes.loop_editing import Loops, copy_iteration, keep_elements, make_explicit
+from compiler.passes.loop_editing import Loops, copy_iteration, keep_elements, make_explicit, viewed_again
 from compiler.passes.registry import register
 
 
@@ -53,7 +53,7 @@ def _simplify(view: LoopView, loops: Loops) -> bool:
         return _flatten(view, counter.trip_count, loops)
     changed = _forward_invariants(view)
     if changed:
-        view = _again(view)
+        view = viewed_again(view)
     merged = _duplicates(view)
     if merged:
         view = _merge(loops.owned(view), merged)
@@ -167,13 +167,7 @@ def _merge(view: LoopView, merged: dict[int, int]) -> LoopView:
             for gte in reads[old]:
                 computation.replace_uses(gte, instead)
                 computation.remove_dead([gte])
-    return _again(view)
-
-
-def _again(view: LoopView) -> LoopView:
-    again = view_loop(view.instruction)
-    assert again is not None  # noqa: S101 - other reads do not change the form
-    return again
+    return viewed_again(view)
 
 
 def _needed(view: LoopView) -> list[int]:
