@@ -61,6 +61,7 @@ class TorchPointerNetwork(nn.Module):
 
     def forward(self, batch: GraphBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Scores [b, c], meaningless behind each graph's own count, and values [b, 1]."""
+        candidates = batch.candidates
         real_nodes = _mask(batch.counts[:, 0], batch.nodes.shape[1])
         h = torch.relu(self.embed(batch.nodes)) * real_nodes
         adjacency = _Neighbours(batch.edges, batch.counts[:, 1], h.shape[1])
@@ -72,10 +73,17 @@ class TorchPointerNetwork(nn.Module):
             [mean, h.amax(dim=1), batch.globals], dim=1
         )  # h is never negative, so padding wins no maximum
         whole = torch.relu(self.pool(pooled))
-        wide = whole.unsqueeze(1).expand(-1, batch.candidates.shape[1], -1)
-        ends = [_pick(h, batch.endpoints[:, :, i]) for i in (0, 1)]
-        joined = torch.relu(self.join(torch.cat([*ends, wide, batch.candidates], dim=2)))
-        scores = (self.score(joined) + self.prior(batch.candidates)).squeeze(2)
+        h_size = self.shape.hidden
+        # The layer over [producer, consumer, whole, candidate] by parts: nodes are far fewer than candidates.
+        producer, consumer, context, own = self.join.weight.split([h_size, h_size, h_size, candidates.shape[2]], dim=1)
+        joined = torch.relu(
+            _pick(h @ producer.T, batch.endpoints[:, :, 0])
+            + _pick(h @ consumer.T, batch.endpoints[:, :, 1])
+            + (whole @ context.T).unsqueeze(1)
+            + candidates @ own.T
+            + self.join.bias
+        )
+        scores = (self.score(joined) + self.prior(candidates)).squeeze(2)
         real = _mask(batch.counts[:, 2], joined.shape[1])
         best = (joined * real).amax(dim=1)
         return scores, self.value(torch.cat([whole, best], dim=1))

@@ -46,11 +46,12 @@ class PointerFeatures(BaseFeaturesExtractor):
         self.prior = prior
 
     def start_from_prior(self) -> None:
-        """Begin near the cost model's opinion: scores follow the saving that it expects, and nothing else yet."""
+        """Begin near the compiler's defaults: follow the saving that the cost model expects, run loops in one kernel."""
         with torch.no_grad():
             self.network.score.weight.mul_(0.01)
             self.network.prior.weight.zero_()
             self.network.prior.weight[0, features.SAVING_COLUMN] = self.prior
+            self.network.prior.weight[0, features.KERNEL_LOOP_COLUMN] = self.prior / 2
 
     def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
         """[b, actions + 1]."""

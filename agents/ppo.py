@@ -22,7 +22,7 @@ class PPOSettings:
 
     rollout: int = 256
     batch: int = 64
-    epochs: int = 6
+    epochs: int = 4
     learning_rate: float = 5e-4
     gamma: float = 1.0
     gae_lambda: float = 0.95

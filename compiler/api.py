@@ -116,7 +116,10 @@ def decide(
 ) -> None:
     """Take every decision of a session by policies."""
     session.run_passes()
-    session.run_loop_policy(loop_policy or KernelLoops())
+    if loop_policy is None:
+        # A learned policy decides loops too; one that only fuses leaves them to the default.
+        loop_policy = fusion_policy if hasattr(fusion_policy, "choose_loop") else KernelLoops()
+    session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
     if kernel_selector is None:
         return

@@ -16,11 +16,12 @@ from compiler.fusion.features import (
     FusionFeatures,
     ModuleFeatures,
     decision_graph,
+    loop_candidate,
 )
 from compiler.fusion.pointer_network import DecisionGraph
 from compiler.fusion.policies import make_policy
 from compiler.ir import HloInstruction
-from compiler.loops import FULL, KEEP, KERNEL, LoopSite
+from compiler.loops import LoopSite
 from compiler.passes.registry import PASSES
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
@@ -171,7 +172,7 @@ class Episode:
             return False
         loop = self._find_loop(site)
         moves = [LoopChoice(site, c) for c in site.choices[:MAX_CANDIDATES]]
-        return self._offer(moves, [_loop_candidate(m, loop) for m in moves], self._module_features())
+        return self._offer(moves, [loop_candidate(m.choice, loop, site.trip_count) for m in moves], self._module_features())
 
     def _offer_fusions(self) -> bool:
         if self._features is None:
@@ -201,9 +202,3 @@ class Episode:
         rest = self.session.fork()
         rest.run_fusion_policy(make_policy(COMPLETION_POLICY))
         return rest.plan, rest.cost().seconds
-
-
-def _loop_candidate(move: LoopChoice, loop: HloInstruction | None) -> Candidate:
-    factors = {KEEP: 1, FULL: 0, KERNEL: 1}
-    factor = factors[move.choice] if move.choice in factors else int(move.choice.removeprefix("unroll-"))
-    return Candidate("loop", loop, factor=factor, in_kernel=move.choice == KERNEL, trips=move.site.trip_count)

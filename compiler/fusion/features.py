@@ -29,6 +29,7 @@ from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 __all__ = [
     "CANDIDATE_FEATURES",
     "FEATURE_VERSION",
+    "KERNEL_LOOP_COLUMN",
     "GLOBAL_FEATURES",
     "MAX_CANDIDATES",
     "MAX_EDGES",
@@ -39,6 +40,7 @@ __all__ = [
     "FusionFeatures",
     "ModuleFeatures",
     "decision_graph",
+    "loop_candidate",
 ]
 
 FEATURE_VERSION = 1
@@ -67,6 +69,8 @@ CANDIDATE_FEATURES = len(_KINDS) + _CANDIDATE_NUMBERS + PASS_SLOTS
 GLOBAL_FEATURES = len(_PHASES) + 9
 SAVING_COLUMN = len(_KINDS)
 """The candidate feature that holds the cost model's expected saving as a share of the program's time."""
+KERNEL_LOOP_COLUMN = len(_KINDS) + 19
+"""The candidate feature that says that a loop would run inside one kernel."""
 
 Array = npt.NDArray[np.float32]
 
@@ -102,6 +106,14 @@ class Candidate:
 
 
 STOP = Candidate("stop")
+
+
+def loop_candidate(choice: str, loop: HloInstruction | None, trips: int | None) -> Candidate:
+    """A way to treat a loop, by its name in plans: "keep", "full", "kernel", "unroll-4"."""
+    factor = {"keep": 1, "full": 0, "kernel": 1}.get(choice)
+    if factor is None:
+        factor = int(choice.removeprefix("unroll-"))
+    return Candidate("loop", loop, factor=factor, in_kernel=choice == "kernel", trips=trips)
 
 
 class NodeFacts(Protocol):
@@ -261,11 +273,12 @@ def decision_graph(
     total = max(facts.total_seconds(), 1e-12)
     edges = [(index[p], i) for node, i in index.items() for p in producers_of(node) if p in index][:MAX_EDGES]
     ends = [[index.get(e, -1) if e is not None else -1 for e in (c.producer, c.consumer)] for c in candidates]
+    ends_of = _Ends(facts, total)
     rows = [_node_row(node, facts, total) for node in nodes] or [[0.0] * NODE_FEATURES]
     return DecisionGraph(
         nodes=_matrix(rows, NODE_FEATURES),
         edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
-        candidates=_matrix([_candidate_row(c, facts, total) for c in candidates], CANDIDATE_FEATURES),
+        candidates=_matrix([_candidate_row(c, ends_of, total) for c in candidates], CANDIDATE_FEATURES),
         endpoints=np.array(ends, dtype=np.int64).reshape(-1, 2),
         globals=_matrix([_global_row(candidates, facts, total, phase)], GLOBAL_FEATURES)[0],
     )
@@ -353,27 +366,61 @@ _TRAIT_CLASSES = (
 )
 
 
-def _candidate_row(c: Candidate, facts: NodeFacts, total: float) -> list[float]:
+class _Ends:
+    """Numbers of the instructions that candidates are about, each computed once: many candidates share them."""
+
+    def __init__(self, facts: NodeFacts, total: float) -> None:
+        self._facts, self._total = facts, total
+        self._found: dict[HloInstruction, tuple[float, ...]] = {}
+
+    def of(self, node: HloInstruction | None) -> tuple[float, ...]:
+        """Share of the time, bytes, flops, statements, looped reduction; users and weight."""
+        if node is None:
+            return _NO_END
+        found = self._found.get(node)
+        if found is None:
+            found = self._found[node] = self._numbers(node)
+        return found
+
+    def _numbers(self, node: HloInstruction) -> tuple[float, ...]:
+        facts = self._facts
+        summary, weight = facts.summary(node), facts.weight(node)
+        return (
+            math.sqrt(facts.seconds(node) * weight / self._total),
+            _log(node.shape.byte_size, 26),
+            _log(summary.flops if summary else 0, 30),
+            _log(summary.statements if summary else 0, 8),
+            float(summary is not None and summary.looped_reduction),
+            _log(len(consumers_of(node)), 4),
+            _log(weight, 14),
+        )
+
+
+_NO_END = (0.0,) * 7
+
+
+def _candidate_row(c: Candidate, ends: _Ends, total: float) -> list[float]:
     kind = [0.0] * len(_KINDS)
     kind[_KINDS.index(c.kind)] = 1.0
     slots = [0.0] * PASS_SLOTS
     if c.pass_name:
         # A pass keeps its slot whatever other passes there are; two may share one.
         slots[zlib.crc32(c.pass_name.encode()) % PASS_SLOTS] = 1.0
+    producer, consumer = ends.of(c.producer), ends.of(c.consumer)
     return [
         *kind,
         _signed_log(c.saving / total, 1e-3, 10),
         _signed_log(c.saving, 1e-7, 16),
-        *_end_numbers(c.producer, facts, total),
-        *_end_numbers(c.consumer, facts, total),
+        *producer[:5],
+        *consumer[:5],
         float(
             c.producer is not None
             and c.consumer is not None
             and c.producer.shape.dimensions == c.consumer.shape.dimensions
         ),
-        _log(len(consumers_of(c.producer)) if c.producer is not None else 0, 4),
+        producer[5],
         _log(c.consumers, 4),
-        _log(facts.weight(c.producer) if c.producer is not None else 0, 14),
+        producer[6],
         float(c.stays),
         _log(c.copies, 4),
         float(c.kind == "loop" and c.factor == 1 and not c.in_kernel),
@@ -383,19 +430,6 @@ def _candidate_row(c: Candidate, facts: NodeFacts, total: float) -> list[float]:
         _log(c.trips or 0, 14),
         float(c.kind == "loop" and c.trips is None),
         *slots,
-    ]
-
-
-def _end_numbers(node: HloInstruction | None, facts: NodeFacts, total: float) -> list[float]:
-    if node is None:
-        return [0.0] * 5
-    summary = facts.summary(node)
-    return [
-        math.sqrt(facts.seconds(node) * facts.weight(node) / total),
-        _log(node.shape.byte_size, 26),
-        _log(summary.flops if summary else 0, 30),
-        _log(summary.statements if summary else 0, 8),
-        float(summary is not None and summary.looped_reduction),
     ]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
 from compiler.fusion import mechanics
 from compiler.fusion.buildable import kernel_refusal, node_refusal
-from compiler.fusion.mechanics import body_of, consumers_of, outputs_of, source_of
+from compiler.fusion.mechanics import body_of, outputs_of, source_of
+from compiler.fusion.pair_cache import PairCache
 from compiler.ir import HloComputation, HloInstruction, Opcode, Shape, Trait
 from compiler.ir.computation import has_side_effect
 
@@ -69,14 +71,12 @@ class KernelFacts:
         refusal: why it cannot be fused with anything, or None.
         outputs: shapes of its outputs.
         size: instructions inside.
-        copies: by position of the operand (which may be replaced), at how many different indices it is read.
         summary: the kernel in numbers.
     """
 
     refusal: str | None
     outputs: tuple[Shape, ...] = ()
     size: int = 1
-    copies: tuple[int, ...] = ()
     summary: KernelSummary = field(default_factory=KernelSummary)
 
     @property
@@ -97,14 +97,29 @@ class Legality:
         self.order = order
         self.limits = limits or Limits()
         self._facts: dict[HloInstruction, KernelFacts] = {}
-        self._trials: dict[tuple[str, HloInstruction, HloInstruction], str | None] = {}
-        self._trial_keys: dict[HloInstruction, set[tuple[str, HloInstruction, HloInstruction]]] = {}
+        self._reasons: PairCache[str | None] = PairCache()
+        self._paths: PairCache[tuple[int, str | None]] = PairCache()
+        self._vouched: set[HloInstruction] = set()
+
+    def copy_for(self, order: TopologicalOrder, image: Mapping[HloInstruction, HloInstruction]) -> Legality:
+        """The same for a clone whose instructions are the images of these."""
+        other = Legality(order, self.limits)
+        other._facts = {image[i]: f for i, f in self._facts.items() if i in image}
+        other._reasons = self._reasons.copy_for(image)
+        other._paths = self._paths.copy_for(image)
+        other._vouched = {image[i] for i in self._vouched if i in image}
+        return other
 
     def forget(self, node: HloInstruction) -> None:
         """The node has changed or is gone."""
         self._facts.pop(node, None)
-        for key in self._trial_keys.pop(node, ()):
-            self._trials.pop(key, None)
+        self._reasons.forget(node)
+        self._paths.forget(node)
+        self._vouched.discard(node)
+
+    def vouch_for(self, fusion: HloInstruction) -> None:
+        """The fusion was made by legal steps, so what it holds need not be looked at again."""
+        self._vouched.add(fusion)
 
     def facts(self, node: HloInstruction) -> KernelFacts:
         """What is known of a node."""
@@ -121,49 +136,44 @@ class Legality:
 
     def producer_consumer(self, producer: HloInstruction, consumer: HloInstruction) -> FusionDecision:
         """Compute `producer` within `consumer`, whoever else uses it."""
-        reason = (
-            self._pair_refusal(producer, consumer)
-            or self._edge_refusal(producer, consumer)
-            or self._size_refusal(producer, consumer, keep=False)
-            or self._trial("producer-consumer", producer, consumer)
-        )
+        reason = self._cached("producer-consumer", producer, consumer)
         return forbid(reason) if reason else ALLOW
-
-    def into_all_users(self, producer: HloInstruction) -> FusionDecision:
-        """Compute `producer` within each of its users."""
-        if producer.is_root or any(g.is_root for g in producer.users):
-            return forbid(f"%{producer.name} is the result of its computation")
-        users = consumers_of(producer)
-        if not users:
-            return forbid(f"%{producer.name} has no users")
-        for user in users:
-            decision = self.producer_consumer(producer, user)
-            if not decision:
-                return decision
-        return ALLOW
 
     def multi_output(self, producer: HloInstruction, consumer: HloInstruction) -> FusionDecision:
         """Compute both in one kernel that yields the values of both."""
-        reason = (
-            self._pair_refusal(producer, consumer)
-            or self._edge_refusal(producer, consumer)
-            or self._outputs_refusal(producer, consumer)
-            or self._size_refusal(producer, consumer, keep=True)
-            or self._around_refusal(producer, consumer)
-            or self._trial("multi-output", producer, consumer)
-        )
+        reason = self._cached("multi-output", producer, consumer) or self._path("multi-output", producer, consumer)
         return forbid(reason) if reason else ALLOW
 
     def side_by_side(self, first: HloInstruction, second: HloInstruction) -> FusionDecision:
-        """One kernel with the outputs of both, neither of which may need the other; `first` is the earlier one."""
-        reason = (
-            self._pair_refusal(first, second)
-            or self._outputs_refusal(first, second)
-            or self._size_refusal(first, second, keep=True)
-            or self._dependence_refusal(first, second)
-            or self._trial("sibling", first, second)
-        )
+        """One kernel with the outputs of both, neither of which may need the other."""
+        first, second = self.order.sorted([first, second])
+        reason = self._cached("sibling", first, second) or self._path("sibling", first, second)
         return forbid(reason) if reason else ALLOW
+
+    def _cached(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+        """The reason against a pair that holds as long as neither of the two changes."""
+        key = (kind, first, second)
+        if key not in self._reasons:
+            self._reasons[key] = self._pair_refusal(first, second) or self._refusal(kind, first, second)
+        return self._reasons[key]
+
+    def _refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+        keep = kind != "producer-consumer"
+        return (
+            (self._edge_refusal(first, second) if kind != "sibling" else None)
+            or (self._outputs_refusal(first, second) if keep else None)
+            or self._size_refusal(first, second, keep)
+            or self._trial(kind, first, second)
+        )
+
+    def _path(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+        """The reason against a pair that hangs on what lies between the two."""
+        key = (kind, first, second)
+        found = self._paths.get(key)
+        if found is None or self.order.changed_since(found[0], first, second):
+            refusal = self._dependence_refusal if kind == "sibling" else self._around_refusal
+            found = self._paths[key] = (self.order.version, refusal(first, second))
+        return found[1]
 
     # ---- reasons
 
@@ -200,8 +210,8 @@ class Legality:
         if len(operands) + outputs > self.limits.arguments:
             total = len(operands) + outputs
             return f"the kernel would have {total} operands and outputs, more than {self.limits.arguments}"
-        by_operand = dict(zip(second.operands, b.copies, strict=True))
-        copies = sum(n for o, n in by_operand.items() if source_of(o) is first) + (1 if keep else 0)
+        by_operand = dict(zip(second.operands, b.summary.inputs, strict=True))
+        copies = sum(i.copies for o, i in by_operand.items() if source_of(o) is first) + (1 if keep else 0)
         statements = b.statements + a.statements * max(1, copies)
         if statements > self.limits.statements:
             return f"the kernel would have some {statements} statements, more than {self.limits.statements}"
@@ -214,21 +224,15 @@ class Legality:
         return None
 
     def _dependence_refusal(self, first: HloInstruction, second: HloInstruction) -> str | None:
-        a, b = self.order.sorted([first, second])
-        if self.order.reaches(a, b):
-            return f"%{b.name} needs %{a.name}"
+        if self.order.reaches(first, second):
+            return f"%{second.name} needs %{first.name}"
         return None
 
     def _trial(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """The last word for kernels with reductions: make the fused computation and ask whether it can be built."""
         if not (self.facts(first).looped_reduction or self.facts(second).looped_reduction):
             return None
-        key = (kind, first, second)
-        if key not in self._trials:
-            for node in (first, second):
-                self._trial_keys.setdefault(node, set()).add(key)
-            self._trials[key] = kernel_refusal(_trial_of(kind, first, second))
-        return self._trials[key]
+        return kernel_refusal(trial_of(kind, first, second))
 
     # ---- facts
 
@@ -238,12 +242,8 @@ class Legality:
             return KernelFacts(refusal, tuple(node.shape.leaves()))
         outputs = tuple(s for o in outputs_of(node) for s in o.shape.leaves())
         summary = summarize(node)
-        inside, size = node.operands, 1
-        if node.opcode is Opcode.FUSION:
-            body = body_of(node)
-            inside, size = tuple(body.parameters), len(body)
-        copies = tuple(summary.reads[p].copies if p in summary.reads else 0 for p in inside)
-        return KernelFacts(None, outputs, size, copies, summary)
+        size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
+        return KernelFacts(None, outputs, size, summary)
 
     def _node_refusal(self, node: HloInstruction) -> str | None:
         op = node.opcode
@@ -257,7 +257,7 @@ class Legality:
             return f"%{node.name} has a dynamic shape"
         if op is Opcode.FUSION and node.attributes.get("kind") == "kCustom":
             return f"%{node.name} is a custom fusion"
-        return node_refusal(node)
+        return None if node in self._vouched else node_refusal(node)
 
 
 def _what(op: Opcode) -> str:
@@ -268,7 +268,8 @@ def _what(op: Opcode) -> str:
     return "a"
 
 
-def _trial_of(kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
+def trial_of(kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
+    """The fused computation that a pair would make, for trying out."""
     if kind == "sibling":
         return mechanics.trial_side_by_side(first, second)
     return mechanics.trial(first, second, keep_producer=kind == "multi-output")

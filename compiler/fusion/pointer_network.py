@@ -1,7 +1,7 @@
 """The learned policy's network in numpy: message passing over a graph, then one score for each candidate action.
 
-`agents/network.py` is the same function in torch; a test holds the two together. Sizes of the graph appear in no weight,
-so one set of weights serves programs of any size, and permuting nodes or candidates permutes the scores.
+`agents/network.py` is the same function in torch; a test holds the two together. Sizes of the graph appear in no
+weight, so one set of weights serves programs of any size, and permuting nodes or candidates permutes the scores.
 """
 
 from __future__ import annotations
@@ -115,20 +115,23 @@ class PointerNetwork:
             h = h + _relu(_product(seen, w[f"rounds.{r}.weight"]) + w[f"rounds.{r}.bias"])
         pooled = np.concatenate([h.mean(axis=0), h.max(axis=0), graph.globals])
         whole = _relu(pooled @ w["pool.weight"].T + w["pool.bias"])
-        # Row -1 is a node of zeros, so that an action without endpoints reads zeros.
-        padded = np.concatenate([h, np.zeros((1, self.shape.hidden), np.float32)])
-        joined = np.concatenate(
-            [
-                padded[graph.endpoints[:, 0]],
-                padded[graph.endpoints[:, 1]],
-                np.broadcast_to(whole, (len(graph.candidates), self.shape.hidden)),
-                graph.candidates,
-            ],
-            axis=1,
+        h_size = self.shape.hidden
+        producer, consumer, context, own = np.split(w["join.weight"], [h_size, 2 * h_size, 3 * h_size], axis=1)
+        joined = (
+            _pick(_product(h, producer), graph.endpoints[:, 0])
+            + _pick(_product(h, consumer), graph.endpoints[:, 1])
+            + context @ whole
+            + _product(graph.candidates, own)
+            + w["join.bias"]
         )
-        hidden = _relu(_product(joined, w["join.weight"]) + w["join.bias"])
+        hidden = _relu(joined)
         scores: Array = (hidden @ w["score.weight"].T + graph.candidates @ w["prior.weight"].T)[:, 0]
         return scores
+
+
+def _pick(rows: Array, index: npt.NDArray[np.int64]) -> Array:
+    """Rows by number, zeros for -1."""
+    return np.asarray(rows[np.maximum(index, 0)] * (index >= 0)[:, None].astype(np.float32))
 
 
 def _product(rows: Array, weight: Array) -> Array:

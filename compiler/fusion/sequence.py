@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from compiler.analysis.cost_model import CostModel
-from compiler.analysis.kernel_summary import summarize_body
+from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
+from compiler.analysis.kernel_compose import compose
+from compiler.analysis.kernel_summary import Contexts, KernelSummary, summarize_body
 from compiler.analysis.order import TopologicalOrder
 from compiler.fusion import mechanics
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid
+from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid, trial_of
 from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of
+from compiler.fusion.pair_cache import PairCache
 from compiler.ir import HloComputation, HloInstruction
 
-T = TypeVar("T")
 _Surgeon: TypeAlias = Callable[[HloInstruction, HloInstruction], mechanics.Surgery]
 
 
@@ -35,9 +36,8 @@ class Sequence:
         self.cost_model = cost_model
         self.order = TopologicalOrder(computation)
         self.legality = Legality(self.order, limits)
-        self._edges: dict[HloInstruction, dict[HloInstruction, FusionDecision]] = {}
         self._times: dict[HloInstruction, float] = {}
-        self._savings: dict[HloInstruction, dict[HloInstruction, float]] = {}
+        self._savings: PairCache[float] = PairCache()
         self._actions: list[FusionAction] | None = None
 
     def copy_for(self, computation: HloComputation) -> Sequence:
@@ -48,11 +48,10 @@ class Sequence:
         other.touched = []
         other.cost_model = self.cost_model
         other.order = self.order.copy_for(computation)
-        other.legality = Legality(other.order, self.legality.limits)
         image = {i: found for i in self.computation.instructions if (found := computation.find(i.name)) is not None}
-        other._edges = _carried_over(self._edges, image)
+        other.legality = self.legality.copy_for(other.order, image)
         other._times = {image[i]: t for i, t in self._times.items() if i in image}
-        other._savings = _carried_over(self._savings, image)
+        other._savings = self._savings.copy_for(image)
         other._actions = self._actions
         return other
 
@@ -70,16 +69,18 @@ class Sequence:
         """Estimated seconds of one instruction."""
         found = self._times.get(i)
         if found is None:
-            found = self._times[i] = self.cost_model.instruction(i)
+            found = self._times[i] = self._price(i)
         return found
+
+    def _price(self, i: HloInstruction) -> float:
+        facts = self.legality.facts(i)
+        if facts.refusal is None and is_priced_as_kernel(i):
+            return self.cost_model.kernel(facts.summary)
+        return self.cost_model.instruction(i)
 
     def edge(self, producer: HloInstruction, consumer: HloInstruction) -> FusionDecision:
         """Whether the producer may be computed within the consumer."""
-        row = self._edges.setdefault(consumer, {})
-        found = row.get(producer)
-        if found is None:
-            found = row[producer] = self.legality.producer_consumer(producer, consumer)
-        return found
+        return self.legality.producer_consumer(producer, consumer)
 
     def decide(self, action: FusionAction) -> FusionDecision:
         """Whether an action is legal now."""
@@ -166,20 +167,34 @@ class Sequence:
             case "producer-into-all-users":
                 return self.time_of(producer) + sum(self.edge_saving(producer, c) for c in consumers)
             case "multi-output":
-                body = mechanics.trial(producer, consumers[0], keep_producer=True)
+                return self._pair_saving("multi-output", producer, consumers[0]) + self.time_of(producer)
             case _:
-                body = mechanics.trial_side_by_side(producer, consumers[0])
-        after = self.cost_model.kernel(summarize_body(body))
-        return self.time_of(producer) + self.time_of(consumers[0]) - after
+                first, second = self.order.sorted([producer, consumers[0]])
+                return self._pair_saving("sibling", first, second) + self.time_of(first)
 
     def edge_saving(self, producer: HloInstruction, consumer: HloInstruction) -> float:
         """Seconds the consumer gains by computing the producer itself (mostly negative: it does more)."""
-        row = self._savings.setdefault(consumer, {})
-        found = row.get(producer)
-        if found is None:
-            after = self.cost_model.kernel(summarize_body(mechanics.trial(producer, consumer)))
-            found = row[producer] = self.time_of(consumer) - after
-        return found
+        return self._pair_saving("producer-consumer", producer, consumer)
+
+    def _pair_saving(self, kind: str, first: HloInstruction, second: HloInstruction) -> float:
+        key = (kind, first, second)
+        if key not in self._savings:
+            after = self.cost_model.kernel(self._summary_after(kind, first, second))
+            self._savings[key] = self.time_of(second) - after
+        return self._savings[key]
+
+    def _summary_after(self, kind: str, first: HloInstruction, second: HloInstruction) -> KernelSummary:
+        a, b = self.legality.facts(first).summary, self.legality.facts(second).summary
+        exact = a.looped_reduction or a.in_place or b.in_place
+        if exact or is_multi_output(first) or (kind == "sibling" and b.looped_reduction):
+            return summarize_body(trial_of(kind, first, second))
+        contexts: Contexts = {}
+        inputs: list[HloInstruction | None] = []
+        for o, i in zip(second.operands, b.inputs, strict=True):
+            inputs.append(None if o is first else o)
+            if o is first:
+                contexts = i.contexts
+        return compose(a, b, first.operands, inputs, contexts, keep=kind != "producer-consumer")
 
     def _find(self, name: str) -> HloInstruction:
         found = self.computation.find(name)
@@ -207,18 +222,19 @@ class Sequence:
     def _fuse_into(self, producer: HloInstruction, consumer: HloInstruction) -> HloInstruction:
         around = [*producers_of(producer), *producers_of(consumer)]
         several = is_multi_output(producer)
+        self.order.note_change(producer, consumer)
         surgery = mechanics.fuse_into(producer, consumer)
         if surgery.fusion is not consumer:
             self.order.replace(consumer, surgery.fusion)
         if several and producer.parent is not None:
             self._forget(producer)  # it may have lost outputs
-            for u in consumers_of(producer):
-                self._forget_edge(producer, u)
+            self.legality.vouch_for(producer)
         self._update(surgery, [*around, producer])
         return surgery.fusion
 
     def _merge(self, first: HloInstruction, second: HloInstruction, how: _Surgeon) -> HloInstruction:
         around = [*producers_of(first), *producers_of(second)]
+        self.order.note_change(first, second)
         self.order.make_adjacent(first, second)
         surgery = how(first, second)
         if surgery.fusion is not second:
@@ -236,8 +252,7 @@ class Sequence:
             self.order.remove(i)
             self._forget(i)
         self._forget(fusion)
-        for u in consumers_of(fusion):
-            self._forget_edge(fusion, u)
+        self.legality.vouch_for(fusion)
         self.touched.append(fusion)
         for i in dict.fromkeys(around):
             if i.parent is not None and i is not fusion:
@@ -246,20 +261,8 @@ class Sequence:
 
     def _forget(self, i: HloInstruction) -> None:
         self.legality.forget(i)
-        self._edges.pop(i, None)
-        self._savings.pop(i, None)
+        self._savings.forget(i)
         self._times.pop(i, None)
-
-    def _forget_edge(self, producer: HloInstruction, consumer: HloInstruction) -> None:
-        self._edges.get(consumer, {}).pop(producer, None)
-        self._savings.get(consumer, {}).pop(producer, None)
-
-
-def _carried_over(
-    table: dict[HloInstruction, dict[HloInstruction, T]], image: dict[HloInstruction, HloInstruction]
-) -> dict[HloInstruction, dict[HloInstruction, T]]:
-    """A table by consumer and producer for their images; what is gone is left behind."""
-    return {image[c]: {image[p]: v for p, v in row.items() if p in image} for c, row in table.items() if c in image}
 
 
 class _Neighbours:
