@@ -1,0 +1,57 @@
+"""Golden tests of passes: HLO in, HLO out, in one file `tests/golden/<pass>/<case>.hlo`.
+
+The file holds the input, the line `// ---- after`, and what the pass makes of it. A first line
+`// pass: name{option=value}` says which pass where that is not the folder's name alone; `// pass: default` is the
+default pipeline. `pytest tests/golden --update-golden` writes the part after the line.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.interpreter import evaluate
+from compiler.ir.verifier import check_module
+from compiler.passes import HloPass, make_pass
+from compiler.passes.default import default_pipeline
+from compiler.text import parse
+from tests.golden.inputs import random_arguments
+from tests.passes.programs import difference
+
+FOLDER = Path(__file__).parent
+CASES = sorted(p.relative_to(FOLDER).as_posix() for p in FOLDER.glob("*/*.hlo"))
+MARK = "// ---- after\n"
+
+
+def pass_of(case: str, text: str) -> HloPass:
+    named = re.match(r"// pass: (\S+)\n", text)
+    name = named.group(1) if named else case.split("/")[0]
+    return default_pipeline() if name == "default" else make_pass(name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden(case: str, update_golden: bool) -> None:
+    path = FOLDER / case
+    before, _, after = path.read_text(encoding="utf-8").partition(MARK)
+    module = parse(before)
+    assert check_module(module) == []
+    arguments = [random_arguments(module, seed) for seed in range(2)]
+    with np.errstate(all="ignore"):
+        expected = [evaluate(module, a) for a in arguments]
+    hlo_pass = pass_of(case, before)
+
+    text = str(module)
+    changed = hlo_pass.run(module)
+
+    got = str(module)
+    assert check_module(module) == []
+    assert changed == (got != text)
+    with np.errstate(all="ignore"):
+        for a, want in zip(arguments, expected, strict=True):
+            assert difference(evaluate(module, a), want) is None
+    if update_golden:
+        path.write_text(before + MARK + got.rstrip("\n") + "\n", encoding="utf-8")
+    else:
+        assert got.rstrip("\n") == after.rstrip("\n")
+    assert not hlo_pass.run(module), "a second run changes again"
