@@ -98,6 +98,8 @@ class HloComputation:
 
         ValueError when the graph has a cycle.
         """
+        if self._is_in_order():
+            return list(self._instructions)
         order: list[HloInstruction] = []
         state: dict[HloInstruction, int] = {}  # 1: on the path, 2: done
         for start in self._instructions:
@@ -120,6 +122,16 @@ class HloComputation:
                     state[node] = 2
                     order.append(node)
         return order
+
+    def _is_in_order(self) -> bool:
+        seen: set[HloInstruction] = set()
+        for i in self._instructions:
+            if not seen.issuperset(i.operands):
+                return False
+            if i.attributes and not seen.issuperset(i.control_predecessors):
+                return False
+            seen.add(i)
+        return True
 
     def called_computations(self) -> list[HloComputation]:
         """Computations called directly from here, each once, in order of the calls."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compiler.ir.computation import HloComputation
 
 CALLEE_ATTRIBUTES = tuple(n for n, k in ATTRIBUTE_KINDS.items() if k in (AttrKind.COMPUTATION, AttrKind.COMPUTATIONS))
+CALLEE_NAMES = frozenset(CALLEE_ATTRIBUTES)
 
 
 class HloInstruction:
@@ -89,8 +90,11 @@ class HloInstruction:
         """Computations this instruction calls, in the order of `CALLEE_ATTRIBUTES`."""
         if not self.attributes:
             return ()
+        names = CALLEE_NAMES.intersection(self.attributes)
+        if not names:
+            return ()
         found: list[HloComputation] = []
-        for name in CALLEE_ATTRIBUTES:
+        for name in CALLEE_ATTRIBUTES if len(names) > 1 else names:
             value = self.attributes.get(name)
             if value is not None:
                 found.extend(value if isinstance(value, tuple) else (value,))

@@ -59,7 +59,7 @@ def chain_of(i: HloInstruction, expand: bool = True) -> Chain:
         expand: take `i` itself apart though it has other users.
     """
     if is_op(i, Opcode.TRANSPOSE) and i.shape.rank == 2 and (expand or single_use(i)):
-        return _transposed(chain_of(i.operands[0], expand=False))
+        return transposed(chain_of(i.operands[0], expand=False))
     if not is_matrix_product(i) or not (expand or single_use(i)) or (i.shape.rank == 0 and not expand):
         return (Factor(i, False),)
     dims = DotDims.of(i)
@@ -67,15 +67,16 @@ def chain_of(i: HloInstruction, expand: bool = True) -> Chain:
     left = chain_of(lhs, expand=False)
     right = chain_of(rhs, expand=False)
     if lhs.shape.rank == 1 or dims.lhs_contracting == (0,):
-        left = _transposed(left)
+        left = transposed(left)
     if rhs.shape.rank == 2 and dims.rhs_contracting == (1,):
-        right = _transposed(right)
+        right = transposed(right)
     whole = left + right
     # row * matrix gives a vector, which the chain above sees as a column
-    return _transposed(whole) if i.shape.rank == 1 and lhs.shape.rank == 1 else whole
+    return transposed(whole) if i.shape.rank == 1 and lhs.shape.rank == 1 else whole
 
 
-def _transposed(chain: Chain) -> Chain:
+def transposed(chain: Chain) -> Chain:
+    """The factors of the transpose of the product."""
     return tuple(f.flipped() for f in reversed(chain))
 
 

@@ -7,8 +7,17 @@ from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.builder import Builder
-from compiler.passes.dot_chains import Chain, best_plan, chain_of, chain_sizes, is_matrix_product
-from compiler.passes.dots import DotDims, is_uniform_dot, make_dot
+from compiler.passes.dot_chains import (
+    Chain,
+    Factor,
+    best_plan,
+    build,
+    chain_of,
+    chain_sizes,
+    is_matrix_product,
+    transposed,
+)
+from compiler.passes.dots import DotDims, dot_flops, is_uniform_dot, make_dot
 from compiler.passes.patterns import is_op, single_use
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
@@ -19,7 +28,10 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DotDistribution(RewritePass):
-    """Take a common matrix out of a sum of products, or multiply a sum term by term, whichever needs fewer flops."""
+    """Take a common matrix out of a sum of products, or multiply a sum term by term, whichever needs fewer flops.
+
+    Each rewrite lowers the flops of the program as it stands, so the two directions cannot undo each other.
+    """
 
     name: ClassVar[str] = "dot-distribution"
     rules: ClassVar[RuleSet] = RULES
@@ -44,26 +56,12 @@ def _common_operand(i: HloInstruction, b: Builder) -> HloInstruction | None:
         p, q = x.operands[1 - k], y.operands[1 - k]
         if x.operands[k] is not y.operands[k] or p.shape.dimensions != q.shape.dimensions:
             continue
-        if not _factoring_pays(i, k):
+        if p.shape.num_elements >= dot_flops(x) + i.shape.num_elements:
             return None
         total = b.add(i.opcode, p, q)
         operands = (x.operands[0], total) if k == 0 else (total, x.operands[1])
         return make_dot(b, x, *operands, DotDims.of(x))
     return None
-
-
-def _factoring_pays(i: HloInstruction, common: int) -> bool:
-    """One product and a sum of operands against two products, which may still be reordered, and a sum of results."""
-    x, y = i.operands
-    if not (is_matrix_product(x) and is_matrix_product(y)):
-        return x.operands[1 - common].shape.num_elements <= 2 * i.shape.num_elements
-    apart = _flops(chain_of(x)) + _flops(chain_of(y)) + i.shape.num_elements
-    terms = [o.operands[1 - common] for o in (x, y)]
-    inner = sum(_flops(chain_of(t, expand=False)) for t in terms) + terms[0].shape.num_elements
-    contracted = x.operands[0].shape.dimensions[DotDims.of(x).lhs_contracting[0]]
-    shared = _flops(chain_of(x.operands[common], expand=False))
-    apart -= shared if shared else 0
-    return inner + 2 * i.shape.num_elements * contracted < apart
 
 
 @RULES.on(Opcode.DOT)
@@ -79,32 +77,24 @@ def _multiply_out(i: HloInstruction, b: Builder) -> HloInstruction | None:
         terms = total.operands
         if not any(is_matrix_product(t) and single_use(t) for t in terms):
             continue
-        before = sum(_flops(chain_of(t, expand=False)) for t in terms) + total.shape.num_elements
-        before += 2 * i.shape.num_elements * total.shape.dimensions[(dims.lhs_contracting, dims.rhs_contracting)[k][0]]
-        parts = [make_dot(b, i, *((t, other) if k == 0 else (other, t)), dims) for t in terms]
-        after = sum(_flops(_chain_as_if_alone(p, k)) for p in parts) + i.shape.num_elements
-        if after < before:
-            return b.add(total.opcode, *parts)
+        before = sum(_flops(chain_of(t, expand=False)) for t in terms) + total.shape.num_elements + dot_flops(i)
+        chains = [_term_chain(t, other, k, dims) for t in terms]
+        if max(map(len, chains)) > 24 or sum(map(_flops, chains)) + i.shape.num_elements >= before:
+            continue
+        parts = [build(c, best_plan(chain_sizes(c)), i, b) for c in chains]
+        return b.add(total.opcode, *parts)
     return None
 
 
-def _chain_as_if_alone(product: HloInstruction, k: int) -> Chain:
-    """The chain of a product whose k-th operand will have no other user once the sum is gone."""
-    term = product.operands[k]
-    if not is_matrix_product(term) or any(not _goes(u, product) for u in term.users):
-        return chain_of(product)
-    dims = DotDims.of(product)
-    inner = chain_of(term)
-    contracted = (dims.lhs_contracting, dims.rhs_contracting)[k][0]
-    flip = (term.shape.rank == 1 or contracted == 0) if k == 0 else (term.shape.rank == 2 and contracted == 1)
-    if flip:
-        inner = tuple(f.flipped() for f in reversed(inner))
-    whole = chain_of(product)
-    own = len(chain_of(term, expand=False))
-    rest = whole[own:] if k == 0 else whole[: len(whole) - own]
-    return inner + rest if k == 0 else rest + inner
-
-
-def _goes(user: HloInstruction, product: HloInstruction) -> bool:
-    """Whether a user is the new product, or the sum that the rewrite removes."""
-    return user is product or (_is_sum(user) and single_use(user))
+def _term_chain(term: HloInstruction, other: HloInstruction, k: int, dims: DotDims) -> Chain:
+    """The factors of one term times the other operand, which both terms will use and so stays whole."""
+    chains = [chain_of(term, expand=False), (Factor(other, False),)]
+    operands = [term, other]
+    if k == 1:
+        chains.reverse()
+        operands.reverse()
+    lhs, rhs = operands
+    left = transposed(chains[0]) if lhs.shape.rank == 1 or dims.lhs_contracting == (0,) else chains[0]
+    right = transposed(chains[1]) if rhs.shape.rank == 2 and dims.rhs_contracting == (1,) else chains[1]
+    whole = left + right
+    return transposed(whole) if lhs.shape.rank == 1 and rhs.shape.rank == 2 else whole

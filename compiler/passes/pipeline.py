@@ -72,13 +72,12 @@ class PipelineRun:
         """As `run`, within a run: a stop goes through to the outermost."""
         if isinstance(hlo_pass, PassPipeline | FixedPoint):
             return hlo_pass.run_within(self, module)
-        before = op_count(module)
+        before = self.records[-1].after if self.records else op_count(module)
         start = time.perf_counter()
         changed = hlo_pass.run(module)
         seconds = time.perf_counter() - start
-        self.records.append(
-            PassRecord(hlo_pass.name, changed, before, op_count(module) if changed else before, seconds)
-        )
+        after = op_count(module) if changed else before
+        self.records.append(PassRecord(hlo_pass.name, changed, before, after, seconds))
         if self.verify and changed:
             _verify_after(hlo_pass, module)
         for hook in self.hooks:

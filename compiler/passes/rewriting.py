@@ -69,39 +69,43 @@ def rewrite(computation: HloComputation, rules_of: Callable[[Opcode], Sequence[R
         if not _round(computation, rules_of):
             break
         changed = True
+        computation.reorder()  # so that whoever walks it next finds it in order
     return changed
 
 
 def _round(computation: HloComputation, rules_of: Callable[[Opcode], Sequence[Rule]]) -> bool:
-    pinned = _control_dependent(computation)
-    work = computation.post_order()
-    work.reverse()
-    budget = 20 * len(work) + 1000
+    rules = {opcode: found for opcode in Opcode if (found := rules_of(opcode))}
+    order = computation.post_order()
+    work = [i for i in reversed(order) if i.opcode in rules]
+    if not work:
+        return False
+    pinned = _control_dependent(order)
+    budget = 20 * len(order) + 1000
     changed = False
+    builder = Builder(computation)
     while work and budget:
         i = work.pop()
-        rules = rules_of(i.opcode)
-        if not rules or i.parent is not computation or i in pinned or i.is_dead or _untouchable(i):
+        if i.opcode not in rules or i.parent is not computation or i in pinned or i.is_dead or _untouchable(i):
             continue
-        made = _apply(i, rules, computation)
-        if made is None:
+        if not _apply(i, rules[i.opcode], builder):
             continue
         changed = True
         budget -= 1
-        work.extend(reversed(made))
+        work.extend(reversed(builder.made))
+        builder = Builder(computation)
     return changed
 
 
-def _apply(i: HloInstruction, rules: Iterable[Rule], computation: HloComputation) -> list[HloInstruction] | None:
-    """What the first matching rule made, after putting it in place; None when none matched."""
+def _apply(i: HloInstruction, rules: Iterable[Rule], builder: Builder) -> bool:
+    """Put what the first matching rule makes in the place of `i`; False when none matches."""
     for rule in rules:
-        builder = Builder(computation)
         new = rule(i, builder)
         if new is not None and new is not i and substitute(i, new, fresh=new in builder.made):
-            return builder.made
+            return True
         if builder.made:
-            computation.remove_dead(builder.made)
-    return None
+            builder.computation.remove_dead(builder.made)
+            builder.made.clear()
+    return False
 
 
 def substitute(old: HloInstruction, new: HloInstruction, fresh: bool) -> bool:
@@ -135,15 +139,21 @@ def _same_layout(a: HloInstruction, b: HloInstruction) -> bool:
 
 
 def _untouchable(i: HloInstruction) -> bool:
-    if i.shape.dynamic or any(o.shape.dynamic for o in i.operands):
+    if i.shape.dynamic or i.opcode in _EFFECTS:
         return True
-    return i.opcode.has(Trait.SIDE_EFFECT) or (bool(i.attributes) and has_side_effect(i))
+    for o in i.operands:
+        if o.shape.dynamic:
+            return True
+    return bool(i.attributes) and has_side_effect(i)
 
 
-def _control_dependent(computation: HloComputation) -> frozenset[HloInstruction]:
+_EFFECTS = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))
+
+
+def _control_dependent(order: Iterable[HloInstruction]) -> frozenset[HloInstruction]:
     found: set[HloInstruction] = set()
-    for i in computation.instructions:
-        if i.control_predecessors:
+    for i in order:
+        if i.attributes and i.control_predecessors:
             found.add(i)
             found.update(i.control_predecessors)
     return frozenset(found)
