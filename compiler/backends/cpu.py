@@ -23,6 +23,8 @@ FLAGS = (
     "-fno-semantic-interposition", "-w",
     # Else gcc joins sine and cosine of one angle into sincos, which has no vector form.
     "-fno-builtin-sin", "-fno-builtin-sinf", "-fno-builtin-cos", "-fno-builtin-cosf",
+    # Else it moves loads and arithmetic under the conditions of selects, which vectors cannot follow.
+    "-fno-tree-sink", "-fno-thread-jumps",
 )  # fmt: skip
 LIBRARIES = ("-lmvec", "-lm")
 BUILD_SECONDS = 300
