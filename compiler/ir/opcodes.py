@@ -87,63 +87,63 @@ class Opcode(enum.Enum):
     """Every opcode of HLO; the value is its row."""
 
     # Unary, elementwise
-    ABS = _row("abs", 1, r.unary, _E, 1)
-    ACOS = _row("acos", 1, r.unary, _X, 20, optional="result_accuracy")
-    ACOSH = _row("acosh", 1, r.unary, _X, 20, optional="result_accuracy")
-    ASIN = _row("asin", 1, r.unary, _X, 20, optional="result_accuracy")
-    ASINH = _row("asinh", 1, r.unary, _X, 20, optional="result_accuracy")
-    ATANH = _row("atanh", 1, r.unary, _X, 20, optional="result_accuracy")
-    CBRT = _row("cbrt", 1, r.unary, _X, 15, optional="result_accuracy")
-    CEIL = _row("ceil", 1, r.unary, _E, 1)
-    COUNT_LEADING_ZEROS = _row("count-leading-zeros", 1, r.unary, _E, 1)
-    COSINE = _row("cosine", 1, r.unary, _X, 15, optional="result_accuracy")
-    COSH = _row("cosh", 1, r.unary, _X, 20, optional="result_accuracy")
-    ERF = _row("erf", 1, r.unary, _X, 20, optional="result_accuracy")
-    EXPONENTIAL = _row("exponential", 1, r.unary, _X, 12, optional="result_accuracy")
-    EXPONENTIAL_MINUS_ONE = _row("exponential-minus-one", 1, r.unary, _X, 14, optional="result_accuracy")
-    FLOOR = _row("floor", 1, r.unary, _E, 1)
+    ABS = _row("abs", 1, r.absolute, _E, 1)
+    ACOS = _row("acos", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
+    ACOSH = _row("acosh", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
+    ASIN = _row("asin", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
+    ASINH = _row("asinh", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
+    ATANH = _row("atanh", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
+    CBRT = _row("cbrt", 1, r.unary_float, _X, 15, optional="result_accuracy")
+    CEIL = _row("ceil", 1, r.unary_float, _E, 1)
+    COUNT_LEADING_ZEROS = _row("count-leading-zeros", 1, r.unary_integer, _E, 1)
+    COSINE = _row("cosine", 1, r.unary_smooth, _X, 15, optional="result_accuracy")
+    COSH = _row("cosh", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
+    ERF = _row("erf", 1, r.unary_float, _X, 20, optional="result_accuracy")
+    EXPONENTIAL = _row("exponential", 1, r.unary_smooth, _X, 12, optional="result_accuracy")
+    EXPONENTIAL_MINUS_ONE = _row("exponential-minus-one", 1, r.unary_smooth, _X, 14, optional="result_accuracy")
+    FLOOR = _row("floor", 1, r.unary_float, _E, 1)
     IMAG = _row("imag", 1, r.real_part, _E, 0)
-    IS_FINITE = _row("is-finite", 1, r.predicate, _E, 1)
-    LOG = _row("log", 1, r.unary, _X, 12, optional="result_accuracy")
-    LOG_PLUS_ONE = _row("log-plus-one", 1, r.unary, _X, 14, optional="result_accuracy")
-    LOGISTIC = _row("logistic", 1, r.unary, _X, 15, optional="result_accuracy")
-    NEGATE = _row("negate", 1, r.unary, _E, 1)
-    NOT = _row("not", 1, r.unary, _E, 1)
-    POPULATION_COUNT = _row("popcnt", 1, r.unary, _E, 1)
+    IS_FINITE = _row("is-finite", 1, r.is_finite, _E, 1)
+    LOG = _row("log", 1, r.unary_smooth, _X, 12, optional="result_accuracy")
+    LOG_PLUS_ONE = _row("log-plus-one", 1, r.unary_smooth, _X, 14, optional="result_accuracy")
+    LOGISTIC = _row("logistic", 1, r.unary_smooth, _X, 15, optional="result_accuracy")
+    NEGATE = _row("negate", 1, r.unary_numeric, _E, 1)
+    NOT = _row("not", 1, r.unary_bits, _E, 1)
+    POPULATION_COUNT = _row("popcnt", 1, r.unary_integer, _E, 1)
     REAL = _row("real", 1, r.real_part, _E, 0)
-    ROUND_NEAREST_AFZ = _row("round-nearest-afz", 1, r.unary, _E, 2)
-    ROUND_NEAREST_EVEN = _row("round-nearest-even", 1, r.unary, _E, 1)
-    RSQRT = _row("rsqrt", 1, r.unary, _X, 6, optional="result_accuracy")
-    SIGN = _row("sign", 1, r.unary, _E, 1)
-    SINE = _row("sine", 1, r.unary, _X, 15, optional="result_accuracy")
-    SINH = _row("sinh", 1, r.unary, _X, 20, optional="result_accuracy")
-    SQRT = _row("sqrt", 1, r.unary, _X, 6, optional="result_accuracy")
-    TAN = _row("tan", 1, r.unary, _X, 20, optional="result_accuracy")
-    TANH = _row("tanh", 1, r.unary, _X, 20, optional="result_accuracy")
+    ROUND_NEAREST_AFZ = _row("round-nearest-afz", 1, r.unary_float, _E, 2)
+    ROUND_NEAREST_EVEN = _row("round-nearest-even", 1, r.unary_float, _E, 1)
+    RSQRT = _row("rsqrt", 1, r.unary_smooth, _X, 6, optional="result_accuracy")
+    SIGN = _row("sign", 1, r.unary_signed, _E, 1)
+    SINE = _row("sine", 1, r.unary_smooth, _X, 15, optional="result_accuracy")
+    SINH = _row("sinh", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
+    SQRT = _row("sqrt", 1, r.unary_smooth, _X, 6, optional="result_accuracy")
+    TAN = _row("tan", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
+    TANH = _row("tanh", 1, r.unary_smooth, _X, 20, optional="result_accuracy")
     # Type changes
     CONVERT = _row("convert", 1, r.convert, _E, 1)
     BITCAST_CONVERT = _row("bitcast-convert", 1, r.bitcast_convert, Trait.NONE, 0)
-    REDUCE_PRECISION = _row("reduce-precision", 1, r.unary, _E, 4, "exponent_bits mantissa_bits")
-    STOCHASTIC_CONVERT = _row("stochastic-convert", 2, r.convert, _E, 4)
+    REDUCE_PRECISION = _row("reduce-precision", 1, r.reduce_precision, _E, 4, "exponent_bits mantissa_bits")
+    STOCHASTIC_CONVERT = _row("stochastic-convert", 2, r.stochastic_convert, _E, 4)
     # Binary, elementwise
     ADD = _row("add", 2, r.binary, _ASSOC, 1)
-    SUBTRACT = _row("subtract", 2, r.binary, _E, 1)
+    SUBTRACT = _row("subtract", 2, r.binary_numeric, _E, 1)
     MULTIPLY = _row("multiply", 2, r.binary, _ASSOC, 1)
-    DIVIDE = _row("divide", 2, r.binary, _X, 4, optional="result_accuracy")
-    REMAINDER = _row("remainder", 2, r.binary, _X, 8)
-    POWER = _row("power", 2, r.binary, _X, 25)
+    DIVIDE = _row("divide", 2, r.binary_numeric, _X, 4, optional="result_accuracy")
+    REMAINDER = _row("remainder", 2, r.binary_numeric, _X, 8)
+    POWER = _row("power", 2, r.binary_numeric, _X, 25)
     MAXIMUM = _row("maximum", 2, r.binary, _ASSOC, 1)
     MINIMUM = _row("minimum", 2, r.binary, _ASSOC, 1)
-    AND = _row("and", 2, r.binary, _ASSOC, 1)
-    OR = _row("or", 2, r.binary, _ASSOC, 1)
-    XOR = _row("xor", 2, r.binary, _ASSOC, 1)
-    ATAN2 = _row("atan2", 2, r.binary, _X, 25, optional="result_accuracy")
+    AND = _row("and", 2, r.binary_bits, _ASSOC, 1)
+    OR = _row("or", 2, r.binary_bits, _ASSOC, 1)
+    XOR = _row("xor", 2, r.binary_bits, _ASSOC, 1)
+    ATAN2 = _row("atan2", 2, r.binary_numeric, _X, 25, optional="result_accuracy")
     COMPARE = _row("compare", 2, r.compare, _E, 1, "direction", "type")
     COMPLEX = _row("complex", 2, r.complex_, _E, 0)
     MULHI = _row("mulhi", 2, r.binary, _COMM, 2)
-    SHIFT_LEFT = _row("shift-left", 2, r.binary, _E, 1)
-    SHIFT_RIGHT_ARITHMETIC = _row("shift-right-arithmetic", 2, r.binary, _E, 1)
-    SHIFT_RIGHT_LOGICAL = _row("shift-right-logical", 2, r.binary, _E, 1)
+    SHIFT_LEFT = _row("shift-left", 2, r.binary_numeric, _E, 1)
+    SHIFT_RIGHT_ARITHMETIC = _row("shift-right-arithmetic", 2, r.binary_numeric, _E, 1)
+    SHIFT_RIGHT_LOGICAL = _row("shift-right-logical", 2, r.binary_numeric, _E, 1)
     # Ternary, elementwise
     CLAMP = _row("clamp", 3, r.clamp, _E, 2)
     SELECT = _row("select", 3, r.select, _E, 1)
@@ -155,8 +155,8 @@ class Opcode(enum.Enum):
     BITCAST = _row("bitcast", 1, r.bitcast, _M)
     BROADCAST = _row("broadcast", 1, r.broadcast, _M, optional="dimensions")
     CONCATENATE = _row("concatenate", (1, None), r.concatenate, _M, 0, "dimensions")
-    COPY = _row("copy", 1, r.same, _M | Trait.ELEMENTWISE)
-    DYNAMIC_RESHAPE = _row("dynamic-reshape", (1, None), r.declared, _M)
+    COPY = _row("copy", 1, r.copy, _M | Trait.ELEMENTWISE)
+    DYNAMIC_RESHAPE = _row("dynamic-reshape", (1, None), r.dynamic_reshape, _M)
     DYNAMIC_SLICE = _row("dynamic-slice", (2, None), r.dynamic_slice, _M, 0, "dynamic_slice_sizes")
     DYNAMIC_UPDATE_SLICE = _row("dynamic-update-slice", (3, None), r.dynamic_update_slice, _M)
     GATHER = _row(
@@ -192,10 +192,10 @@ class Opcode(enum.Enum):
     # Dot and convolution
     DOT = _row("dot", (2, None), r.dot, Trait.EXPENSIVE | Trait.LIBRARY, 2, optional=_DOT + " sparsity")
     RAGGED_DOT = _row(
-        "ragged-dot", 3, r.declared, Trait.EXPENSIVE | Trait.LIBRARY, 2,
+        "ragged-dot", 3, r.ragged_dot, Trait.EXPENSIVE | Trait.LIBRARY, 2,
         "lhs_ragged_dims", _DOT + " rhs_group_dims",
     )  # fmt: skip
-    SCALED_DOT = _row("scaled-dot", (2, 4), r.declared, Trait.EXPENSIVE | Trait.LIBRARY, 2, optional=_DOT)
+    SCALED_DOT = _row("scaled-dot", 4, r.scaled_dot, Trait.EXPENSIVE | Trait.LIBRARY, 2, optional=_DOT)
     CONVOLUTION = _row(
         "convolution", 2, r.convolution, Trait.EXPENSIVE | Trait.LIBRARY, 2,
         "dim_labels",
@@ -205,7 +205,9 @@ class Opcode(enum.Enum):
     BATCH_NORM_TRAINING = _row(
         "batch-norm-training", 3, r.batch_norm_training, Trait.EXPENSIVE, 8, "epsilon feature_index"
     )
-    BATCH_NORM_INFERENCE = _row("batch-norm-inference", 5, r.first_operand, Trait.EXPENSIVE, 5, "epsilon feature_index")
+    BATCH_NORM_INFERENCE = _row(
+        "batch-norm-inference", 5, r.batch_norm_inference, Trait.EXPENSIVE, 5, "epsilon feature_index"
+    )
     BATCH_NORM_GRAD = _row("batch-norm-grad", 5, r.batch_norm_grad, Trait.EXPENSIVE, 12, "epsilon feature_index")
     # Linear algebra and sorting
     CHOLESKY = _row("cholesky", 1, r.cholesky, Trait.EXPENSIVE | Trait.LIBRARY, 0, optional="lower")
@@ -217,10 +219,12 @@ class Opcode(enum.Enum):
     SORT = _row("sort", (1, None), r.sort, Trait.EXPENSIVE | Trait.LIBRARY, 0, "dimensions to_apply", "is_stable")
     TOPK = _row("topk", 1, r.topk, Trait.EXPENSIVE | Trait.LIBRARY, 0, "k", "largest is_stable")
     # Random numbers
-    RNG = _row("rng", (1, None), r.declared, Trait.SIDE_EFFECT | Trait.RANDOM, 10, "distribution")
-    RNG_BIT_GENERATOR = _row("rng-bit-generator", 1, r.declared, Trait.EXPENSIVE | Trait.RANDOM, 30, "algorithm")
+    RNG = _row("rng", 2, r.rng, Trait.SIDE_EFFECT | Trait.RANDOM, 10, "distribution")
+    RNG_BIT_GENERATOR = _row(
+        "rng-bit-generator", 1, r.rng_bit_generator, Trait.EXPENSIVE | Trait.RANDOM, 30, "algorithm"
+    )
     RNG_GET_AND_UPDATE_STATE = _row(
-        "rng-get-and-update-state", 0, r.declared, Trait.SIDE_EFFECT | Trait.RANDOM, 0, "delta"
+        "rng-get-and-update-state", 0, r.rng_state, Trait.SIDE_EFFECT | Trait.RANDOM, 0, "delta"
     )
     # Control flow
     CALL = _row("call", ANY, r.call, Trait.CONTROL, 0, "to_apply", "is_composite")
@@ -233,50 +237,60 @@ class Opcode(enum.Enum):
     # Tuples and tokens
     TUPLE = _row("tuple", ANY, r.tuple_, Trait.TUPLE)
     GET_TUPLE_ELEMENT = _row("get-tuple-element", 1, r.get_tuple_element, Trait.TUPLE, 0, "index")
-    AFTER_ALL = _row("after-all", ANY, r.token, Trait.TUPLE)
-    ADD_DEPENDENCY = _row("add-dependency", 2, r.first_operand, Trait.TUPLE)
+    AFTER_ALL = _row("after-all", ANY, r.after_all, Trait.TUPLE)
+    ADD_DEPENDENCY = _row("add-dependency", 2, r.add_dependency, Trait.TUPLE)
     OPTIMIZATION_BARRIER = _row("opt-barrier", 1, r.same, Trait.TUPLE)
     DOMAIN = _row("domain", 1, r.same, Trait.TUPLE, 0, "", "domain")
     # Collectives
-    ALL_GATHER = _row("all-gather", (1, None), r.declared, _COLL, 0, "dimensions", _GROUPS)
-    ALL_REDUCE = _row("all-reduce", (1, None), r.declared, _COLL, 1, "to_apply", _GROUPS + " mode")
-    ALL_TO_ALL = _row("all-to-all", (1, None), r.declared, _COLL, 0, "", _GROUPS + " dimensions")
+    ALL_GATHER = _row("all-gather", (1, None), r.all_gather, _COLL, 0, "dimensions", _GROUPS)
+    ALL_REDUCE = _row("all-reduce", (1, None), r.all_reduce, _COLL, 1, "to_apply", _GROUPS + " mode")
+    ALL_TO_ALL = _row("all-to-all", (1, None), r.all_to_all, _COLL, 0, "", _GROUPS + " dimensions")
     COLLECTIVE_BROADCAST = _row(
-        "collective-broadcast", (1, None), r.declared, _COLL, 0, "", _GROUPS + " has_dynamic_root"
+        "collective-broadcast", (1, None), r.collective_broadcast, _COLL, 0, "", _GROUPS + " has_dynamic_root"
     )
     COLLECTIVE_PERMUTE = _row(
-        "collective-permute", (1, None), r.declared, _COLL, 0, "source_target_pairs", "channel_id slice_sizes"
+        "collective-permute", (1, None), r.collective_permute, _COLL, 0, "source_target_pairs", "channel_id slice_sizes"
     )
-    RAGGED_ALL_TO_ALL = _row("ragged-all-to-all", 6, r.declared, _COLL, 0, "", _GROUPS + " dimensions")
-    REDUCE_SCATTER = _row("reduce-scatter", (1, None), r.declared, _COLL, 1, "to_apply dimensions", _GROUPS + " mode")
-    PARTITION_ID = _row("partition-id", 0, r.declared, Trait.COLLECTIVE)
-    REPLICA_ID = _row("replica-id", 0, r.declared, Trait.COLLECTIVE)
+    RAGGED_ALL_TO_ALL = _row("ragged-all-to-all", 6, r.ragged_all_to_all, _COLL, 0, "", _GROUPS + " dimensions")
+    REDUCE_SCATTER = _row(
+        "reduce-scatter", (1, None), r.reduce_scatter, _COLL, 1, "to_apply dimensions", _GROUPS + " mode"
+    )
+    PARTITION_ID = _row("partition-id", 0, r.device_number, Trait.COLLECTIVE)
+    REPLICA_ID = _row("replica-id", 0, r.device_number, Trait.COLLECTIVE)
     # Asynchronous forms
-    ALL_GATHER_START = _row("all-gather-start", (1, None), r.declared, _COLL | _ASYNC, 0, "dimensions", _GROUPS)
-    ALL_GATHER_DONE = _row("all-gather-done", 1, r.declared, _COLL | _ASYNC)
-    ALL_REDUCE_START = _row("all-reduce-start", (1, None), r.declared, _COLL | _ASYNC, 1, "to_apply", _GROUPS + " mode")
-    ALL_REDUCE_DONE = _row("all-reduce-done", 1, r.declared, _COLL | _ASYNC)
+    ALL_GATHER_START = _row("all-gather-start", (1, None), r.all_gather_start, _COLL | _ASYNC, 0, "dimensions", _GROUPS)
+    ALL_GATHER_DONE = _row("all-gather-done", 1, r.second_of_pair, _COLL | _ASYNC)
+    ALL_REDUCE_START = _row(
+        "all-reduce-start", (1, None), r.all_reduce_start, _COLL | _ASYNC, 1, "to_apply", _GROUPS + " mode"
+    )
+    ALL_REDUCE_DONE = _row("all-reduce-done", 1, r.all_reduce_done, _COLL | _ASYNC)
     COLLECTIVE_PERMUTE_START = _row(
-        "collective-permute-start", (1, None), r.declared, _COLL | _ASYNC, 0,
+        "collective-permute-start", (1, None), r.collective_permute_start, _COLL | _ASYNC, 0,
         "source_target_pairs", "channel_id slice_sizes",
     )  # fmt: skip
-    COLLECTIVE_PERMUTE_DONE = _row("collective-permute-done", 1, r.declared, _COLL | _ASYNC)
-    COPY_START = _row("copy-start", 1, r.declared, _ASYNC, 0, "", "cross_program_prefetch_index")
-    COPY_DONE = _row("copy-done", 1, r.declared, _ASYNC)
+    COLLECTIVE_PERMUTE_DONE = _row("collective-permute-done", 1, r.second_of_pair, _COLL | _ASYNC)
+    COPY_START = _row("copy-start", 1, r.copy_start, _ASYNC, 0, "", "cross_program_prefetch_index")
+    COPY_DONE = _row("copy-done", 1, r.copy_done, _ASYNC)
     ASYNC_START = _row(
-        "async-start", ANY, r.declared, _ASYNC, 0, "calls", "async_execution_thread output_to_operand_aliasing"
+        "async-start", ANY, r.async_start, _ASYNC, 0, "calls", "async_execution_thread output_to_operand_aliasing"
     )
     ASYNC_UPDATE = _row(
-        "async-update", (1, None), r.declared, _ASYNC, 0, "", "calls async_execution_thread output_to_operand_aliasing"
+        "async-update",
+        (1, None),
+        r.async_update,
+        _ASYNC,
+        0,
+        "",
+        "calls async_execution_thread output_to_operand_aliasing",
     )
-    ASYNC_DONE = _row("async-done", (1, None), r.declared, _ASYNC, 0, "", "calls async_execution_thread")
+    ASYNC_DONE = _row("async-done", (1, None), r.async_done, _ASYNC, 0, "", "calls async_execution_thread")
     # Host transfers
-    INFEED = _row("infeed", (0, 1), r.declared, _HOST, 0, "", "infeed_config")
-    OUTFEED = _row("outfeed", (1, 2), r.declared, _HOST, 0, "", "outfeed_config outfeed_shape")
-    SEND = _row("send", 2, r.declared, _HOST, 0, "", "channel_id is_host_transfer")
-    SEND_DONE = _row("send-done", 1, r.declared, _HOST, 0, "", "channel_id is_host_transfer")
-    RECV = _row("recv", 1, r.declared, _HOST, 0, "", "channel_id is_host_transfer")
-    RECV_DONE = _row("recv-done", 1, r.declared, _HOST, 0, "", "channel_id is_host_transfer")
+    INFEED = _row("infeed", 1, r.infeed, _HOST, 0, "", "infeed_config")
+    OUTFEED = _row("outfeed", 2, r.outfeed, _HOST, 0, "", "outfeed_config outfeed_shape")
+    SEND = _row("send", 2, r.send, _HOST, 0, "", "channel_id is_host_transfer")
+    SEND_DONE = _row("send-done", 1, r.send_done, _HOST, 0, "", "channel_id is_host_transfer")
+    RECV = _row("recv", 1, r.recv, _HOST, 0, "", "channel_id is_host_transfer")
+    RECV_DONE = _row("recv-done", 1, r.recv_done, _HOST, 0, "", "channel_id is_host_transfer")
     # Everything else
     CUSTOM_CALL = _row(
         "custom-call", ANY, r.declared, Trait.EXPENSIVE | Trait.LIBRARY, 0, "custom_call_target",

@@ -1,0 +1,308 @@
+"""Shape rules of calls and control flow, tuples and tokens, collectives, async pairs and host transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.ir.shape import TOKEN_SHAPE, Shape, array_shape, tuple_shape
+from compiler.ir.shape_query import ShapeQuery, Signature, array, combined, declared, distinct_dims, need
+from compiler.ir.shape_rules_reduce import check_reducer
+from compiler.ir.types import PrimitiveType as T
+
+
+def _check_call(f: Signature, operands: Sequence[Shape]) -> None:
+    params = f.parameter_shapes
+    need(len(params) == len(operands), f"{f.name} takes {len(params)} arguments, got {len(operands)}")
+    for i, (p, o) in enumerate(zip(params, operands, strict=True)):
+        need(p.compatible(o), f"parameter {i} of {f.name} is {p}, the operand is {o}")
+
+
+def call(q: ShapeQuery) -> Shape:
+    f: Signature = q.attr("to_apply")
+    _check_call(f, q.operands)
+    return f.result_shape
+
+
+def fusion(q: ShapeQuery) -> Shape:
+    f: Signature = q.attr("calls")
+    params = f.parameter_shapes
+    # Operands past the parameters are kept alive but not read.
+    _check_call(f, q.operands[: len(params)])
+    return f.result_shape
+
+
+def conditional(q: ShapeQuery) -> Shape:
+    branches: tuple[Signature, ...]
+    if "branch_computations" in q.attributes:
+        branches = q.attributes["branch_computations"]
+    else:
+        branches = (q.attr("true_computation"), q.attr("false_computation"))
+    chooser = array(q, 0)
+    need(chooser.is_scalar, f"the first operand must be a scalar, is {chooser}")
+    need(chooser.element_type in (T.PRED, T.S32), f"the first operand must be pred[] or s32[], is {chooser}")
+    need(len(branches) > 0, "conditional needs at least one branch")
+    need(
+        chooser.element_type is not T.PRED or len(branches) == 2,
+        f"a pred chooses of 2 branches, not of {len(branches)}",
+    )
+    need(len(q.operands) == len(branches) + 1, f"{len(branches)} branches need {len(branches) + 1} operands")
+    for f, operand in zip(branches, q.operands[1:], strict=True):
+        _check_call(f, [operand])
+        need(
+            f.result_shape.compatible(branches[0].result_shape),
+            f"branch {f.name} returns {f.result_shape}, {branches[0].name} returns {branches[0].result_shape}",
+        )
+    return branches[0].result_shape
+
+
+def while_(q: ShapeQuery) -> Shape:
+    state = q.operands[0]
+    condition: Signature = q.attr("condition")
+    body: Signature = q.attr("body")
+    _check_call(condition, [state])
+    _check_call(body, [state])
+    want = array_shape(T.PRED)
+    need(condition.result_shape.compatible(want), f"condition must return pred[], returns {condition.result_shape}")
+    need(body.result_shape.compatible(state), f"body returns {body.result_shape}, the loop carries {state}")
+    return state
+
+
+def tuple_(q: ShapeQuery) -> Shape:
+    return tuple_shape(*q.operands)
+
+
+def get_tuple_element(q: ShapeQuery) -> Shape:
+    s, i = q.operands[0], q.attr("index")
+    need(s.is_tuple and 0 <= i < len(s.tuple_shapes), f"no element {i} in {s}")
+    element: Shape = s.tuple_shapes[i]
+    return element
+
+
+def after_all(q: ShapeQuery) -> Shape:
+    for i, s in enumerate(q.operands):
+        need(s.is_token, f"operand {i} must be a token, is {s}")
+    return TOKEN_SHAPE
+
+
+def add_dependency(q: ShapeQuery) -> Shape:
+    need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
+    return q.operands[0]
+
+
+# ---- collectives: on one device a group may be of any size, so sizes that depend on groups are read off the result
+
+
+def _arrays(q: ShapeQuery) -> tuple[Shape, ...]:
+    return tuple(array(q, i) for i in range(len(q.operands)))
+
+
+def all_reduce(q: ShapeQuery) -> Shape:
+    shapes = _arrays(q)
+    f: Signature = q.attr("to_apply")
+    if len(f.parameter_shapes) == 2:
+        scalar = f.result_shape
+        check_reducer(f, [shapes[0]], [scalar])
+    return combined(shapes)
+
+
+def all_reduce_start(q: ShapeQuery) -> Shape:
+    """One operand yields its own shape; some texts carry a pair (operands, results)."""
+    want = all_reduce(q)
+    d = q.declared
+    if d is not None and d.is_tuple and len(d.tuple_shapes) == 2 and not want.is_tuple:
+        return tuple_shape(want, want)
+    return want
+
+
+def _scaled(q: ShapeQuery, out: Sequence[Shape], grows: bool) -> None:
+    """Operands and results differ along one dimension only, by one whole factor."""
+    dims = q.ints("dimensions")
+    need(len(dims) == 1, f"needs one dimension, got {list(dims)}")
+    at, factors = dims[0], set()
+    for s, d in zip(_arrays(q), out, strict=True):
+        distinct_dims((at,), s.rank, "dimensions")
+        rest = s.dimensions[:at] + s.dimensions[at + 1 :]
+        ok = d.is_array and d.rank == s.rank and d.dimensions[:at] + d.dimensions[at + 1 :] == rest
+        need(ok and d.element_type is s.element_type, f"result {d} must be {s} but for dimension {at}")
+        small, large = (s, d) if grows else (d, s)
+        n, m = small.dimensions[at], large.dimensions[at]
+        need(m == n or (n > 0 and m % n == 0), f"dimension {at} of {large} must be a multiple of that of {small}")
+        factors.add(m // n if n else 1)
+    need(len(factors) == 1, "all operands must be split or joined alike")
+
+
+def _outputs(q: ShapeQuery, d: Shape) -> tuple[Shape, ...]:
+    out = d.tuple_shapes if d.is_tuple else (d,)
+    need(len(out) == len(q.operands), f"{len(q.operands)} operand(s) need as many results, {d} has {len(out)}")
+    return out
+
+
+def all_gather(q: ShapeQuery) -> Shape:
+    d = declared(q)
+    _scaled(q, _outputs(q, d), grows=True)
+    return d
+
+
+def all_gather_start(q: ShapeQuery) -> Shape:
+    d = declared(q)
+    need(d.is_tuple and len(d.tuple_shapes) >= 2, f"yields (operands, results), is said to yield {d}")
+    need(d.tuple_shapes[0].compatible(combined(_arrays(q))), f"{d} must begin with the operands")
+    _scaled(q, _outputs(q, d.tuple_shapes[1]), grows=True)
+    return d
+
+
+def reduce_scatter(q: ShapeQuery) -> Shape:
+    d = declared(q)
+    _scaled(q, _outputs(q, d), grows=False)
+    return d
+
+
+def all_to_all(q: ShapeQuery) -> Shape:
+    """With a dimension, one array is split and joined along it; else an array goes to each of a group."""
+    shapes = _arrays(q)
+    if q.ints("dimensions"):
+        need(len(shapes) == 1, f"takes one operand with dimensions, got {len(shapes)}")
+        distinct_dims(q.ints("dimensions"), shapes[0].rank, "dimensions")
+        return shapes[0]
+    for s in shapes[1:]:
+        need(s.compatible(shapes[0]), f"operands must have one shape, got {shapes[0]} and {s}")
+    d = q.declared
+    return tuple_shape(*shapes) if len(shapes) > 1 or (d is not None and d.is_tuple) else shapes[0]
+
+
+def ragged_all_to_all(q: ShapeQuery) -> Shape:
+    """Input, output, then offsets and sizes of what is sent and received."""
+    for i in range(3, 6):
+        need(
+            q.operands[i].compatible(q.operands[2]) and q.operands[i].rank in (1, 2),
+            f"offsets and sizes must have one shape of one or two dimensions, got {q.operands[2]} and {q.operands[i]}",
+        )
+    a, b = array(q, 0), array(q, 1)
+    need(a.element_type is b.element_type and a.dimensions[1:] == b.dimensions[1:], f"cannot send {a} into {b}")
+    return b
+
+
+def collective_broadcast(q: ShapeQuery) -> Shape:
+    shapes = _arrays(q)
+    return combined(shapes[:-1] if q.attributes.get("has_dynamic_root") else shapes)
+
+
+def collective_permute(q: ShapeQuery) -> Shape:
+    """With slice_sizes it updates the second operand in place."""
+    if "slice_sizes" in q.attributes:
+        need(len(q.operands) == 4, f"in place it takes input, output and their offsets; got {len(q.operands)} operands")
+        return q.operands[1]
+    return combined(_arrays(q))
+
+
+def collective_permute_start(q: ShapeQuery) -> Shape:
+    d = declared(q)
+    result = collective_permute(q)
+    source = q.operands[0] if "slice_sizes" in q.attributes else result
+    need(
+        d.is_tuple
+        and len(d.tuple_shapes) >= 2
+        and tuple_shape(*d.tuple_shapes[:2]).compatible(tuple_shape(source, result)),
+        f"yields ({source}, {result}, ...), is said to yield {d}",
+    )
+    return d
+
+
+def second_of_pair(q: ShapeQuery) -> Shape:
+    """A done takes the results out of what its start yields."""
+    s = q.operands[0]
+    need(s.is_tuple and len(s.tuple_shapes) >= 2, f"the operand must be (operands, results, ...), is {s}")
+    element: Shape = s.tuple_shapes[1]
+    return element
+
+
+def all_reduce_done(q: ShapeQuery) -> Shape:
+    s, d = q.operands[0], q.declared
+    if d is not None and not d.compatible(s) and s.is_tuple and len(s.tuple_shapes) == 2:
+        return second_of_pair(q)
+    return s
+
+
+def device_number(q: ShapeQuery) -> Shape:
+    return array_shape(T.U32)
+
+
+# ---- async pairs and host transfers
+
+
+def copy_start(q: ShapeQuery) -> Shape:
+    s = q.operands[0]
+    return tuple_shape(s, s, array_shape(T.U32))
+
+
+def copy_done(q: ShapeQuery) -> Shape:
+    s = q.operands[0]
+    ok = s.is_tuple and len(s.tuple_shapes) >= 2 and s.tuple_shapes[0].compatible(s.tuple_shapes[1])
+    need(ok, f"the operand must be (destination, source, context), is {s}")
+    element: Shape = s.tuple_shapes[0]
+    return element
+
+
+def _async_state(d: Shape) -> tuple[tuple[Shape, ...], Shape]:
+    need(
+        d.is_tuple and len(d.tuple_shapes) >= 2 and d.tuple_shapes[0].is_tuple,
+        f"has a shape ((operands...), result, ...), is said to have {d}",
+    )
+    return d.tuple_shapes[0].tuple_shapes, d.tuple_shapes[1]
+
+
+def async_start(q: ShapeQuery) -> Shape:
+    d = declared(q)
+    inputs, result = _async_state(d)
+    f: Signature = q.attr("calls")
+    _check_call(f, inputs)
+    need(f.result_shape.compatible(result), f"{f.name} returns {f.result_shape}, the shape says {result}")
+    for i, (o, s) in enumerate(zip(q.operands, inputs, strict=False)):
+        need(o.compatible(s), f"operand {i} is {o}, the shape says {s}")
+    need(len(q.operands) <= len(inputs), f"got {len(q.operands)} operands, the shape says {len(inputs)}")
+    return d
+
+
+def async_update(q: ShapeQuery) -> Shape:
+    _async_state(q.operands[0])
+    return q.operands[0]
+
+
+def async_done(q: ShapeQuery) -> Shape:
+    return _async_state(q.operands[0])[1]
+
+
+def infeed(q: ShapeQuery) -> Shape:
+    d = declared(q)
+    need(q.operands[0].is_token, f"operand 0 must be a token, is {q.operands[0]}")
+    need(d.is_tuple and len(d.tuple_shapes) == 2 and d.tuple_shapes[1].is_token, f"yields (data, token), not {d}")
+    return d
+
+
+def outfeed(q: ShapeQuery) -> Shape:
+    need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
+    said = q.attributes.get("outfeed_shape")
+    need(said is None or said.compatible(q.operands[0]), f"outfeed_shape is {said}, the operand is {q.operands[0]}")
+    return TOKEN_SHAPE
+
+
+def send(q: ShapeQuery) -> Shape:
+    need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
+    return tuple_shape(q.operands[0], array_shape(T.U32), TOKEN_SHAPE)
+
+
+def send_done(q: ShapeQuery) -> Shape:
+    return TOKEN_SHAPE
+
+
+def recv(q: ShapeQuery) -> Shape:
+    d = declared(q)
+    need(q.operands[0].is_token, f"operand 0 must be a token, is {q.operands[0]}")
+    need(d.is_tuple and len(d.tuple_shapes) == 3, f"yields (data, u32[], token[]), not {d}")
+    return tuple_shape(d.tuple_shapes[0], array_shape(T.U32), TOKEN_SHAPE)
+
+
+def recv_done(q: ShapeQuery) -> Shape:
+    s = q.operands[0]
+    need(s.is_tuple and len(s.tuple_shapes) == 3, f"the operand must be what recv yields, is {s}")
+    return tuple_shape(s.tuple_shapes[0], TOKEN_SHAPE)
