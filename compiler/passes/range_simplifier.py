@@ -35,6 +35,7 @@ class RangeSimplifier:
             builder = Builder(computation)
             new = _known(i, ranges[i], builder) or _unchanged(i, ranges)
             if new is not None and new.shape.compatible(i.shape):
+                ranges.setdefault(new, ranges[i])
                 computation.replace_uses(i, new)
                 computation.remove_dead([i])
                 changed = True
@@ -62,6 +63,9 @@ def _unchanged(i: HloInstruction, ranges: dict[HloInstruction, Range]) -> HloIns
     r = [ranges.get(o) for o in i.operands]
     if i.opcode is Opcode.CLAMP:
         return _clamped(i, r)
+    if i.opcode is Opcode.SELECT:
+        which = r[0]
+        return None if which is None or not which.is_point else i.operand(1 if which.low else 2)
     if len(r) != 2:
         return i.operand(0) if i.opcode is Opcode.ABS and r[0] is not None and r[0].low >= 0 else None
     a, b = r

@@ -48,8 +48,8 @@ def _same_width_bitcast(op: HloInstruction) -> bool:
 
 
 def _elementwise(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction:
-    operands = [o if o.shape.rank == 0 else b.slice(o, spec) for o in op.operands]
-    return b.with_operands(op, operands, op.shape.with_dimensions(spec_sizes(spec)))
+    cut = {o: o if o.shape.rank == 0 else b.slice(o, spec) for o in dict.fromkeys(op.operands)}
+    return b.with_operands(op, [cut[o] for o in op.operands], op.shape.with_dimensions(spec_sizes(spec)))
 
 
 def _broadcast(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction:
