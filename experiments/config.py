@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 __all__ = ["TrainConfig"]
@@ -27,7 +27,7 @@ class TrainConfig:
     # give an update every minute or so even when measuring is slow.
     rollout: int = 256  # steps an update
     batch: int = 64
-    epochs: int = 6
+    epochs: int = 4
     learning_rate: float = 5e-4
     gamma: float = 1.0
     gae_lambda: float = 0.95
@@ -44,6 +44,10 @@ class TrainConfig:
     def to_json(self) -> dict[str, Any]:
         """As a run's folder has it."""
         return asdict(self)
+
+    def with_backend(self, backend: str) -> TrainConfig:
+        """The same on another backend."""
+        return replace(self, backend=backend)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TrainConfig:

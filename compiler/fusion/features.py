@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from compiler.analysis.cost_model import CostModel, is_kernel
+from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.fusion.actions import KINDS, FusionAction
 from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of, source_of
@@ -161,7 +161,7 @@ class ModuleFeatures:
 
     def summary(self, node: HloInstruction) -> KernelSummary | None:
         """See `NodeFacts`."""
-        return summarize(node) if is_kernel(node) else None
+        return summarize(node) if is_priced_as_kernel(node) else None
 
     def total_seconds(self) -> float:
         """See `NodeFacts`."""
@@ -242,7 +242,8 @@ class FusionFeatures:
         consumer = self.state.find(action.computation, action.consumer)
         others = len(consumers_of(producer)) - len(action.consumers)
         facts = self._sequence(consumer).legality.facts(consumer)
-        copies = sum(n for o, n in zip(consumer.operands, facts.copies, strict=False) if source_of(o) is producer)
+        inputs = dict(zip(consumer.operands, facts.summary.inputs, strict=False))
+        copies = sum(i.copies for o, i in inputs.items() if source_of(o) is producer)
         return Candidate(
             action.kind,
             producer,

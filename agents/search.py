@@ -1,0 +1,189 @@
+"""Strategies that make plans of a program: heuristics, searches that measure, and learned policies."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from compiler.errors import UnknownNameError
+from compiler.fusion.learned import LearnedFusionPolicy
+from compiler.fusion.policies import POLICIES, RandomFusion, make_policy
+from compiler.fusion.protocol import FusionPolicy
+from compiler.fusion.state import FusionState
+from compiler.ir import HloModule
+from compiler.loops import KeepLoops, KernelLoops, LoopPolicy, LoopSite
+from compiler.plan import CompilationPlan
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.measurement import Measurement, Measurer
+from env.suites import Program
+
+__all__ = ["STRATEGIES", "Found", "best_measured", "beam_plans", "find_plan", "learned_plans", "make_plan", "random_plans"]
+
+STRATEGIES = ("none", *(p for p in POLICIES if p not in ("none", "random")), "random", "beam", "learned", "learned+search")
+"""What `find_plan` knows; "none", the heuristics and "learned" measure nothing."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan, and how many plans were measured to find it."""
+
+    plan: CompilationPlan
+    measurements: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class RandomLoops:
+    """Treats each loop in one of its ways, at random."""
+
+    seed: int
+
+    def choose_loop(self, site: LoopSite, module: HloModule) -> str:
+        """The same for the same seed and loop."""
+        del module
+        return random.Random(f"{self.seed} {site.position}").choice(site.choices)
+
+
+class Starts:
+    """Sessions after the default passes, one a program; each plan begins with a fork of one."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self._sessions: dict[str, CompilationSession] = {}
+
+    def session(self, program: Program) -> CompilationSession:
+        """A session of one's own, at the loops."""
+        if program.name not in self._sessions:
+            session = CompilationSession(parse(program.text(), filename=str(program.path)), backend=self.backend)
+            session.run_passes()
+            self._sessions[program.name] = session
+        return self._sessions[program.name].fork()
+
+
+def make_plan(session: CompilationSession, fusion: FusionPolicy, loops: LoopPolicy) -> CompilationPlan:
+    """The plan that two policies make."""
+    session.run_loop_policy(loops)
+    session.run_fusion_policy(fusion)
+    return session.plan
+
+
+def random_plans(starts: Starts, program: Program, seed: int) -> Iterator[CompilationPlan]:
+    """Endless plans at random: any treatment of loops, then random fusions, some going on to the end and some not."""
+    rng = random.Random(seed)
+    while True:
+        stop = rng.choice((0.0, 0.0, 0.02, 0.1))
+        fusion = RandomFusion(seed=rng.getrandbits(32), stop_probability=stop)
+        yield make_plan(starts.session(program), fusion, RandomLoops(rng.getrandbits(32)))
+
+
+def learned_plans(
+    starts: Starts, program: Program, policy: LearnedFusionPolicy, seed: int
+) -> Iterator[CompilationPlan]:
+    """The plan that the policy thinks best, then endless draws from it."""
+    yield make_plan(starts.session(program), replace(policy, seed=None), replace(policy, seed=None))
+    rng = random.Random(seed)
+    while True:
+        drawn = replace(policy, seed=rng.getrandbits(32))
+        yield make_plan(starts.session(program), drawn, drawn)
+
+
+def beam_plans(starts: Starts, program: Program, width: int = 4, branch: int = 4) -> Iterator[CompilationPlan]:
+    """Plans of a beam search by the cost model, best first: at each step the best `branch` actions of each state."""
+    start = starts.session(program)
+    start.run_loop_policy(KernelLoops())
+    beam, finished = [start], [start]
+    while beam:
+        grown = [child for session in beam for child in _children(session, branch)]
+        grown.sort(key=lambda s: s.fusion.seconds())
+        beam = grown[:width]
+        finished += beam
+    finished.sort(key=lambda s: s.fusion.seconds())
+    yield from (s.plan for s in finished)
+
+
+def _children(session: CompilationSession, branch: int) -> Iterator[CompilationSession]:
+    state: FusionState = session.fusion
+    savings = sorted(((state.estimate(a), n, a) for n, a in enumerate(state.actions())), key=lambda s: (-s[0], s[1]))
+    for saving, _, action in savings[:branch]:
+        if saving > 0:
+            child = session.fork()
+            child.apply(action)
+            yield child
+
+
+def best_measured(
+    measurer: Measurer,
+    program: Program,
+    plans: Iterable[CompilationPlan],
+    budget: int,
+    progress: Callable[[Measurement], None] | None = None,
+) -> Found | None:
+    """Measure up to `budget` different plans and keep the fastest; None when all failed.
+
+    Plans met before cost nothing and are not counted, but at most four times the budget are looked at, because a small
+    program has few plans.
+    """
+    best: tuple[float, CompilationPlan] | None = None
+    seen: set[str] = set()
+    measured = failures = 0
+    for looked, plan in enumerate(plans):
+        if measured >= budget or looked >= 4 * budget:
+            break
+        text = plan.to_json()
+        if text in seen:
+            continue
+        seen.add(text)
+        result = measurer.measure(program, plan)
+        measured += 1
+        failures += result.seconds is None
+        seconds = math.inf if result.seconds is None else result.seconds.value
+        if best is None or seconds < best[0]:
+            best = (seconds, plan)
+        if progress is not None:
+            progress(result)
+    if best is None or best[0] == math.inf:
+        return None
+    return Found(best[1], measured, failures)
+
+
+def find_plan(
+    strategy: str,
+    starts: Starts,
+    program: Program,
+    measurer: Measurer,
+    budget: int,
+    policy: LearnedFusionPolicy | None = None,
+    seed: int = 0,
+) -> Found | None:
+    """A strategy's plan for a program; None when every plan it tried failed.
+
+    Args:
+        strategy: one of STRATEGIES.
+        starts: of the backend to plan for.
+        program: what to plan.
+        measurer: asked by the strategies that search.
+        budget: how many plans those may measure.
+        policy: what "learned" and "learned+search" use.
+        seed: of everything drawn.
+
+    Raises:
+        UnknownNameError: no such strategy, or a learned one without a policy.
+    """
+    searches: Mapping[str, Callable[[], Iterator[CompilationPlan]]] = {
+        "random": lambda: random_plans(starts, program, seed),
+        "beam": lambda: beam_plans(starts, program),
+    }
+    if policy is not None:
+        searches = {**searches, "learned+search": lambda: learned_plans(starts, program, policy, seed)}
+    if strategy in searches:
+        return best_measured(measurer, program, searches[strategy](), budget)
+    if strategy == "learned" and policy is not None:
+        return Found(next(learned_plans(starts, program, policy, seed)))
+    if strategy == "none":
+        return Found(make_plan(starts.session(program), make_policy("none"), KeepLoops()))
+    if strategy in POLICIES:
+        return Found(make_plan(starts.session(program), make_policy(strategy), KernelLoops()))
+    raise UnknownNameError("strategy", strategy, STRATEGIES)

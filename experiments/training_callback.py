@@ -1,0 +1,138 @@
+"""What happens beside learning: episodes counted, metrics logged, best plans kept, checkpoints written, time watched."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.callbacks import BaseCallback
+
+from agents.checkpoint import save_checkpoint
+from env.decision import DecisionEnv
+from experiments.config import TrainConfig
+from experiments.results import write_text
+from experiments.run_folder import RunFolder
+from experiments.tracking import TrackedRun
+
+__all__ = ["TrainingCallback"]
+
+
+class TrainingCallback(BaseCallback):
+    """Of one run of `train`.
+
+    Args:
+        run: where files go.
+        config: the run's settings.
+        environment: the one being trained on.
+        tracked: where metrics go.
+        extra: what the checkpoint resumed from has kept for this object; empty at a start.
+        progress: told the number of steps after each.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        config: TrainConfig,
+        environment: DecisionEnv,
+        tracked: TrackedRun,
+        extra: Mapping[str, Any],
+        progress: Callable[[int], None],
+    ) -> None:
+        super().__init__()
+        self._run, self._config, self._environment, self._tracked = run, config, environment, tracked
+        self._progress = progress
+        self._best: dict[str, float] = dict(extra.get("best", {}))
+        self._episodes: int = extra.get("episodes", 0)
+        self._spent: float = extra.get("seconds", 0.0)
+        self._start = time.monotonic()
+        self._saved_at: int | None = None
+        self._logs: dict[str, list[float]] = {}
+        self._failures = 0
+
+    def seconds(self) -> float:
+        """Time the run has taken, over all its resumptions."""
+        return self._spent + time.monotonic() - self._start
+
+    def out_of_time(self) -> bool:
+        """Whether the limit of minutes is reached."""
+        return self._config.minutes > 0 and self.seconds() >= 60 * self._config.minutes
+
+    def extra(self) -> dict[str, Any]:
+        """What a checkpoint keeps for this object."""
+        return {
+            "best": self._best,
+            "episodes": self._episodes,
+            "seconds": self.seconds(),
+            "env_rng": self._environment.np_random.bit_generator.state,
+        }
+
+    # ---- called by Stable-Baselines3
+
+    def _on_step(self) -> bool:
+        for info, done in zip(self.locals["infos"], self.locals["dones"], strict=True):
+            if done:
+                self._note_episode(info)
+        self._progress(self.num_timesteps)
+        return not self.out_of_time()
+
+    def _on_rollout_start(self) -> None:
+        """Here the update on the rollout before is done, so this is where a checkpoint is whole."""
+        if self._saved_at is None:
+            self._saved_at = self.num_timesteps
+            return
+        self._log_update(self.model)  # type: ignore[arg-type]
+        if self.num_timesteps - self._saved_at >= self._config.checkpoint_every:
+            save_checkpoint(self.model, self._run.checkpoints, self.extra())  # type: ignore[arg-type]
+            self._saved_at = self.num_timesteps
+
+    def finish(self, model: MaskablePPO) -> None:
+        """Log what the last update left."""
+        self.num_timesteps = model.num_timesteps
+        self._log_update(model)
+
+    # ---- inside
+
+    def _note_episode(self, info: Mapping[str, Any]) -> None:
+        self._episodes += 1
+        measurement = info.get("measurement")
+        if measurement is not None and measurement["failure"]:
+            self._failures += 1
+            return
+        if "plan_json" not in info:  # truncated
+            return
+        program, speedup = info["program"], float(info["speedup"])
+        self._logs.setdefault(program, []).append(math.log(speedup))
+        if speedup > self._best.get(program, 0.0):
+            self._best[program] = speedup
+            write_text(self._run.plans / f"{program}.json", info["plan_json"])
+
+    def _log_update(self, model: MaskablePPO) -> None:
+        values = [v for logs in self._logs.values() for v in logs]
+        means = {p: math.exp(sum(v) / len(v)) for p, v in self._logs.items()}
+        point: dict[str, Any] = {
+            "timesteps": self.num_timesteps,
+            "episodes": self._episodes,
+            "seconds": round(self.seconds(), 1),
+            "speedup": math.exp(sum(values) / len(values)) if values else None,
+            "programs": means,
+            "failures": self._failures,
+        }
+        self._run.add_progress(point)
+        losses = {k.replace("/", "."): float(v) for k, v in model.logger.name_to_value.items() if _is_number(v)}
+        metrics = {
+            "episodes": float(self._episodes),
+            "failures": float(self._failures),
+            **({"speedup": point["speedup"]} if values else {}),
+            **{f"speedup.{p}": s for p, s in means.items()},
+            **{f"best.{p}": s for p, s in self._best.items()},
+            **losses,
+        }
+        self._tracked.metrics(metrics, self.num_timesteps)
+        self._logs, self._failures = {}, 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or hasattr(value, "__float__")
