@@ -14,6 +14,7 @@ from compiler.errors import HlogymError as HlogymError
 from compiler.errors import HloSyntaxError as HloSyntaxError
 from compiler.errors import HloVerificationError as HloVerificationError
 from compiler.errors import UnsupportedError as UnsupportedError
+from compiler.fusion.learned import load_policy as load_policy
 from compiler.ir.module import HloModule as HloModule
 from compiler.plan import CompilationPlan as CompilationPlan
 from compiler.runtime.saving import load as load

@@ -68,10 +68,12 @@ class Comparison:
     Attributes:
         samples: seconds a call, one a round, by the candidate's name.
         failures: why a candidate has none.
+        kernels: how many steps that take time each candidate has.
     """
 
     samples: Mapping[str, tuple[float, ...]]
     failures: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, int] = field(default_factory=dict)
 
     def seconds(self, name: str) -> Interval:
         """Median time of a candidate; KeyError when it failed."""
@@ -159,6 +161,7 @@ class Measurer:
     ) -> Comparison:
         """Whole calls of several plans of a program, in turns in one process, after each one's outputs were checked."""
         handles: dict[str, str] = {}
+        kernels: dict[str, int] = {}
         failures: dict[str, str] = {}
         for name, plan in plans.items():
             try:
@@ -168,11 +171,11 @@ class Measurer:
                 failures[name] = f"crash: {error}"
                 rest = {n: p for n, p in plans.items() if n != name}
                 again = self.compare(program, rest, rounds)
-                return Comparison(again.samples, {**again.failures, **failures})
+                return Comparison(again.samples, {**again.failures, **failures}, again.kernels)
             if "error" in reply:
                 failures[name] = f"{reply['error']}: {reply['message']}"
             else:
-                handles[name] = reply["handle"]
+                handles[name], kernels[name] = reply["handle"], len(reply["thunks"])
         if not handles:
             return Comparison({}, failures)
         try:
@@ -184,7 +187,15 @@ class Measurer:
         if "error" in reply:
             return Comparison({}, {**failures, **dict.fromkeys(handles, f"{reply['error']}: {reply['message']}")})
         samples = {n: tuple(t) for n, t in zip(handles, reply["times"], strict=True)}
-        return Comparison(samples, failures)
+        return Comparison(samples, failures, kernels)
+
+    def check(self, program: Program, plan: CompilationPlan | None) -> str | None:
+        """Compile and compare with the interpreter, without timing anything; what is wrong, or None."""
+        try:
+            reply = self._prepare(program, None if plan is None else plan.to_json())
+        except (WorkerCrashedError, WorkerTimeoutError) as error:
+            return f"crash: {error}"
+        return f"{reply['error']}: {reply['message']}" if "error" in reply else None
 
     def noise_floor(self, program: Program, plan: CompilationPlan | None = None, rounds: int | None = None) -> Interval:
         """The ratio of a program's time to itself, measured like any two candidates (an A/A run).

@@ -36,7 +36,7 @@ from env.comparison import difference
 from env.program_json import program_from_json
 from env.suites import Program, random_inputs
 
-HELD_EXECUTABLES = 12
+HELD_EXECUTABLES = 24
 LEAST_SAMPLES = 3
 KERNEL_SECONDS = 0.25  # a kernel is timed for about this long at most, once it has the least number of samples
 SAMPLE_SECONDS = 2e-3  # one sample averages executions for about this long, so that the clock's grain does not matter

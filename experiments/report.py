@@ -8,11 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from experiments.console import factor
+from experiments.console import factor, stdout
 from experiments.plots import learning_curve, speedup_bars, svg
 from experiments.results import Evaluation, ResultError, evaluation_rows, newest, write_text
 
-__all__ = ["build_report", "latest_evaluation", "read_progress"]
+__all__ = ["build_report", "latest_evaluation", "read_progress", "report_latest"]
 
 _CSS = """
 :root { --ink: #1d2329; --soft: #5d6872; --line: #dfe3e7; --paper: #ffffff; --panel: #f6f8f9; --accent: #1f7a4d; }
@@ -48,6 +48,14 @@ def latest_evaluation(results: Path) -> Evaluation:
     if path is None:
         raise ResultError(f"no evaluation in {results}; make one with: hlogym evaluate POLICY")
     return Evaluation.read(path)
+
+
+def report_latest(output: Path, results: Path, runs: Path) -> None:
+    """See `hlogym report --help`: the newest evaluation, with the curve of the newest training run."""
+    evaluation = latest_evaluation(results)
+    curve = newest(runs.glob("*/progress.jsonl")) if runs.is_dir() else None
+    build_report(evaluation, [] if curve is None else read_progress(curve), output)
+    stdout.print(f"report    {output}", soft_wrap=True)
 
 
 def read_progress(file: Path) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
-from compiler.api import load_policy
 from compiler.errors import HlogymError
+from compiler.fusion.learned import load_policy
 from compiler.interpreter import evaluate
 from env.comparison import difference
 from experiments.console import error_console, stdout
@@ -20,7 +20,7 @@ from experiments.inputs import entry_inputs, load_inputs, program_of, read_modul
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compiler.fusion.policy import FusionPolicy
+    from compiler.fusion.protocol import FusionPolicy
     from compiler.ir import HloModule
     from compiler.runtime.executable import Executable
     from env.suites import Program

@@ -24,7 +24,7 @@ from experiments.run_folder import RunFolder, new_run, unfinished_run
 from experiments.tracking import TrackedRun
 from experiments.training_callback import TrainingCallback
 
-__all__ = ["make_env", "start_or_resume", "train"]
+__all__ = ["make_env", "policy_provenance", "settings_of", "start_or_resume", "train"]
 
 AGENTS = ("maskable-ppo",)
 
@@ -93,7 +93,7 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
                 model.learn(left, callback=callback, reset_num_timesteps=False)
             callback.finish(model)
             save_checkpoint(model, run.checkpoints, callback.extra())
-            export_policy(network_of(model), run.policy, _policy_provenance(config, model.num_timesteps))
+            export_policy(network_of(model), run.policy, policy_provenance(config, model.num_timesteps))
             _log_artifacts(run, tracked)
             run.write_state({"run_id": tracked.run_id, "finished": True})
         return tracked.uri, tracked.run_id
@@ -101,7 +101,8 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
         environment.close()
 
 
-def _policy_provenance(config: TrainConfig, timesteps: int) -> dict[str, Any]:
+def policy_provenance(config: TrainConfig, timesteps: int) -> dict[str, Any]:
+    """What an exported policy says of its making."""
     facts = provenance()
     return {
         "trained": time.strftime("%Y-%m-%d"),

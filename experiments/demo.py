@@ -1,0 +1,142 @@
+"""`hlogym demo`: the main job from one end to the other, in some minutes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from agents.search import Starts
+from compiler.api import resolve_backend
+from compiler.errors import HlogymError
+from compiler.fusion.learned import load_policy
+from env.measurement import Measurer, MeasurerOptions
+from env.store import KernelStore
+from env.suites import Program, load_suite
+from experiments.config import TrainConfig
+from experiments.console import progress, stdout
+from experiments.evaluate import compare_strategies, print_evaluation, write_evaluation
+from experiments.provenance import machine_class, provenance
+from experiments.report import build_report, read_progress
+from experiments.results import Evaluation, ResultError, check_writable
+from experiments.run_folder import RunFolder, new_run
+from experiments.train import train
+
+__all__ = ["run_demo"]
+
+STRATEGIES = ("none", "priority", "random", "learned", "learned+search")
+
+_FRESH = """
+import json, sys
+from compiler import compile, load_policy
+policy = load_policy(sys.argv[1])
+kernels = {}
+for path in sys.argv[3:]:
+    with open(path, encoding="utf-8") as file:
+        kernels[path] = len(compile(file.read(), backend=sys.argv[2], fusion_policy=policy).kernels)
+print(json.dumps({"torch": "torch" in sys.modules, "kernels": list(kernels.values())}))
+"""
+
+
+class DemoError(HlogymError, RuntimeError):
+    """A promise of the demo that does not hold; what it was."""
+
+
+def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int) -> None:
+    """See `hlogym demo --help`."""
+    backend = resolve_backend(backend)
+    check_writable(folder)
+    stdout.print(f"[bold]hlogym[/bold] on {backend}: {machine_class()}")
+    store = KernelStore(folder / "kernel_times.sqlite")
+    with Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
+        _compile_suite(measurer, backend)
+        run, uri, run_id = _train(minutes, backend, folder, seed)
+        evaluation = _evaluate(run, measurer, backend, budget, seed)
+    kernels = _compile_in_fresh_process(run.policy, backend)
+    path = write_evaluation(evaluation, folder / "results")
+    page = folder / "report.html"
+    build_report(evaluation, read_progress(run.progress), page)
+    print_evaluation(evaluation)
+    stdout.print(
+        f"A fresh process without torch compiled the held-out programs with the policy ({kernels} kernels in all).\n\n"
+        f"MLflow run   {run_id} in {uri}\n"
+        f"             look at it with: mlflow ui --backend-store-uri {uri}\n"
+        f"policy       {run.policy}\n"
+        f"results      {path}\n"
+        f"report       {page}",
+        soft_wrap=True,
+    )
+
+
+def _compile_suite(measurer: Measurer, backend: str) -> None:
+    """Compile every program by default and compare it with the interpreter, before any time is shown.
+
+    Raises:
+        DemoError: one does not compile, or computes something else.
+    """
+    programs = load_suite("quickstart").programs
+    starts = Starts(backend)
+    begin = time.monotonic()
+    with progress() as bar:
+        task = bar.add_task("compiling the suite", total=len(programs))
+        for program in programs:
+            bar.update(task, description=f"compiling {program.name}")
+            finding = measurer.check(program, starts.session(program).plan)
+            finding = finding or measurer.check(program, None)
+            if finding is not None:
+                raise DemoError(f"{program.name}: {finding}")
+            bar.update(task, advance=1)
+    stdout.print(
+        f"compiled {len(programs)} programs, unfused and by default, in {time.monotonic() - begin:.0f} s; "
+        "all outputs equal the interpreter's"
+    )
+
+
+def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFolder, str, str]:
+    config = TrainConfig(backend=backend, minutes=minutes, seed=seed, timesteps=1_000_000)
+    run = new_run(folder, time.strftime("train-%Y%m%d-%H%M%S"), config)
+    uri, run_id = train(run, config)
+    points = read_progress(run.progress)
+    if not points:
+        raise ResultError("training ended before its first update; give it more --minutes")
+    last = points[-1]
+    stdout.print(
+        f"trained on measured kernel time for {last['seconds']:.0f} s: {last['timesteps']} decisions, "
+        f"{last['episodes']} compilations"
+    )
+    return run, uri, run_id
+
+
+def _evaluate(run: RunFolder, measurer: Measurer, backend: str, budget: int, seed: int) -> Evaluation:
+    policy = load_policy(run.policy)
+    programs = [*load_suite("test").programs, *load_suite("validation").programs, *load_suite("train").programs]
+    with progress() as bar:
+        task = bar.add_task("evaluating", total=len(programs) * (len(STRATEGIES) + 1))
+
+        def step(what: str) -> None:
+            bar.update(task, advance=1, description=what)
+
+        found = tuple(
+            compare_strategies(p, STRATEGIES, measurer, budget, policy, backend, seed, step) for p in programs
+        )
+    return Evaluation(backend, budget, STRATEGIES, found, provenance(), dict(policy.provenance))
+
+
+def _compile_in_fresh_process(policy: Path, backend: str) -> int:
+    """Kernels of the held-out programs, compiled with the exported policy where there is no torch.
+
+    Raises:
+        DemoError: it failed, or torch was loaded.
+    """
+    held_out: tuple[Program, ...] = load_suite("test").programs
+    command = [sys.executable, "-c", _FRESH, str(policy.resolve()), backend, *(str(p.path) for p in held_out)]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    if done.returncode:
+        raise DemoError(f"compiling with the policy in a fresh process failed:\n{done.stderr.strip()[-2000:]}")
+    reply = json.loads(done.stdout)
+    if reply["torch"]:
+        raise DemoError("the compiler loaded torch to use the policy")
+    return int(sum(reply["kernels"]))

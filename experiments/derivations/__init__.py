@@ -1,0 +1,1 @@
+"""How numbers that stand in the code were derived."""

@@ -1,0 +1,138 @@
+"""`hlogym evaluate`: a policy against baselines on programs it has not seen, at equal measurement budgets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from agents.search import STRATEGIES, Found, Starts, find_plan
+from compiler.api import resolve_backend
+from compiler.errors import UnknownNameError
+from compiler.fusion.learned import LearnedFusionPolicy, load_policy
+from env.measurement import Measurer, MeasurerOptions
+from env.statistics import Interval
+from env.store import KernelStore, default_store_path
+from env.suites import Program, load_suite
+from experiments.console import progress, stdout
+from experiments.provenance import provenance
+from experiments.results import (
+    REFERENCE,
+    Evaluation,
+    ProgramResult,
+    StrategyResult,
+    check_writable,
+    evaluation_rows,
+    markdown_table,
+    rich_table,
+    write_text,
+)
+
+__all__ = ["compare_strategies", "evaluate_policy", "print_evaluation", "write_evaluation"]
+
+
+def evaluate_policy(
+    folder: Path,
+    suites: Sequence[str],
+    baselines: Sequence[str],
+    budget: int,
+    rounds: int,
+    backend: str,
+    seed: int,
+    results: Path,
+    as_json: bool,
+) -> Evaluation:
+    """See `hlogym evaluate --help`."""
+    policy = load_policy(folder)
+    strategies = _strategies(baselines)
+    programs = [p for s in suites for p in load_suite(s).programs]
+    check_writable(results)
+    backend = resolve_backend(backend)
+    store = KernelStore(default_store_path())
+    with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed, rounds=rounds)) as measurer:
+        task = bar.add_task("evaluating", total=len(programs) * (len(strategies) + 1))
+
+        def step(what: str) -> None:
+            bar.update(task, advance=1, description=what)
+
+        found = [compare_strategies(p, strategies, measurer, budget, policy, backend, seed, step) for p in programs]
+    evaluation = Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
+    path = write_evaluation(evaluation, results)
+    if as_json:
+        print(json.dumps(evaluation.to_json(), indent=2))
+    else:
+        print_evaluation(evaluation)
+        stdout.print(f"results   {path}", soft_wrap=True)
+    return evaluation
+
+
+def _strategies(baselines: Sequence[str]) -> tuple[str, ...]:
+    wanted = [b for b in dict.fromkeys(baselines) if b]
+    for name in wanted:
+        if name not in STRATEGIES:
+            raise UnknownNameError("strategy", name, STRATEGIES)
+    return tuple(dict.fromkeys([REFERENCE, *wanted, "learned", "learned+search"]))
+
+
+def compare_strategies(
+    program: Program,
+    strategies: Sequence[str],
+    measurer: Measurer,
+    budget: int,
+    policy: LearnedFusionPolicy | None,
+    backend: str,
+    seed: int = 0,
+    step: Callable[[str], None] = lambda _: None,
+) -> ProgramResult:
+    """Let each strategy find its plan, then time all of them in turns, end to end, outputs compared first.
+
+    Strategies that found the same plan share its timings: there is no difference between them to measure.
+    """
+    starts = Starts(backend)
+    found: dict[str, Found | None] = {}
+    for name in strategies:
+        step(f"{program.name}: {name}")
+        found[name] = find_plan(name, starts, program, measurer, budget, policy, seed)
+    step(f"{program.name}: comparing")
+    plans = {f.plan.to_json(): f.plan for f in found.values() if f is not None}
+    labels = {text: f"plan {i}" for i, text in enumerate(plans)}
+    reference = found[REFERENCE]
+    candidates: dict[str, Any] = {labels[text]: plan for text, plan in plans.items()}
+    if reference is not None:
+        candidates["again"] = reference.plan
+    compared = measurer.compare(program, candidates)
+    base = labels[reference.plan.to_json()] if reference is not None else ""
+
+    def result(f: Found | None) -> StrategyResult:
+        if f is None:
+            return StrategyResult(None, None, failure="every plan failed")
+        label = labels[f.plan.to_json()]
+        if label not in compared.samples:
+            return StrategyResult(None, None, 0, f.measurements, compared.failures.get(label, "not measured"))
+        speedup = compared.speedup(label, base) if base in compared.samples else None
+        if label == base:
+            speedup = Interval(1.0, 1.0, 1.0)
+        return StrategyResult(compared.seconds(label), speedup, compared.kernels.get(label, 0), f.measurements)
+
+    whole = base in compared.samples and "again" in compared.samples
+    noise = compared.speedup("again", base) if whole else Interval(1.0, 0.0, float("inf"))
+    return ProgramResult(program.name, program.split, noise, {n: result(f) for n, f in found.items()})
+
+
+def write_evaluation(evaluation: Evaluation, results: Path) -> Path:
+    """JSON and a table in Markdown; the path of the JSON."""
+    stem = time.strftime("evaluation-%Y%m%d-%H%M%S")
+    path = results / f"{stem}.json"
+    write_text(path, json.dumps(evaluation.to_json(), indent=1) + "\n")
+    facts = "".join(f"- {k}: {v}\n" for k, v in evaluation.provenance.items())
+    table = markdown_table(evaluation_rows(evaluation))
+    write_text(results / f"{stem}.md", f"# Evaluation\n\n{facts}\n{table}")
+    return path
+
+
+def print_evaluation(evaluation: Evaluation) -> None:
+    """The table, on stdout."""
+    title = f"Time of a call on {evaluation.backend}; searches measured {evaluation.budget} plans a program"
+    stdout.print(rich_table(evaluation_rows(evaluation), title))

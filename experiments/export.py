@@ -1,0 +1,73 @@
+"""`hlogym export`: a run's policy as a policy folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from agents.checkpoint import latest_checkpoint, load_checkpoint
+from agents.export import export_policy
+from agents.ppo import make_ppo, network_of
+from compiler.errors import PolicyError, UnknownNameError
+from compiler.fusion.learned import DESCRIPTION_FILE, load_policy
+from experiments.console import stdout
+from experiments.run_folder import RunFolder, find_run
+from experiments.tracking import download_policy
+from experiments.train import make_env, policy_provenance, settings_of
+
+__all__ = ["export_run"]
+
+
+def export_run(name: str, output: Path, runs: Path) -> None:
+    """Write the policy of a run: of its end, of its last checkpoint when it has not ended, or from MLflow by id.
+
+    Raises:
+        UnknownNameError: no such run, here or in MLflow.
+        PolicyError: the output is in the way, or cannot be written.
+    """
+    if output.exists() and not (output / DESCRIPTION_FILE).is_file():
+        raise PolicyError(f"{output} is there and is no policy folder; name another one")
+    try:
+        run = find_run(runs, name)
+    except UnknownNameError:
+        if len(name) != 32:  # no MLflow id
+            raise
+        _from_mlflow(name, output, runs)
+    else:
+        _from_folder(run, output)
+    policy = load_policy(output)
+    stdout.print(f"policy    {output} (after {policy.provenance.get('timesteps', '?')} steps)", soft_wrap=True)
+
+
+def _from_folder(run: RunFolder, output: Path) -> None:
+    if run.state().get("finished") and (run.policy / DESCRIPTION_FILE).is_file():
+        _copy(run.policy, output)
+        return
+    checkpoint = latest_checkpoint(run.checkpoints)
+    if checkpoint is None:
+        raise PolicyError(f"run {run.name} has neither a policy nor a checkpoint yet")
+    config = run.config()
+    environment = make_env(config)
+    try:
+        model = make_ppo(environment, settings_of(config))
+        load_checkpoint(model, checkpoint)
+        export_policy(network_of(model), output, policy_provenance(config, model.num_timesteps))
+    finally:
+        environment.close()
+
+
+def _from_mlflow(run_id: str, output: Path, runs: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _copy(download_policy(runs, run_id, Path(folder)), output)
+
+
+def _copy(source: Path, output: Path) -> None:
+    if source.resolve() == output.resolve():
+        return
+    try:
+        if output.exists():
+            shutil.rmtree(output)
+        shutil.copytree(source, output)
+    except OSError as error:
+        raise PolicyError(f"cannot write the policy to {output}: {error.strerror}") from error
