@@ -29,6 +29,8 @@ __device__ inline float BITS_TO_F16(uint16_t x) { return __half2float(__ushort_a
 __device__ inline uint16_t F16_TO_BITS(float x) { return __half_as_ushort(__float2half_rn(x)); }
 __device__ inline float ROUND_F16(float x) { return __half2float(__float2half_rn(x)); }
 
+__device__ inline float tanh_f32(float x) { return tanhf(x); }
+
 struct combine_add { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
 struct combine_multiply { template <class T> __device__ T operator()(T a, T b) const { return a * b; } };
 struct combine_and { template <class T> __device__ T operator()(T a, T b) const { return a & b; } };

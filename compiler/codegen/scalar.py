@@ -172,11 +172,12 @@ _FLOAT_MATH = {
     Opcode.CBRT: "cbrt", Opcode.CEIL: "ceil", Opcode.COSINE: "cos", Opcode.COSH: "cosh", Opcode.ERF: "erf",
     Opcode.EXPONENTIAL: "exp", Opcode.EXPONENTIAL_MINUS_ONE: "expm1", Opcode.FLOOR: "floor", Opcode.LOG: "log",
     Opcode.LOG_PLUS_ONE: "log1p", Opcode.ROUND_NEAREST_AFZ: "round", Opcode.ROUND_NEAREST_EVEN: "rint",
-    Opcode.SINE: "sin", Opcode.SINH: "sinh", Opcode.SQRT: "sqrt", Opcode.TAN: "tan", Opcode.TANH: "tanh",
+    Opcode.SINE: "sin", Opcode.SINH: "sinh", Opcode.SQRT: "sqrt", Opcode.TAN: "tan",
 }  # fmt: skip
 
 _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
     **{op: _float_only(_math(name), name) for op, name in _FLOAT_MATH.items()},
+    Opcode.TANH: _float_only(lambda t: "tanh({0})" if t is T.F64 else "tanh_f32({0})", "tanh"),
     Opcode.ABS: _abs,
     Opcode.NEGATE: _negate,
     Opcode.NOT: _not,

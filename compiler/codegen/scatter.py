@@ -43,11 +43,7 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
                 target = _target(scatter, index, starts, window)
                 value = e.value(updates, index)
                 offset = ix.linearize(target, operand.shape.dimensions)
-                e.add(
-                    lir.Store("o0", offset, value)
-                    if combiner is None
-                    else lir.Update("o0", offset, combiner, value)
-                )
+                e.add(lir.Store("o0", offset, value) if combiner is None else lir.Update("o0", offset, combiner, value))
             e.add(lir.If(e.all_of(conditions), tuple(guard.stmts)))
     parameters = fused.parameters
     arguments = [

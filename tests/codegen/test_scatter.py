@@ -61,9 +61,7 @@ def test_a_scatter_kernel_equals_the_interpreter(case: str, reducer: str, t: str
     assert [k.kind for k in executable.kernels] == ["scatter"]
     rng = np.random.default_rng(0)
     for _ in range(5):
-        x, i, u = (
-            rng.integers(-2, 8, s.dimensions).astype(s.dtype) for s in module.entry.parameter_shapes
-        )
+        x, i, u = (rng.integers(-2, 8, s.dimensions).astype(s.dtype) for s in module.entry.parameter_shapes)
         if reducer == "replace":  # duplicates may land in any order
             i[...] = np.resize(np.arange(i.size) % 5, i.shape) if case != "elements" else i
         (got,), (want,) = executable(x, i, u), evaluate(module, [x, i, u])
