@@ -18,6 +18,7 @@ class AttrKind(enum.Enum):
     CONFIG = "config"  # backend_config="..." or raw JSON -> Raw
     SHAPE = "shape"  # outfeed_shape=f32[2] -> Shape
     LITERAL = "literal"  # literal=s32[2] {1, 2} -> Literal
+    ALIASES = "aliases"  # output_to_operand_aliasing={{}: (0, {})} -> ir.header.Aliases
     GROUPS = "groups"  # replica_groups={{0,1}}, [1,2]<=[2] or mesh[...]{...} -> Raw
     RAW = "raw"  # balanced text kept as written -> Raw
     COMPUTATION = "computation"  # to_apply=%add -> HloComputation
@@ -128,10 +129,11 @@ ATTRIBUTE_KINDS: dict[str, AttrKind] = {
         AttrKind.PADDING: "padding",
         AttrKind.INSTRUCTIONS: "control-predecessors",
         AttrKind.GROUPS: "replica_groups source_target_pairs operand_precision",
+        AttrKind.ALIASES: "output_to_operand_aliasing",
         AttrKind.SHAPE: "outfeed_shape",
         AttrKind.LITERAL: "literal",
         AttrKind.RAW: """metadata sharding frontend_attributes statistics origin
-            parameter_replication output_to_operand_aliasing operand_layout_constraints
+            parameter_replication operand_layout_constraints
             result_accuracy domain sparsity sparsity_config ragged_dims output_operand_aliasing collective_device_group
             stacktrace""",
     }.items()

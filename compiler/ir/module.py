@@ -7,10 +7,13 @@ from collections.abc import Iterable
 
 from compiler.ir.attributes import Raw
 from compiler.ir.computation import HloComputation
+from compiler.ir.header import Aliases, Donors, EntryLayout
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.printing import PrintOptions, print_module
 from compiler.ir.shape import Shape
+
+HeaderValue = Raw | EntryLayout | Aliases | Donors
 
 
 class HloModule:
@@ -18,13 +21,14 @@ class HloModule:
 
     Attributes:
         name: printed in the header.
-        header: header attributes as they were written (entry_computation_layout, is_scheduled...).
+        header: header attributes by name; entry_computation_layout is an EntryLayout, input_output_alias Aliases,
+            buffer_donor Donors, the others are kept as they were written.
         tables: FileNames, FunctionNames, FileLocations and StackFrames sections, as written.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.header: dict[str, Raw] = {}
+        self.header: dict[str, HeaderValue] = {}
         self.tables: list[str] = []
         self._computations: dict[str, HloComputation] = {}
         self._entry: HloComputation | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compiler.ir.attributes import ATTRIBUTE_KINDS, AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window
+from compiler.ir.header import Aliases
 from compiler.ir.literal import Literal
 from compiler.ir.nan_bits import nan_text
 from compiler.ir.opcodes import Opcode
@@ -62,7 +63,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "batch_group_count": (1,),
     "replica_groups": (Raw("{}"),),
     "operand_precision": (Raw("{default,default}"),),
-    "output_to_operand_aliasing": (Raw("{}"),),
+    "output_to_operand_aliasing": (Aliases(),),
     "control-predecessors": ((),),
     "called_computations": ((),),
     "window": (Window(),),
@@ -246,7 +247,7 @@ def _attribute_text(name: str, value: Any, names: _Names) -> str:
     if kind is AttrKind.SHAPE:
         return str(value.to_text())
     if kind is AttrKind.LITERAL:
-        return f"{value.shape.to_text()} {print_literal(value)}"
+        return typed_literal(value)
     if kind is AttrKind.SLICE:
         return slice_text(value)
     if kind is AttrKind.WINDOW:
@@ -256,6 +257,13 @@ def _attribute_text(name: str, value: Any, names: _Names) -> str:
     if isinstance(value, ConvDimLabels | int | float | str):
         return float_text(value) if isinstance(value, float) else str(value)
     return str(value)
+
+
+def typed_literal(literal: Literal) -> str:
+    """A literal where nothing else tells its shape: each array behind its own."""
+    if literal.array is None:
+        return "(" + ", ".join(map(typed_literal, literal.elements)) + ")"
+    return f"{literal.shape.to_text()} {print_literal(literal)}"
 
 
 def slice_text(dims: tuple[SliceDim, ...]) -> str:

@@ -6,9 +6,9 @@ family; this one names them all, for the table of ops. Source: XLA's `xla/servic
 `xla/service/hlo_verifier.cc` adds to it.
 """
 
-from compiler.ir.shape_query import Signature as Signature
 from compiler.ir.shape_query import ShapeQuery as ShapeQuery
 from compiler.ir.shape_query import ShapeRule as ShapeRule
+from compiler.ir.shape_query import Signature as Signature
 from compiler.ir.shape_query import declared as declared
 from compiler.ir.shape_rules_control import *  # noqa: F403
 from compiler.ir.shape_rules_elementwise import *  # noqa: F403

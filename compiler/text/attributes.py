@@ -7,22 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from compiler.ir.attributes import AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window, WindowDim
-from compiler.ir.quoting import quote
 from compiler.ir.literal import Literal
+from compiler.text.header import parse_aliases
 from compiler.text.literals import parse_literal
-from compiler.text.scanner import Scanner
+from compiler.text.raw import parse_raw
+from compiler.text.scanner import MAX_DEPTH, Scanner
 from compiler.text.shapes import parse_shape
 
 _FLOAT = re.compile(r"[+-]?(?:inf|nan|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)")
 _DIM_LABELS = re.compile(r"([0-9bf?]+)_([0-9io?]+)->([0-9bf?]+)")
-_RAW_WORD = re.compile(r"[^\s,{}()\[\]\"]+")
 _PLAIN_INTS = re.compile(r"\{((?:-?\d{1,18}(?:,\s*-?\d{1,18})*)?)\}")
 _NESTED_INTS = re.compile(r"\{\s*\{")
 _PADDING = re.compile(r"-?\d+_-?\d+(?:_-?\d+)?(?:x-?\d+_-?\d+(?:_-?\d+)?)*")
 _WINDOW_VALUE = re.compile(r"-?\d+(?:_-?\d+)?(?:x-?\d+(?:_-?\d+)?)*")
-_DEVICES = re.compile(r"\[[\d,\s]*\](?:\s*<=\s*\[[\d,\s]*\](?:\s*T\([\d,\s]*\))?)?")
-_MESH = re.compile(r"(?:mesh|maximal_mesh)(?=\s*\[)")
-_DEVICE_IDS = re.compile(r"\s*,\s*device_ids\s*=")
 _SPACES = re.compile(r"\s+")
 
 
@@ -140,41 +137,23 @@ def _dim_labels(s: Scanner) -> ConvDimLabels:
     return labels
 
 
-def parse_raw(s: Scanner) -> Raw:
-    """Balanced text, a quoted string, or a word, kept as it stands."""
-    s.skip()
-    if s.peek("{") or s.peek("("):
-        return Raw(s.balanced())
-    if s.peek('"'):
-        return Raw(quote(s.string()))
-    if (mesh := s.match(_MESH)) is not None:
-        return _mesh(s, mesh.group())
-    if (devices := s.match(_DEVICES)) is not None:
-        return Raw(_SPACES.sub("", devices.group()))
-    m = s.match(_RAW_WORD)
-    if m is None:
-        s.fail(f"expected the attribute's value, found {s.shown()}")
-    return Raw(m.group())
-
-
-def _mesh(s: Scanner, word: str) -> Raw:
-    """`mesh['x'=2,'y'=4], device_ids=(...) {'x'}`: replica groups by the names of axes."""
-    text = word + s.balanced()
-    if _DEVICE_IDS.match(s.text, s.pos):
-        s.accept(",")
-        s.accept("device_ids")
-        s.accept("=")
-        text += f", device_ids={s.balanced()}"
-    return Raw(f"{text} {s.balanced()}" if s.peek("{") else text)
-
-
 def _groups(s: Scanner) -> Raw:
     raw = parse_raw(s)
     return Raw(_SPACES.sub("", raw.text)) if raw.text.startswith("{") else raw
 
 
-def _literal(s: Scanner) -> Literal:
-    return parse_literal(s, parse_shape(s))
+def _literal(s: Scanner, depth: int = 0) -> Literal:
+    """`s32[2] {1, 2}`, or several of them in parentheses."""
+    if depth > MAX_DEPTH:
+        s.fail(f"literal nested deeper than {MAX_DEPTH}")
+    if not s.accept("("):
+        return parse_literal(s, parse_shape(s))
+    parts: list[Literal] = []
+    while not s.accept(")"):
+        if parts:
+            s.expect(",", "or ')' in a tuple literal")
+        parts.append(_literal(s, depth + 1))
+    return Literal.from_tuple(tuple(parts))
 
 
 PARSERS: dict[AttrKind, Callable[[Scanner], Any]] = {
@@ -184,6 +163,7 @@ PARSERS: dict[AttrKind, Callable[[Scanner], Any]] = {
     AttrKind.BOOL: _bool,
     AttrKind.NAME: lambda s: s.name(),
     AttrKind.GROUPS: _groups,
+    AttrKind.ALIASES: parse_aliases,
     AttrKind.SHAPE: parse_shape,
     AttrKind.LITERAL: _literal,
     AttrKind.STRING: lambda s: s.string(),

@@ -10,13 +10,12 @@ from __future__ import annotations
 import difflib
 import re
 
-from compiler.ir.attributes import Raw
 from compiler.ir.computation import HloComputation
 from compiler.ir.module import HloModule
-from compiler.text.attributes import parse_raw
+from compiler.ir.shape import Shape
+from compiler.text.header import parse_header
 from compiler.text.instructions import BodyParser
 from compiler.text.scanner import Scanner
-from compiler.ir.shape import Shape
 from compiler.text.shapes import at_shape, parse_shape
 
 _TABLE = re.compile(
@@ -24,21 +23,6 @@ _TABLE = re.compile(
     r"|(?:FileLocations|StackFrames)(?:\s*\d+\s*\{[^{}]*\})*(?![\w.\-]|\s*[({=])"
 )
 _INSTRUCTION_START = re.compile(r"(?:ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*=")
-_HEADER_FLAGS = ("is_scheduled", "alias_passthrough_params")
-_HEADER_NUMBERS = ("replica_count", "num_partitions")
-HEADER_ATTRIBUTES = (
-    *_HEADER_FLAGS,
-    *_HEADER_NUMBERS,
-    "input_output_alias",
-    "buffer_donor",
-    "entry_computation_layout",
-    "frontend_attributes",
-    "allow_spmd_sharding_propagation_to_parameters",
-    "allow_spmd_sharding_propagation_to_output",
-    "origin_recovery_table",
-    "debug_attributes",
-)
-"""What the first line of a module may say behind its name."""
 MAX_NESTING = 100
 """Deepest nesting of operands and inline computations that is read."""
 
@@ -85,7 +69,7 @@ class Parser:
             s.fail("the text is empty: expected 'HloModule name' or a computation")
         named = s.keyword("HloModule")
         if named:
-            self._header()
+            parse_header(s, self.result)
         elif self._is_single_instruction():
             return self._single_instruction()
         self._tables()
@@ -109,30 +93,6 @@ class Parser:
         if not named:
             self.result.name = f"module_{entry.name}"
         return self.result
-
-    def _header(self) -> None:
-        s = self.s
-        self.result.name = s.name("the module's name")
-        while s.accept(","):
-            at = s.pos
-            name = s.name("a header attribute")
-            s.expect("=", f"after header attribute '{name}'")
-            if name in self.result.header:
-                s.fail(f"header attribute '{name}' is given twice", at)
-            if name not in HEADER_ATTRIBUTES:
-                near = difflib.get_close_matches(name, HEADER_ATTRIBUTES, n=1)
-                s.fail(f"no header attribute '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""), at)
-            self.result.header[name] = self._header_value(name)
-
-    def _header_value(self, name: str) -> Raw:
-        s = self.s
-        if name in _HEADER_FLAGS:
-            if not (s.peek("true") or s.peek("false")):
-                s.fail(f"{name} takes true or false, found {s.shown()}")
-            return Raw(s.name())
-        if name in _HEADER_NUMBERS:
-            return Raw(str(s.integer()))
-        return parse_raw(s)
 
     def _tables(self) -> None:
         while (m := self.s.match(_TABLE)) is not None:
