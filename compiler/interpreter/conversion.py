@@ -33,7 +33,23 @@ def convert(x: Array, source: T, target: T) -> Array:
         return wrap_small(x.astype(np.int8) if source.bits < 8 else x, target)
     if source.bits < 8 and source.is_integer:
         x = x.astype(np.int8 if source.is_signed else np.uint8)
+    if target.bits < 16 and target.is_float:
+        return _to_small_float(x, source, target)
     return x.astype(target.dtype)
+
+
+def _to_small_float(x: Array, source: T, target: T) -> Array:
+    """Through float32 where ml_dtypes has no direct cast; NaN becomes a zero of its sign in a type without NaN."""
+    if T.F8E8M0FNU in (source, target) and source.is_float:
+        x = x.astype(np.float32)
+    found: Array = x.astype(target.dtype)
+    if source.is_float and target in _WITHOUT_NAN:
+        wide = x.astype(np.float64)
+        return np.where(np.isnan(wide), np.copysign(0.0, wide).astype(target.dtype), found)
+    return found
+
+
+_WITHOUT_NAN = (T.F4E2M1FN, T.F6E2M3FN, T.F6E3M2FN)
 
 
 def _float_to_integer(x: Array, target: T) -> Array:

@@ -24,7 +24,8 @@ Function = Callable[..., Array]
 
 def _round_away(x: Array) -> Array:
     whole = np.trunc(x)
-    return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(x.dtype.type(1), x), x.dtype.type(0)))
+    away = whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(x.dtype.type(1), x), x.dtype.type(0))
+    return np.asarray(np.copysign(away, x))
 
 
 def _sign(x: Array) -> Array:
@@ -122,6 +123,8 @@ def _elementwise(instruction: HloInstruction, *operands: Array) -> Array:
     t = instruction.operands[0].shape.element_type
     if instruction.opcode is Opcode.ABS and t.is_complex:
         return np.abs(operands[0])
+    if t.is_integer and t.bits < 8 and instruction.opcode in integers.BIT_FUNCTIONS:
+        return integers.on_small_type(instruction.opcode, t, *operands)
     return in_compute_type(function_for(instruction.opcode, t), t, *operands)
 
 
@@ -163,7 +166,7 @@ def _compare(instruction: HloInstruction, x: Array, y: Array) -> Array:
     t = instruction.operands[0].shape.element_type
     compare = _COMPARISONS[instruction.attr("direction")]
     if instruction.attr("type") == "TOTALORDER" and t.is_float:
-        return compare(total_order_key(x), total_order_key(y))
+        return compare(total_order_key(widen(x, t)), total_order_key(widen(y, t)))
     if t.is_float and t.bits < 32:
         return compare(x.astype(np.float32), y.astype(np.float32))
     if t.is_integer and t.bits < 8:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from compiler.interpreter.precision import compute_dtype, wrap_small
 from compiler.interpreter.registry import Array
 from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType
 
 
 def bit_width(x: Array) -> int:
@@ -49,7 +51,10 @@ def remainder(x: Array, y: Array) -> Array:
 
 
 def power(x: Array, y: Array) -> Array:
-    """Wrapping; a negative exponent gives 0, but for the bases 1 and -1."""
+    """Wrapping; a negative exponent gives 0, but for the bases 1 and -1.
+
+    XLA:CPU looks at the last six bits of the exponent only, so results that overflow may differ there.
+    """
     x, y = np.broadcast_arrays(x, y)
     result = np.ones_like(x)
     base = x.copy()
@@ -142,3 +147,34 @@ FUNCTIONS: dict[Opcode, Callable[..., Any]] = {
     Opcode.SHIFT_RIGHT_LOGICAL: shift_right_logical,
     Opcode.SHIFT_RIGHT_ARITHMETIC: shift_right_arithmetic,
 }
+
+
+BIT_FUNCTIONS = frozenset(
+    {
+        Opcode.COUNT_LEADING_ZEROS,
+        Opcode.POPULATION_COUNT,
+        Opcode.MULHI,
+        Opcode.SHIFT_RIGHT_LOGICAL,
+        Opcode.SHIFT_RIGHT_ARITHMETIC,
+    }
+)
+"""Functions whose result depends on the width, so that computing in 8 bits will not do for narrower types."""
+
+
+def on_small_type(opcode: Opcode, t: PrimitiveType, x: Array, y: Array | None = None) -> Array:
+    """One of `BIT_FUNCTIONS` on a type below 8 bits."""
+    mask, wide = np.uint8((1 << t.bits) - 1), compute_dtype(t)
+    bits = x.astype(wide).view(np.uint8) & mask
+    if opcode is Opcode.COUNT_LEADING_ZEROS:
+        return wrap_small(count_leading_zeros(bits) - (8 - t.bits), t)
+    if opcode is Opcode.POPULATION_COUNT:
+        return wrap_small(population_count(bits), t)
+    if y is None:
+        raise TypeError(f"{opcode.text} takes two operands")
+    if opcode is Opcode.MULHI:
+        return wrap_small((x.astype(np.int16) * y.astype(np.int16)) >> t.bits, t)
+    by = y.astype(wide).view(np.uint8) & mask
+    if opcode is Opcode.SHIFT_RIGHT_LOGICAL:
+        return wrap_small(np.where(by >= t.bits, np.uint8(0), bits >> np.minimum(by, 7)), t)
+    signed = np.asarray(bits << (8 - t.bits)).astype(np.uint8).view(np.int8) >> (8 - t.bits)
+    return wrap_small(signed >> np.minimum(by, 7).astype(np.int8), t)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from compiler.interpreter.machine import Machine, find_evaluator
-from compiler.interpreter.precision import total_order_key
+from compiler.interpreter.precision import total_order_key, widen
 from compiler.interpreter.registry import Array, Value, arrays, as_array, evaluator
 from compiler.interpreter.scalars import ArrayFunction, is_liftable, lift
 from compiler.ir.computation import HloComputation
@@ -52,7 +52,7 @@ def _single_key(machine: Machine, computation: HloComputation, lines: Sequence[A
     if t.is_complex:
         return None
     if t.is_float and root.attr("type") == "TOTALORDER":
-        key = total_order_key(keyed)
+        key = total_order_key(widen(keyed, t))
     elif t.is_float:
         wide = keyed.astype(np.float32) if t.bits < 32 else keyed
         if np.isnan(wide).any():
@@ -139,7 +139,7 @@ def merge_sort_order(less: ArrayFunction, lines: Sequence[Array]) -> Array:
 def descending_key(x: Array, t: T) -> Array:
     """Integers whose ascending order is the descending order of `x`; NaN counts as greatest."""
     if t.is_float:
-        return ~total_order_key(x)
+        return ~total_order_key(widen(x, t))
     return ~(x.astype(np.int8) if t.bits < 8 else x)
 
 

@@ -1,0 +1,45 @@
+"""How the programs are gathered: a builder under a name, inputs drawn from the name."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Builder = Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+class Collection:
+    """Builders by name; `collection.add` is a decorator."""
+
+    def __init__(self) -> None:
+        self.builders: dict[str, Builder] = {}
+
+    def add(self, builder: Builder) -> Builder:
+        """Take a builder under its function's name."""
+        name = builder.__name__
+        assert name not in self.builders, name
+        self.builders[name] = builder
+        return builder
+
+
+def normal(name: str, *dims: int, dtype: Any = np.float32, scale: float = 1.0) -> Array:
+    """Normal values that depend on the name and the dimensions alone."""
+    rng = np.random.default_rng(zlib.crc32(f"{name}{dims}".encode()))
+    return np.asarray(rng.standard_normal(dims) * scale).astype(dtype)
+
+
+def uniform(name: str, low: float, high: float, *dims: int, dtype: Any = np.float32) -> Array:
+    """Values spread over [low, high)."""
+    rng = np.random.default_rng(zlib.crc32(f"{name}{dims}".encode()))
+    return rng.uniform(low, high, dims).astype(dtype)
+
+
+def integers(name: str, low: int, high: int, *dims: int, dtype: Any = np.int32) -> Array:
+    """Whole numbers from low to high - 1."""
+    rng = np.random.default_rng(zlib.crc32(f"{name}{dims}".encode()))
+    return rng.integers(low, high, dims).astype(dtype)

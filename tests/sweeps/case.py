@@ -1,0 +1,184 @@
+"""One conformance case: an op on a type with given inputs, as HLO text, and how its results are compared."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.ir.types import BY_TEXT, PrimitiveType
+
+Array = npt.NDArray[Any]
+
+SMALL_FLOATS = (
+    "f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e3m4", "f8e5m2fnuz", "f8e4m3fnuz",
+    "f4e2m1fn", "f8e8m0fnu", "f6e3m2fn", "f6e2m3fn",
+)  # fmt: skip
+FLOATS = ("f16", "bf16", "f32", "f64")
+SIGNED = ("s2", "s4", "s8", "s16", "s32", "s64")
+UNSIGNED = ("u2", "u4", "u8", "u16", "u32", "u64")
+INTEGERS = SIGNED + UNSIGNED
+COMPLEX = ("c64", "c128")
+NUMBERS = FLOATS + INTEGERS + COMPLEX
+ALL = ("pred", *NUMBERS, *SMALL_FLOATS)
+MAIN = ("f32", "bf16", "s32", "u8", "pred", "c64")
+"""A type of each kind, for ops that only move elements."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far floats may be apart: `ulps` of the type's precision, relative and (times `scale`) absolute."""
+
+    ulps: float = 4
+    scale: float = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One run of one op.
+
+    Attributes:
+        opcode, element_type: the cell of the table it belongs to.
+        name: what is special about it, unique with the other two.
+        text: the module. args: its arguments.
+        tolerance: None where results must be the same bit for bit (but NaN by any NaN).
+        fast: whether it stands for its kind in the fast tier.
+    """
+
+    opcode: str
+    element_type: str
+    name: str
+    text: str
+    args: tuple[Array, ...]
+    tolerance: Tolerance | None = None
+    fast: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"{self.opcode}-{self.element_type}-{self.name}"
+
+
+def shape(element_type: str, dims: Sequence[int] = ()) -> str:
+    return f"{element_type}[{','.join(map(str, dims))}]"
+
+
+def module(body: str, computations: str = "") -> str:
+    """A module of which `body` is the entry."""
+    lines = "\n  ".join(line.strip() for line in body.strip().splitlines())
+    return f"HloModule case\n{computations}\nENTRY main {{\n  {lines}\n}}\n"
+
+
+def simple(op: str, result: str, operands: Sequence[str], attributes: str = "", computations: str = "") -> str:
+    """A module of one op on parameters of the given shapes."""
+    lines = [f"p{i} = {s} parameter({i})" for i, s in enumerate(operands)]
+    names = ", ".join(f"p{i}" for i in range(len(operands)))
+    lines.append(f"ROOT result = {result} {op}({names}){', ' + attributes if attributes else ''}")
+    return module("\n".join(lines), computations)
+
+
+def binary_computation(name: str, op: str, element_type: str) -> str:
+    """A scalar function of two parameters."""
+    t = f"{element_type}[]"
+    return f"{name} {{\n  a = {t} parameter(0)\n  b = {t} parameter(1)\n  ROOT r = {t} {op}(a, b)\n}}\n"
+
+
+def dtype(element_type: str) -> np.dtype[Any]:
+    return BY_TEXT[element_type].dtype
+
+
+def type_class(element_type: str) -> PrimitiveType:
+    return BY_TEXT[element_type]
+
+
+def generator(*key: object) -> np.random.Generator:
+    """Random numbers that depend on the key alone."""
+    return np.random.default_rng(zlib.crc32(repr(key).encode()))
+
+
+def values(element_type: str, dims: Sequence[int], key: object = 0, low: float = -3, high: float = 3) -> Array:
+    """Plain values: floats over [low, high), integers as wide as the type but for sums of them, both truth values."""
+    t, rng = type_class(element_type), generator(element_type, tuple(dims), key)
+    if t is PrimitiveType.PRED:
+        return rng.integers(0, 2, dims).astype(np.bool_)
+    if t.is_complex:
+        return (rng.uniform(low, high, dims) + 1j * rng.uniform(low, high, dims)).astype(t.dtype)
+    if t.is_float:
+        return rng.uniform(low, high, dims).astype(t.dtype)
+    return integers(element_type, dims, rng)
+
+
+def integers(element_type: str, dims: Sequence[int], rng: np.random.Generator) -> Array:
+    """Integers over the whole range of the type."""
+    t = type_class(element_type)
+    raw = rng.integers(0, 1 << 63, dims, dtype=np.uint64) * np.uint64(2) + rng.integers(0, 2, dims, dtype=np.uint64)
+    if t.bits >= 8:
+        return np.asarray(raw).astype(np.dtype(f"u{t.bits // 8}")).view(t.dtype)
+    low = np.asarray(raw % np.uint64(1 << t.bits)).astype(np.int8)
+    return np.asarray(low - ((1 << (t.bits - 1)) if t.is_signed else 0)).astype(np.int8).astype(t.dtype)
+
+
+def edges(element_type: str) -> Array:
+    """Corner values of a type: zeros, ones, extremes, infinities, NaN."""
+    t = type_class(element_type)
+    if t is PrimitiveType.PRED:
+        return np.array([False, True])
+    if t.is_integer:
+        low, high = (-(1 << (t.bits - 1)), (1 << (t.bits - 1)) - 1) if t.is_signed else (0, (1 << t.bits) - 1)
+        wide = np.int64 if t.is_signed else np.uint64
+        found = sorted({v for v in (low, low + 1, -2, -1, 0, 1, 2, 3, 5, 7, high - 1, high) if low <= v <= high})
+        return np.array(found, wide).astype(t.dtype)
+    if t.is_complex:
+        part = np.array([0.0, -0.0, 1.0, -1.0, 2.5, -0.5])
+        return (part[:, None] + 1j * part[None, :]).reshape(-1).astype(t.dtype)
+    plain = np.array([0, -0.0, 0.25, -0.25, 0.5, -0.5, 1, -1, 1.5, -1.5, 2, -2, 2.5, -2.5, 3.75, -3.75, 6, -6])
+    far = np.array([100, -100, 1e4, -1e4, 1e30, -1e30, np.inf, -np.inf, np.nan])
+    with np.errstate(all="ignore"):
+        return np.concatenate([plain, far]).astype(t.dtype)
+
+
+def pairs(element_type: str) -> tuple[Array, Array]:
+    """Every corner value with every other."""
+    e = edges(element_type)
+    return np.repeat(e, len(e)), np.tile(e, len(e))
+
+
+def difference(found: Sequence[Array], wanted: Sequence[Array], tolerance: Tolerance | None) -> str | None:
+    """How the results differ, or None when they agree."""
+    if len(found) != len(wanted):
+        return f"{len(found)} results, wanted {len(wanted)}"
+    for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return f"result {i} is {a.dtype}{list(a.shape)}, wanted {b.dtype}{list(b.shape)}"
+        bad = ~_agree(a, b, tolerance)
+        if bad.any():
+            at = tuple(int(k) for k in np.argwhere(bad)[0])
+            return f"result {i}: {int(bad.sum())} of {bad.size} differ; at {list(at)} {a[at]!r}, wanted {b[at]!r}"
+    return None
+
+
+def _agree(a: Array, b: Array, tolerance: Tolerance | None) -> Array:
+    if a.dtype.kind == "c":
+        return _agree(np.real(a), np.real(b), tolerance) & _agree(np.imag(a), np.imag(b), tolerance)
+    if a.dtype.kind in "biu" or "int" in a.dtype.name:
+        return np.asarray(a == b)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    same = (np.isnan(x) & np.isnan(y)) | ((x == y) & ((np.signbit(x) == np.signbit(y)) | (tolerance is not None)))
+    if tolerance is None:
+        return np.asarray(same)
+    t = next(t for t in PrimitiveType if t.dtype == a.dtype)
+    step = tolerance.ulps * float(_finfo(t).eps)
+    # Subnormal numbers may be flushed to zero.
+    least = float(_finfo(t).tiny) * 2
+    with np.errstate(all="ignore"):
+        near = np.abs(x - y) <= step * np.abs(y) + step * tolerance.scale + least
+    return np.asarray(same | near)
+
+
+def _finfo(t: PrimitiveType) -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.finfo(t.dtype)  # type: ignore[no-untyped-call]
