@@ -100,25 +100,22 @@ class Int:
         return self + (other * -1 if isinstance(other, Int) else -other)
 
     def floordiv(self, divisor: int) -> Int:
-        """Quotient by a positive integer; the value must not be negative."""
+        """Floor of the quotient by a positive integer."""
         whole, rest = self._split(divisor)
-        low, high = rest.range
-        if low >= 0 and high < divisor:
+        shift, high = rest.range[0] // divisor, rest.range[1]
+        # What is divided must not be negative: C rounds towards zero.
+        rest, whole = rest - shift * divisor, whole + shift
+        if high - shift * divisor < divisor:
             return whole
-        if rest.is_const:
-            return whole + rest.const // divisor
         return whole + Int(((Quotient(rest, divisor), 1),))
 
     def mod(self, divisor: int) -> Int:
-        """Remainder by a positive integer; the value must not be negative."""
+        """Remainder by a positive integer, 0 or more."""
         _, rest = self._split(divisor)
-        low, high = rest.range
-        if low >= 0 and high < divisor:
+        shift, high = rest.range[0] // divisor, rest.range[1]
+        rest = rest - shift * divisor
+        if high - shift * divisor < divisor:
             return rest
-        if rest.is_const:
-            return Int((), rest.const % divisor)
-        if low < 0:
-            rest = rest + (-low // divisor + 1) * divisor
         return Int(((Remainder(rest, divisor), 1),))
 
     def _split(self, divisor: int) -> tuple[Int, Int]:

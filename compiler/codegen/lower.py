@@ -236,7 +236,7 @@ class _Lowering:
         small = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements != total]
         with e.loops(vars_, [LoopKind.PARALLEL] * len(vars_)):
             wanted = _worth_keeping(phases, full)
-            if math.prod(columns) * 4 * max(1, len(wanted)) <= ROW_CACHE_BYTES:
+            if math.prod(columns) * sum(scalar.COMPUTE_BYTES[i.shape.element_type] for i in wanted) <= ROW_CACHE_BYTES:
                 e.cache = RowCache(wanted, row, columns, len(e.frames) - 1)
             if small:
                 offset = ix.linearize(row, row_dims)

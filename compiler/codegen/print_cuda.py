@@ -2,12 +2,13 @@
 
 Two forms. Flat: a nest of parallel loops ending in one loop of lanes without reductions runs one element a thread, over
 the grid. Block: everything else runs one parallel iteration a block; lanes are strided over its threads, reductions
-combined across them, local arrays are shared memory of which a thread touches only its own lanes.
+combined across them. A local array is a register where every element belongs to one thread, else shared memory; where
+threads touch each other's elements of it, loops that do are followed by a barrier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 
@@ -15,11 +16,13 @@ from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.printer import Printer
-from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
+from compiler.codegen.scalar import COMPUTE_BYTES, COMPUTE_TYPES, STORAGE_TYPES
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 
 MAX_BLOCKS = 1 << 20
+SHARED_BYTES = 48 * 1024
+"""Static shared memory a block may have on every GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,13 @@ class _CudaPrinter(Printer):
         self.threads = _threads_for(kernel, threads)
         self.blocks = 1
         self._in_lane = False
+        arrays = [x for x in lir.walk(kernel.body) if isinstance(x, lir.LocalArray)]
+        owners = _owners(kernel.body)
+        self._registers = {a.name for a in arrays if owners[a.name] == {a.size} and a.size <= self.threads}
+        self._exchanged = {a.name for a in arrays if len(owners[a.name]) > 1 or None in owners[a.name]}
+        held = sum(a.size * COMPUTE_BYTES[a.type] for a in arrays if a.name not in self._registers)
+        if held > SHARED_BYTES:
+            raise UnsupportedError(f"the kernel would take {held} bytes of shared memory, more than {SHARED_BYTES}")
 
     # ---- top level: one grid-wide loop for each nest
 
@@ -82,8 +92,12 @@ class _CudaPrinter(Printer):
         declared = {s.name for s in statements if isinstance(s, lir.Accumulator)}
         for s in statements:
             one(s)
-            if isinstance(s, lir.For) and not self._in_lane:
-                self._combine([r for r in _lane_reductions(s) if r.accumulator in declared])
+            if not isinstance(s, lir.For) or self._in_lane:
+                continue
+            reductions = [r for r in _lane_reductions(s) if r.accumulator in declared]
+            self._combine(reductions)
+            if not reductions and any(name in self._exchanged for name, _, _ in _accesses((s,), None)):
+                self.emit("__syncthreads();")
 
     def _combine(self, reductions: list[lir.Reduction]) -> None:
         for r in reductions:
@@ -161,7 +175,13 @@ class _CudaPrinter(Printer):
         self.emit("}")
 
     def local_array(self, s: lir.LocalArray) -> None:
-        self.emit(f"__shared__ {COMPUTE_TYPES[s.type]} {s.name}[{s.size}];")
+        if s.name in self._registers:
+            self.emit(f"{COMPUTE_TYPES[s.type]} {s.name};")
+        else:
+            self.emit(f"__shared__ {COMPUTE_TYPES[s.type]} {s.name}[{s.size}];")
+
+    def local_element(self, array: str, offset: ix.Int) -> str:
+        return array if array in self._registers else super().local_element(array, offset)
 
     def update(self, s: lir.Update) -> None:
         t = self.types[s.buffer]
@@ -183,6 +203,40 @@ class _CudaPrinter(Printer):
 
     def to_bfloat16(self, value: str) -> str:
         return f"__float2bfloat16_rn({value})"
+
+
+def _owners(body: tuple[lir.Stmt, ...]) -> dict[str, set[int | None]]:
+    """How each local array's elements belong to threads, by access.
+
+    n: element e is touched by lane e mod n of a loop of n lanes. None: otherwise, by any thread.
+    """
+    found: dict[str, set[int | None]] = {x.name: set() for x in lir.walk(body) if isinstance(x, lir.LocalArray)}
+    for name, offset, lane in _accesses(body, None):
+        found[name].add(_owner(offset, lane))
+    return found
+
+
+def _owner(offset: ix.Int, lane: ix.Var | None) -> int | None:
+    if lane is None:
+        return None
+    if lane.extent == 1:
+        return 1 if offset.is_const and offset.const == 0 else None
+    others = [c for a, c in offset.terms if a != lane]
+    regular = all(c % lane.extent == 0 for c in (*others, offset.const))
+    return lane.extent if regular and offset.coefficient(lane) == 1 else None
+
+
+def _accesses(body: tuple[lir.Stmt, ...], lane: ix.Var | None) -> Iterator[tuple[str, ix.Int, ix.Var | None]]:
+    """(array, offset, variable of the loop of lanes it stands in) for every access to a local array."""
+    for s in body:
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad):
+            yield s.value.array, s.value.offset, lane
+        elif isinstance(s, lir.LocalStore):
+            yield s.array, s.offset, lane
+        elif isinstance(s, lir.If):
+            yield from _accesses((*s.then, *s.otherwise), lane)
+        elif isinstance(s, lir.For):
+            yield from _accesses(s.body, s.var if lane is None and s.kind is LoopKind.LANE else lane)
 
 
 def _is_flat(s: lir.For) -> bool:
@@ -220,8 +274,8 @@ def _lane_reductions(s: lir.For) -> list[lir.Reduction]:
 
 
 def _threads_for(kernel: lir.Kernel, wished: int) -> int:
-    """Threads a block: no more than the longest loop of lanes needs, whole warps."""
+    """Threads a block: no more than the longest loop of lanes needs, whole warps (shuffles name all of a warp)."""
     longest = max(
         (x.var.extent for x in lir.walk(kernel.body) if isinstance(x, lir.For) and x.kind is LoopKind.LANE), default=1
     )
-    return max(32, min(wished, -(-longest // 32) * 32, 1024))
+    return max(32, min(wished // 32 * 32, -(-longest // 32) * 32, 1024))

@@ -39,7 +39,7 @@ class Printer:
         elif isinstance(s, lir.LocalArray):
             self.local_array(s)
         elif isinstance(s, lir.LocalStore):
-            self.emit(f"{s.array}[{s.offset.to_c()}] = {s.value};")
+            self.emit(f"{self.local_element(s.array, s.offset)} = {s.value};")
         elif isinstance(s, lir.Store):
             self.store(s)
         elif isinstance(s, lir.Update):
@@ -60,7 +60,7 @@ class Printer:
         if isinstance(v, lir.Load):
             return self.load(v)
         if isinstance(v, lir.LocalLoad):
-            return f"{v.array}[{v.offset.to_c()}]"
+            return self.local_element(v.array, v.offset)
         return v.name
 
     def index_value(self, value: Int, t: T) -> str:
@@ -109,6 +109,9 @@ class Printer:
 
     def local_array(self, s: lir.LocalArray) -> None:
         raise NotImplementedError
+
+    def local_element(self, array: str, offset: Int) -> str:
+        return f"{array}[{offset.to_c()}]"
 
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError

@@ -22,6 +22,9 @@ COMPUTE_TYPES: dict[T, str] = {
 }  # fmt: skip
 """C type a value of an element type is held in while computing. Types not listed have no emitter."""
 
+COMPUTE_BYTES: dict[T, int] = {t: 4 if t in (T.F16, T.BF16) else t.byte_size for t in COMPUTE_TYPES}
+"""Size of those C types."""
+
 STORAGE_TYPES: dict[T, str] = {**COMPUTE_TYPES, T.PRED: "uint8_t", T.F16: "half_t", T.BF16: "bfloat16_t"}
 """C type of an array element in memory."""
 

@@ -1,0 +1,190 @@
+"""Runs single kernels: as C through gcc, as CUDA C++ in an emulator, and the interpreter on the same computation."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.backends import cpu, cuda
+from compiler.codegen.kernel_spec import KernelSpec, default_schedule, flops_of, spell
+from compiler.codegen.lower import lower, roots_of
+from compiler.codegen.schedule import Schedule
+from compiler.interpreter import evaluate_computation
+from compiler.ir import HloComputation
+from compiler.ir.shape import Shape
+from compiler.text import parse
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel with arguments, and the results it must have."""
+
+    spec: KernelSpec
+    args: tuple[Array, ...]
+    wanted: tuple[Array, ...]
+
+
+def fused(text: str, computations: str = "") -> HloComputation:
+    """The entry computation of a module given by its lines, to be taken as one fused computation."""
+    lines = "\n  ".join(line.strip() for line in text.strip().splitlines())
+    return parse(f"HloModule case\n{computations}\nENTRY fused {{\n  {lines}\n}}\n").entry
+
+
+def kernel_of(computation: HloComputation, language: str, schedule: Schedule | None = None) -> KernelSpec:
+    """The kernel of a computation; UnsupportedError when there is none."""
+    schedule = schedule or default_schedule(language)
+    outputs = tuple(r.shape for r in roots_of(computation))
+    kernel = lower(computation, schedule)
+    flops = flops_of(computation)
+    return spell("case", kernel, language, schedule, computation.parameter_shapes, outputs, flops)
+
+
+def case_of(
+    computation: HloComputation, args: Sequence[Array], language: str, schedule: Schedule | None = None
+) -> Case:
+    """A case whose results the interpreter gives."""
+    wanted = leaves(evaluate_computation(computation, list(args)))
+    return Case(kernel_of(computation, language, schedule), tuple(args), tuple(wanted))
+
+
+def leaves(value: Any) -> list[Array]:
+    """Arrays of an interpreter's value, in order."""
+    if isinstance(value, tuple):
+        return [leaf for v in value for leaf in leaves(v)]
+    return [np.asarray(value)]
+
+
+def random_args(shapes: Sequence[Shape], rng: np.random.Generator) -> list[Array]:
+    """Moderate values: floats about 1 and of both signs, small integers."""
+    return [random_array(s, rng) for s in shapes]
+
+
+def random_array(shape: Shape, rng: np.random.Generator) -> Array:
+    """See `random_args`."""
+    dtype, dims = shape.dtype, shape.dimensions
+    if dtype == np.bool_:
+        return rng.integers(0, 2, dims).astype(bool)
+    if dtype.kind in "iu":
+        return rng.integers(-8 if dtype.kind == "i" else 0, 9, dims).astype(dtype)
+    return np.asarray(rng.uniform(-2, 2, dims)).astype(dtype)
+
+
+def problem(found: Sequence[Array], wanted: Sequence[Array], rtol: float = 2e-5) -> str | None:
+    """What differs: integers at all, floats by more than `rtol` (or two steps of their type) of the array's size."""
+    if len(found) != len(wanted):
+        return f"{len(found)} results, wanted {len(wanted)}"
+    for n, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"result {n} is {a.dtype}{a.shape}, wanted {b.dtype}{b.shape}"
+        bad = _differs(a, b, rtol)
+        if bad.any():
+            at = tuple(int(k) for k in np.argwhere(bad)[0])
+            return f"result {n}: {int(bad.sum())} of {a.size} differ, first at {at}: {a[at]!r}, wanted {b[at]!r}"
+    return None
+
+
+def _differs(a: Array, b: Array, rtol: float) -> Array:
+    if a.dtype.kind in "biu":
+        return np.asarray(a != b)
+    step = {"bfloat16": 2e-2, "float16": 3e-3, "float64": 1e-9}.get(a.dtype.name, 0.0)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    finite = np.abs(y[np.isfinite(y)])
+    size = max(1e-30, float(finite.max())) if finite.size else 1.0
+    with np.errstate(all="ignore"):
+        near = np.abs(x - y) <= max(step, rtol) * size
+    return np.asarray(~(near | (x == y) | (np.isnan(x) & np.isnan(y))))
+
+
+# ---- C
+
+
+def run_c(cases: Sequence[Case]) -> list[list[Array]]:
+    """Results of all cases on the CPU, built in one go."""
+    objects = cpu.kernel_objects([c.spec for c in cases], cpu.toolchain())
+    out = []
+    for c in cases:
+        buffers, pointers = _memory(c)
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(cpu.kernel_address(c.spec.symbol, objects[c.spec.symbol]))
+        function(ctypes.addressof(pointers))
+        out.append(buffers[len(c.args) :])
+    return out
+
+
+def _memory(c: Case) -> tuple[list[Array], Any]:
+    """Copies of the arguments and fresh outputs, with pointers to them; what must be one buffer is one."""
+    ins = [np.ascontiguousarray(a).reshape(a.shape) for a in c.args]
+    outputs = [_poisoned(s) for s in c.spec.outputs]
+    for source, target in c.spec.must_alias:
+        out = outputs[target - len(ins)]
+        np.copyto(out, ins[source])
+        ins[source] = out
+    buffers = [*ins, *outputs]
+    pointers = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
+    return buffers, pointers
+
+
+def _poisoned(s: Shape) -> Array:
+    """An array of bytes that no result should show."""
+    out: Array = np.empty(s.dimensions, s.dtype)
+    out.reshape(-1).view(np.uint8)[...] = 0 if s.dtype == np.bool_ else 0x5A
+    return out
+
+
+# ---- CUDA, emulated
+
+
+def has_emulator() -> bool:
+    """Whether a C++ compiler is here."""
+    return shutil.which("g++") is not None
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """Results, and what the emulator saw go wrong ("" when nothing)."""
+
+    outputs: list[Array]
+    complaint: str
+
+
+def emulation_source(specs: Sequence[KernelSpec]) -> str:
+    """C++ with these kernels and an entry `run_SYMBOL(arguments, grid, block)` for each."""
+    distinct = {s.symbol: s for s in specs}
+    text = "\n".join(line for line in cuda.source_of(specs).splitlines() if not line.startswith("#include"))
+    shared = re.compile(r"__shared__ (\w+) (\w+)\[(\d+)\];")
+    text = shared.sub(r'static emulation::Shared<\1, \3> \2("\2");', text)
+    entries = [
+        f'extern "C" const char *run_{symbol}(void **a, int grid, int block) '
+        f"{{ return emulation::launch({symbol}, a, grid, block); }}"
+        for symbol in distinct
+    ]
+    header = Path(__file__).with_name("cuda_emulation.h").read_text()
+    return "\n".join([header, text, *entries, ""])
+
+
+def run_emulated(cases: Sequence[Case], folder: Path, max_grid: int = 3) -> list[Emulated]:
+    """Results of all cases, launched with their own block size and at most `max_grid` blocks."""
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    source.write_text(emulation_source([c.spec for c in cases]))
+    command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off"]
+    done = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+    loaded = ctypes.CDLL(str(library))
+    out = []
+    for c in cases:
+        buffers, pointers = _memory(c)
+        entry = getattr(loaded, f"run_{c.spec.symbol}")
+        entry.restype, entry.argtypes = ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+        complaint = entry(ctypes.addressof(pointers), min(c.spec.grid, max_grid), c.spec.block).decode()
+        out.append(Emulated(buffers[len(c.args) :], complaint))
+    return out

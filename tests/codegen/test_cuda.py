@@ -1,0 +1,170 @@
+"""CUDA C++ without a GPU: NVRTC takes every kernel, and in an emulator each computes what the interpreter does.
+
+The emulator runs the threads of a block as fibers and reports accesses to shared memory that no barrier separates.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler import compile
+from compiler.backends.cuda import OPTIONS, source_of
+from compiler.codegen.kernel_spec import KernelSpec
+from compiler.codegen.schedule import Schedule
+from compiler.errors import UnsupportedError
+from compiler.interpreter import evaluate_op
+from compiler.ir import HloInstruction, HloModule, Opcode
+from env.suites import load_suite
+from tests.codegen import fusions, running
+from tests.passes.programs import PROGRAMS, program_text
+
+POLICIES = ("none", "priority")
+
+needs_nvrtc = pytest.mark.skipif(
+    not all(importlib.util.find_spec(m) for m in ("cuda", "cuda.bindings", "cuda.pathfinder")),
+    reason="NVRTC is not installed",
+)
+needs_emulator = pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+
+
+# ---- NVRTC
+
+
+@cache
+def _nvrtc() -> Callable[[str, str], str]:
+    """A function of source and architecture that gives NVRTC's complaints, "" when it has none."""
+    pathfinder: Any = importlib.import_module("cuda.pathfinder")
+    nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
+    headers = pathfinder.find_nvidia_header_directory("cudart")
+
+    def build(source: str, architecture: str) -> str:
+        _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], [])
+        options = [*OPTIONS, f"--gpu-architecture={architecture}", f"-I{headers}"]
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        nvrtc.nvrtcDestroyProgram(program)
+        return "" if result == nvrtc.nvrtcResult.NVRTC_SUCCESS else log.decode().strip("\0 ")
+
+    return build
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nvrtc_takes_the_kernels_of_the_suite(name: str) -> None:
+    text = load_suite("quickstart").find(name).text()
+    kernels: list[KernelSpec] = []
+    for policy in POLICIES:
+        kernels += compile(text, backend="cuda", fusion_policy=policy).kernels
+    assert _nvrtc()(source_of(kernels), "sm_90") == ""
+
+
+@pytest.mark.slow
+@needs_nvrtc
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_nvrtc_takes_them_for_older_gpus_too(name: str) -> None:
+    text = load_suite("quickstart").find(name).text()
+    assert _nvrtc()(source_of(compile(text, backend="cuda").kernels), "sm_80") == ""
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_80"])
+def test_nvrtc_takes_every_form_of_kernel(architecture: str) -> None:
+    specs = [running.kernel_of(fusions.fusion(name), "cuda") for name in fusions.NAMES]
+    assert _nvrtc()(source_of(specs), architecture) == ""
+
+
+# ---- the emulator
+
+
+@needs_emulator
+def test_every_form_of_kernel(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    cases = []
+    for name in fusions.NAMES:
+        f = fusions.fusion(name)
+        cases.append(running.case_of(f, running.random_args(f.parameter_shapes, rng), "cuda"))
+    assert _complaints(dict(zip(fusions.NAMES, cases, strict=True)), tmp_path) == {}
+
+
+@needs_emulator
+@pytest.mark.parametrize("schedule", [Schedule(tile=0, block=64, columns=128), Schedule(tile=0, block=32, columns=40)])
+def test_blocks_smaller_than_rows(schedule: Schedule, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    names = [n for n in fusions.NAMES if "max" in n or "norm" in n or "column" in n or "row" in n]
+    cases = {}
+    for name in names:
+        f = fusions.fusion(name)
+        cases[name] = running.case_of(f, running.random_args(f.parameter_shapes, rng), "cuda", schedule)
+        assert cases[name].spec.block <= schedule.block
+    assert _complaints(cases, tmp_path) == {}
+
+
+def test_threads_come_in_whole_warps() -> None:
+    for block in (1, 33, 100, 255):
+        assert running.kernel_of(fusions.fusion("softmax"), "cuda", Schedule(tile=0, block=block)).block % 32 == 0
+
+
+def test_too_much_shared_memory_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="shared memory"):
+        running.kernel_of(fusions.fusion("column_sum_wide"), "cuda", Schedule(tile=0, columns=8192, block=256))
+
+
+@needs_emulator
+@pytest.mark.parametrize("policy", POLICIES)
+def test_kernels_of_the_suite(policy: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    cases: dict[str, running.Case] = {}
+    for name in PROGRAMS:
+        exe = compile(program_text(name), backend="cuda", fusion_policy=policy)
+        for spec in exe.kernels:
+            instruction = _find(exe.module, spec.name)
+            if instruction is not None:
+                cases[f"{name}: {spec.name} ({spec.kind})"] = _case(instruction, spec, rng)
+    assert {c.spec.kind for c in cases.values()} >= {"loop", "reduction"}
+    assert _complaints(cases, tmp_path) == {}
+
+
+def _find(module: HloModule, name: str) -> HloInstruction | None:
+    """The instruction a kernel was made of; None for the planner's own transposes."""
+    for computation in module.control_flow_computations():
+        for i in computation.instructions:
+            if i.name == name:
+                return i if i.opcode is not Opcode.DOT else None
+    return None
+
+
+def _case(i: HloInstruction, spec: KernelSpec, rng: np.random.Generator) -> running.Case:
+    args = running.random_args(spec.inputs, rng)
+    if i.opcode is Opcode.WHILE:
+        value: Any = evaluate_op(i, [tuple(args)])
+        state = i.attributes["body"].root.operands
+        changed = [k for k, o in enumerate(state) if not _handed_on(o, k)]
+        return running.Case(spec, tuple(args), tuple(np.asarray(value[k]) for k in changed))
+    operands = i.operands if i.opcode is Opcode.FUSION else tuple(dict.fromkeys(i.operands))
+    by_operand = dict(zip(operands, args, strict=True))
+    value = evaluate_op(i, [by_operand[o] for o in i.operands])
+    return running.Case(spec, tuple(args), tuple(running.leaves(value)))
+
+
+def _handed_on(i: HloInstruction, k: int) -> bool:
+    return i.opcode is Opcode.GET_TUPLE_ELEMENT and i.attributes["index"] == k and not i.operands[0].operands
+
+
+def _complaints(cases: dict[str, running.Case], folder: Path) -> dict[str, str]:
+    """What is wrong, by case."""
+    out = {}
+    for (name, case), run in zip(cases.items(), running.run_emulated(list(cases.values()), folder), strict=True):
+        found = run.complaint or running.problem(run.outputs, case.wanted, rtol=1e-4)
+        if found:
+            out[name] = found
+    return out
