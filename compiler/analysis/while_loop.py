@@ -139,6 +139,26 @@ def step_of(view: LoopView, index: int) -> int | None:
     return total
 
 
+def affine_in(view: LoopView, node: HloInstruction, index: int) -> tuple[int, int] | None:
+    """Slope (1 or -1) and offset of an integer scalar that adds or subtracts constants to or from an element."""
+    slope, offset = 1, 0
+    while view.index_of(node) != index:
+        if node.opcode not in (Opcode.ADD, Opcode.SUBTRACT):
+            return None
+        left, right = node.operands
+        first, second = integer_constant(left), integer_constant(right)
+        if second is not None:
+            offset += slope * (second if node.opcode is Opcode.ADD else -second)
+            node = left
+        elif first is not None:
+            offset += slope * first
+            slope = slope if node.opcode is Opcode.ADD else -slope
+            node = right
+        else:
+            return None
+    return slope, offset
+
+
 def induction(view: LoopView) -> Induction | None:
     """The counter that ends the loop, and the trip count; None when it cannot be told.
 

@@ -72,6 +72,7 @@ LOOPS = (
     "while-loop-unroller{max_trips=8,max_ops=2000}",
     "range-simplifier",
     "while-loop-invariant-code-motion",
+    "while-loop-widening",
     "state-splitting",
 )
 """Loops as a whole: their state, what does not change in them, and short ones written out."""
