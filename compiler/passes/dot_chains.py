@@ -88,28 +88,47 @@ class Plan:
     splits: tuple[tuple[int, ...], ...]
 
 
-def best_plan(sizes: tuple[int, ...]) -> Plan:
-    """The cheapest order for matrices of sizes[0] x sizes[1], sizes[1] x sizes[2], and so on.
+def best_plan(chain: Chain) -> Plan:
+    """The cheapest order of multiplication; a half that repeats the other, or its transpose, is computed once.
 
-    The textbook dynamic programme, cubic in the number of factors; a longer chain than 24 is multiplied in pieces by
-    the caller.
+    The textbook dynamic programme, cubic in the number of factors.
     """
-    return _plan(sizes)
+    numbers: dict[HloInstruction, int] = {}
+    names = tuple((numbers.setdefault(f.value, len(numbers)), f.transposed) for f in chain)
+    return _plan(chain_sizes(chain), names)
+
+
+Names = tuple[tuple[int, bool], ...]
 
 
 @lru_cache(maxsize=1024)
-def _plan(sizes: tuple[int, ...]) -> Plan:
-    n = len(sizes) - 1
+def _plan(sizes: tuple[int, ...], names: Names) -> Plan:
+    n = len(names)
     cost = [[0] * n for _ in range(n)]
     split = [[0] * n for _ in range(n)]
     for length in range(2, n + 1):
         for a in range(n - length + 1):
             z = a + length - 1
             options = (
-                (cost[a][k] + cost[k + 1][z] + 2 * sizes[a] * sizes[k + 1] * sizes[z + 1], k) for k in range(a, z)
+                (
+                    cost[a][k]
+                    + (0 if repeats(names[a : k + 1], names[k + 1 : z + 1]) is not None else cost[k + 1][z])
+                    + 2 * sizes[a] * sizes[k + 1] * sizes[z + 1],
+                    k,
+                )
+                for k in range(a, z)
             )
             cost[a][z], split[a][z] = min(options)
     return Plan(cost[0][n - 1] if n else 0, tuple(tuple(row) for row in split))
+
+
+def repeats(left: Names, right: Names) -> bool | None:
+    """Whether the right half is the left one over again: False as it is, True transposed, None not."""
+    if len(left) != len(right):
+        return None
+    if left == right:
+        return False
+    return True if right == tuple((name, not flipped) for name, flipped in reversed(left)) else None
 
 
 def chain_sizes(chain: Chain) -> tuple[int, ...]:
@@ -128,17 +147,20 @@ def _current(i: HloInstruction, expand: bool) -> int:
     if not is_matrix_product(i) or not (expand or single_use(i)):
         return 0
     contracted = i.operands[0].shape.dimensions[DotDims.of(i).lhs_contracting[0]]
-    return 2 * i.shape.num_elements * contracted + sum(_current(o, False) for o in i.operands)
+    return 2 * i.shape.num_elements * contracted + sum(_current(o, False) for o in dict.fromkeys(i.operands))
 
 
 def build(chain: Chain, plan: Plan, like: HloInstruction, b: Builder) -> HloInstruction:
     """The product in the planned order; transposed factors are contracted along the other dimension."""
+    names = tuple((id(f.value), f.transposed) for f in chain)
 
     def part(a: int, z: int) -> Factor:
         if a == z:
             return chain[a]
         k = plan.splits[a][z]
-        left, right = part(a, k), part(k + 1, z)
+        left = part(a, k)
+        again = repeats(names[a : k + 1], names[k + 1 : z + 1])
+        right = part(k + 1, z) if again is None else Factor(left.value, left.transposed != again)
         dims = DotDims((_contracted(left, as_left=True),), (_contracted(right, as_left=False),))
         product = make_dot(b, like, left.value, right.value, dims)
         row = left.value.shape.rank == 1

@@ -13,7 +13,6 @@ from compiler.passes.dot_chains import (
     best_plan,
     build,
     chain_of,
-    chain_sizes,
     is_matrix_product,
     transposed,
 )
@@ -38,7 +37,7 @@ class DotDistribution(RewritePass):
 
 
 def _flops(chain: Chain) -> int:
-    return best_plan(chain_sizes(chain)).flops if 1 < len(chain) <= 24 else 0
+    return best_plan(chain).flops if 1 < len(chain) <= 24 else 0
 
 
 def _is_sum(i: HloInstruction) -> bool:
@@ -81,7 +80,7 @@ def _multiply_out(i: HloInstruction, b: Builder) -> HloInstruction | None:
         chains = [_term_chain(t, other, k, dims) for t in terms]
         if max(map(len, chains)) > 24 or sum(map(_flops, chains)) + i.shape.num_elements >= before:
             continue
-        parts = [build(c, best_plan(chain_sizes(c)), i, b) for c in chains]
+        parts = [build(c, best_plan(c), i, b) for c in chains]
         return b.add(total.opcode, *parts)
     return None
 

@@ -13,7 +13,8 @@ import numpy as np
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.builder import Builder
 from compiler.passes.dots import DotDims, is_plain_dot, is_uniform_dot, make_dot
-from compiler.passes.patterns import is_numeric, is_op, is_splat, single_use, splat_value
+from compiler.passes.patterns import is_numeric, is_op, is_splat, scalar_function, single_use, splat_value
+from compiler.passes.reduce_simplifier import starts_neutral
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
 
@@ -143,27 +144,32 @@ def _both_negated(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.REDUCE)
 def _sum_of_dot(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """A sum over free dimensions of a product sums one operand first: sum_i (A B)_ij = (sum_i A_ik) B_kj."""
-    from compiler.passes.patterns import scalar_function
-    from compiler.passes.reduce_simplifier import starts_neutral
-
+    """Sums over free dimensions of a product sum its operands first: sum_i (A B)_ij = (sum_i A_ik) B_kj."""
     if len(i.operands) != 2 or scalar_function(i.attributes["to_apply"]) is not Opcode.ADD or not starts_neutral(i):
         return None
     x = i.operands[0]
     if not is_uniform_dot(x) or not single_use(x):
         return None
     dims = DotDims.of(x)
-    batch, left = len(dims.lhs_batch), dims.lhs_free(x.operands[0].shape.rank)
-    over = [d - batch for d in i.dimensions]
-    if min(over, default=-1) < 0 or max(over) >= len(left):
+    lhs, rhs = x.operands
+    batch, left = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank)
+    free = [(0, d) for d in left] + [(1, d) for d in dims.rhs_free(rhs.shape.rank)]
+    if not i.dimensions or min(i.dimensions) < batch:
         return None
-    gone = [left[d] for d in over]
-    lhs = b.reduce(x.operands[0], i.operands[1], gone, i.attributes["to_apply"])
-    number = {d: n for n, d in enumerate(d for d in range(x.operands[0].shape.rank) if d not in gone)}
+    gone = [[d for side, d in (free[r - batch] for r in i.dimensions) if side == k] for k in (0, 1)]
+    operands = [
+        b.reduce(o, i.operands[1], dropped, i.attributes["to_apply"]) if dropped else o
+        for o, dropped in zip(x.operands, gone, strict=True)
+    ]
     new = DotDims(
-        tuple(number[d] for d in dims.lhs_contracting),
-        dims.rhs_contracting,
-        tuple(number[d] for d in dims.lhs_batch),
-        dims.rhs_batch,
+        _without(dims.lhs_contracting, gone[0]),
+        _without(dims.rhs_contracting, gone[1]),
+        _without(dims.lhs_batch, gone[0]),
+        _without(dims.rhs_batch, gone[1]),
     )
-    return make_dot(b, x, lhs, x.operands[1], new)
+    return make_dot(b, x, operands[0], operands[1], new)
+
+
+def _without(dims: tuple[int, ...], gone: list[int]) -> tuple[int, ...]:
+    """Dimension numbers once `gone` are gone."""
+    return tuple(d - sum(g < d for g in gone) for d in dims)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.passes.base import ComputationPass
 from compiler.passes.builder import Builder
-from compiler.passes.dot_chains import best_plan, build, chain_flops, chain_of, chain_sizes, is_matrix_product
+from compiler.passes.dot_chains import best_plan, build, chain_flops, chain_of, is_matrix_product
 from compiler.passes.patterns import is_op, single_use
 from compiler.passes.registry import register
 from compiler.passes.rewriting import substitute
@@ -48,7 +48,7 @@ def _reorder(computation: HloComputation, i: HloInstruction) -> bool:
     chain = chain_of(i)
     if not 3 <= len(chain) <= _LONGEST or i.control_predecessors:
         return False
-    plan = best_plan(chain_sizes(chain))
+    plan = best_plan(chain)
     if plan.flops >= chain_flops(i):
         return False
     b = Builder(computation)

@@ -155,18 +155,3 @@ def _count(n: int, i: HloInstruction) -> object | None:
         return np.asarray(n % (1 << t.bits), np.uint64).astype(t.dtype)[()]
     value = np.asarray(n).astype(t.dtype)[()]
     return value if float(value) == n else None
-
-
-@RULES.on(Opcode.REDUCE)
-def _unit_dimensions(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Dimensions of 1 among the reduced ones are dropped before, where others remain."""
-    if not _single(i):
-        return None
-    x = i.operands[0]
-    units = [d for d in i.dimensions if x.shape.dimensions[d] == 1]
-    if not units or len(units) == len(i.dimensions):
-        return None
-    kept = [d for d in range(x.shape.rank) if d not in units]
-    inner = b.reshape(x, [x.shape.dimensions[d] for d in kept])
-    dims = [kept.index(d) for d in i.dimensions if d not in units]
-    return b.reduce(inner, i.operands[1], dims, i.attributes["to_apply"])

@@ -1,0 +1,71 @@
+"""Floating point (and integer) operations of a module, counted from its ops alone, without a device.
+
+A dot counts 2 for each element of the result and each contracted element; an elementwise op what its row in the
+table of ops says, for each element; a reduction one application of its function for each element read; a loop its
+trip count times its body, where that is known, else once. Movement counts nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from compiler.analysis.trip_count import trip_count_of
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.ir.attributes import ConvDimLabels
+
+
+def module_flops(module: HloModule) -> int:
+    """Operations of one run of the entry; of a conditional the branch with most."""
+    return _Counter().computation(module.entry)
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self._known: dict[HloComputation, int] = {}
+
+    def computation(self, c: HloComputation) -> int:
+        found = self._known.get(c)
+        if found is None:
+            found = self._known[c] = sum(self.instruction(i) for i in c.instructions)
+        return found
+
+    def instruction(self, i: HloInstruction) -> int:
+        op = i.opcode
+        called = i.called_computations()
+        if op is Opcode.WHILE:
+            return (trip_count_of(i) or 1) * sum(self.computation(c) for c in called)
+        if op is Opcode.CONDITIONAL:
+            return max(self.computation(c) for c in called)
+        if op in (Opcode.CALL, Opcode.FUSION):
+            return sum(self.computation(c) for c in called)
+        if op is Opcode.DOT:
+            contracted = i.attr("lhs_contracting_dims", ())
+            return 2 * i.shape.num_elements * _product(i.operands[0].shape.dimensions[d] for d in contracted)
+        if op is Opcode.CONVOLUTION:
+            return _convolution(i)
+        if op in (Opcode.REDUCE, Opcode.REDUCE_WINDOW, Opcode.MAP, Opcode.SCATTER):
+            return self._applied(i)
+        return i.opcode.row.flops * i.shape.num_elements if i.opcode.is_elementwise else 0
+
+    def _applied(self, i: HloInstruction) -> int:
+        each: int = self.computation(i.attributes["to_apply"])
+        if i.opcode is Opcode.MAP:
+            return each * i.shape.num_elements
+        if i.opcode is Opcode.SCATTER:
+            return each * i.operands[-1].shape.num_elements
+        if i.opcode is Opcode.REDUCE:
+            return each * i.operands[0].shape.num_elements
+        window = _product(d.size for d in i.attributes["window"].dims)
+        return each * window * next(i.shape.leaves()).num_elements
+
+
+def _convolution(i: HloInstruction) -> int:
+    labels: ConvDimLabels = i.attributes["dim_labels"]
+    kernel = i.operands[1].shape
+    taps = _product(n for n, c in zip(kernel.dimensions, labels.rhs, strict=True) if c != "o")
+    return 2 * i.shape.num_elements * taps
+
+
+def _product(sizes: Iterable[int]) -> int:
+    return math.prod(sizes)
