@@ -45,6 +45,11 @@ class HloModule:
         return print_module(self, options or PrintOptions())
 
     @property
+    def has_entry(self) -> bool:
+        """Whether an entry is set."""
+        return self._entry is not None
+
+    @property
     def entry(self) -> HloComputation:
         if self._entry is None:
             raise ValueError(f"module {self.name} has no entry computation yet")

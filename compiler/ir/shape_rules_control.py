@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.ir.shape import TOKEN_SHAPE, Shape, array_shape, tuple_shape
-from compiler.ir.shape_query import ShapeQuery, Signature, array, combined, declared, distinct_dims, need
+from compiler.ir.shape_query import (
+    ShapeQuery,
+    Signature,
+    array,
+    combined,
+    declared,
+    distinct_dims,
+    need,
+    same_but_precision,
+)
 from compiler.ir.shape_rules_reduce import check_reducer
 from compiler.ir.types import PrimitiveType as T
 
@@ -79,8 +88,7 @@ def get_tuple_element(q: ShapeQuery) -> Shape:
 
 
 def after_all(q: ShapeQuery) -> Shape:
-    for i, s in enumerate(q.operands):
-        need(s.is_token, f"operand {i} must be a token, is {s}")
+    """Whatever comes before it; a token."""
     return TOKEN_SHAPE
 
 
@@ -102,7 +110,9 @@ def all_reduce(q: ShapeQuery) -> Shape:
     if len(f.parameter_shapes) == 2:
         scalar = f.result_shape
         check_reducer(f, [shapes[0]], [scalar])
-    return combined(shapes)
+    want = combined(shapes)
+    # It may sum in another precision than it is given.
+    return q.declared if q.declared is not None and same_but_precision(want, q.declared) else want
 
 
 def all_reduce_start(q: ShapeQuery) -> Shape:

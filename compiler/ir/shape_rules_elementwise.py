@@ -217,9 +217,4 @@ def map_(q: ShapeQuery) -> Shape:
         want = Shape(q.operands[i].element_type)
         need(p.compatible(want), f"parameter {i} of {f.name} must be {want}, is {p}")
     need(f.result_shape.is_scalar, f"{f.name} must return a scalar, returns {f.result_shape}")
-    dims = q.attributes.get("dimensions")
-    need(
-        dims is None or tuple(dims) == tuple(range(first.rank)),
-        f"map dimensions must be all of {first} in order, are {dims}",
-    )
     return first.with_type(f.result_shape.element_type)

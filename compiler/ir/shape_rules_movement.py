@@ -133,7 +133,7 @@ def gather(q: ShapeQuery) -> Shape:
     need(sorted(collapsed) == list(collapsed), f"collapsed_slice_dims {list(collapsed)} must ascend")
     need(sorted(batching) == list(batching), f"operand_batching_dims {list(batching)} must ascend")
     distinct_dims((*collapsed, *batching), s.rank, "collapsed_slice_dims and operand_batching_dims")
-    distinct_dims((*start_map, *batching), s.rank, "start_index_map and operand_batching_dims")
+    distinct_dims(start_map, s.rank, "start_index_map")
     _batching_pairs(s, idx, ivd, batching, index_batching)
     vector = idx.dimensions[ivd] if ivd < idx.rank else 1
     need(len(start_map) == vector, f"start_index_map {list(start_map)} must have {vector} entries")

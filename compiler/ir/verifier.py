@@ -1,12 +1,36 @@
-"""The verifier: every rule a well-formed module keeps, each breach reported with its instruction."""
+"""The verifier: every rule a well-formed module keeps, each breach reported with its instruction.
+
+The rules are those of XLA's `xla/service/hlo_verifier.cc` that mean something on one device, layouts left free. Shapes
+are checked by the shape rules; what else an instruction keeps stands in `verifier_instructions`, what a module keeps in
+`verifier_module`.
+"""
 
 from __future__ import annotations
 
 from compiler.errors import HloVerificationError, ShapeError
+from compiler.ir.attributes import ATTRIBUTE_KINDS, NAME_VALUES, AttrKind, Raw
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction, infer_shape
 from compiler.ir.module import HloModule
-from compiler.ir.opcodes import Opcode
+from compiler.ir.opcodes import UNIVERSAL_ATTRIBUTES, Opcode
+from compiler.ir.shape import Shape
+from compiler.ir.verifier_instructions import RULES
+from compiler.ir.verifier_module import check_header, check_structure
+
+_KNOWN = {op: frozenset({*op.row.required, *op.row.optional, *UNIVERSAL_ATTRIBUTES}) for op in Opcode}
+_TYPES: dict[AttrKind, tuple[type, ...]] = {
+    AttrKind.INTS: (tuple, Raw),
+    AttrKind.INT: (int,),
+    AttrKind.FLOAT: (float, int),
+    AttrKind.BOOL: (bool,),
+    AttrKind.NAME: (str,),
+    AttrKind.STRING: (str,),
+    AttrKind.COMPUTATION: (HloComputation,),
+    AttrKind.COMPUTATIONS: (tuple,),
+    AttrKind.INSTRUCTIONS: (tuple,),
+    AttrKind.SLICE: (tuple,),
+    AttrKind.PADDING: (tuple,),
+}
 
 
 def verify(module: HloModule) -> None:
@@ -18,11 +42,13 @@ def verify(module: HloModule) -> None:
 
 def check_module(module: HloModule) -> list[str]:
     """Findings over all computations, empty for a valid module."""
-    findings: list[str] = []
+    findings = check_structure(module)
+    if findings:
+        # What follows walks the graph, and would stumble over a broken one.
+        return findings
     for c in module.computations:
         findings += check_computation(c)
-    findings += _check_call_graph(module)
-    return findings
+    return findings or check_header(module)
 
 
 def check_computation(computation: HloComputation) -> list[str]:
@@ -30,48 +56,108 @@ def check_computation(computation: HloComputation) -> list[str]:
     where = f"computation %{computation.name}"
     if not computation.has_root:
         return [f"{where} has no root"]
+    if computation.root not in computation:
+        return [f"the root of {where}, %{computation.root.name}, does not stand in it"]
+    findings: list[str] = []
+    for i in computation.instructions:
+        findings += _check_place(i, computation)
+    if findings:
+        return findings
     try:
         order = computation.post_order()
     except ValueError as e:
         return [str(e)]
-    findings: list[str] = []
     numbers = [p.parameter_number for p in computation.parameters]
     if numbers != list(range(len(numbers))):
         findings.append(f"{where}: parameters are numbered {numbers}, expected 0 to {len(numbers) - 1}")
-    members = set(computation.instructions)
     for i in order:
-        if i not in members:
-            findings.append(f"%{i.name} is used in {where} but stands elsewhere")
         findings += _check_instruction(i)
     return findings
 
 
+def _check_place(i: HloInstruction, computation: HloComputation) -> list[str]:
+    """That an instruction, its operands and its control predecessors belong together."""
+    where = f"%{i.name} in computation %{computation.name}"
+    findings = []
+    if i.parent is not computation:
+        findings.append(f"{where} takes {i.parent!r} for its computation")
+    if computation.find(i.name) is not i:
+        findings.append(f"{where}: another instruction goes by the same name")
+    for o in i.operands:
+        if o.parent is not computation or o not in computation:
+            findings.append(f"{where} uses %{o.name}, which does not stand there")
+        elif i not in o.users:
+            findings.append(f"{where} uses %{o.name}, which does not list it as a user")
+    for u in i.users:
+        if i not in u.operands:
+            findings.append(f"{where} lists %{u.name} as a user, which does not use it")
+    if i.attributes:
+        for p in i.control_predecessors:
+            if p.parent is not computation or p not in computation:
+                findings.append(f"{where} runs after %{p.name}, which does not stand there")
+    return findings
+
+
 def _check_instruction(i: HloInstruction) -> list[str]:
-    findings = [f"%{i.name}: attribute {a} is missing" for a in i.opcode.row.required if a not in i.attributes]
+    findings = _check_attributes(i) if i.attributes or i.opcode.row.required else []
     if findings:
         return findings
-    for o in i.operands:
-        if i not in o.users:
-            findings.append(f"%{i.name} uses %{o.name}, which does not list it as a user")
-    if i.opcode is Opcode.CONSTANT and not i.value.shape.compatible(i.shape):
-        findings.append(f"%{i.name}: literal of shape {i.value.shape} in a constant of shape {i.shape}")
     try:
         want = infer_shape(i.opcode, [o.shape for o in i.operands], i.attributes, i.shape)
     except ShapeError as e:
-        return [*findings, f"%{i.name}: {e}"]
-    if not want.compatible(i.shape):
-        findings.append(f"%{i.name} = {i.opcode.text}: shape is {i.shape}, expected {want}")
+        return [f"%{i.name}: {e}"]
+    shape = i.shape
+    if want is not shape and not want.compatible(shape):
+        return [f"%{i.name} = {i.opcode.text}: shape is {shape}, expected {want}"]
+    if shape not in _sound_shapes:
+        findings += [f"%{i.name}: {problem}" for problem in shape_problems(shape)]
+    for rule in RULES.get(i.opcode, ()):
+        findings += rule(i)
     return findings
 
 
-def _check_call_graph(module: HloModule) -> list[str]:
-    known = set(module.computations)
-    findings = []
-    for c in known:
-        for i in c.instructions:
-            findings += [
-                f"%{i.name} calls %{callee.name}, which is not in the module"
-                for callee in i.called_computations()
-                if callee not in known
-            ]
+def _check_attributes(i: HloInstruction) -> list[str]:
+    row, findings = i.opcode.row, []
+    for name in row.required:
+        if name not in i.attributes:
+            findings.append(f"%{i.name}: {row.text} needs attribute {name}, which is missing")
+    known = _KNOWN[i.opcode]
+    for name, value in i.attributes.items():
+        if name not in known:
+            findings.append(f"%{i.name}: {row.text} has no attribute {name}")
+        kind = ATTRIBUTE_KINDS.get(name, AttrKind.RAW)
+        types = _TYPES.get(kind)
+        if types is not None and not isinstance(value, types):
+            wanted = " or ".join(t.__name__ for t in types)
+            findings.append(f"%{i.name}: attribute {name} must be {wanted}, is {type(value).__name__}")
+        elif kind is AttrKind.NAME and name in NAME_VALUES and value not in NAME_VALUES[name]:
+            findings.append(f"%{i.name}: {name} cannot be {value}, only one of {', '.join(NAME_VALUES[name])}")
     return findings
+
+
+_sound_shapes: set[Shape] = set()
+"""Shapes found sound before: a program has few, its instructions many."""
+
+
+def shape_problems(shape: Shape) -> list[str]:
+    """What is wrong with a shape by itself; empty when nothing is."""
+    problems = _shape_problems(shape)
+    if not problems and len(_sound_shapes) < 100_000:
+        _sound_shapes.add(shape)
+    return problems
+
+
+def _shape_problems(shape: Shape) -> list[str]:
+    if shape.is_tuple:
+        return [p for s in shape.tuple_shapes for p in _shape_problems(s)]
+    if not shape.is_array:
+        return []
+    problems = []
+    if any(d < 0 for d in shape.dimensions):
+        problems.append(f"shape {shape} has a dimension without bound, which cannot be compiled")
+    if shape.dynamic and len(shape.dynamic) != shape.rank:
+        problems.append(f"shape {shape} says of {len(shape.dynamic)} dimensions whether they are dynamic")
+    layout = shape.layout
+    if layout is not None and sorted(layout.minor_to_major) != list(range(shape.rank)):
+        problems.append(f"layout {layout} is no permutation of the {shape.rank} dimensions of {shape}")
+    return problems

@@ -1,0 +1,183 @@
+"""Rules that a module keeps as a whole: its computations and who calls them, its header, its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.ir.computation import HloComputation
+from compiler.ir.header import Alias, Aliases, Donors, EntryLayout, subshape
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.module import HloModule
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+
+_ASYNC = (Opcode.ASYNC_START, Opcode.ASYNC_UPDATE, Opcode.ASYNC_DONE)
+
+
+def check_structure(module: HloModule) -> list[str]:
+    """Computations belong to the module, and call each other without a cycle."""
+    known = dict.fromkeys(module.computations)
+    findings = [] if module.name else ["the module has no name"]
+    if not known:
+        return [*findings, f"module {module.name} has no computation"]
+    entry = module.computations[-1] if not module.has_entry else module.entry
+    if not module.has_entry or entry not in known:
+        return [*findings, f"module {module.name} has no entry computation of its own"]
+    callers: dict[HloComputation, list[HloInstruction]] = {}
+    for c in known:
+        if c.parent is not module or module.find(c.name) is not c:
+            findings.append(f"computation %{c.name} does not take module {module.name} for its own")
+        for i in c.instructions:
+            for callee in i.called_computations() if i.attributes else ():
+                if callee not in known:
+                    findings.append(f"%{i.name} calls %{callee.name}, which is not in the module")
+                callers.setdefault(callee, []).append(i)
+    return findings or [*_check_callers(entry, callers), *_cycles(known)]
+
+
+def _check_callers(entry: HloComputation, callers: dict[HloComputation, list[HloInstruction]]) -> Iterator[str]:
+    if entry in callers:
+        yield f"%{callers[entry][0].name} calls the entry computation %{entry.name}"
+    for callee, instructions in callers.items():
+        if len(instructions) == 1:
+            continue
+        fusions = [i for i in instructions if i.opcode is Opcode.FUSION]
+        if fusions:
+            other = next(i for i in instructions if i is not fusions[0])
+            yield f"fused computation %{callee.name} belongs to %{fusions[0].name} alone, %{other.name} calls it too"
+        starts = [i for i in instructions if i.opcode is Opcode.ASYNC_START]
+        if starts and any(i.opcode not in _ASYNC for i in instructions):
+            other = next(i for i in instructions if i.opcode not in _ASYNC)
+            yield f"async computation %{callee.name} of %{starts[0].name} is also called by %{other.name}"
+
+
+def _cycles(known: dict[HloComputation, None]) -> list[str]:
+    """A finding for a computation that calls itself, directly or not."""
+    state: dict[HloComputation, int] = {}
+    for start in known:
+        if start in state:
+            continue
+        state[start] = 1
+        stack = [(start, iter(start.called_computations()))]
+        while stack:
+            node, pending = stack[-1]
+            following = next(pending, None)
+            if following is None:
+                state[node] = 2
+                stack.pop()
+            elif following not in state:
+                state[following] = 1
+                stack.append((following, iter(following.called_computations())))
+            elif state[following] == 1:
+                return [f"computation %{following.name} calls itself by way of %{node.name}"]
+    return []
+
+
+# ---- header
+
+
+def check_header(module: HloModule) -> list[str]:
+    """Findings in what the header says of the entry."""
+    findings = []
+    layout = module.header.get("entry_computation_layout")
+    if isinstance(layout, EntryLayout):
+        findings += _entry_layout(module, layout)
+    aliases = module.header.get("input_output_alias")
+    if isinstance(aliases, Aliases) and not findings:
+        findings += _aliases(module, aliases)
+    donors = module.header.get("buffer_donor")
+    if isinstance(donors, Donors) and not findings:
+        findings += _donors(module, donors, aliases if isinstance(aliases, Aliases) else Aliases())
+    for name in ("replica_count", "num_partitions"):
+        value = str(module.header.get(name, "1"))
+        if not value.isdigit() or int(value) < 1:
+            findings.append(f"{name} must be at least 1, is {value}")
+    if str(module.header.get("is_scheduled")) == "true":
+        findings += _schedule(module)
+    return [*findings, *_constrained_layouts(module)]
+
+
+def _entry_layout(module: HloModule, layout: EntryLayout) -> list[str]:
+    given, entry = module.parameter_shapes, f"entry computation %{module.entry.name}"
+    if len(layout.parameters) != len(given):
+        return [f"entry_computation_layout has {len(layout.parameters)} parameters, {entry} has {len(given)}"]
+    findings = [
+        f"entry_computation_layout says {said} for parameter {n} of {entry}, which is {shape}"
+        for n, (said, shape) in enumerate(zip(layout.parameters, given, strict=True))
+        if not said.compatible(shape)
+    ]
+    if not layout.result.compatible(module.result_shape):
+        findings.append(
+            f"entry_computation_layout says that {entry} returns {layout.result}, it returns {module.result_shape}"
+        )
+    return findings
+
+
+def _parameter_part(module: HloModule, number: int, index: tuple[int, ...]) -> Shape | None:
+    shapes = module.parameter_shapes
+    return subshape(shapes[number], index) if 0 <= number < len(shapes) else None
+
+
+def _aliases(module: HloModule, aliases: Aliases) -> list[str]:
+    findings = []
+    outputs: set[tuple[int, ...]] = set()
+    inputs: set[tuple[int, tuple[int, ...]]] = set()
+    for a in aliases.entries:
+        findings += _alias(module, a)
+        if a.output in outputs:
+            findings.append(f"input_output_alias {a}: that part of the result is aliased twice")
+        if (a.source, a.index) in inputs:
+            findings.append(f"input_output_alias {a}: that parameter is aliased twice")
+        outputs.add(a.output)
+        inputs.add((a.source, a.index))
+    return findings
+
+
+def _alias(module: HloModule, a: Alias) -> list[str]:
+    ours, theirs = subshape(module.result_shape, a.output), _parameter_part(module, a.source, a.index)
+    if ours is None:
+        return [f"input_output_alias {a}: the result {module.result_shape} has no such part"]
+    if theirs is None:
+        return [f"input_output_alias {a}: the parameters have no such part"]
+    if not ours.is_array or not theirs.is_array:
+        return [f"input_output_alias {a} must be between arrays, is between {ours} and {theirs}"]
+    if a.kind == "must-alias" and not ours.compatible(theirs):
+        return [f"input_output_alias {a} is between different shapes, {ours} and {theirs}"]
+    if ours.byte_size != theirs.byte_size:
+        return [f"input_output_alias {a} is between buffers of different size, {ours} and {theirs}"]
+    return []
+
+
+def _donors(module: HloModule, donors: Donors, aliases: Aliases) -> list[str]:
+    findings = []
+    aliased = {(a.source, a.index) for a in aliases.entries}
+    for d in donors.entries:
+        if _parameter_part(module, d.parameter, d.index) is None:
+            findings.append(f"buffer_donor {d}: the parameters have no such part")
+        if (d.parameter, d.index) in aliased:
+            findings.append(f"buffer_donor {d}: that parameter is aliased to a result already")
+    return findings
+
+
+def _schedule(module: HloModule) -> list[str]:
+    """In a scheduled module the instructions stand in the order in which they run."""
+    for c in module.computations:
+        seen: set[HloInstruction] = set()
+        for i in c.instructions:
+            late = next((o for o in (*i.operands, *i.control_predecessors) if o not in seen), None)
+            if late is not None:
+                return [f"%{i.name} stands before %{late.name}, which it needs, in a scheduled module"]
+            seen.add(i)
+    return []
+
+
+def _constrained_layouts(module: HloModule) -> list[str]:
+    reductions = [
+        i
+        for c in module.computations
+        for i in c.instructions
+        if i.opcode is Opcode.ALL_REDUCE or i.opcode is Opcode.ALL_REDUCE_START
+    ]
+    if len({bool(i.attr("constrain_layout", False)) for i in reductions}) > 1:
+        return [f"%{reductions[0].name} and other all-reduces must all constrain their layouts, or none"]
+    return []
