@@ -14,6 +14,9 @@ from tests.sweeps.case import Tolerance, difference
 _LOOSE = {
     # Conditioning of the problem or long chains of steps, not the ops, decide how many digits agree.
     "runge_kutta": 3000,
+    "transformer_block_gradient": 2000,
+    # XLA keeps the product in f32 where the program rounds it to bf16.
+    "bf16_network": 30000,
 }
 
 

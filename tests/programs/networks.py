@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ def _dense(params: Any, x: Any) -> Any:
 def _layers(name: str, *sizes: int) -> list[tuple[Any, Any]]:
     return [
         (normal(f"{name}w{i}", a, b, scale=a**-0.5), normal(f"{name}b{i}", b))
-        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False))
+        for i, (a, b) in enumerate(pairwise(sizes))
     ]
 
 
@@ -201,7 +202,7 @@ def gru_over_reversed_sequence() -> Built:
 @NETWORKS.add
 def linear_recurrence_by_associative_scan() -> Built:
     def f(a: Any, b: Any) -> Any:
-        return lax.associative_scan(lambda l, r: (l[0] * r[0], r[0] * l[1] + r[1]), (a, b))
+        return lax.associative_scan(lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1]), (a, b))
 
     return f, (normal("a", 13, 4, scale=0.5), normal("b", 13, 4))
 

@@ -188,8 +188,10 @@ def elementary_functions_at_infinities() -> Built:
 @NUMERICS.add
 def binary_functions_of_edges() -> Built:
     def f(x: Any, y: Any) -> Any:
-        functions = (jnp.add, jnp.multiply, jnp.divide, jnp.power, jnp.maximum, jnp.minimum, jnp.arctan2, jnp.fmod,
-                     jnp.remainder, jnp.hypot, jnp.nextafter, jnp.copysign, jnp.less, jnp.equal, jnp.logaddexp)  # fmt: skip
+        functions = (
+            jnp.add, jnp.multiply, jnp.divide, jnp.power, jnp.maximum, jnp.minimum, jnp.arctan2, jnp.fmod,
+            jnp.remainder, jnp.hypot, jnp.nextafter, jnp.copysign, jnp.less, jnp.equal, jnp.logaddexp,
+        )  # fmt: skip
         return [g(x[:, None], y[None, :]) for g in functions]
 
     edges = np.array([0, -0.0, 1, -1, 0.5, 3, np.inf, -np.inf, np.nan], np.float32)
