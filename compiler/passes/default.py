@@ -10,6 +10,9 @@ STRUCTURE = (
     "call-inliner",
     "rng-expander",
     "map-inliner",
+    "batch-norm-expander",
+    "collective-simplifier",
+    "dynamic-index-splitter",
     "tuple-simplifier",
     "conditional-simplifier",
     "while-loop-simplifier",
@@ -47,9 +50,12 @@ MOVEMENT = (
     "reshape-mover",
     "unit-dimension-movement",
     "slice-concat-pad",
+    "concatenate-sinking",
     "slice-movement",
     "dynamic-slice-simplifier",
     "gather-simplifier",
+    "sort-simplifier",
+    "reduce-window-rewriter",
     "reduce-simplifier",
     "reduce-hoisting",
 )
@@ -78,15 +84,16 @@ LOOPS = (
 """Loops as a whole: their state, what does not change in them, and short ones written out."""
 
 XLA_ORDER = (
-    "call-inliner", "zero-sized-elimination", "map-inliner", "rng-expander", "convolution-to-dot",
-    "while-loop-unroller{max_trips=8,max_ops=2000}",
-    *ALGEBRA, "shape-movement", "broadcast-sinking", "slice-concat-pad", "slice-movement",
+    "collective-simplifier", "call-inliner", "dynamic-index-splitter", "batch-norm-expander",
+    "zero-sized-elimination", "map-inliner", "rng-expander", "convolution-to-dot",
+    "while-loop-unroller{max_trips=8,max_ops=2000}", *ALGEBRA, "shape-movement", "broadcast-sinking",
+    "slice-concat-pad", "concatenate-sinking", "slice-movement", "sort-simplifier", "reduce-window-rewriter",
     "dynamic-slice-simplifier", "unit-dimension-movement", "reduce-simplifier", "reduce-hoisting",
     "degenerate-dimensions", "dot-simplifier", "dot-of-blocks", "dot-slicing", "dot-distribution", "matrix-chain",
     "no-op-removal", "dce", "gather-simplifier", "while-loop-invariant-code-motion", "tuple-simplifier",
     "while-loop-constant-sinking", "while-loop-simplifier", "state-splitting", "range-simplifier", "dce",
-    "reshape-mover", "constant-folding", "conditional-simplifier", "transpose-folding", "transposed-dot-cse",
-    "cse", "dce",
+    "reshape-mover", "constant-folding", "conditional-simplifier", "transpose-folding", "transposed-dot-cse", "cse",
+    "dce",
 )  # fmt: skip
 """The passes of the default pipeline, once each (dce thrice), in the order in which XLA:CPU simplifies.
 
