@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from experiments.console import stdout
@@ -63,7 +64,7 @@ def _print(findings: list[Finding]) -> None:
     table = Table("", "", "", "", box=None, show_header=False)
     last = ""
     for f in findings:
-        table.add_row(f"[bold]{f.group}[/bold]" if f.group != last else "", f.name, marks[f.ok], f.detail)
+        table.add_row(f"[bold]{f.group}[/bold]" if f.group != last else "", f.name, marks[f.ok], escape(f.detail))
         last = f.group
     stdout.print(table)
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from compiler.api import compile as compile_hlo
 from compiler.errors import HlogymError
 from compiler.fusion.learned import load_policy
 from compiler.interpreter import evaluate
 from env.comparison import difference
-from experiments.console import error_console, stdout
+from experiments.console import duration, error_console, stdout
 from experiments.inputs import entry_inputs, load_inputs, program_of, read_module, read_plan, save_outputs
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from compiler.fusion.protocol import FusionPolicy
     from compiler.ir import HloModule
-    from compiler.runtime.executable import Executable
+    from compiler.runtime.executable import Executable, ThunkTime
     from env.suites import Program
 
 __all__ = ["WrongResultError", "chosen_policy", "compile_ahead", "compile_program", "run_program"]
@@ -77,7 +79,22 @@ def run_program(
     else:
         _print_outputs(outputs, check)
     if profile:
-        (error_console if as_json else stdout).print(executable.profile(*arguments))
+        (error_console if as_json else stdout).print(_profile_table(executable.profile(*arguments)))
+
+
+def _profile_table(rows: Sequence[ThunkTime]) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="bold")
+    table.add_column("step")
+    for name in ("kind", "times a call", "time", "share", "GB/s", "GFLOP/s"):
+        table.add_column(name, justify="right")
+    whole = sum(r.seconds * r.executions for r in rows) or 1.0
+    for r in rows:
+        share = r.seconds * r.executions / whole
+        flops = r.flops / r.seconds / 1e9 if r.seconds else 0.0
+        bandwidth = r.bytes / r.seconds / 1e9 if r.seconds else 0.0
+        numbers = (f"{r.executions:g}", duration(r.seconds), f"{share:.0%}", f"{bandwidth:.1f}", f"{flops:.1f}")
+        table.add_row(r.name, r.kind, *numbers)
+    return table
 
 
 def compile_ahead(name: str, output: Path, backend: str, policy: str | None, plan: Path | None) -> None:

@@ -1,0 +1,148 @@
+"""`hlogym bench`: programs side by side with peers, in turns in one process, outputs compared first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.api import resolve_backend
+from compiler.errors import HlogymError, UnknownNameError
+from compiler.interpreter import evaluate
+from env.comparison import difference
+from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
+from env.suites import SUITE_NAMES, Program, load_suite
+from experiments.console import error_console, factor, progress, stdout, timing
+from experiments.inputs import entry_inputs, program_of, read_module
+from experiments.peers import PEERS, Contestant, make_peer
+from experiments.provenance import provenance
+from experiments.results import rich_table, write_text
+from experiments.run import WrongResultError, compile_program
+
+__all__ = ["bench_programs"]
+
+SAMPLE_SECONDS = 5e-3
+OURS = "hlogym"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program: seconds a call by contestant, ratios to ours (above one: ours is faster), and who could not run."""
+
+    program: str
+    seconds: dict[str, Interval]
+    ratios: dict[str, Interval]
+    failures: dict[str, str]
+
+
+def bench_programs(
+    names: Sequence[str],
+    against: Sequence[str],
+    policy: str | None,
+    backend: str,
+    rounds: int,
+    json_file: Path | None,
+    seed: int,
+) -> None:
+    """See `hlogym bench --help`."""
+    for peer in against:
+        if peer not in PEERS:
+            raise UnknownNameError("peer", peer, PEERS)
+    backend = resolve_backend(backend)
+    programs = [p for name in names for p in _programs(name)]
+    rows: list[Row] = []
+    with progress() as bar:
+        task = bar.add_task("timing", total=len(programs))
+        for program in programs:
+            bar.update(task, description=f"timing {program.name}")
+            rows.append(_bench(program, against, policy, backend, rounds, seed))
+            bar.update(task, advance=1)
+    stdout.print(rich_table(_table(rows, against), "Time of a call; below a peer's time, how many times ours it takes"))
+    for row in rows:
+        for peer, reason in row.failures.items():
+            error_console.print(f"{row.program}: {peer} left out: {reason}", markup=False)
+    if json_file is not None:
+        write_text(json_file, json.dumps({"kind": "bench", "provenance": provenance(), "rows": _json(rows)}, indent=1))
+
+
+def _programs(name: str) -> tuple[Program, ...]:
+    if name in SUITE_NAMES or Path(name).is_dir():
+        return load_suite(name).programs
+    return (program_of(name),)
+
+
+def _bench(
+    program: Program, against: Sequence[str], policy: str | None, backend: str, rounds: int, seed: int
+) -> Row:
+    module = read_module(program)
+    arrays = entry_inputs(program, module, seed)
+    wanted = [np.asarray(o) for o in evaluate(module, arrays)]
+    contestants = [_ours(program, policy, backend, arrays)]
+    failures: dict[str, str] = {}
+    for peer in against:
+        try:
+            contestants.append(make_peer(peer, read_module(program), arrays))
+        except HlogymError as error:
+            failures[peer] = str(error)
+    ready: list[Contestant] = []
+    for c in contestants:
+        finding = difference(c.outputs(), wanted, program.tolerance)
+        if finding is not None and c.name == OURS:
+            raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
+        if finding is not None:
+            failures[c.name] = f"its outputs differ: {finding}"
+        else:
+            ready.append(c)
+    samples = _in_turns(ready, rounds)
+    ratios = {n: ratio_interval(s, samples[OURS]) for n, s in samples.items() if n != OURS}
+    return Row(program.name, {n: median_interval(s) for n, s in samples.items()}, ratios, failures)
+
+
+def _ours(program: Program, policy: str | None, backend: str, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
+    executable = compile_program(read_module(program), backend, policy, None)
+
+    def outputs() -> list[npt.NDArray[Any]]:
+        return [np.asarray(o.get() if hasattr(o, "get") else o) for o in executable(*arrays)]
+
+    return Contestant(OURS, outputs, lambda n: float(np.mean(executable.benchmark(arrays, n))))
+
+
+def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[float]]:
+    repeats = {c.name: max(1, min(200, round(SAMPLE_SECONDS / max(c.sample(2), 1e-9)))) for c in contestants}
+    samples: dict[str, list[float]] = {c.name: [] for c in contestants}
+    order = list(contestants)
+    for _ in range(rounds):
+        for c in order:
+            samples[c.name].append(c.sample(repeats[c.name]))
+        order.reverse()
+    return samples
+
+
+def _table(rows: Sequence[Row], against: Sequence[str]) -> list[list[str]]:
+    table = [["program", "", OURS, *against]]
+    for row in rows:
+        cells = [timing(row.seconds[n]) if n in row.seconds else "-" for n in (OURS, *against)]
+        table.append([row.program, "", *cells])
+        if row.ratios:
+            table.append(["", "", "", *(factor(row.ratios[n]) if n in row.ratios else "-" for n in against)])
+    if against and len(rows) > 1:
+        means = [[r.ratios[n].value for r in rows if n in r.ratios] for n in against]
+        table.append(["geometric mean", "", "", *(factor(geometric_mean(m)) if m else "-" for m in means)])
+    return table
+
+
+def _json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [
+        {
+            "program": r.program,
+            "seconds": {n: s.to_json() for n, s in r.seconds.items()},
+            "ratios": {n: s.to_json() for n, s in r.ratios.items()},
+            "failures": r.failures,
+        }
+        for r in rows
+    ]

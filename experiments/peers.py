@@ -1,0 +1,97 @@
+"""Other compilers on the same HLO: XLA through jaxlib, PyTorch eager and Inductor through a translation of the graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import BackendError, UnknownNameError
+from compiler.ir import HloModule
+
+__all__ = ["PEERS", "Contestant", "make_peer"]
+
+PEERS = ("xla", "inductor", "eager")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Something that runs one program.
+
+    Attributes:
+        name: in tables.
+        outputs: runs it once; numpy.
+        sample: seconds a call, averaged over so many calls.
+    """
+
+    name: str
+    outputs: Callable[[], list[npt.NDArray[Any]]]
+    sample: Callable[[int], float]
+
+
+def make_peer(name: str, module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
+    """A peer with the program compiled and the arguments in place.
+
+    Raises:
+        UnknownNameError: no such peer.
+        BackendError: it is not installed, or cannot run this program.
+    """
+    if name not in PEERS:
+        raise UnknownNameError("peer", name, PEERS)
+    if name == "xla":
+        return _xla(module, arrays)
+    return _torch(name, module, arrays)
+
+
+def timed(call: Callable[[], object], repeats: int) -> float:
+    """Mean seconds of a call."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def _xla(module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
+    try:
+        import jax
+        from jax._src import xla_bridge
+        from jax._src.lib import _jax, hlo  # type: ignore[attr-defined]  # no public name compiles HLO text
+    except ImportError as error:
+        raise BackendError("XLA is not installed here; pip install 'hlogym[jax]'") from error
+    client: Any = xla_bridge.get_backend("cpu")
+    device = client.devices()[0]
+    try:
+        parsed = hlo.hlo_module_from_text(str(module))
+        computation = hlo.XlaComputation(parsed.as_serialized_hlo_module_proto())
+        mlir = _jax.mlir.xla_computation_to_mlir_module(computation)
+        executable = client.compile_and_load(mlir, _jax.DeviceList((device,)), _jax.CompileOptions())
+        with jax.enable_x64(True):
+            buffers = [jax.device_put(np.asarray(a), device) for a in arrays]
+    except (RuntimeError, ValueError) as error:
+        raise BackendError(f"XLA does not take this program: {(str(error).splitlines() or ['?'])[0]}") from error
+
+    def run() -> list[Any]:
+        shards = executable.execute_sharded(buffers).disassemble_into_single_device_arrays()
+        return [s[0].block_until_ready() for s in shards]
+
+    return Contestant("xla", lambda: [np.asarray(o) for o in run()], lambda n: timed(run, n))
+
+
+def _torch(name: str, module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
+    import torch
+
+    from experiments.torch_program import to_torch
+
+    function = to_torch(module, compiled=name == "inductor")
+    tensors = [torch.from_numpy(np.ascontiguousarray(a)) for a in arrays]
+
+    def run() -> Sequence[Any]:
+        with torch.no_grad():
+            found: Sequence[Any] = function(*tensors)
+        return found
+
+    return Contestant(name, lambda: [t.numpy() for t in run()], lambda n: timed(run, n))

@@ -1,0 +1,86 @@
+"""`hlogym tune`: search one program's decisions with measurements."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from agents.search import Starts, beam_plans, best_measured, find_plan, learned_plans, random_plans
+from compiler.api import resolve_backend
+from compiler.errors import HlogymError
+from compiler.fusion.learned import load_policy
+from compiler.plan import CompilationPlan
+from env.measurement import Measurement, Measurer, MeasurerOptions
+from env.store import KernelStore, default_store_path
+from env.suites import Program
+from experiments.console import factor, progress, stdout, timing
+from experiments.inputs import program_of, read_module
+from experiments.results import check_writable, write_text
+
+__all__ = ["TuneError", "tune_program"]
+
+
+class TuneError(HlogymError, RuntimeError):
+    """A search that found no plan that works."""
+
+
+def tune_program(
+    name: str, output: Path, budget: int, backend: str, policy: str | None, seed: int, as_json: bool
+) -> None:
+    """See `hlogym tune --help`: proposals of a beam search, of a policy if given, and random ones, in turns."""
+    program = program_of(name)
+    read_module(program)
+    check_writable(output.parent)
+    backend = resolve_backend(backend)
+    starts = Starts(backend)
+    proposals = [beam_plans(starts, program), random_plans(starts, program, seed)]
+    if policy is not None:
+        proposals.insert(0, learned_plans(starts, program, load_policy(policy), seed))
+    store = KernelStore(default_store_path())
+    with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
+        task = bar.add_task(f"tuning {program.name}", total=budget)
+
+        def step(_: Measurement) -> None:
+            bar.update(task, advance=1)
+
+        default = find_plan("priority", starts, program, measurer, budget)
+        plans = itertools.chain([default.plan] if default is not None else [], _in_turns(proposals))
+        best = best_measured(measurer, program, plans, budget, step)
+        if best is None or default is None:
+            raise TuneError(f"{program.name}: every plan failed")
+        _report(program, default.plan, best.plan, best.measurements, measurer, output, as_json)
+
+
+def _in_turns(proposals: list[Iterator[CompilationPlan]]) -> Iterator[CompilationPlan]:
+    while proposals:
+        for source in list(proposals):
+            plan = next(source, None)
+            if plan is None:
+                proposals.remove(source)
+            else:
+                yield plan
+
+
+def _report(
+    program: Program,
+    default: CompilationPlan,
+    best: CompilationPlan,
+    measurements: int,
+    measurer: Measurer,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Time the winner anew, end to end, against the default: a winner among many was also the luckiest."""
+    compared = measurer.compare(program, {"default": default, "tuned": best})
+    write_text(output, best.to_json())
+    if compared.failures:
+        raise TuneError(f"{program.name}: {'; '.join(compared.failures.values())}")
+    seconds, speedup = compared.seconds("tuned"), compared.speedup("tuned", "default")
+    if as_json:
+        facts = {"seconds": seconds.to_json(), "speedup": speedup.to_json(), "measurements": measurements}
+        print(json.dumps({"program": program.name, **facts, "plan": str(output)}))
+        return
+    stdout.print(f"{program.name}: {timing(seconds)}, {factor(speedup)} over the default, {measurements} plans measured")
+    stdout.print(f"plan      {output}", soft_wrap=True)
