@@ -234,7 +234,8 @@ class Emitter:
         if op is Opcode.CONSTANT:
             return (self._constant(i),)
         if op is Opcode.IOTA:
-            return (self.let(t, lir.IndexValue(index[i.attributes["iota_dimension"]])),)
+            counted = self.let(t, lir.IndexValue(index[i.attributes["iota_dimension"]]))
+            return (self.apply(t, f"ROUND_{t.name}({{0}})", counted) if t in (T.F16, T.BF16) else counted,)
         if op is Opcode.MAP:
             args = [self.value(o, index) for o in operands]
             return self.inline(i.attributes["to_apply"], args)

@@ -58,6 +58,7 @@ static inline float ROUND_BF16(float x) { return BITS_TO_BF16(BF16_TO_BITS(x)); 
 static inline float BITS_TO_F16(uint16_t x) { union { uint16_t u; half_t f; } v = {x}; return (float)v.f; }
 static inline uint16_t F16_TO_BITS(float x) { union { half_t f; uint16_t u; } v = {(half_t)x}; return v.u; }
 static inline float ROUND_F16(float x) { return (float)(half_t)x; }
+static inline float ROUND_F64_TO_F16(double x) { return (float)(half_t)x; }
 #endif
 
 /* Maximum and minimum that pass NaN on, as HLO's do. */

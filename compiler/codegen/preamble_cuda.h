@@ -28,6 +28,7 @@ __device__ inline float ROUND_BF16(float x) { return __bfloat162float(__float2bf
 __device__ inline float BITS_TO_F16(uint16_t x) { return __half2float(__ushort_as_half(x)); }
 __device__ inline uint16_t F16_TO_BITS(float x) { return __half_as_ushort(__float2half_rn(x)); }
 __device__ inline float ROUND_F16(float x) { return __half2float(__float2half_rn(x)); }
+__device__ inline float ROUND_F64_TO_F16(double x) { return __half2float(__double2half(x)); }
 
 __device__ inline float tanh_f32(float x) { return tanhf(x); }
 

@@ -230,6 +230,8 @@ def _convert(a: T, b: T) -> str:
             f"({{0}} != {{0}} ? ({to})0 : {{0}} >= {most} ? ({to}){top} : "
             f"{{0}} <= {least} ? ({to}){bottom} : ({to}){{0}})"
         )
+    if a is T.F64 and b is T.F16:
+        return "ROUND_F64_TO_F16({0})"  # by way of float it would be rounded twice
     if b in (T.F16, T.BF16) and b is not a:
         return f"ROUND_{b.name}((float){{0}})"
     return f"({to}){{0}}"

@@ -198,15 +198,15 @@ inline float half_value(unsigned short h) {
                      : e ? std::ldexp(1024.f + m, e - 25) : std::ldexp((float)m, -24);
   return h >> 15 ? -size : size;
 }
-inline unsigned short half_bits(float x) {
-  const unsigned sign = __float_as_uint(x) >> 16 & 0x8000;
-  const float size = std::fabs(x);
+inline unsigned short half_bits(double x) {
+  const unsigned sign = std::signbit(x) ? 0x8000 : 0;
+  const double size = std::fabs(x);
   if (x != x) return 0x7fff;
-  if (size >= 65520.f) return sign | 0x7c00;
+  if (size >= 65520.) return sign | 0x7c00;
   int e = 0;
   std::frexp(size, &e);
   const int step = e - 11 < -24 ? -24 : e - 11;
-  const float rounded = std::ldexp(std::nearbyint(std::ldexp(size, -step)), step);
+  const double rounded = std::ldexp(std::nearbyint(std::ldexp(size, -step)), step);
   if (rounded == 0) return sign;
   std::frexp(rounded, &e);
   if (e - 11 < -24) return sign | (unsigned)std::ldexp(rounded, 24);
@@ -220,6 +220,7 @@ struct __half {
 };
 inline float __half2float(__half x) { return x; }
 inline __half __float2half_rn(float x) { return __half(x); }
+inline __half __double2half(double x) { __half h; h.bits = half_bits(x); return h; }
 inline unsigned short __half_as_ushort(__half x) { return x.bits; }
 inline __half __ushort_as_half(unsigned short x) { __half h; h.bits = x; return h; }
 

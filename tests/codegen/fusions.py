@@ -295,6 +295,15 @@ TEXTS = {
             index_vector_dim=2, slice_sizes={1,5}
         ROOT n = f32[6,4,5] negate(g)
     """,
+    "conversions": """
+        x = f64[300] parameter(0)
+        h = f16[300] convert(x)
+        f = f32[300] convert(h)
+        b = bf16[300] iota(), iota_dimension=0
+        n = s32[300] convert(b)
+        u = u8[300] convert(x)
+        ROOT r = (f32[300], s32[300], u8[300]) tuple(f, n, u)
+    """,
     "zero_size": """
         x = f32[0,7] parameter(0)
         ROOT n = f32[0,7] negate(x)
