@@ -261,9 +261,9 @@ class Opcode(enum.Enum):
     ALL_GATHER_START = _row("all-gather-start", (1, None), r.all_gather_start, _COLL | _ASYNC, 0, "dimensions", _GROUPS)
     ALL_GATHER_DONE = _row("all-gather-done", 1, r.second_of_pair, _COLL | _ASYNC)
     ALL_REDUCE_START = _row(
-        "all-reduce-start", (1, None), r.all_reduce_start, _COLL | _ASYNC, 1, "to_apply", _GROUPS + " mode"
+        "all-reduce-start", (1, None), r.all_reduce, _COLL | _ASYNC, 1, "to_apply", _GROUPS + " mode"
     )
-    ALL_REDUCE_DONE = _row("all-reduce-done", 1, r.all_reduce_done, _COLL | _ASYNC)
+    ALL_REDUCE_DONE = _row("all-reduce-done", 1, r.same, _COLL | _ASYNC)
     COLLECTIVE_PERMUTE_START = _row(
         "collective-permute-start", (1, None), r.collective_permute_start, _COLL | _ASYNC, 0,
         "source_target_pairs", "channel_id slice_sizes",

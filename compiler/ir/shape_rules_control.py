@@ -115,15 +115,6 @@ def all_reduce(q: ShapeQuery) -> Shape:
     return q.declared if q.declared is not None and same_but_precision(want, q.declared) else want
 
 
-def all_reduce_start(q: ShapeQuery) -> Shape:
-    """One operand yields its own shape; some texts carry a pair (operands, results)."""
-    want = all_reduce(q)
-    d = q.declared
-    if d is not None and d.is_tuple and len(d.tuple_shapes) == 2 and not want.is_tuple:
-        return tuple_shape(want, want)
-    return want
-
-
 def _scaled(q: ShapeQuery, out: Sequence[Shape], grows: bool) -> None:
     """Operands and results differ along one dimension only, by one whole factor."""
     dims = q.ints("dimensions")
@@ -226,13 +217,6 @@ def second_of_pair(q: ShapeQuery) -> Shape:
     return element
 
 
-def all_reduce_done(q: ShapeQuery) -> Shape:
-    s, d = q.operands[0], q.declared
-    if d is not None and not d.compatible(s) and s.is_tuple and len(s.tuple_shapes) == 2:
-        return second_of_pair(q)
-    return s
-
-
 def device_number(q: ShapeQuery) -> Shape:
     return array_shape(T.U32)
 
@@ -262,24 +246,40 @@ def _async_state(d: Shape) -> tuple[tuple[Shape, ...], Shape]:
 
 
 def async_start(q: ShapeQuery) -> Shape:
+    """Operands and results may be bound later, by updates: here only those there are need to fit."""
     d = declared(q)
     inputs, result = _async_state(d)
     f: Signature = q.attr("calls")
-    _check_call(f, inputs)
-    need(f.result_shape.compatible(result), f"{f.name} returns {f.result_shape}, the shape says {result}")
+    params = f.parameter_shapes
+    need(len(inputs) <= len(params), f"{f.name} takes {len(params)} arguments, the shape says {len(inputs)}")
+    _check_bound(inputs, params, f"parameter {{}} of {f.name} is {{}}, the shape says {{}}")
+    bound_later = result.is_tuple and not result.tuple_shapes
+    need(
+        bound_later or f.result_shape.compatible(result), f"{f.name} returns {f.result_shape}, the shape says {result}"
+    )
     for i, (o, s) in enumerate(zip(q.operands, inputs, strict=False)):
         need(o.compatible(s), f"operand {i} is {o}, the shape says {s}")
     need(len(q.operands) <= len(inputs), f"got {len(q.operands)} operands, the shape says {len(inputs)}")
     return d
 
 
+def _check_bound(known: Sequence[Shape], whole: Sequence[Shape], message: str) -> None:
+    for i, (a, b) in enumerate(zip(known, whole, strict=False)):
+        need(a.compatible(b), message.format(i, b, a))
+
+
 def async_update(q: ShapeQuery) -> Shape:
-    _async_state(q.operands[0])
-    return q.operands[0]
+    """The state it goes on from, with what it binds added."""
+    before, now = _async_state(q.operands[0]), _async_state(declared(q))
+    need(len(now[0]) >= len(before[0]), f"has {len(now[0])} operands, {len(before[0])} were bound before")
+    _check_bound(before[0], now[0], "operand {} is now {}, it was bound as {}")
+    return declared(q)
 
 
 def async_done(q: ShapeQuery) -> Shape:
-    return _async_state(q.operands[0])[1]
+    result = _async_state(q.operands[0])[1]
+    bound_later = result.is_tuple and not result.tuple_shapes
+    return declared(q) if bound_later and q.declared is not None else result
 
 
 def infeed(q: ShapeQuery) -> Shape:

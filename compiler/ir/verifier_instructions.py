@@ -7,15 +7,25 @@ import re
 from collections.abc import Callable, Iterable
 
 from compiler.ir.attributes import Raw
-from compiler.ir.computation import has_side_effect
+from compiler.ir.computation import HloComputation, has_side_effect
 from compiler.ir.header import Aliases, subshape
 from compiler.ir.instruction import HloInstruction
-from compiler.ir.opcodes import Opcode, Trait
+from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType
 
 Rule = Callable[[HloInstruction], list[str]]
 
+_ASYNC = (Opcode.ASYNC_START, Opcode.ASYNC_UPDATE, Opcode.ASYNC_DONE)
+_CARRIERS = frozenset(
+    {
+        Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.WHILE, Opcode.CALL, Opcode.CONDITIONAL, Opcode.PARAMETER,
+        Opcode.OPTIMIZATION_BARRIER, Opcode.BITCAST, Opcode.COPY,
+    }
+)  # fmt: skip
+"""What passes an async state on, around loops and into calls."""
+_COMPOSITE_NAME = re.compile(r'composite\.name\s*=\s*"[^"]')
+_COMPOSITE_VERSION = re.compile(r'composite\.version\s*=\s*"([^"]*)"')
 _GROUP = re.compile(r"\{([\d,\s]*)\}")
 _IOTA_GROUPS = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?$")
 
@@ -78,6 +88,13 @@ def aliases(i: HloInstruction) -> list[str]:
     return findings
 
 
+def async_aliases(i: HloInstruction) -> list[str]:
+    """The same for an async start, whose results stand from the second part of its shape on."""
+    value = i.attr("output_to_operand_aliasing")
+    empty = [a for a in value.entries if not a.output] if isinstance(value, Aliases) else []
+    return [f"%{i.name}: alias {a} must name a part of the result" for a in empty] or aliases(i)
+
+
 def _unwrapped(shape: Shape) -> Shape:
     """What a buffer holds: pinning a value makes a buffer of it in place."""
     return shape.tuple_shapes[0] if shape.element_type is PrimitiveType.BUFFER else shape
@@ -86,6 +103,9 @@ def _unwrapped(shape: Shape) -> Shape:
 def custom_call(i: HloInstruction) -> list[str]:
     """Constrained layouts go with the operands, one each."""
     constraints = i.attr("operand_layout_constraints")
+    target = i.attr("custom_call_target")
+    if target == "GetRngSeed" and (i.operands or not i.shape.compatible(Shape(PrimitiveType.U64))):
+        return [f"%{i.name}: GetRngSeed takes nothing and returns u64[], not {i.shape}"]
     if constraints is None:
         return []
     given = _top_level_items(str(constraints)[1:-1])
@@ -200,18 +220,22 @@ def _pair(start: Opcode, done: Opcode) -> tuple[Rule, Rule]:
 
 
 def async_start(i: HloInstruction) -> list[str]:
-    """One user, an update or a done; a computation of parameters and one instruction; one thread."""
-    users = list(i.users)
+    """One user, an update or a done or what carries it there; a computation of one instruction; one thread."""
     ends = (Opcode.ASYNC_UPDATE, Opcode.ASYNC_DONE)
+    users = [u for u in i.users if u.opcode in ends]
+    others = [u for u in i.users if u.opcode not in ends and u.opcode not in _CARRIERS]
     findings = []
-    if not (len(users) == 1 and users[0].opcode in ends) and not (i.is_root and not users):
-        shown = ", ".join(f"%{u.name} ({u.opcode.text})" for u in users) or "nothing"
+    carried = len(i.users) > len(users) or (i.is_root and i.parent is not None and not _is_entry(i.parent))
+    if others or len(users) > 1 or not (users or carried):
+        shown = ", ".join(f"%{u.name} ({u.opcode.text})" for u in i.users) or "nothing"
         findings.append(
             f"%{i.name}: {i.opcode.text} must be used by one async-update or async-done, is used by {shown}"
         )
     body = i.attr("calls")
     if body is None:
         return findings
+    if "execution_thread" not in body.attributes and not _may_hold_many(i, body):
+        findings.append(f"%{i.name}: async computation %{body.name} may hold parameters and one instruction only")
     ours = i.attr("async_execution_thread", "main")
     theirs = body.attributes.get("execution_thread", ours)
     if ours != theirs:
@@ -219,14 +243,25 @@ def async_start(i: HloInstruction) -> list[str]:
     return findings
 
 
+def _is_entry(computation: HloComputation) -> bool:
+    module = computation.parent
+    return module is not None and module.has_entry and module.entry is computation
+
+
+def _may_hold_many(i: HloInstruction, body: HloComputation) -> bool:
+    """One instruction beside parameters, or a group of collectives or a barrier of what it waits for."""
+    allowed = (Opcode.PARAMETER, Opcode.GET_TUPLE_ELEMENT)
+    barrier = all(j is body.root or j.opcode in allowed for j in body.instructions)
+    return barrier or "_collectives_group" in str(i.attr("frontend_attributes", ""))
+
+
 def async_end(i: HloInstruction) -> list[str]:
-    """Goes on from a start or an update."""
+    """Goes on from a start or an update, or from what carries its state."""
     o = i.operands[0]
-    if o.opcode in (Opcode.ASYNC_START, Opcode.ASYNC_UPDATE):
+    if o.opcode in (Opcode.ASYNC_START, Opcode.ASYNC_UPDATE) or o.opcode in _CARRIERS:
         return []
-    return [
-        f"%{i.name}: {i.opcode.text} goes on from an async-start or async-update, not from %{o.name} ({o.opcode.text})"
-    ]
+    wanted = "an async-start or async-update"
+    return [f"%{i.name}: {i.opcode.text} goes on from {wanted}, not from %{o.name} ({o.opcode.text})"]
 
 
 def _one_user(i: HloInstruction) -> list[str]:
@@ -251,12 +286,34 @@ def _same_channel(i: HloInstruction) -> list[str]:
 
 
 def call(i: HloInstruction) -> list[str]:
-    """A composite says what it stands for."""
+    """A composite says what it stands for, and in which version."""
     if not i.attr("is_composite", False):
         return []
     said: Raw | None = i.attr("frontend_attributes")
-    if said is None or "composite.name=" not in said.text.replace(" ", ""):
+    if said is None or _COMPOSITE_NAME.search(said.text) is None:
         return [f"%{i.name}: a composite call needs frontend_attributes with composite.name"]
+    version = _COMPOSITE_VERSION.search(said.text)
+    if version is not None and not version.group(1).isdigit():
+        return [f"%{i.name}: composite.version must be a number from 0, is {version.group(1)}"]
+    return []
+
+
+def threads(i: HloInstruction) -> list[str]:
+    """What an instruction calls runs on its own thread, unless it starts another."""
+    ours = i.parent.attributes.get("execution_thread", "main") if i.parent is not None else "main"
+    findings = []
+    for callee in i.called_computations():
+        theirs = callee.attributes.get("execution_thread", "main")
+        if theirs != ours:
+            findings.append(f"%{i.name} runs on thread {ours}, %{callee.name}, which it calls, on {theirs}")
+    return findings
+
+
+def flattened_groups(i: HloInstruction) -> list[str]:
+    """Global device ids make sense only in groups that are spelled out."""
+    raw = i.attr("replica_groups")
+    if i.attr("use_global_device_ids", False) and (raw is None or str(raw) == "{}"):
+        return [f"%{i.name}: use_global_device_ids needs replica_groups"]
     return []
 
 
@@ -267,7 +324,7 @@ def _table() -> dict[Opcode, tuple[Rule, ...]]:
         Opcode.FUSION: [fusion, aliases],
         Opcode.CALL: [call],
         Opcode.CUSTOM_CALL: [custom_call, aliases],
-        Opcode.ASYNC_START: [async_start],
+        Opcode.ASYNC_START: [async_start, async_aliases],
         Opcode.ASYNC_UPDATE: [async_end, async_start],
         Opcode.ASYNC_DONE: [async_end],
     }
@@ -286,6 +343,10 @@ def _table() -> dict[Opcode, tuple[Rule, ...]]:
         add([start], at_start)
         add([done], at_done)
     add((op for op in Opcode if "replica_groups" in op.row.optional), groups, channel)
+    add((op for op in Opcode if "use_global_device_ids" in op.row.optional), flattened_groups)
+    calling = {"to_apply", "calls", "condition", "branch_computations", "true_computation", "select"}
+    callers = (op for op in Opcode if calling & {*op.row.required, *op.row.optional})
+    add((op for op in callers if op not in _ASYNC), threads)
     add([Opcode.COLLECTIVE_PERMUTE, Opcode.COLLECTIVE_PERMUTE_START], source_targets, channel)
     # The state of a send or recv may be carried around a loop, so that its done stands elsewhere.
     add([Opcode.SEND, Opcode.RECV], _one_user)
@@ -295,4 +356,3 @@ def _table() -> dict[Opcode, tuple[Rule, ...]]:
 
 RULES: dict[Opcode, tuple[Rule, ...]] = _table()
 """Rules by opcode, beyond those every instruction keeps."""
-ASYNC = frozenset(op for op in Opcode if op.has(Trait.ASYNC))
