@@ -9,9 +9,10 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -46,7 +47,7 @@ def save_checkpoint(model: MaskablePPO, folder: Path, extra: dict[str, Any]) -> 
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         save_file(_tensors(model), draft / _TENSORS)
-        name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+        _, _, position, has_gauss, cached = _numpy_state()
         state = {
             "timesteps": model.num_timesteps,
             "updates": model._n_updates,
@@ -76,8 +77,13 @@ def _tensors(model: MaskablePPO) -> dict[str, torch.Tensor]:
         for slot, value in slots.items():
             tensors[f"optimizer.{i}.{slot}"] = torch.as_tensor(value).detach().clone().contiguous()
     tensors["torch_rng"] = torch.get_rng_state()
-    tensors["numpy_rng"] = torch.from_numpy(np.random.get_state(legacy=True)[1].astype(np.int64))
+    tensors["numpy_rng"] = torch.from_numpy(_numpy_state()[1].astype(np.int64))
     return tensors
+
+
+def _numpy_state() -> tuple[str, npt.NDArray[np.uint32], int, int, float]:
+    """NumPy's global generator, from which SB3 draws the order of its batches."""
+    return cast("tuple[str, npt.NDArray[np.uint32], int, int, float]", np.random.get_state(legacy=True))
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -75,7 +75,9 @@ class TorchPointerNetwork(nn.Module):
         whole = torch.relu(self.pool(pooled))
         h_size = self.shape.hidden
         # The layer over [producer, consumer, whole, candidate] by parts: nodes are far fewer than candidates.
-        producer, consumer, context, own = self.join.weight.split([h_size, h_size, h_size, candidates.shape[2]], dim=1)
+        producer, consumer, context, own = torch.split(
+            self.join.weight, [h_size, h_size, h_size, candidates.shape[2]], dim=1
+        )
         joined = torch.relu(
             _pick(h @ producer.T, batch.endpoints[:, :, 0])
             + _pick(h @ consumer.T, batch.endpoints[:, :, 1])

@@ -46,7 +46,7 @@ class PointerFeatures(BaseFeaturesExtractor):
         self.prior = prior
 
     def start_from_prior(self) -> None:
-        """Begin near the compiler's defaults: follow the saving that the cost model expects, run loops in one kernel."""
+        """Begin near the compiler's defaults: fuse by expected saving, run loops inside one kernel."""
         with torch.no_grad():
             self.network.score.weight.mul_(0.01)
             self.network.prior.weight.zero_()
@@ -81,8 +81,6 @@ class PointerPolicy(MaskableActorCriticPolicy):
     """For `MaskablePPO(PointerPolicy, env, policy_kwargs={"features_extractor_kwargs": {"hidden": 64}})`."""
 
     features_extractor: PointerFeatures
-    action_net: nn.Module
-    value_net: nn.Module
 
     def __init__(
         self,
@@ -100,9 +98,11 @@ class PointerPolicy(MaskableActorCriticPolicy):
     def _build(self, lr_schedule: Callable[[float], float]) -> None:
         super()._build(lr_schedule)
         self.features_extractor.start_from_prior()
-        self.action_net = nn.Identity()
-        self.value_net = nn.Identity()
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        # SB3 types these as the layers it makes itself; any module will do.
+        self.action_net = nn.Identity()  # type: ignore[assignment]
+        self.value_net = nn.Identity()  # type: ignore[assignment]
+        make: Any = self.optimizer_class
+        self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
     def _build_mlp_extractor(self) -> None:
-        self.mlp_extractor = _Split(self.features_extractor.actions)
+        self.mlp_extractor = _Split(self.features_extractor.actions)  # type: ignore[assignment]

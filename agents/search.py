@@ -20,9 +20,25 @@ from compiler.text import parse
 from env.measurement import Measurement, Measurer
 from env.suites import Program
 
-__all__ = ["STRATEGIES", "Found", "best_measured", "beam_plans", "find_plan", "learned_plans", "make_plan", "random_plans"]
+__all__ = [
+    "STRATEGIES",
+    "Found",
+    "beam_plans",
+    "best_measured",
+    "find_plan",
+    "learned_plans",
+    "make_plan",
+    "random_plans",
+]
 
-STRATEGIES = ("none", *(p for p in POLICIES if p not in ("none", "random")), "random", "beam", "learned", "learned+search")
+STRATEGIES = (
+    "none",
+    *(p for p in POLICIES if p not in ("none", "random")),
+    "random",
+    "beam",
+    "learned",
+    "learned+search",
+)
 """What `find_plan` knows; "none", the heuristics and "learned" measure nothing."""
 
 

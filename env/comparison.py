@@ -74,7 +74,7 @@ def _is_integer(dtype: np.dtype[Any]) -> bool:
 def _default_tolerance(dtype: np.dtype[Any]) -> Tolerance:
     real = np.dtype(dtype).type(0).real.dtype if np.issubdtype(dtype, np.complexfloating) else dtype
     try:
-        bits = int(ml_dtypes.finfo(real).nmant)
+        bits = int(ml_dtypes.finfo(real).nmant)  # type: ignore[no-untyped-call]
     except ValueError:
         return Tolerance(0.0, 0.0)
     return next((t for least, t in _BY_PRECISION if bits >= least), _LOWEST)

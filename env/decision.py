@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -58,7 +58,7 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
         render_mode: "ansi" or None.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares it so
     phases: ClassVar[tuple[Phase, ...]] = ("loops", "fusion")
 
     def __init__(
@@ -74,7 +74,7 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
         self.backend, self.measured, self.max_steps = backend, measured, max_steps
         self.render_mode = render_mode
-        self.observation_space = observation_space()
+        self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._measurer, self._own_measurer, self._store = measurer, measurer is None, store
         self._bases: dict[str, _Base] = {}
@@ -117,7 +117,7 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
             reward += outcome.reward
         return observe(episode.graph()), reward, terminated, truncated, self._info(refused, outcome)
 
-    def render(self) -> str | None:  # type: ignore[override]  # Gymnasium's type covers every mode at once
+    def render(self) -> str | None:
         """The decisions so far, as text."""
         if self.render_mode != "ansi" or self._episode is None:
             return None

@@ -172,7 +172,9 @@ class Episode:
             return False
         loop = self._find_loop(site)
         moves = [LoopChoice(site, c) for c in site.choices[:MAX_CANDIDATES]]
-        return self._offer(moves, [loop_candidate(m.choice, loop, site.trip_count) for m in moves], self._module_features())
+        return self._offer(
+            moves, [loop_candidate(m.choice, loop, site.trip_count) for m in moves], self._module_features()
+        )
 
     def _offer_fusions(self) -> bool:
         if self._features is None:

@@ -159,7 +159,7 @@ class Measurer:
         )
 
     def _is_doubtful(self, known: KernelTime) -> bool:
-        """A wide interval says that the machine was busy; such a kernel is timed again when met again, twice at most."""
+        """A wide interval says that the machine was busy; such a kernel is timed again, twice at most."""
         wide = known.seconds.high > 1.5 * known.seconds.low
         return wide and known.samples <= 2 * self.options.rounds
 

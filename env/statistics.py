@@ -70,7 +70,8 @@ def ratio_interval(
     """Ratio of two medians with a bootstrap interval.
 
     Args:
-        numerator, denominator: samples taken in turns; with equal counts, pairs are resampled together, so that what
+        numerator: samples.
+        denominator: samples taken in turns with those; with equal counts, pairs are resampled together, so that what
             slowed both down cancels.
         seed: of the resampling, so that the same samples give the same interval.
         resamples: bootstrap repetitions.

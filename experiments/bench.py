@@ -76,9 +76,7 @@ def _programs(name: str) -> tuple[Program, ...]:
     return (program_of(name),)
 
 
-def _bench(
-    program: Program, against: Sequence[str], policy: str | None, backend: str, rounds: int, seed: int
-) -> Row:
+def _bench(program: Program, against: Sequence[str], policy: str | None, backend: str, rounds: int, seed: int) -> Row:
     module = read_module(program)
     arrays = entry_inputs(program, module, seed)
     wanted = [np.asarray(o) for o in evaluate(module, arrays)]

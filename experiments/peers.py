@@ -1,4 +1,4 @@
-"""Other compilers on the same HLO: XLA through jaxlib, PyTorch eager and Inductor through a translation of the graph."""
+"""Other compilers on the same HLO: XLA through jaxlib, PyTorch eager and Inductor through a translation."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ COLORS = {
 }
 _TICKS = tuple(m * 10.0**e for e in range(-2, 4) for m in (1, 1.5, 2, 3, 5, 7))
 _OTHER_COLORS = ("#b0527a", "#5b8f9a", "#7d7d3a", "#a3503f")
-_STYLE = {
+_STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,

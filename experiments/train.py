@@ -87,7 +87,9 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
             tracked.params(config.to_json())
             tracked.tags(provenance())
             task = bar.add_task(f"training {run.name}", total=config.timesteps, completed=model.num_timesteps)
-            callback = TrainingCallback(run, config, environment, tracked, extra, lambda n: bar.update(task, completed=n))
+            callback = TrainingCallback(
+                run, config, environment, tracked, extra, lambda n: bar.update(task, completed=n)
+            )
             left = config.timesteps - model.num_timesteps
             if left > 0 and not callback.out_of_time():
                 model.learn(left, callback=callback, reset_num_timesteps=False)

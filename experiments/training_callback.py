@@ -1,4 +1,4 @@
-"""What happens beside learning: episodes counted, metrics logged, best plans kept, checkpoints written, time watched."""
+"""Beside learning: episodes counted, metrics logged, best plans kept, checkpoints written, time watched."""
 
 from __future__ import annotations
 

@@ -82,5 +82,7 @@ def _report(
         facts = {"seconds": seconds.to_json(), "speedup": speedup.to_json(), "measurements": measurements}
         print(json.dumps({"program": program.name, **facts, "plan": str(output)}))
         return
-    stdout.print(f"{program.name}: {timing(seconds)}, {factor(speedup)} over the default, {measurements} plans measured")
+    stdout.print(
+        f"{program.name}: {timing(seconds)}, {factor(speedup)} over the default, {measurements} plans measured"
+    )
     stdout.print(f"plan      {output}", soft_wrap=True)

@@ -65,16 +65,17 @@ def draw_module(module: HloModule, seconds: Mapping[str, float]) -> str:
     for computation in reversed(module.control_flow_computations()):
         parts.append(f"<h2>{escape(computation.name)}</h2><div class='graph'>{_draw(computation, seconds)}</div>")
         parts += [_body(i) for i in computation.post_order() if i.opcode is Opcode.FUSION]
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        f"<title>{escape(module.name)}</title><style>{_CSS}</style></head><body><main>{''.join(parts)}</main></body></html>"
-    )
+    head = f"<meta charset='utf-8'><title>{escape(module.name)}</title><style>{_CSS}</style>"
+    body = "".join(parts)
+    return f"<!doctype html><html lang='en'><head>{head}</head><body><main>{body}</main></body></html>"
 
 
 def _total(seconds: Mapping[str, float]) -> str:
     if not seconds:
         return "Green: fusions; orange: library calls; blue: control flow."
-    return f"{duration(sum(seconds.values()))} a call in all kernels. Green: fusions; orange: library; blue: control flow."
+    return (
+        f"{duration(sum(seconds.values()))} a call in all kernels. Green: fusions; orange: library; blue: control flow."
+    )
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ def _color(i: HloInstruction) -> str:
 def _body(fusion: HloInstruction) -> str:
     body: HloComputation = fusion.attributes["calls"]
     lines = "\n".join(f"%{i.name} = {i.shape} {i.opcode.text}({_names(i)})" for i in body.post_order())
-    return f"<details><summary>{escape(fusion.name)}: {len(body)} instructions</summary><pre>{escape(lines)}</pre></details>"
+    title = f"{escape(fusion.name)}: {len(body)} instructions"
+    return f"<details><summary>{title}</summary><pre>{escape(lines)}</pre></details>"
 
 
 def _names(i: HloInstruction) -> str:

@@ -29,8 +29,8 @@ from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 __all__ = [
     "CANDIDATE_FEATURES",
     "FEATURE_VERSION",
-    "KERNEL_LOOP_COLUMN",
     "GLOBAL_FEATURES",
+    "KERNEL_LOOP_COLUMN",
     "MAX_CANDIDATES",
     "MAX_EDGES",
     "MAX_NODES",

@@ -47,5 +47,5 @@ def test_share_slower_counts_only_what_is_surely_slower() -> None:
 @pytest.mark.parametrize("function", [median_interval, geometric_mean])
 def test_no_samples_is_an_error(function: object) -> None:
     assert callable(function)
-    with pytest.raises(ValueError, match="no samples|positive"):
+    with pytest.raises(ValueError, match=r"no samples|positive"):
         function([])
