@@ -24,7 +24,8 @@ class UnitDimensionMovement(ComputationPass):
     """Compute without the dimensions of size 1 that all users drop.
 
     `reshape(f32[8] <- add(a, b) f32[8,1])` becomes an add of reshapes. Users come first, so one run carries a reshape
-    all the way; broadcasts, iotas and other reshapes absorb it.
+    all the way; broadcasts, iotas and other reshapes absorb it. It stops at slices, which `slice-movement` carries
+    through reshapes.
     """
 
     name: ClassVar[str] = "unit-dimension-movement"
@@ -128,13 +129,6 @@ def _transpose(op: HloInstruction, kept: Kept, b: Builder) -> HloInstruction:
     return b.transpose(inner, [order.index(d) for d in sources])
 
 
-def _slice(op: HloInstruction, kept: Kept, b: Builder) -> HloInstruction | None:
-    source, spec = op.operand(0), op.attributes["slice"]
-    if any(n != 1 for d, n in enumerate(source.shape.dimensions) if d not in kept):
-        return None
-    return b.slice(b.reshape(source, [source.shape.dimensions[d] for d in kept]), [spec[d] for d in kept])
-
-
 def _concatenate(op: HloInstruction, kept: Kept, b: Builder) -> HloInstruction | None:
     (at,) = op.dimensions
     if at not in kept:
@@ -170,7 +164,6 @@ _PUSHES: dict[Opcode, Callable[[HloInstruction, Kept, Builder], HloInstruction |
     Opcode.IOTA: _iota,
     Opcode.RESHAPE: _reshape,
     Opcode.TRANSPOSE: _transpose,
-    Opcode.SLICE: _slice,
     Opcode.CONCATENATE: _concatenate,
     Opcode.PAD: _pad,
     Opcode.REDUCE: _reduce,
