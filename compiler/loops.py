@@ -139,7 +139,7 @@ def apply_loop_choice(module: HloModule, position: int, choice: str) -> bool:
         mark_kernel_loop(view.instruction)
         return True
     if choice == FULL:
-        unroll_fully(view, counter.trip_count, loops)
+        unroll_fully(view, counter, loops)
     else:
         unroll_by(view, counter, int(choice.removeprefix("unroll-")), loops)
     module.remove_unreachable()

@@ -112,10 +112,8 @@ class CostModel:
         units = min(d.units, max(1, int(summary.elements) // d.grain))
         if summary.looped_reduction:
             # Rows are few and large, so work counts, not their number.
-            work = sum(r.loads for r in summary.reads.values())
-            units = min(d.units, int(summary.elements), max(1, int(work) // d.grain))
-        loads = sum(r.loads for r in summary.reads.values())
-        compute = (summary.flops + 0.5 * loads) / (d.flops_per_unit * units)
+            units = min(d.units, int(summary.elements), max(1, int(summary.loads) // d.grain))
+        compute = (summary.flops + 0.5 * summary.loads) / (d.flops_per_unit * units)
         memory = self._memory(summary.bytes_read + summary.bytes_written, units)
         return self._together(compute, memory, units)
 
@@ -127,7 +125,7 @@ class CostModel:
             return self._kernel_loop(i)
         if i.opcode is Opcode.WHILE:
             return self.device.loop_iteration * self.trip_count(i)
-        if is_kernel(i):
+        if is_priced_as_kernel(i):
             return self.kernel(summarize(i))
         return self._library(i)
 
@@ -188,9 +186,11 @@ def _inside_kernel_loop(module: HloModule, computation: HloComputation) -> bool:
     return bool(callers) and all(i.opcode is Opcode.WHILE and is_kernel_loop(i) for i in callers)
 
 
-def is_kernel(i: HloInstruction) -> bool:
+def is_priced_as_kernel(i: HloInstruction) -> bool:
     """Whether the instruction is generated code: a fusion, or an op that is treated as a fusion of one."""
     op = i.opcode
+    if op in _FREE:
+        return False
     if op in (Opcode.FUSION, Opcode.REDUCE, Opcode.IOTA, Opcode.BITCAST_CONVERT):
         return True
     return op.is_elementwise or op.has(Trait.MOVEMENT)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
 
@@ -18,7 +19,7 @@ LOOP_FROM = 17
 CONTEXT_LIMIT = 64
 """More contexts than this of one value are counted, not told apart."""
 
-_OWN, _ROW, _KEPT, _MANY, _SCALAR = -1, -2, -3, -4, -5
+OWN, _ROW, _KEPT, _MANY, SCALAR = -1, -2, -3, -4, -5
 
 
 @dataclass(slots=True)
@@ -30,13 +31,33 @@ class Use:
     copies: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """How a kernel reads one input: distinct bytes, element loads in all, and loads spelled in the code."""
+Contexts: TypeAlias = dict[int, Use]
+"""The ways in which a value is indexed. `OWN` is the index of the kernel's outputs."""
 
-    bytes: float
-    loads: float
-    copies: int
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """How a kernel reads one input."""
+
+    elements: int
+    element_bytes: float
+    contexts: Contexts
+
+    @property
+    def bytes(self) -> float:
+        """Distinct bytes read."""
+        distinct = sum(u.distinct for u in self.contexts.values())
+        return min(float(self.elements), distinct) * self.element_bytes
+
+    @property
+    def loads(self) -> float:
+        """Element loads in all."""
+        return sum(u.evaluations for u in self.contexts.values())
+
+    @property
+    def copies(self) -> int:
+        """Loads spelled in the code: at how many different indices it is read."""
+        return sum(u.copies for u in self.contexts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,42 +65,60 @@ class KernelSummary:
     """A kernel in numbers.
 
     Attributes:
-        reads: by input (parameter of the body, or operand of a single instruction).
+        inputs: by position of the operand; a single instruction's repeated operands share one entry.
+        bytes_read, loads: distinct bytes and element loads over all inputs.
         bytes_written: over all outputs; only the window of an update in place.
         flops: scalar operations, an expensive function counting as many as its row in the table of ops says.
         statements: scalar statements of the code, constants aside.
         elements: independent pieces of work: elements of the largest output, rows of a row reduction.
         looped_reduction: whether it holds a reduction that needs a loop.
+        in_place: whether it only writes the window of an update.
     """
 
-    reads: dict[HloInstruction, Read] = field(default_factory=dict)
+    inputs: tuple[Input, ...] = ()
+    bytes_read: float = 0.0
+    loads: float = 0.0
     bytes_written: float = 0.0
     flops: float = 0.0
     statements: int = 0
     elements: float = 1.0
     looped_reduction: bool = False
-
-    @property
-    def bytes_read(self) -> float:
-        """Distinct bytes read over all inputs."""
-        return sum(r.bytes for r in self.reads.values())
+    in_place: bool = False
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
-    """The kernel of a fusion, or of a single instruction; inputs are then the fusion's parameters or its operands."""
+    """The kernel of a fusion, or of a single instruction."""
     if instruction.opcode is Opcode.FUSION:
         return summarize_body(instruction.attributes["calls"])
-    return _Walk([instruction], (instruction,), set(instruction.operands)).summary()
+    return _Walk([instruction], (instruction,), instruction.operands).summary()
 
 
 def summarize_body(body: HloComputation) -> KernelSummary:
-    """The kernel of a fused computation; inputs are its parameters."""
+    """The kernel of a fused computation."""
     root = body.root
     outputs = root.operands if root.opcode is Opcode.TUPLE else (root,)
     inside = [i for i in body.post_order() if i.opcode is not Opcode.PARAMETER]
     if root.opcode is Opcode.TUPLE:
         inside.remove(root)
-    return _Walk(inside, outputs, set(body.parameters)).summary()
+    return _Walk(inside, outputs, body.parameters).summary()
+
+
+def add_use(contexts: Contexts, context: int, use: Use) -> None:
+    """Note one more use. The same context means the same elements, so nothing is counted twice."""
+    found = contexts.get(context)
+    if found is None and len(contexts) >= CONTEXT_LIMIT:
+        context = _MANY
+        found = contexts.get(_MANY)
+    if found is None:
+        contexts[context] = Use(use.evaluations, use.distinct, use.copies)
+    elif context == _MANY:
+        found.evaluations += use.evaluations
+        found.distinct += use.distinct
+        found.copies = min(found.copies + use.copies, 1 << 20)
+    else:
+        found.evaluations = max(found.evaluations, use.evaluations)
+        found.distinct = max(found.distinct, use.distinct)
+        found.copies = max(found.copies, use.copies)
 
 
 def needs_loop(instruction: HloInstruction) -> bool:
@@ -102,10 +141,10 @@ def first_leaf_elements(instruction: HloInstruction) -> int:
 
 class _Walk:
     def __init__(
-        self, inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction], inputs: set[HloInstruction]
+        self, inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction], inputs: Sequence[HloInstruction]
     ) -> None:
         self.inside, self.outputs, self.inputs = inside, outputs, inputs
-        self.uses: dict[HloInstruction, dict[int, Use]] = {}
+        self.uses: dict[HloInstruction, Contexts] = {}
         self.hero = next((i for i in inside if needs_loop(i)), None)
         self.full: tuple[int, ...] = ()
         self.kept_count = 0
@@ -114,11 +153,9 @@ class _Walk:
             self.kept_count = first_leaf_elements(self.hero)
 
     def summary(self) -> KernelSummary:
-        written = 0.0
         for o in self.outputs:
             n = first_leaf_elements(o)
             self._need(o, self._root_context(n), Use(n, n))
-            written += self._written(o)
         flops, statements = 0.0, 0
         for i in reversed(self.inside):
             contexts = self.uses.get(i)
@@ -132,49 +169,45 @@ class _Walk:
             if i.opcode is not Opcode.CONSTANT:
                 statements += sum(u.copies for u in contexts.values()) * _spelled(i)
             self._pass_on(i, contexts)
-        reads = {p: self._read(p) for p in self.inputs if p in self.uses}
         elements = max((first_leaf_elements(o) for o in self.outputs), default=1)
         if self.hero is not None:
             elements = self.kept_count
-        return KernelSummary(reads, written, flops, statements, max(1, elements), self.hero is not None)
+        inputs = {p: self._input(p) for p in self.inputs}
+        return KernelSummary(
+            inputs=tuple(inputs[p] for p in self.inputs),
+            bytes_read=sum(r.bytes for r in inputs.values()),
+            loads=sum(r.loads for r in inputs.values()),
+            bytes_written=sum(self._written(o) for o in self.outputs),
+            flops=flops,
+            statements=statements,
+            elements=max(1, elements),
+            looped_reduction=self.hero is not None,
+            in_place=any(self._in_place(o) for o in self.outputs),
+        )
 
     def _root_context(self, n: int) -> int:
         if self.hero is None:
-            return _OWN
+            return OWN
         return _KEPT if n == self.kept_count else _ROW
 
     def _written(self, output: HloInstruction) -> float:
-        if output.opcode is Opcode.DYNAMIC_UPDATE_SLICE and len(self.outputs) == 1 and self._in_place(output):
-            return output.operands[1].shape.byte_size
-        return output.shape.byte_size
+        return output.operands[1].shape.byte_size if self._in_place(output) else output.shape.byte_size
 
-    def _in_place(self, update: HloInstruction) -> bool:
-        base = update.operands[0]
+    def _in_place(self, output: HloInstruction) -> bool:
+        if output.opcode is not Opcode.DYNAMIC_UPDATE_SLICE or len(self.outputs) > 1:
+            return False
+        base = output.operands[0]
         return base in self.inputs and (base.opcode is not Opcode.PARAMETER or len(base.users) == 1)
 
-    def _read(self, p: HloInstruction) -> Read:
-        uses = self.uses[p].values()
+    def _input(self, p: HloInstruction) -> Input:
         n = first_leaf_elements(p)
-        distinct = min(float(n), sum(u.distinct for u in uses))
-        size = p.shape.byte_size / n if n else 0.0
-        return Read(distinct * size, sum(u.evaluations for u in uses), sum(u.copies for u in uses))
+        return Input(n, p.shape.byte_size / n if n else 0.0, self.uses.get(p, {}))
 
     def _need(self, value: HloInstruction, context: int, use: Use) -> None:
-        contexts = self.uses.setdefault(value, {})
-        found = contexts.get(context)
-        if found is None and len(contexts) >= CONTEXT_LIMIT:
-            context = _MANY
-            found = contexts.get(_MANY)
-        if found is None:
-            contexts[context] = Use(use.evaluations, use.distinct, use.copies)
-        elif context == _MANY:
-            found.evaluations += use.evaluations
-            found.distinct += use.distinct
-            found.copies = min(found.copies + use.copies, 1 << 20)
-        else:
-            found.evaluations = max(found.evaluations, use.evaluations)
-            found.distinct = max(found.distinct, use.distinct)
-            found.copies = max(found.copies, use.copies)
+        contexts = self.uses.get(value)
+        if contexts is None:
+            contexts = self.uses[value] = {}
+        add_use(contexts, context, use)
 
     # ---- from a result to the operands
 
@@ -182,7 +215,7 @@ class _Walk:
         for n, o in enumerate(i.operands):
             scalar = o.shape.is_scalar and not i.shape.is_scalar
             if scalar or o.shape.num_elements == 1:
-                self._need(o, _SCALAR, Use(1, 1))
+                self._need(o, SCALAR, Use(1, 1))
             elif i.opcode.is_elementwise:
                 for context, use in contexts.items():
                     self._need(o, context, use)

@@ -19,6 +19,7 @@ class TopologicalOrder:
         order = computation.post_order()
         self._rank: dict[HloInstruction, int] = {i: n for n, i in enumerate(order)}
         self._control_users: dict[HloInstruction, list[HloInstruction]] = {}
+        self._changes: list[tuple[int, int]] = []
         for i in order:
             for p in i.control_predecessors:
                 self._control_users.setdefault(p, []).append(i)
@@ -28,12 +29,30 @@ class TopologicalOrder:
         other = TopologicalOrder.__new__(TopologicalOrder)
         image = computation.find
         other._rank = {found: n for i, n in self._rank.items() if (found := image(i.name)) is not None}
+        other._changes = list(self._changes)
         other._control_users = {
             p: [u for user in users if (u := image(user.name)) is not None]
             for i, users in self._control_users.items()
             if (p := image(i.name)) is not None
         }
         return other
+
+    @property
+    def version(self) -> int:
+        """Number of changes noted so far."""
+        return len(self._changes)
+
+    def note_change(self, first: HloInstruction, last: HloInstruction) -> None:
+        """Paths may change between these two (call while both stand there)."""
+        low, high = sorted((self._rank[first], self._rank[last]))
+        self._changes.append((low, high))
+
+    def changed_since(self, version: int, first: HloInstruction, last: HloInstruction) -> bool:
+        """Whether paths from `first` to `last` may have changed since a version."""
+        if version == len(self._changes):
+            return False
+        low, high = self._rank[first], self._rank[last]
+        return any(a <= high and b >= low for a, b in self._changes[version:])
 
     def rank(self, instruction: HloInstruction) -> int:
         """Position of an instruction; greater than those of its operands."""

@@ -90,6 +90,14 @@ class KernelFacts:
         return self.summary.looped_reduction
 
 
+@dataclass(slots=True)
+class _PathVerdict:
+    """A reason (or none) that was right at a version of the order."""
+
+    version: int
+    reason: str | None
+
+
 class Legality:
     """Decides for the nodes of one sequence; facts of nodes are kept until `forget`."""
 
@@ -98,7 +106,7 @@ class Legality:
         self.limits = limits or Limits()
         self._facts: dict[HloInstruction, KernelFacts] = {}
         self._reasons: PairCache[str | None] = PairCache()
-        self._paths: PairCache[tuple[int, str | None]] = PairCache()
+        self._paths: PairCache[_PathVerdict] = PairCache()
         self._vouched: set[HloInstruction] = set()
 
     def copy_for(self, order: TopologicalOrder, image: Mapping[HloInstruction, HloInstruction]) -> Legality:
@@ -106,7 +114,6 @@ class Legality:
         other = Legality(order, self.limits)
         other._facts = {image[i]: f for i, f in self._facts.items() if i in image}
         other._reasons = self._reasons.copy_for(image)
-        other._paths = self._paths.copy_for(image)
         other._vouched = {image[i] for i in self._vouched if i in image}
         return other
 
@@ -136,21 +143,23 @@ class Legality:
 
     def producer_consumer(self, producer: HloInstruction, consumer: HloInstruction) -> FusionDecision:
         """Compute `producer` within `consumer`, whoever else uses it."""
-        reason = self._cached("producer-consumer", producer, consumer)
+        reason = self.pair_reason("producer-consumer", producer, consumer)
         return forbid(reason) if reason else ALLOW
 
     def multi_output(self, producer: HloInstruction, consumer: HloInstruction) -> FusionDecision:
         """Compute both in one kernel that yields the values of both."""
-        reason = self._cached("multi-output", producer, consumer) or self._path("multi-output", producer, consumer)
+        reason = self.pair_reason("multi-output", producer, consumer) or self.path_reason(
+            "multi-output", producer, consumer
+        )
         return forbid(reason) if reason else ALLOW
 
     def side_by_side(self, first: HloInstruction, second: HloInstruction) -> FusionDecision:
         """One kernel with the outputs of both, neither of which may need the other."""
         first, second = self.order.sorted([first, second])
-        reason = self._cached("sibling", first, second) or self._path("sibling", first, second)
+        reason = self.pair_reason("sibling", first, second) or self.path_reason("sibling", first, second)
         return forbid(reason) if reason else ALLOW
 
-    def _cached(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+    def pair_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """The reason against a pair that holds as long as neither of the two changes."""
         key = (kind, first, second)
         if key not in self._reasons:
@@ -166,14 +175,15 @@ class Legality:
             or self._trial(kind, first, second)
         )
 
-    def _path(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+    def path_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """The reason against a pair that hangs on what lies between the two."""
         key = (kind, first, second)
         found = self._paths.get(key)
-        if found is None or self.order.changed_since(found[0], first, second):
+        if found is None or self.order.changed_since(found.version, first, second):
             refusal = self._dependence_refusal if kind == "sibling" else self._around_refusal
-            found = self._paths[key] = (self.order.version, refusal(first, second))
-        return found[1]
+            found = self._paths[key] = _PathVerdict(self.order.version, refusal(first, second))
+        found.version = self.order.version
+        return found.reason
 
     # ---- reasons
 

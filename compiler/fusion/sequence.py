@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
@@ -10,6 +10,7 @@ from compiler.analysis.kernel_compose import compose
 from compiler.analysis.kernel_summary import Contexts, KernelSummary, summarize_body
 from compiler.analysis.order import TopologicalOrder
 from compiler.fusion import mechanics
+from compiler.fusion.action_table import ActionTable, has_other_use
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid, trial_of
 from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of
@@ -38,7 +39,7 @@ class Sequence:
         self.legality = Legality(self.order, limits)
         self._times: dict[HloInstruction, float] = {}
         self._savings: PairCache[float] = PairCache()
-        self._actions: list[FusionAction] | None = None
+        self.table = ActionTable(computation, self.order, self.legality)
 
     def copy_for(self, computation: HloComputation) -> Sequence:
         """The same for a clone of the computation."""
@@ -52,7 +53,7 @@ class Sequence:
         other.legality = self.legality.copy_for(other.order, image)
         other._times = {image[i]: t for i, t in self._times.items() if i in image}
         other._savings = self._savings.copy_for(image)
-        other._actions = self._actions
+        other.table = ActionTable(computation, other.order, other.legality)
         return other
 
     # ---- looking
@@ -104,7 +105,7 @@ class Sequence:
         if set(users) != set(consumers):
             named = ", ".join("%" + u.name for u in self.order.sorted(users))
             return forbid(f"the users of %{producer.name} are {named or 'none'}")
-        return self.may_go_into_all(producer, users)
+        return self.table.may_go_into_all(producer, users)
 
     def may_go_into_all(self, producer: HloInstruction, users: list[HloInstruction]) -> FusionDecision:
         """Whether the producer may be computed within each of `users`, which are all it has."""
@@ -115,44 +116,9 @@ class Sequence:
                 return decision
         return FusionDecision()
 
-    # ---- the list of actions
-
     def actions(self) -> list[FusionAction]:
         """The legal actions in a fixed order."""
-        if self._actions is None:
-            self._actions = list(self._enumerate())
-        return self._actions
-
-    def _enumerate(self) -> Iterator[FusionAction]:
-        nodes = [i for i in self.nodes() if self.legality.refusal_of(i) is None]
-        here = self.computation.name
-        following = _Neighbours(nodes)
-        for i in nodes:
-            for p in producers_of(i):
-                if self.legality.refusal_of(p) is not None:
-                    continue
-                if self.edge(p, i):
-                    yield FusionAction("producer-consumer", here, p.name, (i.name,))
-                if self._has_other_use(p, i) and self.legality.multi_output(p, i):
-                    yield FusionAction("multi-output", here, p.name, (i.name,))
-            users = consumers_of(i)
-            if len(users) > 1 and self.may_go_into_all(i, users):
-                names = tuple(u.name for u in self.order.sorted(users))
-                yield FusionAction("producer-into-all-users", here, i.name, names)
-            yield from self._beside(i, following)
-
-    def _beside(self, i: HloInstruction, following: _Neighbours) -> Iterator[FusionAction]:
-        here = self.computation.name
-        sibling = following.sibling(i)
-        if sibling is not None and self.legality.side_by_side(i, sibling):
-            yield FusionAction("sibling", here, i.name, (sibling.name,))
-        other = following.alike(i)
-        if other is not None and other is not sibling and self.legality.side_by_side(i, other):
-            yield FusionAction("horizontal", here, i.name, (other.name,))
-
-    @staticmethod
-    def _has_other_use(producer: HloInstruction, consumer: HloInstruction) -> bool:
-        return producer.is_root or len(consumers_of(producer)) > 1 or any(g.is_root for g in producer.users)
+        return self.table.actions()
 
     # ---- what an action would save
 
@@ -162,7 +128,7 @@ class Sequence:
         consumers = [self._find(c) for c in action.consumers]
         match action.kind:
             case "producer-consumer":
-                stays = self._has_other_use(producer, consumers[0])
+                stays = has_other_use(producer)
                 return self.edge_saving(producer, consumers[0]) + (0.0 if stays else self.time_of(producer))
             case "producer-into-all-users":
                 return self.time_of(producer) + sum(self.edge_saving(producer, c) for c in consumers)
@@ -253,38 +219,11 @@ class Sequence:
             self._forget(i)
         self._forget(fusion)
         self.legality.vouch_for(fusion)
-        self.touched.append(fusion)
-        for i in dict.fromkeys(around):
-            if i.parent is not None and i is not fusion:
-                self.touched.append(i)
-        self._actions = None
+        near = [fusion, *(i for i in dict.fromkeys(around) if i.parent is not None and i is not fusion)]
+        self.touched += near
+        self.table.invalidate([*near, *surgery.removed])
 
     def _forget(self, i: HloInstruction) -> None:
         self.legality.forget(i)
         self._savings.forget(i)
         self._times.pop(i, None)
-
-
-class _Neighbours:
-    """For each node the next one it may stand side by side with, found in one walk over the nodes in order."""
-
-    def __init__(self, nodes: list[HloInstruction]) -> None:
-        self._sibling: dict[HloInstruction, HloInstruction] = {}
-        self._alike: dict[HloInstruction, HloInstruction] = {}
-        last_user: dict[HloInstruction, HloInstruction] = {}
-        last_alike: dict[object, HloInstruction] = {}
-        for i in nodes:
-            for p in producers_of(i):
-                if (before := last_user.get(p)) is not None:
-                    self._sibling.setdefault(before, i)
-                last_user[p] = i
-            key = mechanics.outputs_of(i)[0].shape.dimensions
-            if (before := last_alike.get(key)) is not None:
-                self._alike[before] = i
-            last_alike[key] = i
-
-    def sibling(self, i: HloInstruction) -> HloInstruction | None:
-        return self._sibling.get(i)
-
-    def alike(self, i: HloInstruction) -> HloInstruction | None:
-        return self._alike.get(i)

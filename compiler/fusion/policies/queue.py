@@ -92,7 +92,7 @@ class PriorityFusion(ProducerQueue):
     def priority(self, sequence: Sequence, producer: HloInstruction) -> float | None:
         """Seconds saved in one run of the sequence, if positive and legal."""
         users = consumers_of(producer)
-        if not users or not sequence.may_go_into_all(producer, users):
+        if not users or not sequence.table.may_go_into_all(producer, users):
             return None
         saved = sequence.time_of(producer) + sum(sequence.edge_saving(producer, u) for u in users)
         return saved if saved > 0 else None
@@ -114,7 +114,7 @@ class GreedyFusion(ProducerQueue):
     def priority(self, sequence: Sequence, producer: HloInstruction) -> float | None:
         """Bytes that no longer go through memory."""
         users = consumers_of(producer)
-        if not users or not sequence.may_go_into_all(producer, users):
+        if not users or not sequence.table.may_go_into_all(producer, users):
             return None
         own = sequence.legality.facts(producer).summary
         size = sum(s.byte_size for s in producer.shape.leaves())
