@@ -47,11 +47,27 @@ def _slice(i: HloInstruction, b: Builder) -> HloInstruction | None:
     at = known_starts(starts, sizes, x.shape.dimensions)
     if at is not None:
         return b.slice(x, [SliceDim(s, s + n) for s, n in zip(at, sizes, strict=True)])
-    if is_op(x, Opcode.DYNAMIC_UPDATE_SLICE) and x.operands[2:] == starts and x.operands[1].shape.dimensions == sizes:
+    if (
+        is_op(x, Opcode.DYNAMIC_UPDATE_SLICE)
+        and _same_place(x.operands[2:], starts)
+        and x.operands[1].shape.dimensions == sizes
+    ):
         return x.operands[1]
     if is_op(x, Opcode.BROADCAST):
         return _of_broadcast(i, x, b)
     return None
+
+
+def _same_place(a: Sequence[HloInstruction], b: Sequence[HloInstruction]) -> bool:
+    """Whether two lists of start indices are the same instructions, or the same constants."""
+    if len(a) != len(b):
+        return False
+    return all(x is y or _same_constant(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _same_constant(x: HloInstruction, y: HloInstruction) -> bool:
+    value, other = splat_value(x), splat_value(y)
+    return value is not None and other is not None and bool(value == other)
 
 
 def _of_broadcast(i: HloInstruction, x: HloInstruction, b: Builder) -> HloInstruction | None:
@@ -92,9 +108,9 @@ def _update(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return update
     if update.shape.num_elements == 0:
         return x
-    if is_op(update, Opcode.DYNAMIC_SLICE) and update.operands[0] is x and update.operands[1:] == starts:
+    if is_op(update, Opcode.DYNAMIC_SLICE) and update.operands[0] is x and _same_place(update.operands[1:], starts):
         return x
-    same_place = is_op(x, Opcode.DYNAMIC_UPDATE_SLICE) and x.operands[2:] == starts
+    same_place = is_op(x, Opcode.DYNAMIC_UPDATE_SLICE) and _same_place(x.operands[2:], starts)
     if same_place and x.operands[1].shape.dimensions == update.shape.dimensions:
         return b.add(Opcode.DYNAMIC_UPDATE_SLICE, x.operands[0], update, *starts)
     return None

@@ -9,7 +9,6 @@ from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType
 from compiler.ir.types import BY_TEXT
 from compiler.passes.builder import Builder
-from compiler.passes.patterns import is_op
 from compiler.passes.registry import register
 from compiler.passes.rewriting import ELEMENTWISE, RewritePass, Rule, RuleSet, rewrite
 
@@ -59,29 +58,3 @@ def _float_type(text: str) -> PrimitiveType:
     if found is None or not found.is_float:
         raise UnknownNameError("float type", text, [t.text for t in PrimitiveType if t.is_float])
     return found
-
-
-FORGET = RuleSet()
-
-
-@register
-@dataclass(frozen=True)
-class ConvertPairElimination(RewritePass):
-    """convert(convert(x)) back to x's own wider type -> x: keeps precision that the program asked to lose.
-
-    Not in the default pipeline: results change by a rounding to the narrow type. With float-normalization it makes
-    chains of narrow ops run in the wide type throughout.
-    """
-
-    name: ClassVar[str] = "convert-pair-elimination"
-    rules: ClassVar[RuleSet] = FORGET
-
-
-@FORGET.on(Opcode.CONVERT)
-def _forget(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    x = i.operands[0]
-    if not is_op(x, Opcode.CONVERT) or not x.shape.element_type.is_float:
-        return None
-    y = x.operands[0]
-    same = y.shape.element_type is i.shape.element_type and y.shape.element_type.is_float
-    return y if same and y.shape.element_type.bits > x.shape.element_type.bits else None

@@ -141,7 +141,8 @@ def _of_broadcast(i: HloInstruction, b: Builder) -> HloInstruction | None:
     inner = b.reduce(y, i.operands[1], own, i.attributes["to_apply"]) if own else y
     kept = [d for d in range(x.shape.rank) if d not in i.dimensions]
     dims = [kept.index(d) for n, d in enumerate(x.dimensions) if n not in own]
-    result = inner if not kept and not dims else b.broadcast(inner, i.shape.dimensions, dims)
+    whole = inner.shape.dimensions == i.shape.dimensions and dims == sorted(dims)
+    result = inner if whole else b.broadcast(inner, i.shape.dimensions, dims)
     if function is not Opcode.ADD:
         return result
     count = _count(math.prod(x.shape.dimensions[d] for d in repeated), i)

@@ -101,6 +101,7 @@ def _apply(i: HloInstruction, rules: Iterable[Rule], builder: Builder) -> bool:
     for rule in rules:
         new = rule(i, builder)
         if new is not None and new is not i and substitute(i, new, fresh=new in builder.made):
+            builder.computation.remove_dead(builder.made)
             return True
         if builder.made:
             builder.computation.remove_dead(builder.made)
