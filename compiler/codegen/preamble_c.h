@@ -47,6 +47,15 @@ static inline float BITS_TO_F32(uint32_t x) { union { uint32_t u; float f; } v =
 static inline uint32_t F32_TO_BITS(float x) { union { float f; uint32_t u; } v = {x}; return v.u; }
 static inline double BITS_TO_F64(uint64_t x) { union { uint64_t u; double f; } v = {x}; return v.f; }
 static inline uint64_t F64_TO_BITS(double x) { union { double f; uint64_t u; } v = {x}; return v.u; }
+/* Integers in the total order of floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN. */
+static inline int32_t TOTAL_ORDER_F32(float x) {
+  int32_t bits = (int32_t)F32_TO_BITS(x);
+  return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+static inline int64_t TOTAL_ORDER_F64(double x) {
+  int64_t bits = (int64_t)F64_TO_BITS(x);
+  return bits ^ ((bits >> 63) & 0x7fffffffffffffffLL);
+}
 static inline float BITS_TO_BF16(uint16_t x) { return BITS_TO_F32((uint32_t)x << 16); }
 static inline uint16_t BF16_TO_BITS(float x) {
   uint32_t u = F32_TO_BITS(x);

@@ -22,6 +22,15 @@ __device__ inline float BITS_TO_F32(uint32_t x) { return __uint_as_float(x); }
 __device__ inline uint32_t F32_TO_BITS(float x) { return __float_as_uint(x); }
 __device__ inline double BITS_TO_F64(uint64_t x) { return __longlong_as_double((long long)x); }
 __device__ inline uint64_t F64_TO_BITS(double x) { return (uint64_t)__double_as_longlong(x); }
+// Integers in the total order of floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
+__device__ inline int32_t TOTAL_ORDER_F32(float x) {
+  int32_t bits = (int32_t)F32_TO_BITS(x);
+  return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+__device__ inline int64_t TOTAL_ORDER_F64(double x) {
+  int64_t bits = (int64_t)F64_TO_BITS(x);
+  return bits ^ ((bits >> 63) & 0x7fffffffffffffffLL);
+}
 __device__ inline float BITS_TO_BF16(uint16_t x) { return __bfloat162float(__ushort_as_bfloat16(x)); }
 __device__ inline uint16_t BF16_TO_BITS(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 __device__ inline float ROUND_BF16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }

@@ -261,7 +261,8 @@ def template_of(i: HloInstruction) -> str:
     op = i.opcode
     if op is Opcode.COMPARE:
         if i.attr("type") == "TOTALORDER" and t.is_float:
-            raise UnsupportedError(f"%{i.name}: total order comparison of floats has no kernel")
+            key = "TOTAL_ORDER_F64" if t is T.F64 else "TOTAL_ORDER_F32"
+            return f"({key}({{0}}) {_DIRECTIONS[i.attr('direction')]} {key}({{1}}))"
         return f"({{0}} {_DIRECTIONS[i.attr('direction')]} {{1}})"
     if op is Opcode.SELECT:
         return "({0} ? {1} : {2})"

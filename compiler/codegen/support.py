@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.codegen.emit import STATEMENT_LIMIT
 from compiler.codegen.lower import lower
-from compiler.codegen.scalar import has_template, is_supported_type
+from compiler.codegen.scalar import is_supported_type, template_of
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -22,12 +22,21 @@ FUSIBLE_STRUCTURE = frozenset(
 
 def is_emittable(i: HloInstruction) -> bool:
     """Whether a kernel can hold this instruction at all (types and opcode; not whether it fits its neighbours)."""
-    if i.opcode not in FUSIBLE_STRUCTURE and not has_template(i.opcode):
+    if i.opcode not in FUSIBLE_STRUCTURE and not _has_expression(i):
         return False
     leaves = [s for o in (i, *i.operands) for s in o.shape.leaves()]
     if not all(is_supported_type(s.element_type) and not s.is_dynamic for s in leaves):
         return False
     return i.opcode is not Opcode.CONSTANT or i.shape.num_elements == 1
+
+
+def _has_expression(i: HloInstruction) -> bool:
+    """Whether an elementwise op has a scalar expression for its types."""
+    try:
+        template_of(i)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def why_not(fused: HloComputation) -> str | None:
