@@ -1,0 +1,155 @@
+"""Op counts after our pipelines and after XLA:CPU's own, program by program; writes a table to results/.
+
+python -m experiments.benchmarks.op_counts [SUITE|FOLDER|FILE...] [--out results/passes/op_counts.md]
+
+Counted: every instruction the entry reaches, within loops and functions once each, fusions by what is in them; not
+parameters, constants, tuples and their elements. For the linear algebra suite flops are compared too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compiler.analysis.flops import module_flops
+from compiler.errors import HlogymError
+from compiler.passes import PipelineRun
+from compiler.passes.base import op_count
+from compiler.passes.default import default_pipeline, xla_order
+from compiler.text import parse
+from env.suites import Program, load_suite
+from experiments.provenance import provenance
+
+SUITES = ("quickstart", "env/suites/linear_algebra")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program: ops as written, after our default, after our passes once in XLA's order, after XLA:CPU; flops."""
+
+    name: str
+    written: int
+    ours: int
+    once: int
+    xla: int | None
+    flops: tuple[int, int, int | None]
+    seconds: float
+    note: str = ""
+
+
+def measure(program: Program) -> Row:
+    """Run the pipelines and XLA over one program."""
+    text = program.text()
+    written = parse(text, fill_elided=True)
+    ours, once = written.clone(), written.clone()
+    start = time.perf_counter()
+    PipelineRun().run(default_pipeline(), ours)
+    seconds = time.perf_counter() - start
+    xla_order().run(once)
+    note, xla_ops, xla_flops = "", None, None
+    try:
+        theirs = parse(xla_optimized(str(written)), fill_elided=True)
+        xla_ops, xla_flops = op_count(theirs), module_flops(theirs)
+    except (HlogymError, RuntimeError) as error:
+        note = (str(error).splitlines() or ["?"])[0][:80]
+    flops = (module_flops(written), module_flops(ours), xla_flops)
+    return Row(program.name, op_count(written), op_count(ours), op_count(once), xla_ops, flops, seconds, note)
+
+
+def xla_optimized(text: str) -> str:
+    """The HLO that XLA:CPU makes of a text after all its passes, fusion included."""
+    from jax._src import xla_bridge
+    from jax._src.lib import _jax, hlo  # type: ignore[attr-defined]  # no public name compiles HLO text
+
+    client: Any = xla_bridge.get_backend("cpu")
+    computation = hlo.XlaComputation(hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto())
+    mlir = _jax.mlir.xla_computation_to_mlir_module(computation)
+    devices = _jax.DeviceList(tuple(client.devices()[:1]))
+    executable = client.compile_and_load(mlir, devices, _jax.CompileOptions())
+    return str(executable.hlo_modules()[0].to_string())
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive numbers; NaN of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def table(title: str, rows: Sequence[Row]) -> list[str]:
+    """A markdown table with ratios and their geometric means."""
+    lines = [f"## {title}", "", "| program | written | ours | ours once, XLA's order | XLA:CPU | ours / XLA | ms |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for r in rows:
+        ratio = f"{r.ours / r.xla:.2f}" if r.xla else r.note or "-"
+        lines.append(
+            f"| {r.name} | {r.written} | {r.ours} | {r.once} | {r.xla or '-'} | {ratio} | {r.seconds * 1e3:.0f} |"
+        )
+    both = [r for r in rows if r.xla and r.ours]
+    mean = geometric_mean([r.ours / r.xla for r in both if r.xla])
+    order = geometric_mean([r.ours / r.once for r in rows if r.ours and r.once])
+    lines += [
+        "",
+        f"Geometric mean of ours / XLA:CPU over {len(both)} programs: **{mean:.3f}**; of ours / the same passes once "
+        f"in XLA's order: {order:.3f}.",
+        "",
+    ]
+    return lines
+
+
+def flops_table(rows: Sequence[Row], minimum: dict[str, Any]) -> list[str]:
+    """Flops beside the hand-derived minimum."""
+    lines = ["## Linear algebra: flops", "", "| program | written | minimum | ours | XLA:CPU | how the minimum comes |"]
+    lines.append("|---|---|---|---|---|---|")
+    for r in rows:
+        entry = minimum[r.name]
+        least = entry["minimum_flops"]
+        theirs = "-" if r.flops[2] is None else str(r.flops[2])
+        lines.append(f"| {r.name} | {r.flops[0]} | {least} | {r.flops[1]} | {theirs} | {entry['derivation']} |")
+    reached = sum(r.flops[1] == minimum[r.name]["minimum_flops"] for r in rows)
+    by_xla = sum(r.flops[2] is not None and r.flops[2] <= minimum[r.name]["minimum_flops"] for r in rows)
+    lines += ["", f"Minimum reached by ours on {reached} of {len(rows)} programs, by XLA:CPU on {by_xla}.", ""]
+    return lines
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", nargs="*", default=SUITES)
+    parser.add_argument("--out", type=Path, default=Path("results/passes/op_counts.md"))
+    options = parser.parse_args()
+    origin = provenance()
+    lines = [
+        "# Op counts after optimisation",
+        "",
+        f"- command: `python -m experiments.benchmarks.op_counts {' '.join(sys.argv[1:])}`".rstrip(),
+        f"- commit: {origin['commit']}",
+        f"- machine: {origin['machine']}",
+        f"- date: {origin['date']}",
+        "",
+    ]
+    for name in options.suites:
+        suite = load_suite(name)
+        rows = [measure(p) for p in suite.programs]
+        lines += table(suite.name, rows)
+        if suite.name == "linear_algebra":
+            lines += flops_table(rows, _minimums(Path(name)))
+    text = "\n".join(lines)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _minimums(folder: Path) -> dict[str, Any]:
+
+    entries = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["programs"]
+    return {e["name"]: e for e in entries}
+
+
+if __name__ == "__main__":
+    main()
