@@ -1,0 +1,179 @@
+"""Fused computations as C kernels against the interpreter: every form, and random ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.codegen import support
+from compiler.codegen.schedule import Schedule
+from compiler.errors import UnsupportedError
+from compiler.ir import HloComputation, Opcode
+from compiler.ir.module import HloModule
+from compiler.ir.verifier import verify
+from tests.codegen import fusions, running
+from tests.codegen.random_fusions import random_fusion
+
+SCHEDULES = (
+    Schedule(),
+    Schedule(tile=0),
+    Schedule(tile=16, columns=16, unroll=4),
+    Schedule(tile=64, columns=100, lanes=32),
+)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: str(s.to_json()))
+def test_every_form_of_kernel(schedule: Schedule) -> None:
+    rng = np.random.default_rng(0)
+    cases = {}
+    for name in fusions.NAMES:
+        f = fusions.fusion(name)
+        cases[name] = running.case_of(f, running.random_args(f.parameter_shapes, rng), "c", schedule)
+    assert _problems(cases) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("elementwise", "loop"), ("transpose", "transpose"), ("row_sum", "reduction"), ("softmax", "block"),
+        ("layer_norm", "block"), ("column_sum", "column-reduction"), ("update_slice", "in-place-update"),
+        ("argmax", "reduction"), ("argmax_block", "block"),
+    ],
+)  # fmt: skip
+def test_kinds(name: str, kind: str) -> None:
+    assert running.kernel_of(fusions.fusion(name), "c").kind == kind
+
+
+def test_transposes_with_ragged_tiles() -> None:
+    rng = np.random.default_rng(3)
+    cases = {}
+    for dims, order in (((65, 130), "1,0"), ((64, 3, 97), "2,1,0"), ((200, 64), "1,0"), ((3, 65, 66), "0,2,1")):
+        shape, to = ",".join(map(str, dims)), ",".join(str(dims[int(k)]) for k in order.split(","))
+        f = running.fused(
+            f"a = f32[{shape}] parameter(0)\n b = f32[{to}] parameter(1)\n"
+            f"t = f32[{to}] transpose(a), dimensions={{{order}}}\n ROOT r = f32[{to}] add(t, b)"
+        )
+        cases[shape] = running.case_of(f, running.random_args(f.parameter_shapes, rng), "c")
+        assert cases[shape].spec.kind == "transpose"
+    assert _problems(cases) == {}
+
+
+def test_large_flat_arrays_use_threads() -> None:
+    f = running.fused(
+        """
+        a = f32[3000000] parameter(0)
+        b = f32[3000000] parameter(1)
+        m = f32[3000000] multiply(a, b)
+        ROOT r = f32[3000000] add(m, b)
+        """
+    )
+    case = running.case_of(f, running.random_args(f.parameter_shapes, np.random.default_rng(4)), "c")
+    assert "parallel for" in case.spec.source
+    assert _problems({"large": case}) == {}
+
+
+def _mixed(seed: int, wanted: int, language: str) -> dict[str, running.Case]:
+    """Random fusions that can be kernels, each with arguments; the others must say why not."""
+    rng = np.random.default_rng(seed)
+    cases: dict[str, running.Case] = {}
+    tried = 0
+    while len(cases) < wanted:
+        tried += 1
+        assert tried < 20 * wanted, "nearly every fusion is refused"
+        f = random_fusion(rng)
+        _check(f)
+        why = support.why_not(f)
+        if why is not None:
+            assert why.strip()
+            continue
+        try:
+            spec_case = running.case_of(f, running.random_args(f.parameter_shapes, rng), language)
+        except UnsupportedError as e:
+            assert language == "cuda" and "shared memory" in str(e)
+            continue
+        cases[f"seed {seed}, try {tried}\n{f}"] = spec_case
+    return cases
+
+
+def _check(f: HloComputation) -> None:
+    module = HloModule("case")
+    module.add(f, entry=True)
+    for i in f.instructions:
+        for called in i.called_computations():
+            if called not in module.computations:
+                module.add(called)
+    verify(module)
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.slow) for s in range(2, 12))])
+def test_random_fusions(seed: int) -> None:
+    assert _problems(_mixed(seed, 80, "c")) == {}
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+@pytest.mark.parametrize("seed", [100, *(pytest.param(s, marks=pytest.mark.slow) for s in range(101, 106))])
+def test_random_fusions_on_the_emulated_gpu(seed: int, tmp_path: Path) -> None:
+    cases = _mixed(seed, 40, "cuda")
+    told = {}
+    for (name, case), run in zip(cases.items(), running.run_emulated(list(cases.values()), tmp_path, 2), strict=True):
+        what = run.complaint or running.problem(run.outputs, case.wanted, rtol=1e-4)
+        if what:
+            told[name] = what
+    assert told == {}
+
+
+def _problems(cases: dict[str, running.Case]) -> dict[str, str]:
+    """What is wrong, by case."""
+    runs = running.run_c(list(cases.values()))
+    told = {}
+    for (name, case), found in zip(cases.items(), runs, strict=True):
+        what = running.problem(found, case.wanted, rtol=1e-4)
+        if what is not None:
+            told[name] = what
+    return told
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a = f32[40,50] parameter(0)\n z = f32[] constant(0)\n"
+         "s = f32[40] reduce(a, z), dimensions={1}, to_apply=add\n"
+         "t = f32[50] reduce(a, z), dimensions={0}, to_apply=add\n"
+         "ROOT r = (f32[40], f32[50]) tuple(s, t)", "different domains"),
+        ("a = f32[40] parameter(0)\n b = f32[50] parameter(1)\n n = f32[40] negate(a)\n m = f32[50] negate(b)\n"
+         "ROOT r = (f32[40], f32[50]) tuple(n, m)", "different sizes"),
+        ("a = c64[40] parameter(0)\n ROOT r = c64[40] negate(a)", "c64"),
+        ("a = f32[4] parameter(0)\n c = f32[4] constant({1, 2, 3, 4})\n ROOT r = f32[4] add(a, c)", "constant"),
+        ("a = f32[40,50] parameter(0)\n z = f32[] constant(0)\n"
+         "s = f32[40] reduce(a, z), dimensions={1}, to_apply=add\n"
+         "b = f32[40,9] broadcast(s), dimensions={0}\n ROOT r = f32[40,9] negate(b)", ""),
+    ],
+)  # fmt: skip
+def test_refusals_say_why(text: str, reason: str) -> None:
+    why = support.why_not(running.fused(text, fusions.REDUCERS))
+    assert why is not None
+    assert reason in why
+
+
+def test_too_many_instructions_are_refused() -> None:
+    f = HloComputation("long")
+    x = f.add_parameter(0, running.fused("ROOT a = f32[8] parameter(0)").root.shape)
+    for _ in range(7000):
+        x = f.add(Opcode.NEGATE, [x])
+    f.root = x
+    assert "instructions" in (support.why_not(f) or "")
+
+
+def test_long_chains_are_not_too_deep() -> None:
+    f = HloComputation("deep")
+    x = f.add_parameter(0, running.fused("ROOT a = f32[8] parameter(0)").root.shape)
+    for _ in range(2501):
+        x = f.add(Opcode.NEGATE, [x])
+    f.root = x
+    assert support.why_not(f) is None
+    assert _problems({"deep": running.case_of(f, [np.arange(8, dtype=np.float32)], "c")}) == {}
