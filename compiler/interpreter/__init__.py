@@ -84,7 +84,7 @@ def evaluate_op(instruction: HloInstruction, operand_values: Sequence[Value], co
         return literal_value(instruction.value)
     with np.errstate(all="ignore"):
         try:
-            return find_evaluator(instruction)(Machine(context), instruction, operand_values)
+            return find_evaluator(instruction)(Machine(context), instruction, list(operand_values))
         except HlogymError:
             raise
         except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError) as e:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from compiler.interpreter.machine import Machine
@@ -13,26 +11,25 @@ from compiler.ir.opcodes import Opcode
 
 
 @evaluator(Opcode.CALL)
-def _call(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
-    return machine.run(instruction.attr("to_apply"), values)
+def _call(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+    return machine.run(instruction.attr("to_apply"), values, consumed=values)
 
 
 @evaluator(Opcode.FUSION)
-def _fusion(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
-    return machine.run(instruction.attr("calls"), values)
+def _fusion(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+    return machine.run(instruction.attr("calls"), values, consumed=values)
 
 
 @evaluator(Opcode.WHILE)
-def _while(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _while(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     condition, body = instruction.attr("condition"), instruction.attr("body")
-    state = values[0]
-    while bool(as_array(machine.run(condition, [state]))):
-        state = machine.run(body, [state])
-    return state
+    while bool(as_array(machine.run(condition, values))):
+        values.append(machine.run(body, values, consumed=values))
+    return values[0]
 
 
 @evaluator(Opcode.CONDITIONAL)
-def _conditional(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _conditional(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """An index out of range takes the last branch."""
     which = as_array(values[0])
     branches = instruction.called_computations()
@@ -46,21 +43,21 @@ def _conditional(machine: Machine, instruction: HloInstruction, values: Sequence
 
 
 @evaluator(Opcode.TUPLE)
-def _tuple(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _tuple(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return tuple(values)
 
 
 @evaluator(Opcode.GET_TUPLE_ELEMENT)
-def _get_tuple_element(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _get_tuple_element(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     element: Value = values[0][instruction.attributes["index"]]
     return element
 
 
 @evaluator(Opcode.AFTER_ALL)
-def _after_all(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _after_all(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return TOKEN
 
 
 @evaluator(Opcode.ADD_DEPENDENCY, Opcode.OPTIMIZATION_BARRIER, Opcode.DOMAIN)
-def _first(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _first(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0]

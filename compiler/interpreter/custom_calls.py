@@ -35,7 +35,7 @@ def options(instruction: HloInstruction) -> dict[str, int]:
 
 
 @evaluator(Opcode.CUSTOM_CALL)
-def _custom_call(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _custom_call(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     target = instruction.attr("custom_call_target")
     function = CUSTOM_CALLS.get(target)
     if function is None:

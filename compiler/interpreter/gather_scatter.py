@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from compiler.interpreter.machine import Machine
-from compiler.interpreter.registry import Array, Value, array_evaluator, arrays, evaluator
+from compiler.interpreter.registry import Array, Value, array_evaluator, arrays, evaluator, own
 from compiler.interpreter.scalars import ArrayFunction, binary_opcode, lift, returns_parameter
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -65,11 +65,12 @@ def _gather(instruction: HloInstruction, x: Array, indices: Array) -> Array:
 
 
 @evaluator(Opcode.SCATTER)
-def _scatter(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _scatter(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     n = (len(values) - 1) // 2
-    operands, indices, updates = arrays(values[:n]), arrays(values)[n], arrays(values[n + 1 :])
+    indices, *updates = arrays(values[n:])
+    operands = [own(values, k) for k in range(n)]
     targets, kept = _targets(instruction, operands[0].shape, indices, updates[0].shape)
-    flat = [np.array(x, order="C").reshape(-1) for x in operands]
+    flat = [x.reshape(-1) for x in operands]
     chosen = [u.reshape(-1)[kept] for u in updates]
     combine_at(machine, instruction.attr("to_apply"), flat, targets[kept], chosen)
     results = [f.reshape(x.shape) for f, x in zip(flat, operands, strict=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,7 @@ def _feature(x: Array, vector: Array, at: int) -> Array:
 
 
 @evaluator(Opcode.BATCH_NORM_TRAINING)
-def _batch_norm_training(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _batch_norm_training(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     x, scale, offset = arrays(values)
     t, at = instruction.operands[0].shape.element_type, instruction.attr("feature_index")
     wide = x.astype(np.float64)
@@ -91,7 +90,7 @@ def _batch_norm_training(machine: Machine, instruction: HloInstruction, values: 
 
 
 @evaluator(Opcode.BATCH_NORM_INFERENCE)
-def _batch_norm_inference(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _batch_norm_inference(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     x, scale, offset, mean, variance = (v.astype(np.float64) for v in arrays(values))
     at = instruction.attr("feature_index")
     scaled = _feature(x, scale / np.sqrt(variance + _epsilon(instruction)), at)
@@ -100,7 +99,7 @@ def _batch_norm_inference(machine: Machine, instruction: HloInstruction, values:
 
 
 @evaluator(Opcode.BATCH_NORM_GRAD)
-def _batch_norm_grad(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _batch_norm_grad(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     t, at = instruction.operands[0].shape.element_type, instruction.attr("feature_index")
     x, scale, mean, variance, grad = (v.astype(np.float64) for v in arrays(values))
     dims = tuple(d for d in range(x.ndim) if d != at)

@@ -69,23 +69,29 @@ class Machine:
         self.state = self.context.seed
         self._plans: dict[HloComputation, Plan] = {}
 
-    def run(self, computation: HloComputation, args: Sequence[Value]) -> Value:
-        """Result of a computation; the arguments are taken as they are."""
+    def run(self, computation: HloComputation, args: Sequence[Value], consumed: list[Value] | None = None) -> Value:
+        """Result of a computation; the arguments are taken as they are.
+
+        `consumed`, a list that holds the arguments, is emptied at the start: values nobody holds may be written over.
+        """
         plan = self._plans.get(computation)
         if plan is None:
             plan = self._plans[computation] = make_plan(computation)
         values: list[Value] = plan.initial.copy()
         for slot, number in plan.parameters:
             values[slot] = args[number]
+        if consumed is not None:
+            consumed.clear()
         for step in plan.steps:
             try:
-                values[step.slot] = step.evaluate(self, step.instruction, [values[k] for k in step.operands])
+                operands = [values[k] for k in step.operands]
+                for k in step.dead:
+                    values[k] = TOKEN
+                values[step.slot] = step.evaluate(self, step.instruction, operands)
             except HlogymError:
                 raise
             except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError) as e:
                 raise InterpreterError(f"{describe(step.instruction)}: {e}") from e
-            for k in step.dead:
-                values[k] = TOKEN
         return values[plan.root]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.interpreter.machine import Machine
 from compiler.interpreter.precision import compute_dtype, narrow
-from compiler.interpreter.registry import Array, Value, array_evaluator, arrays, evaluator
+from compiler.interpreter.registry import Array, Value, array_evaluator, arrays, evaluator, own
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 
@@ -45,7 +45,7 @@ def _reshape(instruction: HloInstruction, x: Array) -> Array:
 
 
 @evaluator(Opcode.DYNAMIC_RESHAPE)
-def _dynamic_reshape(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _dynamic_reshape(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return arrays(values)[0].reshape(instruction.shape.dimensions)
 
 
@@ -94,16 +94,17 @@ def _dynamic_slice(instruction: HloInstruction, x: Array, *indices: Array) -> Ar
     return x[tuple(slice(s, s + size) for s, size in zip(starts, sizes, strict=True))]
 
 
-@array_evaluator(Opcode.DYNAMIC_UPDATE_SLICE)
-def _dynamic_update_slice(instruction: HloInstruction, x: Array, update: Array, *indices: Array) -> Array:
-    starts = clamped_starts(indices, [n - size for n, size in zip(x.shape, update.shape, strict=True)])
-    out = np.array(x, order="C")
+@evaluator(Opcode.DYNAMIC_UPDATE_SLICE)
+def _dynamic_update_slice(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+    out = own(values, 0)
+    update, *indices = arrays(values[1:])
+    starts = clamped_starts(indices, [n - size for n, size in zip(out.shape, update.shape, strict=True)])
     out[tuple(slice(s, s + size) for s, size in zip(starts, update.shape, strict=True))] = update
     return out
 
 
 @evaluator(Opcode.COPY)
-def _copy(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _copy(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0]
 
 

@@ -59,7 +59,7 @@ def _join(low: Array, high: Array) -> Array:
 
 
 @evaluator(Opcode.RNG_BIT_GENERATOR)
-def _rng_bit_generator(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _rng_bit_generator(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """The default algorithm is Philox, as on XLA:CPU. A result without state is just the bits."""
     algorithm = str(instruction.attr("algorithm")).lower()
     state = arrays(values)[0]
@@ -140,7 +140,7 @@ def philox_bits(state: Array, dims: Sequence[int], width: int) -> tuple[Array, A
 
 
 @evaluator(Opcode.RNG)
-def _rng(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _rng(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Uniform over [a, b) or normal with mean a and deviation b, from numpy's generator seeded by the context."""
     shape = instruction.shape
     a, b = arrays(values)
@@ -157,7 +157,7 @@ def _rng(machine: Machine, instruction: HloInstruction, values: Sequence[Value])
 
 
 @evaluator(Opcode.RNG_GET_AND_UPDATE_STATE)
-def _rng_get_and_update_state(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _rng_get_and_update_state(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """A 128-bit counter as two words, high first; it starts at the context's seed and grows by `delta`."""
     before = machine.state
     machine.state = (before + instruction.attr("delta")) % (1 << 128)

@@ -49,7 +49,7 @@ def accumulator(t: T) -> np.dtype[Any]:
 
 
 @evaluator(Opcode.REDUCE)
-def _reduce(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _reduce(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     n = len(values) // 2
     inputs, inits = arrays(values[:n]), arrays(values[n:])
     dims, computation = instruction.dimensions, instruction.attr("to_apply")
@@ -99,5 +99,5 @@ def _tree(f: ArrayFunction, lines: Sequence[Array]) -> list[Array]:
 
 
 @evaluator(Opcode.MAP)
-def _map(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _map(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return lift(machine, instruction.attr("to_apply"))(arrays(values))[0]

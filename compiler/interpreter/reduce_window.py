@@ -19,7 +19,7 @@ from compiler.ir.opcodes import Opcode
 
 
 @evaluator(Opcode.REDUCE_WINDOW)
-def _reduce_window(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _reduce_window(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Padding and holes are not combined; each window starts from the initial value."""
     n = len(values) // 2
     inputs, inits = arrays(values[:n]), arrays(values[n:])
@@ -48,7 +48,7 @@ def _by_ufunc(ufunc: Any, window: Window, x: Array, init: Array, dims: Sequence[
 
 
 @evaluator(Opcode.SELECT_AND_SCATTER)
-def _select_and_scatter(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _select_and_scatter(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Each window sends its source element to the input element that `select` prefers, earlier ones first."""
     x, source, init = arrays(values)
     select = lift(machine, instruction.attr("select"))
@@ -67,7 +67,7 @@ def _select_and_scatter(machine: Machine, instruction: HloInstruction, values: S
 
 
 @evaluator(Opcode.SCAN)
-def _scan(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _scan(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """`to_apply` takes slices of the inputs and the carries, and gives output slices and the next carries."""
     computation, dim = instruction.attr("to_apply"), instruction.dimensions[0]
     carries_count = instruction.attr("num_carries")

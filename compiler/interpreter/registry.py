@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
 
@@ -19,8 +20,8 @@ Array: TypeAlias = npt.NDArray[Any]
 Value: TypeAlias = Union[Array, tuple["Value", ...]]  # noqa: UP007  # a recursive alias needs the quoted form
 """An array, or a tuple of values; a token is the empty tuple."""
 
-Evaluator: TypeAlias = Callable[["Machine", HloInstruction, Sequence[Value]], Value]
-"""Operand values -> result. Never changes its operands; may return views of them."""
+Evaluator: TypeAlias = Callable[["Machine", HloInstruction, list[Value]], Value]
+"""Operand values, in a list of its own -> result. Changes an operand only through `own`; may return views of operands."""
 
 EVALUATORS: dict[Opcode, Evaluator] = {}
 TOKEN: tuple[Value, ...] = ()
@@ -44,7 +45,7 @@ def array_evaluator(*opcodes: Opcode) -> Callable[[_A], _A]:
     """Register `f(instruction, *operand_arrays) -> array`, for ops that need nothing else."""
 
     def register(function: _A) -> _A:
-        def run(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+        def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             return np.asarray(function(instruction, *values))
 
         for opcode in opcodes:
@@ -52,6 +53,19 @@ def array_evaluator(*opcodes: Opcode) -> Callable[[_A], _A]:
         return function
 
     return register
+
+
+def own(values: list[Value], index: int) -> Array:
+    """An array to write to: the operand itself when nobody else holds it any more, else a copy.
+
+    This is what keeps a loop that fills an array step by step from copying all of it in each step. The operand is taken
+    out of the list.
+    """
+    x = as_array(values[index])
+    values[index] = TOKEN
+    # Two references: the name here, and the argument of getrefcount. A view of `x` would hold a third.
+    alone = sys.getrefcount(x) <= 2 and x.flags.owndata and x.flags.writeable and x.flags.c_contiguous
+    return x if alone else np.array(x, order="C")
 
 
 def as_array(value: Value) -> Array:

@@ -17,7 +17,7 @@ from compiler.ir.types import PrimitiveType as T
 
 
 @evaluator(Opcode.SORT)
-def _sort(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _sort(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Stable, whether asked for or not."""
     dim = instruction.dimensions[0] if instruction.dimensions else 0
     operands = arrays(values)
@@ -151,6 +151,6 @@ def top_k(x: Array, t: T, k: int, largest: bool) -> tuple[Array, Array]:
 
 
 @evaluator(Opcode.TOPK)
-def _topk(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _topk(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     largest = instruction.attr("largest", True)
     return top_k(arrays(values)[0], instruction.operands[0].shape.element_type, instruction.attr("k"), largest)

@@ -27,7 +27,7 @@ def _grouped(instruction: HloInstruction, values: Sequence[Value]) -> Value:
     Opcode.ALL_TO_ALL,
     Opcode.ALL_REDUCE_START,
 )
-def _alone(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _alone(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Among one replica every one of these gives back what it was given."""
     found = arrays(values)
     shapes = list(instruction.shape.leaves())
@@ -41,14 +41,14 @@ def _alone(machine: Machine, instruction: HloInstruction, values: Sequence[Value
 
 
 @evaluator(Opcode.ALL_GATHER_START)
-def _all_gather_start(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _all_gather_start(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """What was given, and the result."""
     given = values[0] if len(values) == 1 else tuple(values)
     return given, given
 
 
 @evaluator(Opcode.COLLECTIVE_PERMUTE, Opcode.COLLECTIVE_PERMUTE_START)
-def _collective_permute(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _collective_permute(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Device 0 keeps its data when it sends to itself, and gets zeros when nobody sends to it."""
     pairs = str(instruction.attr("source_target_pairs")).replace(" ", "")
     found = arrays(values)
@@ -59,17 +59,17 @@ def _collective_permute(machine: Machine, instruction: HloInstruction, values: S
 
 
 @evaluator(Opcode.ALL_REDUCE_DONE)
-def _all_reduce_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _all_reduce_done(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0]
 
 
 @evaluator(Opcode.ALL_GATHER_DONE, Opcode.COLLECTIVE_PERMUTE_DONE)
-def _second(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _second(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0][1]
 
 
 @evaluator(Opcode.RAGGED_ALL_TO_ALL)
-def _ragged_all_to_all(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _ragged_all_to_all(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Rows of the input copied to their offsets in the output, from device 0 to itself."""
     data, out, input_offsets, send_sizes, output_offsets, _ = arrays(values)
     result = out.copy()
@@ -79,22 +79,22 @@ def _ragged_all_to_all(machine: Machine, instruction: HloInstruction, values: Se
 
 
 @evaluator(Opcode.PARTITION_ID, Opcode.REPLICA_ID)
-def _device_number(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _device_number(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return np.zeros((), instruction.shape.dtype)
 
 
 @evaluator(Opcode.COPY_START)
-def _copy_start(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _copy_start(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0], values[0], np.zeros((), np.uint32)
 
 
 @evaluator(Opcode.COPY_DONE)
-def _copy_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _copy_done(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0][0]
 
 
 @evaluator(Opcode.ASYNC_START)
-def _async_start(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _async_start(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Runs at once; the result waits beside the operands."""
     calls = instruction.called_computations()
     if not calls:
@@ -103,17 +103,17 @@ def _async_start(machine: Machine, instruction: HloInstruction, values: Sequence
 
 
 @evaluator(Opcode.ASYNC_UPDATE)
-def _async_update(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _async_update(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0]
 
 
 @evaluator(Opcode.ASYNC_DONE)
-def _async_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _async_done(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0][1]
 
 
 @evaluator(Opcode.INFEED)
-def _infeed(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _infeed(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """The next value of the context's queue, and a token."""
     queue = machine.context.infeed
     if not queue:
@@ -124,25 +124,25 @@ def _infeed(machine: Machine, instruction: HloInstruction, values: Sequence[Valu
 
 
 @evaluator(Opcode.OUTFEED)
-def _outfeed(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _outfeed(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     machine.context.outfeed.append(values[0])
     return TOKEN
 
 
 @evaluator(Opcode.SEND)
-def _send(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _send(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """What is sent waits in its channel."""
     machine.context.channels.setdefault(instruction.attr("channel_id", 0), deque()).append(values[0])
     return values[0], np.zeros((), np.uint32), TOKEN
 
 
 @evaluator(Opcode.SEND_DONE)
-def _send_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _send_done(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return TOKEN
 
 
 @evaluator(Opcode.RECV)
-def _recv(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _recv(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     channel = instruction.attr("channel_id", 0)
     waiting = machine.context.channels.get(channel)
     if not waiting:
@@ -151,5 +151,5 @@ def _recv(machine: Machine, instruction: HloInstruction, values: Sequence[Value]
 
 
 @evaluator(Opcode.RECV_DONE)
-def _recv_done(machine: Machine, instruction: HloInstruction, values: Sequence[Value]) -> Value:
+def _recv_done(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     return values[0][0], TOKEN

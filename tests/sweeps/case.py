@@ -53,7 +53,7 @@ class Case:
     element_type: str
     name: str
     text: str
-    args: tuple[Array, ...]
+    args: tuple[Any, ...]
     tolerance: Tolerance | None = None
     fast: bool = False
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.sweeps.case import MAIN, Case, Tolerance, binary_computation, module, shape, simple, values
@@ -56,6 +58,7 @@ def _op(t: str) -> str:
 
 
 def _control() -> Iterator[Case]:
+    args: tuple[Any, ...]
     for t in MAIN:
         x = shape(t, (2, 3))
         arg = values(t, (2, 3))
@@ -237,21 +240,16 @@ def _calls() -> Iterator[Case]:
     yield Case("rng", "s32", "uniform-in-range", module(body), (np.int32(-2), np.int32(3)))
     body = """a = u64[2] rng-get-and-update-state(), delta=4
     b = u64[2] rng-get-and-update-state(), delta=4
-    c = u64[2] subtract(b, a)
-    ROOT r = u64[2] abs(c)"""
-    yield Case(
-        "rng-get-and-update-state", "u64", "difference", module(body.replace("u64[2] abs(c)", "u64[2] copy(c)")), ()
-    )
-    f = binary_computation("f", "add", "f32")
-    text = simple("ragged-dot", "f32[5,2]", ["f32[5,3]", "f32[2,3,2]", "s32[2]"],
-                  "lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}", f)  # fmt: skip
+    ROOT c = u64[2] subtract(b, a)"""
+    yield Case("rng-get-and-update-state", "u64", "difference", module(body), ())
+    attributes = "lhs_contracting_dims={1}, rhs_contracting_dims={1}"
+    ragged = f"{attributes}, lhs_ragged_dims={{0}}, rhs_group_dims={{0}}"
+    text = simple("ragged-dot", "f32[5,2]", ["f32[5,3]", "f32[2,3,2]", "s32[2]"], ragged)
     args = (values("f32", (5, 3)), values("f32", (2, 3, 2)), np.array([2, 2], np.int32))
     yield Case("ragged-dot", "f32", "rows", text, args, Tolerance(8, 1))
-    text = simple("scaled-dot", "f32[2,3]", ["f8e4m3fn[2,4]", "f8e4m3fn[3,4]", "f8e8m0fnu[2,2]", "f8e8m0fnu[3,1]"],
-                  "lhs_contracting_dims={1}, rhs_contracting_dims={1}")  # fmt: skip
+    operands = ["f8e4m3fn[2,4]", "f8e4m3fn[3,4]", "f8e8m0fnu[2,2]", "f8e8m0fnu[3,1]"]
+    text = simple("scaled-dot", "f32[2,3]", operands, attributes)
     scales = (np.array([[1, 2], [2, 4]]), np.array([[1], [2], [4]]))
-    import ml_dtypes
-
     args4 = (
         values("f8e4m3fn", (2, 4)), values("f8e4m3fn", (3, 4)), *(s.astype(ml_dtypes.float8_e8m0fnu) for s in scales)
     )  # fmt: skip

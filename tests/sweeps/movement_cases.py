@@ -125,18 +125,25 @@ def _iota() -> Iterator[Case]:
             yield Case("iota", t, name, text, (), None, t in ("f32", "s32") and dims == (3, 4))
 
 
+_ROWS = "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1"
+_POINTS = "offset_dims={}, collapsed_slice_dims={0,1}, start_index_map={1,0}, index_vector_dim=1"
+_WINDOWS = "offset_dims={0,3}, collapsed_slice_dims={}, start_index_map={0,1}, index_vector_dim=2"
+_VECTOR_FIRST = "offset_dims={1}, collapsed_slice_dims={1}, start_index_map={0,1}, index_vector_dim=0"
+_BATCHING = (
+    "offset_dims={2}, collapsed_slice_dims={1}, start_index_map={1}, operand_batching_dims={0}, "
+    "start_indices_batching_dims={0}, index_vector_dim=2"
+)
 _GATHERS = {
     # name: operand, indices, slice sizes, attributes, result
-    "rows": ((5, 3), (4, 1), "{1,3}", "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1", (4, 3)),
-    "implicit-vector": ((5, 3), (4,), "{1,3}", "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1", (4, 3)),
-    "points": ((5, 3), (4, 2), "{1,1}", "offset_dims={}, collapsed_slice_dims={0,1}, start_index_map={1,0}, index_vector_dim=1", (4,)),
-    "windows": ((6, 7), (2, 3, 2), "{2,3}", "offset_dims={0,3}, collapsed_slice_dims={}, start_index_map={0,1}, index_vector_dim=2", (2, 2, 3, 3)),
-    "vector-first": ((6, 7), (2, 3), "{2,1}", "offset_dims={1}, collapsed_slice_dims={1}, start_index_map={0,1}, index_vector_dim=0", (3, 2)),
-    "batching": ((3, 5, 2), (3, 4, 1), "{1,1,2}", "offset_dims={2}, collapsed_slice_dims={1}, start_index_map={1}, operand_batching_dims={0}, "
-                 "start_indices_batching_dims={0}, index_vector_dim=2", (3, 4, 2)),
-    "empty-indices": ((5, 3), (0, 1), "{1,3}", "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1", (0, 3)),
-    "empty-slices": ((5, 3), (2, 1), "{1,0}", "offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1", (2, 0)),
-}  # fmt: skip
+    "rows": ((5, 3), (4, 1), "{1,3}", _ROWS, (4, 3)),
+    "implicit-vector": ((5, 3), (4,), "{1,3}", _ROWS, (4, 3)),
+    "points": ((5, 3), (4, 2), "{1,1}", _POINTS, (4,)),
+    "windows": ((6, 7), (2, 3, 2), "{2,3}", _WINDOWS, (2, 2, 3, 3)),
+    "vector-first": ((6, 7), (2, 3), "{2,1}", _VECTOR_FIRST, (3, 2)),
+    "batching": ((3, 5, 2), (3, 4, 1), "{1,1,2}", _BATCHING, (3, 4, 2)),
+    "empty-indices": ((5, 3), (0, 1), "{1,3}", _ROWS, (0, 3)),
+    "empty-slices": ((5, 3), (2, 1), "{1,0}", _ROWS, (2, 0)),
+}
 
 
 def _indices(t: str, dims: tuple[int, ...], name: str, low: int = -3, high: int = 9) -> np.ndarray:
@@ -157,17 +164,26 @@ def _gather() -> Iterator[Case]:
                 yield Case("gather", t, f"{name}-{index}", text, args, None, t == "f32" and index == "s32")
 
 
+_TO_ROWS = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+_TO_POINTS = "update_window_dims={}, inserted_window_dims={0,1}, scatter_dims_to_operand_dims={1,0}, index_vector_dim=1"
+_TO_WINDOWS = (
+    "update_window_dims={0,3}, inserted_window_dims={}, scatter_dims_to_operand_dims={0,1}, index_vector_dim=2"
+)
+_TO_NUMBERS = "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+_TO_BATCHES = (
+    "update_window_dims={2}, inserted_window_dims={1}, scatter_dims_to_operand_dims={1}, "
+    "input_batching_dims={0}, scatter_indices_batching_dims={0}, index_vector_dim=2"
+)
 _SCATTERS = {
     # name: operand, indices, updates, attributes
-    "rows": ((5, 3), (4, 1), (4, 3), "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"),
-    "points": ((5, 3), (6, 2), (6,), "update_window_dims={}, inserted_window_dims={0,1}, scatter_dims_to_operand_dims={1,0}, index_vector_dim=1"),
-    "windows": ((6, 7), (2, 3, 2), (2, 2, 3, 3), "update_window_dims={0,3}, inserted_window_dims={}, scatter_dims_to_operand_dims={0,1}, index_vector_dim=2"),
-    "implicit-vector": ((9,), (12,), (12,), "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"),
-    "batching": ((3, 5, 2), (3, 4, 1), (3, 4, 2), "update_window_dims={2}, inserted_window_dims={1}, scatter_dims_to_operand_dims={1}, "
-                 "input_batching_dims={0}, scatter_indices_batching_dims={0}, index_vector_dim=2"),
-    "empty": ((5, 3), (0, 1), (0, 3), "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"),
-    "narrow-window": ((5, 4), (3, 1), (3, 2), "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"),
-}  # fmt: skip
+    "rows": ((5, 3), (4, 1), (4, 3), _TO_ROWS),
+    "points": ((5, 3), (6, 2), (6,), _TO_POINTS),
+    "windows": ((6, 7), (2, 3, 2), (2, 2, 3, 3), _TO_WINDOWS),
+    "implicit-vector": ((9,), (12,), (12,), _TO_NUMBERS),
+    "batching": ((3, 5, 2), (3, 4, 1), (3, 4, 2), _TO_BATCHES),
+    "empty": ((5, 3), (0, 1), (0, 3), _TO_ROWS),
+    "narrow-window": ((5, 4), (3, 1), (3, 2), _TO_ROWS),
+}
 _SET = "f {{\n  a = {t}[] parameter(0)\n  ROOT b = {t}[] parameter(1)\n}}\n"
 
 

@@ -249,7 +249,13 @@ def _select_and_scatter() -> Iterator[Case]:
 
 
 def _scan() -> Iterator[Case]:
-    f = "f {{\n  x = {t}{d} parameter(0)\n  c = {t}{d} parameter(1)\n  n = {t}{d} add(x, c)\n  ROOT r = ({t}{d}, {t}{d}) tuple(c, n)\n}}\n"
+    f = """f {{
+  x = {t}{d} parameter(0)
+  c = {t}{d} parameter(1)
+  n = {t}{d} add(x, c)
+  ROOT r = ({t}{d}, {t}{d}) tuple(c, n)
+}}
+"""
     for t in ("f32", "s32", "bf16", "f64", "u8"):
         for dims, at in (((6,), 0), ((3, 5), 1), ((4, 2), 0), ((0,), 0)):
             rest = tuple(n for d, n in enumerate(dims) if d != at)
@@ -262,14 +268,16 @@ def _scan() -> Iterator[Case]:
                 yield Case("scan", t, f"dims{list(dims)}at{at}{reverse[5:]}", text, args, _sum_tolerance(t), t == "f32")
 
 
+_BATCH = "lhs_batch_dims={0}, rhs_batch_dims={0}"
+_ANYWHERE = "lhs_batch_dims={3,1}, lhs_contracting_dims={2}, rhs_batch_dims={1,3}, rhs_contracting_dims={0}"
 _DOTS = {
     # name: lhs, rhs, attributes, result
     "matrix": ((3, 4), (4, 5), "lhs_contracting_dims={1}, rhs_contracting_dims={0}", (3, 5)),
     "both-transposed": ((4, 3), (5, 4), "lhs_contracting_dims={0}, rhs_contracting_dims={1}", (3, 5)),
     "vectors": ((4,), (4,), "lhs_contracting_dims={0}, rhs_contracting_dims={0}", ()),
     "matrix-vector": ((3, 4), (4,), "lhs_contracting_dims={1}, rhs_contracting_dims={0}", (3,)),
-    "batch": ((2, 3, 4), (2, 4, 5), "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}", (2, 3, 5)),
-    "batches-anywhere": ((3, 2, 4, 6), (4, 6, 5, 2), "lhs_batch_dims={3,1}, lhs_contracting_dims={2}, rhs_batch_dims={1,3}, rhs_contracting_dims={0}", (6, 2, 3, 5)),
+    "batch": ((2, 3, 4), (2, 4, 5), f"{_BATCH}, lhs_contracting_dims={{2}}, rhs_contracting_dims={{1}}", (2, 3, 5)),
+    "batches-anywhere": ((3, 2, 4, 6), (4, 6, 5, 2), _ANYWHERE, (6, 2, 3, 5)),
     "two-contracted": ((3, 4, 2), (2, 4, 5), "lhs_contracting_dims={1,2}, rhs_contracting_dims={1,0}", (3, 5)),
     "outer": ((3,), (4,), "lhs_contracting_dims={}, rhs_contracting_dims={}", (3, 4)),
     "empty-inner": ((3, 0), (0, 5), "lhs_contracting_dims={1}, rhs_contracting_dims={0}", (3, 5)),
@@ -277,9 +285,9 @@ _DOTS = {
     "size-1": ((1, 1), (1, 1), "lhs_contracting_dims={1}, rhs_contracting_dims={0}", (1, 1)),
 }  # fmt: skip
 _MIXED = (
-    ("s8", "s8", "s32"), ("u8", "s8", "s32"), ("bf16", "bf16", "f32"), ("f16", "f16", "f32"), ("f8e4m3fn", "f8e4m3fn", "f32"),
-    ("f8e5m2", "f8e4m3fn", "bf16"), ("f32", "f32", "f64"), ("s4", "s4", "s32"), ("bf16", "f32", "f32"), ("s8", "f32", "f32"),
-    ("f8e4m3fnuz", "f8e5m2fnuz", "f16"),
+    ("s8", "s8", "s32"), ("u8", "s8", "s32"), ("bf16", "bf16", "f32"), ("f16", "f16", "f32"), ("s4", "s4", "s32"),
+    ("f8e4m3fn", "f8e4m3fn", "f32"), ("f8e5m2", "f8e4m3fn", "bf16"), ("f32", "f32", "f64"), ("bf16", "f32", "f32"),
+    ("s8", "f32", "f32"), ("f8e4m3fnuz", "f8e5m2fnuz", "f16"),
 )  # fmt: skip
 
 
