@@ -31,6 +31,7 @@ class HloComputation:
         self.parent: HloModule | None = None
         self.attributes: dict[str, str] = {}
         self._instructions: dict[HloInstruction, None] = {}
+        self._parameters: dict[HloInstruction, None] = {}
         self._by_name: dict[str, HloInstruction] = {}
         self._next_suffix: dict[str, int] = {}
         self._root: HloInstruction | None = None
@@ -77,9 +78,7 @@ class HloComputation:
     @property
     def parameters(self) -> list[HloInstruction]:
         """Parameters by number."""
-        found = [i for i in self._instructions if i.opcode is Opcode.PARAMETER]
-        found.sort(key=lambda i: i.parameter_number or 0)
-        return found
+        return sorted(self._parameters, key=_number)
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
@@ -159,6 +158,8 @@ class HloComputation:
         instruction.name = self.unique_name(instruction.name)
         instruction.parent = self
         self._instructions[instruction] = None
+        if instruction.opcode is Opcode.PARAMETER:
+            self._parameters[instruction] = None
         self._by_name[instruction.name] = instruction
         return instruction
 
@@ -236,6 +237,7 @@ class HloComputation:
         for o in instruction.operands:
             o.users.pop(instruction, None)
         del self._instructions[instruction]
+        self._parameters.pop(instruction, None)
         del self._by_name[instruction.name]
         instruction.parent = None
 
@@ -288,11 +290,16 @@ class HloComputation:
             new.parent = copy
             mapping[i] = new
         copy._instructions = dict.fromkeys(mapping[i] for i in self._instructions)
+        copy._parameters = dict.fromkeys(mapping[i] for i in self._parameters)
         copy._by_name = {i.name: i for i in copy._instructions}
         copy._next_suffix = dict(self._next_suffix)
         if self._root is not None:
             copy._root = mapping[self._root]
         return copy, mapping
+
+
+def _number(parameter: HloInstruction) -> int:
+    return parameter.parameter_number or 0
 
 
 def is_removable(instruction: HloInstruction) -> bool:
