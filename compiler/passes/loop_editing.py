@@ -24,7 +24,7 @@ class Loops:
     _counts: Counter[HloComputation] | None = field(default=None, init=False)
 
     def views(self) -> Iterator[LoopView]:
-        """Each loop in explicit form, inner ones first; those with control edges are left out.
+        """Each loop in explicit form, inner ones first; those with control edges, and those nobody reads, are left out.
 
         The caller may change or remove the loop it was given, and others; one that is gone is not yielded.
         """
@@ -32,7 +32,9 @@ class Loops:
             loops = [i for i in computation.post_order() if i.opcode is Opcode.WHILE]
             fixed = pinned(computation) if loops else set()
             for loop in loops:
-                view = view_loop(loop) if loop.parent is computation and loop not in fixed else None
+                if loop.parent is not computation or loop in fixed or not _is_read(loop):
+                    continue
+                view = view_loop(loop)
                 if view is not None:
                     yield view
 
@@ -65,6 +67,10 @@ class Loops:
         if self._counts is None:
             self._counts = caller_counts(self.module)
         return self._counts
+
+
+def _is_read(loop: HloInstruction) -> bool:
+    return any(u.users or u.is_root or u.opcode is not Opcode.GET_TUPLE_ELEMENT for u in loop.users)
 
 
 def make_explicit(loop: HloInstruction) -> bool:

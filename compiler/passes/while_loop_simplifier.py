@@ -104,7 +104,7 @@ def _forward_invariants(view: LoopView) -> bool:
         for gte in view.results[n]:
             if gte.users or gte.is_root:
                 computation.replace_uses(gte, view.init[n])
-                computation.remove_dead([gte])
+                computation.remove(gte)
                 changed = True
     return changed
 
@@ -166,7 +166,7 @@ def _merge(view: LoopView, merged: dict[int, int]) -> LoopView:
                 instead = computation.add(Opcode.GET_TUPLE_ELEMENT, [source], index=stays)
             for gte in reads[old]:
                 computation.replace_uses(gte, instead)
-                computation.remove_dead([gte])
+                computation.remove(gte)
     return viewed_again(view)
 
 

@@ -275,7 +275,7 @@ def _write(view: LoopView, n: int, stack: HloInstruction | None, counter: Induct
         block = b.add(Opcode.DYNAMIC_UPDATE_SLICE, start, block, *starts)
     for gte in view.results[n]:
         b.computation.replace_uses(gte, block)
-        b.computation.remove_dead([gte])
+        b.computation.remove(gte)
 
 
 def _read_parts(
