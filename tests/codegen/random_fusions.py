@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,7 @@ class _Writer:
     def scalar(self, value: float, t: T) -> HloInstruction:
         return self.body.add_constant(Literal.from_array(np.array(value, t.dtype), Shape(t)))
 
-    def add(self, opcode: Opcode, operands: Sequence[HloInstruction], shape: Shape | None = None, **a: object) -> None:
+    def add(self, opcode: Opcode, operands: Sequence[HloInstruction], shape: Shape | None = None, **a: Any) -> None:
         self.values.append(self.body.add(opcode, operands, shape, **a))
 
     def finish(self) -> HloComputation:

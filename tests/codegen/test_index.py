@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from compiler.codegen import index as ix
 from compiler.codegen.index import Int, Quotient, Remainder, Runtime, Var
 
-VARS = (Var("i", 5), Var("j", 3), Var("k", 1), Runtime("n", 0, 6))
+VARS: tuple[Var | Runtime, ...] = (Var("i", 5), Var("j", 3), Var("k", 1), Runtime("n", 0, 6))
 Env = Mapping[str, int]
 
 
