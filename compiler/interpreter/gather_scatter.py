@@ -70,8 +70,12 @@ def _scatter(machine: Machine, instruction: HloInstruction, values: list[Value])
     indices, *updates = arrays(values[n:])
     operands = [own(values, k) for k in range(n)]
     targets, kept = _targets(instruction, operands[0].shape, indices, updates[0].shape)
+    window = instruction.attr("update_window_dims")
+    # Updates are combined window by window, in the order of the indices.
+    order = [d for d in range(updates[0].ndim) if d not in window] + sorted(window)
+    targets, kept = (x.transpose(order).reshape(-1) for x in (targets, kept))
     flat = [x.reshape(-1) for x in operands]
-    chosen = [u.reshape(-1)[kept] for u in updates]
+    chosen = [u.transpose(order).reshape(-1)[kept] for u in updates]
     combine_at(machine, instruction.attr("to_apply"), flat, targets[kept], chosen)
     results = [f.reshape(x.shape) for f, x in zip(flat, operands, strict=True)]
     return results[0] if n == 1 else tuple(results)
@@ -80,7 +84,7 @@ def _scatter(machine: Machine, instruction: HloInstruction, values: list[Value])
 def _targets(
     instruction: HloInstruction, dims: tuple[int, ...], indices: Array, update_dims: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """For each update element in row-major order: where it goes, and whether its whole window lies inside."""
+    """For each element of the updates: where it goes, and whether its whole window lies inside."""
     attr, rank = instruction.attr, len(update_dims)
     window = tuple(sorted(attr("update_window_dims")))
     batching = attr("input_batching_dims", ())
@@ -107,8 +111,7 @@ def _targets(
         if d in paired:
             where = where + _spread(np.arange(size), [batch_dims[index_dims.index(paired[d])]], rank)
         target = target * size + where
-    spread = np.broadcast_to(target, update_dims).reshape(-1)
-    return spread, np.broadcast_to(inside, update_dims).reshape(-1)
+    return np.broadcast_to(target, update_dims), np.broadcast_to(inside, update_dims)
 
 
 _AT = {

@@ -21,7 +21,7 @@ Value: TypeAlias = Union[Array, tuple["Value", ...]]  # noqa: UP007  # a recursi
 """An array, or a tuple of values; a token is the empty tuple."""
 
 Evaluator: TypeAlias = Callable[["Machine", HloInstruction, list[Value]], Value]
-"""Operand values, in a list of its own -> result. Changes an operand only through `own`; may return views of operands."""
+"""Operand values, in a list to itself -> result. Changes operands only through `own`; may return views of them."""
 
 EVALUATORS: dict[Opcode, Evaluator] = {}
 TOKEN: tuple[Value, ...] = ()

@@ -243,6 +243,8 @@ def _sort() -> Iterator[Case]:
         kind = "TOTALORDER" if type_class(t).is_float and t != "f8e8m0fnu" else ""
         for direction in ("LT", "GT"):
             x = np.concatenate([edges(t), values(t, (40,), "sort")])
+            if t == "f8e8m0fnu":
+                x = np.abs(values("f32", (60,), "sort")).astype(_numpy(t))
             text = simple(
                 "sort",
                 shape(t, x.shape),
