@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from compiler.ir import HloComputation, HloInstruction
+from compiler.ir import HloComputation, HloInstruction, Opcode
 
 
 class TopologicalOrder:
     """Ranks that rise along every edge (operands and control predecessors).
 
-    A get-tuple-element made for an output of a fusion takes its fusion's rank, so ranks rise weakly there. Merging
+    A get-tuple-element of a fusion takes its fusion's rank, so ranks rise weakly there. Merging
     two nodes moves only what lies between them (after Pearce and Kelly, "A dynamic topological sort algorithm for
     directed acyclic graphs", 2006), so its cost is local.
     """
@@ -18,6 +18,9 @@ class TopologicalOrder:
     def __init__(self, computation: HloComputation) -> None:
         order = computation.post_order()
         self._rank: dict[HloInstruction, int] = {i: n for n, i in enumerate(order)}
+        for i in order:
+            if _is_beside(i):
+                self._rank[i] = self._rank[i.operands[0]]
         self._control_users: dict[HloInstruction, list[HloInstruction]] = {}
         self._changes: list[tuple[int, int]] = []
         for i in order:
@@ -115,16 +118,14 @@ class TopologicalOrder:
         followers = self._region({first}, self._after, lambda r: r <= high) - {first}
         followers -= {last} | {i for i in followers if self._rank[i] == low}
         before = self._region({last}, _before, lambda r: low < r) - {first}
-        beside = {i for i in before | followers if i.operands and self._is_beside(i)}
-        moved = self.sorted((before | {last}) - beside) + self.sorted(followers - beside)
+        moved = self.sorted(i for i in before | {last} if not _is_beside(i))
+        moved += self.sorted(i for i in followers if not _is_beside(i))
         slots = sorted(self._rank[i] for i in moved)
         for node, slot in zip(moved, slots, strict=True):
             self._rank[node] = slot
-        for g in beside:
-            self._rank[g] = self._rank[g.operands[0]]
-
-    def _is_beside(self, i: HloInstruction) -> bool:
-        return self._rank.get(i.operands[0]) == self._rank[i]
+            for g in node.users:
+                if _is_beside(g):
+                    self._rank[g] = slot
 
     def _after(self, i: HloInstruction) -> Iterable[HloInstruction]:
         extra = self._control_users.get(i)
@@ -144,6 +145,10 @@ class TopologicalOrder:
                     seen.add(n)
                     work.append(n)
         return seen
+
+
+def _is_beside(i: HloInstruction) -> bool:
+    return i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0].opcode is Opcode.FUSION
 
 
 def _before(i: HloInstruction) -> Iterable[HloInstruction]:

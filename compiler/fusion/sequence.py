@@ -15,7 +15,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid, trial_of
 from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of
 from compiler.fusion.pair_cache import PairCache
-from compiler.ir import HloComputation, HloInstruction
+from compiler.ir import HloComputation, HloInstruction, Opcode
 
 _Surgeon: TypeAlias = Callable[[HloInstruction, HloInstruction], mechanics.Surgery]
 
@@ -211,8 +211,8 @@ class Sequence:
     def _update(self, surgery: mechanics.Surgery, around: Iterable[HloInstruction]) -> None:
         """Bring order and caches up to date; `around` are the nodes whose users or outputs changed."""
         fusion = surgery.fusion
-        if is_multi_output(fusion):
-            for g in fusion.users:
+        for g in fusion.users:
+            if g.opcode is Opcode.GET_TUPLE_ELEMENT:
                 self.order.add_beside(g, fusion)
         for i in surgery.removed:
             self.order.remove(i)
