@@ -74,20 +74,20 @@ def rewrite(computation: HloComputation, rules_of: Callable[[Opcode], Sequence[R
 
 
 def _round(computation: HloComputation, rules_of: Callable[[Opcode], Sequence[Rule]]) -> bool:
-    rules = {opcode: found for opcode in Opcode if (found := rules_of(opcode))}
-    order = computation.post_order()
-    work = [i for i in reversed(order) if i.opcode in rules]
-    if not work:
+    if not any(rules_of(i.opcode) for i in computation.instructions):
         return False
+    order = computation.post_order()
+    work = [i for i in reversed(order) if rules_of(i.opcode)]
     pinned = _control_dependent(order)
     budget = 20 * len(order) + 1000
     changed = False
     builder = Builder(computation)
     while work and budget:
         i = work.pop()
-        if i.opcode not in rules or i.parent is not computation or i in pinned or i.is_dead or _untouchable(i):
+        rules = rules_of(i.opcode)
+        if not rules or i.parent is not computation or i in pinned or i.is_dead or _untouchable(i):
             continue
-        if not _apply(i, rules[i.opcode], builder):
+        if not _apply(i, rules, builder):
             continue
         changed = True
         budget -= 1
