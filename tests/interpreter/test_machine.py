@@ -249,3 +249,11 @@ def test_an_update_leaves_other_holders_of_the_array_alone() -> None:
     np.testing.assert_array_equal(z, [1, 9, 3])
     np.testing.assert_array_equal(same, [1, 2, 3])
     np.testing.assert_array_equal(p, [1, 2, 3])
+
+
+@pytest.mark.parametrize("t", ["s2", "u2", "s4", "u4"])
+def test_sort_takes_narrow_integers(t: str) -> None:
+    f = f"f {{\n a = {t}[] parameter(0)\n b = {t}[] parameter(1)\n ROOT r = pred[] compare(a, b), direction=GT\n}}\n"
+    x = values(t, (30,))
+    (found,) = run(simple("sort", f"{t}[30]", [f"{t}[30]"], "dimensions={0}, to_apply=f", f), x)
+    np.testing.assert_array_equal(found.astype(np.int8), np.sort(x.astype(np.int8))[::-1])

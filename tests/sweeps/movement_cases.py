@@ -240,6 +240,8 @@ def _less(t: str, direction: str = "LT", kind: str = "") -> str:
 
 def _sort() -> Iterator[Case]:
     for t in (*FLOATS, *INTEGERS, *SMALL_FLOATS, "pred"):
+        if type_class(t).bits < 8:
+            continue  # XLA:CPU packs these and then sorts outside its buffer
         kind = "TOTALORDER" if type_class(t).is_float and t != "f8e8m0fnu" else ""
         for direction in ("LT", "GT"):
             x = np.concatenate([edges(t), values(t, (40,), "sort")])
