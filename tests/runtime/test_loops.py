@@ -1,0 +1,182 @@
+"""Loops and conditionals on the cpu backend against the interpreter: where carried values live, which copies go."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler import CompileOptions, compile
+from compiler.interpreter import evaluate
+from compiler.ir import HloModule
+from compiler.ir.verifier import verify
+from compiler.runtime import executable
+from compiler.runtime.thunks import CopyThunk
+from compiler.text import parse
+from tests.codegen.running import problem
+from tests.runtime.random_loops import arguments_for, random_loops
+
+PLAIN = CompileOptions(optimize=False)
+
+
+def _seeds(fast: int, slow: int) -> list[object]:
+    return [*range(fast), *(pytest.param(s, marks=pytest.mark.slow) for s in range(fast, slow))]
+
+
+def _compare(module: HloModule, args: list[np.ndarray], options: CompileOptions | None) -> None:
+    exe = compile(module, options=options)
+    wanted = evaluate(module, args)
+    for _ in range(2):  # the second call finds the memory of the first
+        assert problem(exe(*args), wanted, 1e-5) is None, str(module)
+
+
+@pytest.mark.parametrize("seed", _seeds(40, 400))
+def test_random_loops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    module = random_loops(rng)
+    verify(module)
+    _compare(module, arguments_for(module, rng), PLAIN)
+
+
+@pytest.mark.parametrize("seed", _seeds(10, 80))
+def test_random_loops_optimized(seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    module = random_loops(rng)
+    _compare(module, arguments_for(module, rng), None)
+
+
+@pytest.mark.parametrize("seed", range(2000, 2010))
+def test_copies_are_only_left_out_where_nobody_can_tell(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    module = random_loops(rng)
+    args = arguments_for(module, rng)
+    lean = compile(module, options=PLAIN)
+    monkeypatch.setattr(executable, "coalesce", lambda thunks, results: None)
+    full = compile(module, options=PLAIN)
+    assert problem(lean(*args), full(*args), 1e-6) is None
+    assert _copies(lean) <= _copies(full)
+
+
+def _copies(exe: object) -> int:
+    return sum(isinstance(t, CopyThunk) for t in exe.thunks)  # type: ignore[attr-defined]
+
+
+# ---- programs with a point each
+
+LOOP = """
+HloModule m
+body {{
+  s = ({state}) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  n = s32[] add(i, one)
+  {body}
+}}
+condition {{
+  s = ({state}) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  limit = s32[] constant({trips})
+  ROOT r = pred[] compare(i, limit), direction=LT
+}}
+ENTRY main {{
+  a = f32[8] parameter(0)
+  b = f32[8] parameter(1)
+  zero = s32[] constant(0)
+  {entry}
+}}
+"""
+
+TWO = "s32[], f32[8], f32[8]"
+READ = """
+  x = f32[8] get-tuple-element(s), index=1
+  y = f32[8] get-tuple-element(s), index=2
+"""
+ENTRY = f"""
+  t = ({TWO}) tuple(zero, a, b)
+  w = ({TWO}) while(t), condition=condition, body=body
+  p = f32[8] get-tuple-element(w), index=1
+  q = f32[8] get-tuple-element(w), index=2
+  ROOT r = (f32[8], f32[8]) tuple(p, q)
+"""
+
+BODIES = {
+    "swap": f"{READ} ROOT r = ({TWO}) tuple(n, y, x)",
+    "double": f"{READ} ROOT r = ({TWO}) tuple(n, y, y)",
+    "swap with work": f"{READ} z = f32[8] add(x, y) ROOT r = ({TWO}) tuple(n, y, z)",
+    "keep one": f"{READ} z = f32[8] add(x, y) ROOT r = ({TWO}) tuple(n, x, z)",
+    "one value twice": f"{READ} z = f32[8] add(x, y) ROOT r = ({TWO}) tuple(n, z, z)",
+    "both, crossed": f"{READ} z = f32[8] add(x, y) u = f32[8] subtract(x, y) ROOT r = ({TWO}) tuple(n, u, z)",
+    "in turn": f"{READ} z = f32[8] negate(x) u = f32[8] negate(z) ROOT r = ({TWO}) tuple(n, u, z)",
+    "constant": f"{READ} c = f32[8] constant({{1,2,3,4,5,6,7,8}}) ROOT r = ({TWO}) tuple(n, c, x)",
+    "read after its update": (
+        f"{READ} p = f32[2] slice(y), slice={{[3:5]}} u = f32[8] dynamic-update-slice(x, p, i) "
+        f"z = f32[8] add(x, u) ROOT r = ({TWO}) tuple(n, u, z)"
+    ),
+    "read before its update": (
+        f"{READ} z = f32[8] add(x, y) p = f32[2] slice(z), slice={{[3:5]}} "
+        f"u = f32[8] dynamic-update-slice(x, p, i) ROOT r = ({TWO}) tuple(n, u, z)"
+    ),
+    "updated by itself": (
+        f"{READ} p = f32[2] slice(x), slice={{[3:5]}} u = f32[8] dynamic-update-slice(x, p, i) "
+        f"v = f32[8] reverse(u), dimensions={{0}} ROOT r = ({TWO}) tuple(n, u, v)"
+    ),
+    "updated twice": (
+        f"{READ} p = f32[2] slice(y), slice={{[3:5]}} u = f32[8] dynamic-update-slice(x, p, i) "
+        f"v = f32[8] dynamic-update-slice(u, p, n) w = f32[8] dynamic-update-slice(x, p, n) "
+        f"z = f32[8] add(v, w) ROOT r = ({TWO}) tuple(n, v, z)"
+    ),
+}
+
+
+@pytest.mark.parametrize("options", [PLAIN, None], ids=["plain", "optimized"])
+@pytest.mark.parametrize("trips", [0, 1, 2, 5])
+@pytest.mark.parametrize("name", BODIES)
+def test_two_carried_arrays(name: str, trips: int, options: CompileOptions | None) -> None:
+    module = parse(LOOP.format(state=TWO, body=BODIES[name], trips=trips, entry=ENTRY))
+    rng = np.random.default_rng(5)
+    _compare(module, [rng.normal(size=8).astype(np.float32) for _ in range(2)], options)
+
+
+def test_one_array_carried_twice_from_one_parameter() -> None:
+    entry = ENTRY.replace("tuple(zero, a, b)", "tuple(zero, a, a)")
+    module = parse(LOOP.format(state=TWO, body=BODIES["swap with work"], trips=3, entry=entry))
+    rng = np.random.default_rng(6)
+    _compare(module, [rng.normal(size=8).astype(np.float32) for _ in range(2)], PLAIN)
+
+
+def test_the_value_before_the_loop_is_still_needed_behind_it() -> None:
+    entry = f"""
+      e = f32[8] exponential(a)
+      t = ({TWO}) tuple(zero, e, b)
+      w = ({TWO}) while(t), condition=condition, body=body
+      p = f32[8] get-tuple-element(w), index=1
+      q = f32[8] add(p, e)
+      ROOT r = (f32[8], f32[8], f32[8], f32[8]) tuple(p, q, e, a)
+    """
+    module = parse(LOOP.format(state=TWO, body=BODIES["swap with work"], trips=3, entry=entry))
+    rng = np.random.default_rng(7)
+    _compare(module, [rng.normal(size=8).astype(np.float32) for _ in range(2)], PLAIN)
+
+
+def test_a_loop_that_updates_a_row_a_step_copies_nothing_in_it() -> None:
+    state = "s32[], f32[8], f32[50,8]"
+    body = f"""
+      x = f32[8] get-tuple-element(s), index=1
+      y = f32[50,8] get-tuple-element(s), index=2
+      z = f32[8] negate(x)
+      row = f32[1,8] reshape(z)
+      c = s32[] constant(0)
+      u = f32[50,8] dynamic-update-slice(y, row, i, c)
+      ROOT r = ({state}) tuple(n, z, u)
+    """
+    entry = f"""
+      f = f32[] constant(0)
+      fill = f32[50,8] broadcast(f), dimensions={{}}
+      t = ({state}) tuple(zero, a, fill)
+      w = ({state}) while(t), condition=condition, body=body
+      ROOT q = f32[50,8] get-tuple-element(w), index=2
+    """
+    module = parse(LOOP.format(state=state, body=body, trips=50, entry=entry))
+    args = [np.arange(8, dtype=np.float32), np.zeros(8, np.float32)]
+    _compare(module, args, PLAIN)
+    copies = [t for t in compile(module, options=PLAIN).thunks if isinstance(t, CopyThunk)]
+    assert [t for t in copies if t.executions > 1 and t.source.size > 4] == []
