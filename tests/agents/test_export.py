@@ -1,0 +1,137 @@
+"""Exported policies: usable with NumPy alone, refused when they do not fit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agents.export import export_policy, numpy_policy
+from agents.network import TorchPointerNetwork
+from compiler.errors import PolicyError
+from compiler.fusion import features as f
+from compiler.fusion.learned import load_policy
+from compiler.fusion.pointer_network import NetworkShape
+from compiler.fusion.state import FusionState
+from compiler.fusion.weights import read_weights, write_weights
+from compiler.text import parse
+from tests.env.small_programs import CHAIN, LOOP
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def network() -> TorchPointerNetwork:
+    torch.manual_seed(3)
+    made = TorchPointerNetwork(
+        NetworkShape(f.NODE_FEATURES, f.CANDIDATE_FEATURES, f.GLOBAL_FEATURES, hidden=16, rounds=1)
+    )
+    with torch.no_grad():
+        made.prior.weight[0, f.SAVING_COLUMN] = 4
+    return made
+
+
+@pytest.fixture
+def folder(network: TorchPointerNetwork, tmp_path: Path) -> Path:
+    export_policy(network, tmp_path / "policy", {"timesteps": 7})
+    return tmp_path / "policy"
+
+
+def fuse(policy: object) -> str:
+    state = FusionState(parse(CHAIN))
+    assert hasattr(policy, "choose")
+    while (action := policy.choose(state)) is not None:
+        state.apply(action)
+    return str(state.module)
+
+
+def test_a_loaded_policy_decides_like_the_network_it_came_from(network: TorchPointerNetwork, folder: Path) -> None:
+    loaded = load_policy(folder)
+    assert loaded.provenance == {"timesteps": 7}
+    assert fuse(loaded) == fuse(numpy_policy(network))
+    assert "fusion" in fuse(loaded)
+
+
+def test_draws_depend_on_the_seed_alone(network: TorchPointerNetwork) -> None:
+    draws = [fuse(numpy_policy(network, seed)) for seed in range(6)]
+    assert draws == [fuse(numpy_policy(network, seed)) for seed in range(6)]
+    assert len(set(draws)) > 1
+
+
+def test_a_fresh_process_compiles_with_it_without_torch_or_gymnasium(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.hlo").write_text(LOOP)
+    script = """
+import sys, numpy as np
+from compiler import compile, load_policy
+exe = compile(open(sys.argv[2]).read(), backend="cpu", fusion_policy=load_policy(sys.argv[1]))
+exe(np.ones(256, np.float32))
+print([m for m in ("torch", "gymnasium", "stable_baselines3", "mlflow", "safetensors", "jax") if m in sys.modules])
+"""
+    command = [sys.executable, "-c", script, str(folder), str(tmp_path / "p.hlo")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def _edit(folder: Path, **changes: object) -> None:
+    file = folder / "policy.json"
+    data = json.loads(file.read_text())
+    file.write_text(json.dumps({**data, **changes}))
+
+
+def test_another_feature_version_is_refused_with_both_versions(folder: Path) -> None:
+    _edit(folder, feature_version=f.FEATURE_VERSION + 1)
+    with pytest.raises(PolicyError, match=rf"version {f.FEATURE_VERSION + 1}.*version {f.FEATURE_VERSION}"):
+        load_policy(folder)
+
+
+def test_a_missing_folder_and_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="no policy folder"):
+        load_policy(tmp_path / "nowhere")
+    (folder / "policy.safetensors").unlink()
+    with pytest.raises(PolicyError, match=r"policy\.safetensors"):
+        load_policy(folder)
+    (folder / "policy.json").unlink()
+    with pytest.raises(PolicyError, match=r"policy\.json"):
+        load_policy(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": "other"}'])
+def test_a_damaged_description_is_refused(folder: Path, text: str) -> None:
+    (folder / "policy.json").write_text(text)
+    with pytest.raises(PolicyError):
+        load_policy(folder)
+
+
+@pytest.mark.parametrize("network_shape", [None, {}, {"hidden": 16}, "x"])
+def test_a_damaged_network_shape_is_refused(folder: Path, network_shape: object) -> None:
+    _edit(folder, network=network_shape)
+    with pytest.raises(PolicyError, match="network's shape"):
+        load_policy(folder)
+
+
+def test_weights_of_another_network_are_refused(folder: Path) -> None:
+    data = json.loads((folder / "policy.json").read_text())
+    _edit(folder, network={**data["network"], "hidden": 32})
+    with pytest.raises(PolicyError, match="has shape"):
+        load_policy(folder)
+
+
+def test_nan_weights_are_refused(folder: Path) -> None:
+    weights = read_weights(folder / "policy.safetensors")
+    weights["score.weight"][0, 0] = np.nan
+    write_weights(folder / "policy.safetensors", weights)
+    with pytest.raises(PolicyError, match="NaN"):
+        load_policy(folder)
+
+
+def test_exporting_replaces_a_policy_and_nothing_else(network: TorchPointerNetwork, folder: Path, tmp_path: Path) -> None:
+    export_policy(network, folder, {"timesteps": 8})
+    assert load_policy(folder).provenance == {"timesteps": 8}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(PolicyError, match="no policy folder"):
+        export_policy(network, tmp_path / "mine", {})
+    assert (tmp_path / "mine" / "thesis.tex").exists()

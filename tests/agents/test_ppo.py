@@ -1,0 +1,136 @@
+"""MaskablePPO with the pointer policy: it learns, repeats itself, and continues from a checkpoint."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sb3_contrib import MaskablePPO
+
+from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
+from agents.ppo import PPOSettings, make_ppo, network_of
+from agents.search import STRATEGIES, Starts, find_plan
+from compiler.errors import UnknownNameError
+from compiler.fusion import features
+from env.environments import FusionEnv
+from env.measurement import Measurer, MeasurerOptions
+from env.suites import load_suite
+from tests.env.small_programs import write_suite
+
+SMALL = PPOSettings(rollout=32, batch=16, epochs=2, hidden=16, rounds=1)
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    return write_suite(tmp_path / "suite")
+
+
+def weights(model: MaskablePPO) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in network_of(model).state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_the_same_seed_learns_the_same(suite: Path) -> None:
+    found = []
+    for _ in range(2):
+        model = make_ppo(FusionEnv(suite), SMALL)  # seeds the generators that learning draws from
+        model.learn(64)
+        found.append(weights(model))
+    assert same(*found)
+
+
+def test_the_untrained_policy_follows_the_cost_model(suite: Path) -> None:
+    env = FusionEnv(suite)
+    model = make_ppo(env, SMALL)
+    observation, _ = env.reset(options={"program": "chain"})
+    action, _ = model.predict(observation, deterministic=True, action_masks=env.action_masks())
+    rows = observation["candidates"].reshape(features.MAX_CANDIDATES, -1)[: len(env.moves), features.SAVING_COLUMN]
+    assert int(action) == int(np.argmax(rows))
+
+
+def test_masked_actions_are_never_taken(suite: Path) -> None:
+    env = FusionEnv(suite)
+    model = make_ppo(env, SMALL)
+    observation, _ = env.reset(seed=0)
+    for _ in range(30):
+        action, _ = model.predict(observation, action_masks=env.action_masks())
+        assert env.action_masks()[int(action)]
+        observation, _, terminated, _, info = env.step(int(action))
+        assert info["refused"] == ""
+        if terminated:
+            observation, _ = env.reset()
+
+
+def test_a_checkpoint_gives_everything_back(suite: Path, tmp_path: Path) -> None:
+    model = make_ppo(FusionEnv(suite), SMALL)
+    model.learn(64)
+    save_checkpoint(model, tmp_path / "c", {"best": {"chain": 2.0}})
+    other = make_ppo(FusionEnv(suite), PPOSettings(**{**SMALL.__dict__, "seed": 9}))
+    found = latest_checkpoint(tmp_path / "c")
+    assert found is not None
+    assert load_checkpoint(other, found) == {"best": {"chain": 2.0}}
+    assert other.num_timesteps == 64
+    assert same(weights(model), weights(other))
+    moments = [m.policy.optimizer.state_dict()["state"] for m in (model, other)]
+    assert moments[0].keys() == moments[1].keys()
+    for i, slots in moments[0].items():
+        for slot, value in slots.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(moments[1][i][slot]))
+
+
+def test_half_written_checkpoints_are_not_seen(suite: Path, tmp_path: Path) -> None:
+    model = make_ppo(FusionEnv(suite), SMALL)
+    (tmp_path / "c" / ".draft-1").mkdir(parents=True)
+    assert latest_checkpoint(tmp_path / "c") is None
+    first = save_checkpoint(model, tmp_path / "c", {})
+    assert latest_checkpoint(tmp_path / "c") == first
+
+
+def test_a_damaged_checkpoint_is_one_error(suite: Path, tmp_path: Path) -> None:
+    model = make_ppo(FusionEnv(suite), SMALL)
+    path = save_checkpoint(model, tmp_path / "c", {})
+    (path / "tensors.safetensors").write_bytes(b"broken")
+    with pytest.raises(CheckpointError, match="cannot resume"):
+        load_checkpoint(model, path)
+    other = make_ppo(FusionEnv(suite), PPOSettings(**{**SMALL.__dict__, "hidden": 8}))
+    whole = save_checkpoint(model, tmp_path / "d", {})
+    with pytest.raises(CheckpointError, match="cannot resume"):
+        load_checkpoint(other, whole)
+
+
+def test_every_strategy_finds_a_plan(suite: Path) -> None:
+    program = load_suite(suite).find("chain")
+    starts = Starts("cpu")
+    policy = None
+    with Measurer(options=MeasurerOptions(rounds=2)) as measurer:
+        for strategy in STRATEGIES:
+            if strategy.startswith("learned"):
+                with pytest.raises(UnknownNameError):
+                    find_plan(strategy, starts, program, measurer, 2, policy)
+                continue
+            found = find_plan(strategy, starts, program, measurer, 2, policy)
+            assert found is not None
+            assert found.measurements == (2 if strategy in ("random", "beam") else 0)
+
+
+@pytest.mark.slow
+def test_it_learns_without_the_prior(suite: Path) -> None:
+    def mean_return(model: MaskablePPO) -> float:
+        env = FusionEnv(suite)
+        total = 0.0
+        for seed in range(10):
+            observation, _ = env.reset(seed=seed, options={"program": "chain"})
+            done = False
+            while not done:
+                action, _ = model.predict(observation, action_masks=env.action_masks())
+                observation, reward, done, _, _ = env.step(int(action))
+                total += reward
+        return total / 10
+
+    model = make_ppo(FusionEnv(suite), PPOSettings(rollout=128, epochs=6, hidden=32, prior=0.0, learning_rate=1e-3))
+    before = mean_return(model)
+    model.learn(2560)
+    assert mean_return(model) > before + 0.1

@@ -1,0 +1,265 @@
+"""The command line: what works exits with 0, what does not says why in one message without a traceback."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from agents.export import export_policy
+from agents.network import TorchPointerNetwork
+from compiler.fusion import features as f
+from compiler.fusion.pointer_network import NetworkShape
+from experiments.cli import main
+from tests.env.small_programs import CHAIN, write_suite
+
+COMMANDS = ("run", "opt", "compile", "tune", "bench", "train", "evaluate", "export", "report", "view", "doctor", "demo", "reduce")
+
+
+class Reply(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs the command line in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(self, *arguments: str | Path) -> Reply:
+        self._monkeypatch.setattr(sys, "argv", ["hlogym", *map(str, arguments)])
+        status = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        out, err = self._capsys.readouterr()
+        return Reply(status, out, err)
+
+    def fails(self, *arguments: str | Path) -> str:
+        """The message of a command that must fail."""
+        reply = self(*arguments)
+        assert reply.status != 0, reply.out
+        assert "Traceback" not in reply.err
+        assert reply.err.startswith("error: "), reply.err
+        assert "fault of hlogym" not in reply.err
+        return reply.err
+
+
+@pytest.fixture
+def hlogym(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Shell(capsys, monkeypatch)
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Path:
+    return write_suite(tmp_path / "suite") / "chain.hlo"
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    shape = NetworkShape(f.NODE_FEATURES, f.CANDIDATE_FEATURES, f.GLOBAL_FEATURES, 8, 1)
+    export_policy(TorchPointerNetwork(shape), tmp_path / "policy", {"timesteps": 0})
+    return tmp_path / "policy"
+
+
+# ---- what works
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(hlogym: Shell, command: str) -> None:
+    reply = hlogym(command, "--help")
+    assert reply.status == 0
+    assert "Example: hlogym " + command in " ".join(reply.out.split())
+
+
+def test_run_checks_and_writes_outputs(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.uniform(0.5, 1, (64, 48)).astype(np.float32) for _ in range(2))
+    np.savez(tmp_path / "in.npz", y=y, x=x)
+    reply = hlogym("run", chain, "--inputs", "in.npz", "--backend", "cpu", "--check", "--output", "out.npz", "--profile")
+    assert reply.status == 0, reply.err
+    assert "equal to the interpreter" in reply.out
+    a = np.tanh(x * y) + x
+    np.testing.assert_allclose(np.load(tmp_path / "out.npz")["out0"], a / a.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_run_prints_json(hlogym: Shell, chain: Path) -> None:
+    reply = hlogym("run", chain, "--backend", "cpu", "--check", "--json")
+    data = json.loads(reply.out)
+    assert data["equals_interpreter"] is True
+    assert data["outputs"] == [{"dtype": "float32", "shape": [64, 48]}]
+
+
+def test_opt_prints_hlo_that_parses(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+    reply = hlogym("opt", chain, "--passes", "cse,dce", "--stats")
+    assert reply.status == 0
+    assert "dce" in reply.err
+    (tmp_path / "again.hlo").write_text(reply.out)
+    assert hlogym("opt", "again.hlo", "--passes", "dce").out == reply.out
+    assert "while-loop-unroller" in hlogym("opt", "--list-passes").out
+
+
+def test_tune_writes_a_plan_that_run_replays(hlogym: Shell, chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", os.getcwd())
+    reply = hlogym("tune", chain, "--budget", "3", "--backend", "cpu", "-o", "plan.json", "--json")
+    assert reply.status == 0, reply.err
+    assert json.loads(reply.out)["measurements"] >= 1
+    assert hlogym("run", chain, "--plan", "plan.json", "--backend", "cpu", "--check").status == 0
+
+
+def test_view_writes_one_page(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+    reply = hlogym("view", chain, "-o", "v.html")
+    assert reply.status == 0, reply.err
+    page = (tmp_path / "v.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_evaluate_and_report(
+    hlogym: Shell, chain: Path, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    budget = ("--budget", "2", "--rounds", "3", "--backend", "cpu")
+    reply = hlogym("evaluate", policy, "--suite", chain.parent, *budget)
+    assert reply.status == 0, reply.err
+    for word in ("chain", "loop", "priority", "random", "learned+search", "held out", "geometric mean"):
+        assert word in reply.out
+    (written,) = (tmp_path / "results").glob("evaluation*.json")
+    data = json.loads(written.read_text())
+    assert {"command", "commit", "date", "machine"} <= data["provenance"].keys()
+    for p in data["programs"]:
+        assert p["strategies"]["random"]["measurements"] == p["strategies"]["learned+search"]["measurements"] == 2
+    assert hlogym("report").status == 0
+    page = (tmp_path / "results" / "report.html").read_text()
+    assert "Speedup of each program" in page
+    assert "<script" not in page
+    assert "src=" not in page
+
+
+def test_doctor_says_what_works(hlogym: Shell) -> None:
+    reply = hlogym("doctor", "--json")
+    findings = {(x["group"], x["name"]): x for x in json.loads(reply.out)}
+    assert findings["backends", "cpu"]["ok"] is True
+    assert findings["backends", "interpreter"]["ok"] is True
+
+
+# ---- what does not
+
+
+def test_broken_hlo_shows_the_place(hlogym: Shell, tmp_path: Path) -> None:
+    (tmp_path / "broken.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[4] parameter(0\n}\n")
+    message = hlogym.fails("run", "broken.hlo")
+    assert "broken.hlo:" in message
+    assert "^" in message
+
+
+def test_an_unknown_op_names_itself(hlogym: Shell, tmp_path: Path) -> None:
+    (tmp_path / "m.hlo").write_text("HloModule m\nENTRY e {\n  p = f32[4] parameter(0)\n  ROOT r = f32[4] ad(p, p)\n}\n")
+    message = hlogym.fails("run", "m.hlo")
+    assert "ad" in message
+    assert ":4:" in message
+
+
+def test_a_file_that_is_not_text(hlogym: Shell, tmp_path: Path) -> None:
+    (tmp_path / "m.hlo").write_bytes(bytes(range(128, 256)))
+    assert "m.hlo" in hlogym.fails("run", "m.hlo")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("run", "softmx"), "'softmax'"),
+        (("run", "suite/chian.hlo"), "chain.hlo"),
+        (("run", "CHAIN", "--backend", "cpuu"), "'cpu'"),
+        (("run", "CHAIN", "--backend", "cpu", "--policy", "priorty"), "'priority'"),
+        (("opt", "CHAIN", "--passes", "dec"), "'dce'"),
+        (("opt", "CHAIN", "--passes", "while-loop-unroller{facto=2}"), "factor"),
+        (("train", "--env", "hlogym/Fusin-v0"), "Fusion-v0"),
+        (("train", "--suite", "trian"), "'train'"),
+        (("train", "--agent", "ppo"), "maskable-ppo"),
+        (("bench", "softmax", "--against", "xlla"), "'xla'"),
+        (("evaluate", "POLICY", "--baselines", "randm"), "'random'"),
+        (("evaluate", "nowhere"), "nowhere"),
+        (("export", "no-such-run", "-o", "p"), "no-such-run"),
+        (("report", "--results", "nowhere"), "hlogym evaluate"),
+        (("run", "CHAIN", "--plan", "nowhere.json"), "nowhere.json"),
+        (("run", "CHAIN", "--inputs", "nowhere.npz"), "nowhere.npz"),
+    ],
+)
+def test_what_is_unknown_is_named_with_what_is_near(
+    hlogym: Shell, chain: Path, policy: Path, arguments: tuple[str, ...], hint: str
+) -> None:
+    given = [{"CHAIN": str(chain), "POLICY": str(policy)}.get(a, a) for a in arguments]
+    assert hint in hlogym.fails(*given)
+
+
+def test_arguments_of_the_wrong_shape_say_both(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "in.npz", x=np.ones((3, 3), np.float32), y=np.ones((64, 48), np.float32))
+    message = hlogym.fails("run", chain, "--inputs", "in.npz", "--backend", "cpu")
+    assert "64" in message
+    assert "3" in message
+    np.savez(tmp_path / "one.npz", x=np.ones(3, np.float32))
+    assert "takes 2" in hlogym.fails("run", chain, "--inputs", "one.npz")
+    (tmp_path / "no.npz").write_text("no archive")
+    assert "no.npz" in hlogym.fails("run", chain, "--inputs", "no.npz")
+
+
+def test_no_c_compiler(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another program than anywhere else, so that no kernel of it is in a cache.
+    (tmp_path / "m.hlo").write_text(CHAIN.replace("48", "47"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    from compiler.backends import cpu
+
+    if hasattr(cpu.toolchain, "cache_clear"):
+        cpu.toolchain.cache_clear()
+    try:
+        assert "compiler" in hlogym.fails("run", "m.hlo", "--backend", "cpu")
+    finally:
+        if hasattr(cpu.toolchain, "cache_clear"):
+            cpu.toolchain.cache_clear()
+
+
+def test_a_policy_of_another_feature_version(hlogym: Shell, chain: Path, policy: Path) -> None:
+    data = json.loads((policy / "policy.json").read_text())
+    (policy / "policy.json").write_text(json.dumps({**data, "feature_version": 99}))
+    assert "version 99" in hlogym.fails("run", chain, "--backend", "cpu", "--policy", policy)
+    assert "version 99" in hlogym.fails("evaluate", policy)
+
+
+def test_an_unwritable_results_folder(hlogym: Shell, policy: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for command in (
+        ("evaluate", policy, "--results", "file/results"),
+        ("train", "--env", "hlogym/Fusion-v0", "--runs", "file/runs"),
+        ("demo", "--folder", "file/demo"),
+        ("tune", "softmax", "-o", "file/plan.json"),
+    ):
+        assert "cannot write" in hlogym.fails(*command)
+
+
+def test_a_damaged_plan(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"format": 1')
+    assert "plan" in hlogym.fails("run", chain, "--plan", "plan.json")
+
+
+def test_debug_shows_the_traceback(hlogym: Shell) -> None:
+    with pytest.raises(ValueError, match="softmx"):
+        hlogym("run", "softmx", "--debug")
+
+
+def test_a_command_that_cannot_be_read_exits_with_two(hlogym: Shell) -> None:
+    assert hlogym("run").status == 2
+    assert hlogym("no-such-command").status == 2

@@ -1,0 +1,108 @@
+"""A training run leaves what it should, and goes on after a kill at any moment."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compiler.fusion.learned import load_policy
+from experiments.config import TrainConfig
+from experiments.report import read_progress
+from experiments.run_folder import RunFolder, find_run, new_run, unfinished_run
+from tests.env.small_programs import write_suite
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 768
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    return [
+        sys.executable, "-m", "experiments.cli", "train", "--suite", str(folder / "suite"), "--env", "hlogym/Fusion-v0",
+        "--timesteps", str(STEPS), "--checkpoint-every", "256", "--backend", "cpu", "--name", "run",
+        "--runs", str(folder / "runs"), *more,
+    ]  # fmt: skip
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder), "MLFLOW_TRACKING_URI": ""}
+
+
+def test_kill_and_resume(tmp_path: Path) -> None:
+    write_suite(tmp_path / "suite")
+    run = RunFolder(tmp_path / "runs" / "run")
+    first = subprocess.Popen(command(tmp_path), env=environment(tmp_path), stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not list(run.checkpoints.glob("step-*")) and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert list(run.checkpoints.glob("step-*"))
+    begun = run.state()
+    assert begun["finished"] is False
+
+    resumed = subprocess.run(
+        command(tmp_path, "--resume"), env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming run run" in resumed.stderr
+    assert run.state() == {"run_id": begun["run_id"], "finished": True}
+    steps = [p["timesteps"] for p in read_progress(run.progress)]
+    assert steps == sorted(set(steps))
+    assert steps[-1] >= STEPS
+    assert load_policy(run.policy).provenance["timesteps"] == steps[-1]
+
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    tracked = client.get_run(begun["run_id"])
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.params["timesteps"] == str(STEPS)
+    assert len(client.get_metric_history(begun["run_id"], "speedup")) >= 2
+    assert {a.path for a in client.list_artifacts(begun["run_id"])} >= {"policy", "plans", "tables"}
+
+    again = subprocess.run(command(tmp_path), env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "there is a run 'run'" in again.stderr
+    assert "Traceback" not in again.stderr
+
+
+def test_progress_after_a_checkpoint_is_cut(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "r", TrainConfig())
+    for n in (256, 512, 768):
+        run.add_progress({"timesteps": n})
+    with run.progress.open("a") as file:
+        file.write('{"timesteps": 10')  # killed in the middle of a line
+    run.cut_progress(512)
+    assert [p["timesteps"] for p in read_progress(run.progress)] == [256, 512]
+
+
+def test_runs_are_found_by_name_folder_and_id(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "r", TrainConfig(seed=5))
+    run.write_state({"run_id": "abc", "finished": False})
+    assert find_run(tmp_path, "r") == find_run(tmp_path, "abc") == find_run(tmp_path, str(run.path)) == run
+    assert unfinished_run(tmp_path, None) == run
+    assert unfinished_run(tmp_path, "other") is None
+    run.write_state({"run_id": "abc", "finished": True})
+    assert unfinished_run(tmp_path, None) is None
+    assert run.config() == TrainConfig(seed=5)
+
+
+def test_settings_of_another_version_are_read(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "r", TrainConfig())
+    data = json.loads((run.path / "config.json").read_text())
+    (run.path / "config.json").write_text(json.dumps({**data, "gone": 1, "seed": 3}))
+    assert run.config().seed == 3
+
+
+@pytest.mark.parametrize("name", ["hlogym/FusionMeasured-v0", "Fusion-v0", "env:hlogym/PassOrder-v0"])
+def test_environments_by_every_spelling(tmp_path: Path, name: str) -> None:
+    from experiments.train import make_env
+
+    made = make_env(TrainConfig(suite=str(write_suite(tmp_path)), env=name, backend="cpu"))
+    assert made.measured is ("Measured" in name)
+    made.close()
