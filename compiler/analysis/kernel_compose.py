@@ -27,7 +27,7 @@ def compose(
     Args:
         producer: the kernel that goes in.
         consumer: the kernel that takes it in.
-        producer_inputs: what each of its inputs stands for, by position; equal ones are read once.
+        producer_inputs: what each of its inputs stands for, by position; equal ones are read once, None is not read.
         consumer_inputs: the same; None for what the producer yields.
         contexts: in which the consumer needs the producer's output; {} for kernels that stand side by side.
         keep: whether the producer's output is also written.
@@ -40,7 +40,8 @@ def compose(
     if keep:
         n = producer.elements
         wanted[OWN] = Use(n, n)
-    fresh = dict(zip(producer_inputs, producer.inputs, strict=True))
+    fresh: dict[Hashable, Input] = dict(zip(producer_inputs, producer.inputs, strict=True))
+    fresh.pop(None, None)
     for what, i in fresh.items():
         into = merged.setdefault(what, (i, {}))[1]
         for context, use in wanted.items():

@@ -13,7 +13,7 @@ from compiler.fusion import mechanics
 from compiler.fusion.action_table import ActionTable, has_other_use
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid, trial_of
-from compiler.fusion.mechanics import consumers_of, is_multi_output, producers_of
+from compiler.fusion.mechanics import consumers_of, is_absorbed, is_multi_output, producers_of
 from compiler.fusion.pair_cache import PairCache
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
@@ -128,15 +128,29 @@ class Sequence:
         consumers = [self._find(c) for c in action.consumers]
         match action.kind:
             case "producer-consumer":
-                stays = has_other_use(producer)
-                return self.edge_saving(producer, consumers[0]) + (0.0 if stays else self.time_of(producer))
+                if not has_other_use(producer):
+                    return self.saving_into_all(producer, consumers)
+                return self.edge_saving(producer, consumers[0]) + self._leaves_freed(consumers)
             case "producer-into-all-users":
-                return self.time_of(producer) + sum(self.edge_saving(producer, c) for c in consumers)
+                return self.saving_into_all(producer, consumers)
             case "multi-output":
-                return self._pair_saving("multi-output", producer, consumers[0]) + self.time_of(producer)
+                saved = self._pair_saving("multi-output", producer, consumers[0])
+                return saved + self.time_of(producer) + self._leaves_freed([producer, consumers[0]])
             case _:
                 first, second = self.order.sorted([producer, consumers[0]])
-                return self._pair_saving("sibling", first, second) + self.time_of(first)
+                saved = self._pair_saving("sibling", first, second)
+                return saved + self.time_of(first) + self._leaves_freed([first, second])
+
+    def saving_into_all(self, producer: HloInstruction, users: list[HloInstruction]) -> float:
+        """Seconds saved when the producer goes into all its users, and is gone."""
+        own = self.time_of(producer) + self._leaves_freed([producer, *users])
+        return own + sum(self.edge_saving(producer, u) for u in users)
+
+    def _leaves_freed(self, fused: list[HloInstruction]) -> float:
+        """Seconds of the constants' broadcasts that nobody reads any more once these are fusions."""
+        gone = set(fused)
+        leaves = dict.fromkeys(o for i in fused for o in i.operands if is_absorbed(o))
+        return sum(self.time_of(o) for o in leaves if o not in gone and gone.issuperset(o.users))
 
     def edge_saving(self, producer: HloInstruction, consumer: HloInstruction) -> float:
         """Seconds the consumer gains by computing the producer itself (mostly negative: it does more)."""
@@ -157,10 +171,11 @@ class Sequence:
         contexts: Contexts = {}
         inputs: list[HloInstruction | None] = []
         for o, i in zip(second.operands, b.inputs, strict=True):
-            inputs.append(None if o is first else o)
+            inputs.append(None if o is first or is_absorbed(o) else o)
             if o is first:
                 contexts = i.contexts
-        return compose(a, b, first.operands, inputs, contexts, keep=kind != "producer-consumer")
+        own = [None if is_absorbed(o) else o for o in first.operands]
+        return compose(a, b, own, inputs, contexts, keep=kind != "producer-consumer")
 
     def _find(self, name: str) -> HloInstruction:
         found = self.computation.find(name)

@@ -94,7 +94,7 @@ class PriorityFusion(ProducerQueue):
         users = consumers_of(producer)
         if not users or not sequence.table.may_go_into_all(producer, users):
             return None
-        saved = sequence.time_of(producer) + sum(sequence.edge_saving(producer, u) for u in users)
+        saved = sequence.saving_into_all(producer, users)
         return saved if saved > 0 else None
 
     def action_for(self, sequence: Sequence, producer: HloInstruction) -> FusionAction | None:
