@@ -26,6 +26,9 @@ def train(
     checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 512,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the newest run that was cut short.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; with --resume, which one.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting of experiments/config.py, as name=value.")
+    ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
     """Train an agent, tracked in MLflow.
@@ -39,7 +42,7 @@ def train(
         suite=suite, env=env, agent=agent, timesteps=timesteps, minutes=minutes, backend=backend, seed=seed,
         checkpoint_every=checkpoint_every,
     )  # fmt: skip
-    start_or_resume(config, runs, name, resume)
+    start_or_resume(config.changed(settings or []), runs, name, resume)
 
 
 def evaluate(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-__all__ = ["TrainConfig"]
+from compiler.errors import HlogymError, UnknownNameError
+
+__all__ = ["ConfigError", "TrainConfig"]
+
+
+class ConfigError(HlogymError, ValueError):
+    """A setting that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,26 @@ class TrainConfig:
     def with_backend(self, backend: str) -> TrainConfig:
         """The same on another backend."""
         return replace(self, backend=backend)
+
+    def changed(self, settings: Sequence[str]) -> TrainConfig:
+        """With settings changed that are given as `name=value`.
+
+        Raises:
+            UnknownNameError: no setting of that name. ConfigError: not `name=value`, or no such value.
+        """
+        kinds = {f.name: type(f.default) for f in fields(TrainConfig)}
+        values: dict[str, Any] = {}
+        for text in settings:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise ConfigError(f"cannot read {text!r} as a setting; write name=value")
+            if name not in kinds:
+                raise UnknownNameError("setting", name, kinds)
+            try:
+                values[name] = kinds[name](value)
+            except ValueError:
+                raise ConfigError(f"setting {name!r} takes a {kinds[name].__name__}, got {value!r}") from None
+        return replace(self, **values)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> TrainConfig:

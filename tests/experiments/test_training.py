@@ -11,19 +11,22 @@ from pathlib import Path
 import pytest
 
 from compiler.fusion.learned import load_policy
-from experiments.config import TrainConfig
+from compiler.errors import UnknownNameError
+from experiments.config import ConfigError, TrainConfig
 from experiments.report import read_progress
+from experiments.results import ResultError
 from experiments.run_folder import RunFolder, find_run, new_run, unfinished_run
 from tests.env.small_programs import write_suite
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 768
+STEPS = 160
 
 
 def command(folder: Path, *more: str) -> list[str]:
     return [
         sys.executable, "-m", "experiments.cli", "train", "--suite", str(folder / "suite"), "--env", "hlogym/Fusion-v0",
-        "--timesteps", str(STEPS), "--checkpoint-every", "256", "--backend", "cpu", "--name", "run",
+        "--timesteps", str(STEPS), "--checkpoint-every", "16", "--backend", "cpu", "--name", "run", "--set", "rollout=16",
+        "--set", "batch=16", "--set", "hidden=8", "--set", "epochs=1",
         "--runs", str(folder / "runs"), *more,
     ]  # fmt: skip
 
@@ -65,10 +68,20 @@ def test_kill_and_resume(tmp_path: Path) -> None:
     assert len(client.get_metric_history(begun["run_id"], "speedup")) >= 2
     assert {a.path for a in client.list_artifacts(begun["run_id"])} >= {"policy", "plans", "tables"}
 
-    again = subprocess.run(command(tmp_path), env=environment(tmp_path), capture_output=True, text=True, check=False)
-    assert again.returncode == 1
-    assert "there is a run 'run'" in again.stderr
-    assert "Traceback" not in again.stderr
+
+def test_a_run_is_not_written_over(tmp_path: Path) -> None:
+    new_run(tmp_path, "r", TrainConfig())
+    with pytest.raises(ResultError, match="there is a run 'r'"):
+        new_run(tmp_path, "r", TrainConfig())
+
+
+def test_settings_are_changed_by_name() -> None:
+    changed = TrainConfig().changed(["rollout=32", "learning_rate=0.1", "suite=test"])
+    assert (changed.rollout, changed.learning_rate, changed.suite) == (32, 0.1, "test")
+    with pytest.raises(UnknownNameError, match="'rollout'"):
+        TrainConfig().changed(["rolout=1"])
+    with pytest.raises(ConfigError, match="takes a int"):
+        TrainConfig().changed(["rollout=many"])
 
 
 def test_progress_after_a_checkpoint_is_cut(tmp_path: Path) -> None:
