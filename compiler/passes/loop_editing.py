@@ -235,23 +235,32 @@ def copy_iteration(
 
 
 def replace_computations(
-    view: LoopView, init: Sequence[HloInstruction], body: HloComputation, loops: Loops
+    view: LoopView,
+    init: Sequence[HloInstruction],
+    body: HloComputation,
+    condition: HloComputation | None,
+    loops: Loops,
 ) -> HloInstruction:
-    """Run another body on other carried elements in the place of a loop.
+    """Run another body on other carried elements in the place of a loop, which stays for the caller to remove.
 
-    Results keep their numbers; those of elements that mean something else now are left on the old loop, for the caller
-    to replace, and are found by their shape. The condition must read none of these.
+    Results keep their numbers; those of elements with another initial value now are left on the old loop. Without a
+    new `condition` the old one is kept; it must read none of these.
     """
     old = view.instruction
     computation = old.parent
     assert computation is not None  # noqa: S101 - the loop was found in it
-    view = loops.owned(view)
-    view.condition.parameters[0].shape = body.parameters[0].shape
     loops.module.add(body)
     loops.note_copies(body.instructions)
+    if condition is None:
+        condition = loops.owned(view).condition
+        condition.parameters[0].shape = body.parameters[0].shape
+    else:
+        loops.module.add(condition)
+        loops.note_copies(condition.instructions)
     start = computation.add(Opcode.TUPLE, init, name=old.operand(0).name)
     attributes = {k: v for k, v in old.attributes.items() if k != "backend_config"}
-    loop = computation.add(Opcode.WHILE, [start], name=old.name, attributes={**attributes, "body": body})
+    attributes |= {"body": body, "condition": condition}
+    loop = computation.add(Opcode.WHILE, [start], name=old.name, attributes=attributes)
     loops.note_copies([loop])
     for n, gtes in enumerate(view.results):
         for gte in gtes:

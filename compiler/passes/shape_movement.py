@@ -183,11 +183,14 @@ def _iota(like: HloInstruction, dim: int, b: Builder) -> HloInstruction:
 
 @RULES.on(Opcode.CONSTANT)
 def _uniform_constant(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """An array of equal values is a broadcast scalar: one form for every rule to match."""
-    if i.literal is None or i.literal.array is None or i.shape.rank == 0 or i.shape.num_elements == 0:
+    """An array of equal values is a broadcast scalar: one form for every rule to match.
+
+    A single element stays: its broadcast would be a reshape, which constant folding makes an array again.
+    """
+    if i.literal is None or i.literal.array is None or i.shape.num_elements <= 1:
         return None
     a = i.literal.array
     first = a.flat[0]
-    if a.size > 1 and (a.flat[-1] != first or a.tobytes() != first.tobytes() * a.size):
+    if a.flat[-1] != first or a.tobytes() != first.tobytes() * a.size:
         return None
     return b.broadcast(b.scalar(first, i.shape.element_type), i.shape.dimensions, ())

@@ -8,10 +8,11 @@ from itertools import pairwise
 from typing import ClassVar
 
 from compiler.analysis.while_loop import LoopView, invariant_elements, view_loop
-from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Shape
 from compiler.ir.attributes import SliceDim
 from compiler.ir.shape import tuple_shape
 from compiler.passes.builder import Builder
+from compiler.passes.concatenate_sinking import ConcatenateSinking
 from compiler.passes.loop_editing import Loops, replace_computations
 from compiler.passes.registry import register
 from compiler.passes.slice_movement import SliceMovement
@@ -24,8 +25,9 @@ class StateSplitting:
     """Carry `f32[N]` four times instead of `f32[N,4]`, when the loop takes columns apart and puts them together again.
 
     Where to cut follows from the slices that the body takes of the element, or else from the concatenate that makes its
-    next value. The split is tried on a copy of the body, with slices carried to the leaves; it is kept when nothing in
-    the new body needs the whole array any more. Parts of size 1 along the cut lose that dimension.
+    next value. The split is tried on copies of body and condition, with slices carried to the leaves and pointwise work
+    and reductions done part by part; it is kept when nothing in them needs the whole array any more. Parts of size 1
+    along the cut lose that dimension.
 
     Attributes:
         max_pieces: an array is split into so many parts at most.
@@ -48,7 +50,7 @@ class StateSplitting:
         changed = False
         fixed = invariant_elements(view)
         for n in range(view.size):
-            cut = None if n in fixed or view.condition_reads[n] else self._where_to_cut(view, n)
+            cut = None if n in fixed else self._where_to_cut(view, n)
             if cut is None:
                 continue
             loop = _try(view, n, cut, self.max_pieces, loops)
@@ -119,37 +121,34 @@ def _try(view: LoopView, n: int, cut: Cut, max_pieces: int, loops: Loops) -> Hlo
     """Split element `n`: its first part takes its place, the others follow at the end; None when that does not pay."""
     computation = view.instruction.parent
     assert computation is not None  # noqa: S101 - the loop was found in it
-    whole_shape = view.init[n].shape
-    body = view.body.clone()
-    reads_before = _reads_of_parameter(body)
-    shapes = [_part_shape(whole_shape.dimensions, cut, part) for part in cut.parts]
-    parts = [whole_shape.with_dimensions(s) for s in shapes]
+    dims = view.init[n].shape.dimensions
+    parts = [view.init[n].shape.with_dimensions(_part_shape(dims, cut, part)) for part in cut.parts]
     elements = [i.shape for i in view.init]
-    body.parameters[0].shape = tuple_shape(*elements[:n], parts[0], *elements[n + 1 :], *parts[1:])
-
-    b = Builder(body)
+    carried = tuple_shape(*elements[:n], parts[0], *elements[n + 1 :], *parts[1:])
     numbers = [n, *range(view.size, view.size + len(parts) - 1)]
-    reads = [b.add(Opcode.GET_TUPLE_ELEMENT, body.parameters[0], index=k) for k in numbers]
-    whole = _put_together(reads, whole_shape.dimensions, cut, b)
-    for gte in reads_before:
-        if gte.attributes["index"] == n and gte not in reads:
-            body.replace_uses(gte, whole)
-            body.remove(gte)
-    outputs = list(body.root.operands)
-    taken = _take_apart(outputs[n], cut, b)
+
+    body = view.body.clone()
+    whole = _read_parts(body, n, carried, numbers, cut, dims)
+    outputs = body.root.operands
+    taken = _take_apart(outputs[n], cut, Builder(body))
     before = body.root
     body.root = body.add(Opcode.TUPLE, [*outputs[:n], taken[0], *outputs[n + 1 :], *taken[1:]], name=before.name)
     body.remove_dead([before])
-    _carry_slices_up(body, max_pieces)
-    if whole.parent is body:
+    if not _dissolves(whole, body, max_pieces):
         return None
+    condition = None
+    if view.condition_reads[n]:
+        condition = view.condition.clone()
+        if not _dissolves(_read_parts(condition, n, carried, numbers, cut, dims), condition, max_pieces):
+            return None
 
     outside = Builder(computation)
     start = _take_apart(view.init[n], cut, outside)
-    loop = replace_computations(view, [*view.init[:n], start[0], *view.init[n + 1 :], *start[1:]], body, loops)
+    init = [*view.init[:n], start[0], *view.init[n + 1 :], *start[1:]]
+    loop = replace_computations(view, init, body, condition, loops)
     if view.results[n]:
         ends = [outside.add(Opcode.GET_TUPLE_ELEMENT, loop, index=k) for k in numbers]
-        result = _put_together(ends, whole_shape.dimensions, cut, outside)
+        result = _put_together(ends, dims, cut, outside)
         for gte in view.results[n]:
             computation.replace_uses(gte, result)
             computation.remove(gte)
@@ -160,16 +159,36 @@ def _try(view: LoopView, n: int, cut: Cut, max_pieces: int, loops: Loops) -> Hlo
     return loop
 
 
-def _reads_of_parameter(body: HloComputation) -> list[HloInstruction]:
-    """The reads of a loop body's parameter."""
-    return [u for u in body.parameters[0].users if u.opcode is Opcode.GET_TUPLE_ELEMENT]
+def _read_parts(
+    computation: HloComputation, n: int, carried: Shape, numbers: Sequence[int], cut: Cut, dims: tuple[int, ...]
+) -> HloInstruction:
+    """Let a body or condition read the parts and put them together where it read the whole; returns that."""
+    parameter = computation.parameters[0]
+    before = [u for u in parameter.users if u.attributes.get("index") == n]
+    parameter.shape = carried
+    b = Builder(computation)
+    reads = [b.add(Opcode.GET_TUPLE_ELEMENT, parameter, index=k) for k in numbers]
+    whole = _put_together(reads, dims, cut, b)
+    for gte in before:
+        computation.replace_uses(gte, whole)
+        computation.remove(gte)
+    return whole
 
 
-def _carry_slices_up(body: HloComputation, max_pieces: int) -> None:
-    split, squeeze = SliceMovement(split=True, max_pieces=max_pieces), UnitDimensionMovement()
-    while split.run_on(body) | squeeze.run_on(body):
+def _dissolves(whole: HloInstruction, computation: HloComputation, max_pieces: int) -> bool:
+    """Carry slices to the leaves and work on the whole to its parts; whether nothing needs the whole any more."""
+    passes = (
+        SliceMovement(split=True, max_pieces=max_pieces),
+        UnitDimensionMovement(),
+        ConcatenateSinking(max_parts=max_pieces),
+    )
+    changed = True
+    while changed and whole.parent is computation:
+        changed = sum(p.run_on(computation) for p in passes) > 0
+    while sum(p.run_on(computation) for p in passes[:2]):
         pass
-    body.remove_dead()
+    computation.remove_dead()
+    return whole.parent is not computation
 
 
 def _part_shape(dims: tuple[int, ...], cut: Cut, part: tuple[int, int]) -> tuple[int, ...]:
