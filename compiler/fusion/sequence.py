@@ -165,8 +165,9 @@ class Sequence:
 
     def _summary_after(self, kind: str, first: HloInstruction, second: HloInstruction) -> KernelSummary:
         a, b = self.legality.facts(first).summary, self.legality.facts(second).summary
-        exact = a.looped_reduction or a.in_place or b.in_place
-        if exact or is_multi_output(first) or (kind == "sibling" and b.looped_reduction):
+        keep = kind != "producer-consumer"
+        exact = a.looped_reduction or a.in_place or b.in_place or (keep and b.looped_reduction)
+        if exact or is_multi_output(first):
             return summarize_body(trial_of(kind, first, second))
         contexts: Contexts = {}
         inputs: list[HloInstruction | None] = []
@@ -175,7 +176,7 @@ class Sequence:
             if o is first:
                 contexts = i.contexts
         own = [None if is_absorbed(o) else o for o in first.operands]
-        return compose(a, b, own, inputs, contexts, keep=kind != "producer-consumer")
+        return compose(a, b, own, inputs, contexts, keep=keep)
 
     def _find(self, name: str) -> HloInstruction:
         found = self.computation.find(name)

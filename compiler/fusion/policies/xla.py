@@ -1,0 +1,85 @@
+"""XLA's strategies before priority fusion: instruction fusion and fusion merger."""
+
+from __future__ import annotations
+
+from compiler.fusion.action_table import has_other_use
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.mechanics import body_of, consumers_of, producers_of, source_of
+from compiler.fusion.policies.queue import ProducerQueue, all_users_action
+from compiler.fusion.sequence import Sequence
+from compiler.fusion.state import FusionState
+from compiler.ir import HloInstruction, Opcode, Trait
+
+
+class InstructionFusion:
+    """Producer into consumer, consumers in reverse post order (xla/service/instruction_fusion.cc).
+
+    An expensive producer is not duplicated, and not taken in where it would be computed several times.
+    """
+
+    def __init__(self) -> None:
+        self._state: FusionState | None = None
+        self._work: list[tuple[Sequence, HloInstruction]] = []
+        self._pending: Sequence | None = None
+
+    def choose(self, state: FusionState) -> FusionAction | None:
+        """The next producer worth taking in."""
+        if state is not self._state:
+            self._state, self._pending = state, None
+            self._work = [(s, i) for s in state.sequences.values() for i in s.nodes()]
+        if self._pending is not None and state.made:
+            # Go on with the fusion the last action made, before anything that stands earlier.
+            fusion = self._pending.computation.find(state.made[-1][-1])
+            if fusion is not None:
+                self._work.append((self._pending, fusion))
+            self._pending = None
+        while self._work:
+            sequence, consumer = self._work.pop()
+            producer = None if consumer.parent is None else _producer_for(sequence, consumer)
+            if producer is not None:
+                self._pending = sequence
+                return FusionAction("producer-consumer", sequence.computation.name, producer.name, (consumer.name,))
+        return None
+
+
+def _producer_for(sequence: Sequence, consumer: HloInstruction) -> HloInstruction | None:
+    if sequence.legality.refusal_of(consumer) is not None:
+        return None
+    for p in producers_of(consumer):
+        if sequence.legality.refusal_of(p) is None and _worth_it(sequence, p, consumer) and sequence.edge(p, consumer):
+            return p
+    return None
+
+
+def _worth_it(sequence: Sequence, producer: HloInstruction, consumer: HloInstruction) -> bool:
+    if not is_expensive(producer):
+        return True
+    if has_other_use(producer):
+        return False
+    inputs = sequence.legality.facts(consumer).summary.inputs
+    by_operand = dict(zip(consumer.operands, inputs, strict=True))
+    return all(i.loads <= i.elements for o, i in by_operand.items() if source_of(o) is producer)
+
+
+def is_expensive(node: HloInstruction) -> bool:
+    """Whether computing it twice costs more than a load: it, or something in it, is marked so in the table of ops."""
+    inside = body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
+    return any(i.opcode.has(Trait.EXPENSIVE) for i in inside)
+
+
+class FusionMerger(ProducerQueue):
+    """A fusion goes into its users if they are all fusions and time is saved (xla/service/gpu/fusion_merger.cc)."""
+
+    def priority(self, sequence: Sequence, producer: HloInstruction) -> float | None:
+        """Seconds saved, for fusions all of whose users are fusions."""
+        users = consumers_of(producer)
+        if producer.opcode is not Opcode.FUSION or not users or any(u.opcode is not Opcode.FUSION for u in users):
+            return None
+        if not sequence.table.may_go_into_all(producer, users):
+            return None
+        saved = sequence.saving_into_all(producer, users)
+        return saved if saved > 0 else None
+
+    def action_for(self, sequence: Sequence, producer: HloInstruction) -> FusionAction | None:
+        """Into all users, if that still pays."""
+        return None if self.priority(sequence, producer) is None else all_users_action(sequence, producer)
