@@ -15,6 +15,7 @@ STRUCTURE = (
     "dynamic-index-splitter",
     "tuple-simplifier",
     "conditional-simplifier",
+    "conditional-dead-output",
     "while-loop-simplifier",
     "while-loop-constant-sinking",
     "dce",

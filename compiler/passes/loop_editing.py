@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from compiler.analysis.while_loop import LoopView, view_loop
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
@@ -110,6 +111,11 @@ def _read_by_element(computation: HloComputation, value: HloInstruction) -> None
         computation.root = whole
 
 
+def attributes_for_other_elements(loop: HloInstruction) -> dict[str, Any]:
+    """The attributes of a loop but for those that name or enumerate what it carries."""
+    return {k: v for k, v in loop.attributes.items() if k not in ("backend_config", "sharding", "origin")}
+
+
 @dataclass
 class LoopEdit:
     """A loop on its way to other carried elements.
@@ -156,7 +162,7 @@ class LoopEdit:
             [g for n, gtes in enumerate(view.condition_reads) if n not in self.new_index for g in gtes]
         )
         start = computation.add(Opcode.TUPLE, self.init, name=old.operand(0).name)
-        attributes = {k: v for k, v in old.attributes.items() if k != "backend_config"}
+        attributes = attributes_for_other_elements(old)
         loop = computation.add(Opcode.WHILE, [start], name=old.name, attributes=attributes)
         for n, gtes in enumerate(view.results):
             for gte in gtes:
@@ -258,7 +264,7 @@ def replace_computations(
         loops.module.add(condition)
         loops.note_copies(condition.instructions)
     start = computation.add(Opcode.TUPLE, init, name=old.operand(0).name)
-    attributes = {k: v for k, v in old.attributes.items() if k != "backend_config"}
+    attributes = attributes_for_other_elements(old)
     attributes |= {"body": body, "condition": condition}
     loop = computation.add(Opcode.WHILE, [start], name=old.name, attributes=attributes)
     loops.note_copies([loop])
