@@ -92,9 +92,9 @@ XLA_ORDER = (
     "dynamic-slice-simplifier", "unit-dimension-movement", "reduce-simplifier", "reduce-hoisting",
     "degenerate-dimensions", "dot-simplifier", "dot-of-blocks", "dot-slicing", "dot-distribution", "matrix-chain",
     "no-op-removal", "dce", "gather-simplifier", "while-loop-invariant-code-motion", "tuple-simplifier",
-    "while-loop-constant-sinking", "while-loop-simplifier", "state-splitting", "range-simplifier", "dce",
-    "reshape-mover", "constant-folding", "conditional-simplifier", "transpose-folding", "transposed-dot-cse", "cse",
-    "dce",
+    "while-loop-constant-sinking", "while-loop-simplifier", "while-loop-widening", "state-splitting",
+    "range-simplifier", "dce", "reshape-mover", "constant-folding", "conditional-simplifier",
+    "conditional-dead-output", "transpose-folding", "transposed-dot-cse", "cse", "dce",
 )  # fmt: skip
 """The passes of the default pipeline, once each (dce thrice), in the order in which XLA:CPU simplifies.
 
