@@ -115,17 +115,21 @@ class _State:
         if new.opcode is not Opcode.DYNAMIC_UPDATE_SLICE or not self._is_element(new.operands[0], k):
             return False
         reads = [i for i in self.parameter.users if i.attr("index") == k and i.opcode is Opcode.GET_TUPLE_ELEMENT]
-        return all(u is new for r in reads for u in r.users) and len(new.users) == 1
+        alone = all(o not in reads for o in new.operands[1:]) and len(new.users) == 1
+        return alone and all(u is new for r in reads for u in r.users)
 
     def axis(self) -> tuple[int, int]:
         """(0 for the first dimension or -1 for the last, its extent): what all arrays of the state have in common."""
         if not self.along:
             raise UnsupportedError("the loop carries no array large enough to run along")
+        found = []
         for axis in (0, -1):
             extents = {self.shapes[k].dimensions[axis] for k in self.along}
             rest = max(self.shapes[k].num_elements // max(1, self.shapes[k].dimensions[axis]) for k in self.along)
             if len(extents) == 1 and rest <= ELEMENT_LIMIT and extents != {0}:
-                return axis, extents.pop()
+                found.append((axis, extents.pop()))
+        if found:
+            return max(found, key=lambda pair: pair[1])
         shown = ", ".join(str(self.shapes[k]) for k in self.along)
         raise UnsupportedError(f"the carried arrays have no axis in common: {shown}")
 
@@ -193,7 +197,9 @@ class _LoopLowering:
     def _walk_tile(self, base: Int, size: int, visit: Callable[[], None]) -> None:
         e = self.emitter
         lane = Var(e.fresh("l"), size)
-        self.lane, self.position = ix.of(lane), base + ix.of(lane)
+        # Spelled out, so that a lane of its own stays one and code for it stays inside.
+        self.lane = Int(((lane, 1),))
+        self.position = base + self.lane
         with e.loop(lane, LoopKind.LANE):
             visit()
 

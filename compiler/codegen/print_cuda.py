@@ -21,6 +21,7 @@ from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 
 MAX_BLOCKS = 1 << 20
+EVERY_THREAD, ANY_THREAD = 0, -1
 SHARED_BYTES = 48 * 1024
 """Static shared memory a block may have on every GPU."""
 
@@ -63,8 +64,10 @@ class _CudaPrinter(Printer):
         arrays = [x for x in lir.walk(kernel.body) if isinstance(x, lir.LocalArray)]
         owners = _owners(kernel.body)
         self._registers = {a.name for a in arrays if owners[a.name] == {a.size} and a.size <= self.threads}
-        self._exchanged = {a.name for a in arrays if len(owners[a.name]) > 1 or None in owners[a.name]}
-        held = sum(a.size * COMPUTE_BYTES[a.type] for a in arrays if a.name not in self._registers)
+        self._private = {a.name for a in arrays if owners[a.name] == {EVERY_THREAD}}
+        self._exchanged = {a.name for a in arrays if len(owners[a.name]) > 1 or ANY_THREAD in owners[a.name]}
+        shared = [a for a in arrays if a.name not in self._registers | self._private]
+        held = sum(a.size * COMPUTE_BYTES[a.type] for a in shared)
         if held > SHARED_BYTES:
             raise UnsupportedError(f"the kernel would take {held} bytes of shared memory, more than {SHARED_BYTES}")
 
@@ -177,8 +180,9 @@ class _CudaPrinter(Printer):
     def local_array(self, s: lir.LocalArray) -> None:
         if s.name in self._registers:
             self.emit(f"{COMPUTE_TYPES[s.type]} {s.name};")
-        else:
-            self.emit(f"__shared__ {COMPUTE_TYPES[s.type]} {s.name}[{s.size}];")
+            return
+        where = "" if s.name in self._private else "__shared__ "
+        self.emit(f"{where}{COMPUTE_TYPES[s.type]} {s.name}[{s.size}];")
 
     def local_element(self, array: str, offset: ix.Int) -> str:
         return array if array in self._registers else super().local_element(array, offset)
@@ -205,25 +209,22 @@ class _CudaPrinter(Printer):
         return f"__float2bfloat16_rn({value})"
 
 
-def _owners(body: tuple[lir.Stmt, ...]) -> dict[str, set[int | None]]:
+def _owners(body: tuple[lir.Stmt, ...]) -> dict[str, set[int]]:
     """How each local array's elements belong to threads, by access.
 
-    n: element e is touched by lane e mod n of a loop of n lanes. None: otherwise, by any thread.
+    n > 0: element e is touched by lane e mod n of a loop of n lanes. EVERY_THREAD: outside of such loops, by every
+    thread alike. ANY_THREAD: otherwise.
     """
-    found: dict[str, set[int | None]] = {x.name: set() for x in lir.walk(body) if isinstance(x, lir.LocalArray)}
+    found: dict[str, set[int]] = {x.name: set() for x in lir.walk(body) if isinstance(x, lir.LocalArray)}
     for name, offset, lane in _accesses(body, None):
-        found[name].add(_owner(offset, lane))
+        found[name].add(EVERY_THREAD if lane is None else _owner(offset, lane))
     return found
 
 
-def _owner(offset: ix.Int, lane: ix.Var | None) -> int | None:
-    if lane is None:
-        return None
-    if lane.extent == 1:
-        return 1 if offset.is_const and offset.const == 0 else None
+def _owner(offset: ix.Int, lane: ix.Var) -> int:
     others = [c for a, c in offset.terms if a != lane]
     regular = all(c % lane.extent == 0 for c in (*others, offset.const))
-    return lane.extent if regular and offset.coefficient(lane) == 1 else None
+    return lane.extent if regular and offset.coefficient(lane) == 1 else ANY_THREAD
 
 
 def _accesses(body: tuple[lir.Stmt, ...], lane: ix.Var | None) -> Iterator[tuple[str, ix.Int, ix.Var | None]]:

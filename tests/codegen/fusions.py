@@ -188,6 +188,16 @@ TEXTS = {
         mb = f32[6,5,70] broadcast(m), dimensions={0}
         ROOT r = f32[6,5,70] subtract(d, mb)
     """,
+    "column_sum_one_left": """
+        x = f32[37,257] parameter(0)
+        zero = f32[] constant(0)
+        ROOT s = f32[257] reduce(x, zero), dimensions={0}, to_apply=add
+    """,
+    "column_sum_narrow": """
+        x = f32[40,3,2] parameter(0)
+        zero = f32[] constant(0)
+        ROOT s = f32[3,2] reduce(x, zero), dimensions={0}, to_apply=add
+    """,
     "column_middle": """
         x = f32[3,40,70] parameter(0)
         zero = f32[] constant(1.5)

@@ -1,0 +1,255 @@
+"""Loops that run inside one kernel: as C, and as CUDA C++ in the emulator, against the interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.codegen import loop_kernel
+from compiler.codegen.schedule import Schedule
+from compiler.interpreter import evaluate_op
+from compiler.ir import HloInstruction, Opcode
+from compiler.text import parse
+from tests.codegen import running
+
+TEMPLATE = """
+HloModule m
+add {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }}
+body {{
+  s = ({state}) parameter(0)
+  {reads}
+  one = s32[] constant(1)
+  {body}
+}}
+condition {{
+  s = ({state}) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  limit = s32[] constant({trips})
+  ROOT r = pred[] compare(i, limit), direction=LT
+}}
+ENTRY main {{
+  zero = s32[] constant(0)
+  {parameters}
+  t = ({state}) tuple(zero{names})
+  w = ({state}) while(t), condition=condition, body=body
+  ROOT g = s32[] get-tuple-element(w), index=0
+}}
+"""
+
+
+def loop(state: str, body: str, trips: int) -> HloInstruction:
+    """A `while` over a counter and further values x1, x2...; the counter's next value is `n`."""
+    types = [t.strip() for t in state.split(";")]
+    whole = ", ".join(["s32[]", *types])
+    reads = ["i = s32[] get-tuple-element(s), index=0"]
+    reads += [f"x{k} = {t} get-tuple-element(s), index={k}" for k, t in enumerate(types, 1)]
+    text = TEMPLATE.format(
+        state=whole,
+        reads="\n  ".join(reads),
+        body=body.replace("STATE", f"({whole})").strip(),
+        trips=trips,
+        parameters="\n  ".join(f"a{k} = {t} parameter({k - 1})" for k, t in enumerate(types, 1)),
+        names="".join(f", a{k}" for k in range(1, len(types) + 1)),
+    )
+    return parse(text).entry.root.operands[0]
+
+
+N = "n = s32[] add(i, one)"
+LOOPS = {
+    "vector": ("f32[1000]", f"{N} y = f32[1000] tanh(x1) ROOT r = STATE tuple(n, y)", 9),
+    "ragged": ("f32[257]; f32[257]", f"{N} y = f32[257] add(x1, x2) ROOT r = STATE tuple(n, y, x1)", 4),
+    "swapped": ("f32[40]; f32[40]", f"{N} ROOT r = STATE tuple(n, x2, x1)", 3),
+    "rows": (
+        "f32[100,4]",
+        f"""{N}
+        a = f32[100,1] slice(x1), slice={{[0:100], [0:1]}}
+        b = f32[100,3] slice(x1), slice={{[0:100], [1:4]}}
+        y = f32[100,4] concatenate(b, a), dimensions={{1}}
+        z = f32[100,4] negate(y)
+        ROOT r = STATE tuple(n, z)""",
+        5,
+    ),
+    "columns": (
+        "f32[4,100]; s32[100]",
+        f"""{N}
+        a = f32[1,100] slice(x1), slice={{[2:3], [0:100]}}
+        b = f32[100] reshape(a)
+        c = s32[100] convert(b)
+        d = s32[100] add(c, x2)
+        e = f32[4,100] reverse(x1), dimensions={{0}}
+        ROOT r = STATE tuple(n, e, d)""",
+        6,
+    ),
+    "shared key": (
+        "u32[2]; f32[70]; f32[]",
+        f"""{N}
+        k0 = u32[1] slice(x1), slice={{[0:1]}}
+        k1 = u32[1] slice(x1), slice={{[1:2]}}
+        m = u32[1] multiply(k0, k1)
+        key = u32[2] concatenate(k1, m), dimensions={{0}}
+        k = u32[] reshape(m)
+        bits = u32[70] broadcast(k), dimensions={{}}
+        place = u32[70] iota(), iota_dimension=0
+        mix = u32[70] xor(bits, place)
+        f = f32[70] convert(mix)
+        small = f32[] constant(1e-10)
+        sb = f32[70] broadcast(small), dimensions={{}}
+        g = f32[70] multiply(f, sb)
+        h = f32[70] add(g, x2)
+        two = f32[] add(x3, x3)
+        ROOT r = STATE tuple(n, key, h, two)""",
+        7,
+    ),
+    "scan": (
+        "f32[90]; f32[12,90]; f32[12,90]",
+        f"""{N}
+        c0 = s32[] constant(0)
+        row = f32[1,90] dynamic-slice(x3, i, c0), dynamic_slice_sizes={{1,90}}
+        in = f32[90] reshape(row)
+        y = f32[90] add(x1, in)
+        o = f32[1,90] reshape(y)
+        u = f32[12,90] dynamic-update-slice(x2, o, i, c0)
+        ROOT r = STATE tuple(n, y, u, x3)""",
+        12,
+    ),
+    "scan, one step beyond": (
+        "f32[33]; f32[5,33]",
+        f"""{N}
+        c0 = s32[] constant(0)
+        y = f32[33] negate(x1)
+        o = f32[1,33] reshape(x1)
+        u = f32[5,33] dynamic-update-slice(x2, o, n, c0)
+        ROOT r = STATE tuple(n, y, u)""",
+        8,
+    ),
+    "update written of other state": (
+        "f32[64]; f32[64]; f32[6,64]",
+        f"""{N}
+        c0 = s32[] constant(0)
+        d = f32[64] subtract(x2, x1)
+        o = f32[1,64] reshape(d)
+        u = f32[6,64] dynamic-update-slice(x3, o, i, c0)
+        ROOT r = STATE tuple(n, x2, d, u)""",
+        6,
+    ),
+    "no trips": ("f32[50]; f32[]", f"{N} y = f32[50] tanh(x1) ROOT r = STATE tuple(n, y, x2)", 0),
+    "one trip": ("f32[50]", f"{N} y = f32[50] tanh(x1) ROOT r = STATE tuple(n, y)", 1),
+    "types": (
+        "pred[60]; u8[60]; bf16[60]; f64[60]",
+        f"""{N}
+        p = pred[60] not(x1)
+        u = u8[60] add(x2, x2)
+        b = bf16[60] negate(x3)
+        f = f64[60] convert(x2)
+        g = f64[60] select(x1, f, x4)
+        ROOT r = STATE tuple(n, p, u, b, g)""",
+        5,
+    ),
+    "choices": (
+        "f32[80]; pred[80]",
+        f"""{N}
+        z = f32[] constant(0)
+        zb = f32[80] broadcast(z), dimensions={{}}
+        up = f32[80] add(x1, x1)
+        y = f32[80] select(x2, up, x1)
+        c = f32[80] compare(y, zb), direction=GT
+        ROOT r = STATE tuple(n, y, q)""".replace("c = f32[80]", "q = pred[80]"),
+        5,
+    ),
+    "updated by itself": (
+        "f32[50]; f32[60,50]",
+        f"""{N} c0 = s32[] constant(0) y = f32[50] negate(x1)
+        u = f32[60,50] dynamic-update-slice(x2, x2, i, c0) ROOT r = STATE tuple(n, y, u)""",
+        3,
+    ),
+    "one row": ("f32[1,20]", f"{N} y = f32[1,20] negate(x1) ROOT r = STATE tuple(n, y)", 3),
+}
+
+REFUSED = {
+    "neighbours": (
+        "f32[50]",
+        f"""{N} y = f32[50] reverse(x1), dimensions={{0}} ROOT r = STATE tuple(n, y)""",
+        "another position",
+    ),
+    "a sum of all": (
+        "f32[50]; f32[]",
+        f"""{N} z = f32[] constant(0) t = f32[] reduce(x1, z), dimensions={{0}}, to_apply=add
+        y = f32[50] negate(x1) ROOT r = STATE tuple(n, y, t)""",
+        "",
+    ),
+    "no arrays": ("f32[]", f"{N} y = f32[] negate(x1) ROOT r = STATE tuple(n, y)", "no array large enough"),
+    "nothing in common": (
+        "f32[50]; f32[60]",
+        f"{N} y = f32[50] negate(x1) z = f32[60] negate(x2) ROOT r = STATE tuple(n, y, z)",
+        "no axis in common",
+    ),
+    "the tuple as a whole": ("f32[50]", "ROOT r = STATE copy(s)", ""),
+    "complex": ("c64[50]", f"{N} y = c64[50] negate(x1) ROOT r = STATE tuple(n, y)", "no kernel"),
+    "a table read anywhere": (
+        "f32[50]; f32[8]",
+        f"""{N} y = f32[50] negate(x1) w = f32[1] dynamic-slice(x2, i), dynamic_slice_sizes={{1}}
+        z = f32[8] broadcast(w0), dimensions={{}} ROOT r = STATE tuple(n, y, z)""".replace(
+            "z = f32", "w0 = f32[] reshape(w) z = f32"
+        ),
+        "varies",
+    ),
+}
+
+
+def _case(name: str, language: str, schedule: Schedule | None = None) -> running.Case:
+    i = loop(*LOOPS[name])
+    made = loop_kernel.make_loop_kernel(i, language, schedule)
+    rng = np.random.default_rng(len(name))
+    args = [np.asarray(0, np.int32), *running.random_args(i.shape.tuple_shapes[1:], rng)]
+    value = evaluate_op(i, [tuple(args)])
+    assert isinstance(value, tuple)
+    wanted = tuple(np.asarray(value[k]) for k in made.outputs)
+    return running.Case(made.spec, tuple(args[k] for k in made.inputs), wanted)
+
+
+@pytest.mark.parametrize("schedule", [None, Schedule(lanes=16), Schedule(lanes=100)], ids=str)
+def test_c(schedule: Schedule | None) -> None:
+    cases = {name: _case(name, "c", schedule) for name in LOOPS}
+    told = {}
+    for (name, case), found in zip(cases.items(), running.run_c(list(cases.values())), strict=True):
+        what = running.problem(found, case.wanted, 1e-4)
+        if what:
+            told[name] = what
+    assert told == {}
+
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
+@pytest.mark.parametrize("schedule", [None, Schedule(lanes=100, block=32)], ids=str)
+def test_cuda(schedule: Schedule | None, tmp_path: Path) -> None:
+    cases = {name: _case(name, "cuda", schedule) for name in LOOPS}
+    told = {}
+    for (name, case), run in zip(
+        cases.items(), running.run_emulated(list(cases.values()), tmp_path, max_grid=4), strict=True
+    ):
+        what = run.complaint or running.problem(run.outputs, case.wanted, 1e-4)
+        if what:
+            told[name] = what
+    assert told == {}
+
+
+def test_state_is_in_registers_on_a_gpu() -> None:
+    assert "__shared__" not in _case("rows", "cuda").spec.source
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_say_why(name: str) -> None:
+    state, body, reason = REFUSED[name]
+    why = loop_kernel.why_not(loop(state, body, 4))
+    assert why is not None
+    assert reason in why
+
+
+def test_an_unknown_trip_count_is_refused() -> None:
+    i = loop("f32[50]; s32[]", f"{N} y = f32[50] negate(x1) ROOT r = STATE tuple(n, y, x2)", 3)
+    condition = i.attributes["condition"]
+    limit = condition.add(Opcode.GET_TUPLE_ELEMENT, [condition.parameters[0]], index=2)  # starts as an argument
+    first = condition.root.operands[0]
+    condition.root = condition.add(Opcode.COMPARE, [first, limit], direction="LT")
+    assert "iterations" in (loop_kernel.why_not(i) or "")
