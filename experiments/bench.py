@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.api import resolve_backend
-from compiler.errors import HlogymError, UnknownNameError
+from compiler.errors import UnknownNameError
 from compiler.interpreter import evaluate
 from env.comparison import difference
 from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
@@ -84,9 +84,12 @@ def _bench(program: Program, against: Sequence[str], policy: str | None, backend
     failures: dict[str, str] = {}
     for peer in against:
         try:
-            contestants.append(make_peer(peer, read_module(program), arrays))
-        except HlogymError as error:
-            failures[peer] = str(error)
+            contestant = make_peer(peer, read_module(program), arrays)
+            contestant.sample(1)
+        except Exception as error:  # whatever another compiler raises, the rest of the comparison goes on
+            failures[peer] = (str(error).splitlines() or [type(error).__name__])[0]
+        else:
+            contestants.append(contestant)
     ready: list[Contestant] = []
     for c in contestants:
         finding = difference(c.outputs(), wanted, program.tolerance)

@@ -127,7 +127,9 @@ def test_nan_weights_are_refused(folder: Path) -> None:
         load_policy(folder)
 
 
-def test_exporting_replaces_a_policy_and_nothing_else(network: TorchPointerNetwork, folder: Path, tmp_path: Path) -> None:
+def test_exporting_replaces_a_policy_and_nothing_else(
+    network: TorchPointerNetwork, folder: Path, tmp_path: Path
+) -> None:
     export_policy(network, folder, {"timesteps": 8})
     assert load_policy(folder).provenance == {"timesteps": 8}
     (tmp_path / "mine").mkdir()

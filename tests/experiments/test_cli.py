@@ -17,7 +17,21 @@ from compiler.fusion.pointer_network import NetworkShape
 from experiments.cli import main
 from tests.env.small_programs import CHAIN, write_suite
 
-COMMANDS = ("run", "opt", "compile", "tune", "bench", "train", "evaluate", "export", "report", "view", "doctor", "demo", "reduce")
+COMMANDS = (
+    "run",
+    "opt",
+    "compile",
+    "tune",
+    "bench",
+    "train",
+    "evaluate",
+    "export",
+    "report",
+    "view",
+    "doctor",
+    "demo",
+    "reduce",
+)
 
 
 class Reply(NamedTuple):
@@ -53,9 +67,7 @@ class Shell:
 
 
 @pytest.fixture
-def hlogym(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Shell:
+def hlogym(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return Shell(capsys, monkeypatch)
@@ -88,7 +100,9 @@ def test_run_checks_and_writes_outputs(hlogym: Shell, chain: Path, tmp_path: Pat
     rng = np.random.default_rng(0)
     x, y = (rng.uniform(0.5, 1, (64, 48)).astype(np.float32) for _ in range(2))
     np.savez(tmp_path / "in.npz", y=y, x=x)
-    reply = hlogym("run", chain, "--inputs", "in.npz", "--backend", "cpu", "--check", "--output", "out.npz", "--profile")
+    reply = hlogym(
+        "run", chain, "--inputs", "in.npz", "--backend", "cpu", "--check", "--output", "out.npz", "--profile"
+    )
     assert reply.status == 0, reply.err
     assert "equal to the interpreter" in reply.out
     a = np.tanh(x * y) + x
@@ -166,7 +180,9 @@ def test_broken_hlo_shows_the_place(hlogym: Shell, tmp_path: Path) -> None:
 
 
 def test_an_unknown_op_names_itself(hlogym: Shell, tmp_path: Path) -> None:
-    (tmp_path / "m.hlo").write_text("HloModule m\nENTRY e {\n  p = f32[4] parameter(0)\n  ROOT r = f32[4] ad(p, p)\n}\n")
+    (tmp_path / "m.hlo").write_text(
+        "HloModule m\nENTRY e {\n  p = f32[4] parameter(0)\n  ROOT r = f32[4] ad(p, p)\n}\n"
+    )
     message = hlogym.fails("run", "m.hlo")
     assert "ad" in message
     assert ":4:" in message

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.fusion.learned import load_policy
 from compiler.errors import UnknownNameError
+from compiler.fusion.learned import load_policy
 from experiments.config import ConfigError, TrainConfig
 from experiments.report import read_progress
 from experiments.results import ResultError
