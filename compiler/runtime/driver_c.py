@@ -54,7 +54,10 @@ def print_driver(thunks: list[Thunk]) -> Driver:
     lines = printer.lines
     if any(isinstance(t, GemmThunk) for t in walk(thunks)):
         before, after = "context->set_blas_threads(1)", "context->set_blas_threads(context->blas_threads)"
-        lines = [f"  if (context->set_blas_threads) {before};", *lines, f"  if (context->set_blas_threads) {after};"]
+        lines = [f"  if (context->set_blas_threads) {before};", *lines, "end:"]
+        lines.append(f"  if (context->set_blas_threads) {after};")
+    else:
+        lines.append("end:;")
     head = resources.files("compiler.runtime").joinpath("driver_head.c").read_text()
     printer.driver.source = head + _ENTRY + "\n".join(lines) + "\n}\n"
     return printer.driver
@@ -95,7 +98,7 @@ class _Printer:
             self.emit(f"gemm(context, context->{BLAS_TYPES[element]}, {sizes}, {sides}, {address(t.out)});")
         elif isinstance(t, HostThunk):
             self.emit(f"context->host({len(self.driver.host)});")
-            self.emit("if (context->failed) return;")
+            self.emit("if (context->failed) goto end;")
             self.driver.host.append(t)
         elif isinstance(t, WhileThunk):
             self._while(t)

@@ -288,10 +288,12 @@ class CpuExecutable:
         seconds = (ctypes.c_double * repeats)()
         with self._lock:
             self._arguments, self._results = arguments, results
+            self._context.failed = 0
             _support().hlogym_time_program(
                 ctypes.cast(self._entry, ctypes.c_void_p), self._arena.ctypes.data, _pointers(arguments),
                 _pointers(results), self._constants, ctypes.byref(self._context), repeats, seconds,
             )  # fmt: skip
+            self._raise_kept()
         return list(seconds)
 
     def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:

@@ -1,0 +1,360 @@
+"""What a compiled program is to its caller: arguments, results, errors, repeated and concurrent calls."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler import CompileOptions, compile
+from compiler.backends import cpu
+from compiler.errors import ArgumentError, BackendError, HlogymError
+from compiler.interpreter import evaluate
+from compiler.text import parse
+from tests.codegen.running import problem
+
+PLAIN = CompileOptions(optimize=False)
+ADD = """
+HloModule add
+ENTRY main {
+  a = f32[2,3] parameter(0)
+  b = s32[] parameter(1)
+  c = f32[] convert(b)
+  d = f32[2,3] broadcast(c), dimensions={}
+  ROOT r = f32[2,3] add(a, d)
+}
+"""
+A = np.arange(6, dtype=np.float32).reshape(2, 3)
+B = np.int32(4)
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize("backend", ["cpu", "interpreter"])
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "takes 2 argument"),
+        ((A,), "1 given"),
+        ((A, B, B), "3 given"),
+        ((A.T, B), "expected f32[2,3]"),
+        ((A.astype(np.float64), B), "float64"),
+        ((A, np.int64(4)), "int64"),
+        ((A, np.array([4], np.int32)), "argument 1"),
+        (("text", B), "argument 0"),
+    ],
+)
+def test_arguments_that_do_not_fit(backend: str, args: tuple[object, ...], said: str) -> None:
+    exe = compile(ADD, backend=backend)
+    with pytest.raises(ArgumentError) as e:
+        exe(*args)
+    assert isinstance(e.value, TypeError)
+    assert said in str(e.value)
+
+
+def test_arguments_of_any_layout() -> None:
+    exe = compile(ADD)
+    wide = np.zeros((4, 9), np.float32)
+    wide[::2, ::3] = A
+    for a in (np.asfortranarray(A), wide[::2, ::3], A[:, ::-1].copy()[:, ::-1], A.tolist()):
+        given = np.asarray(a, np.float32) if isinstance(a, list) else a
+        np.testing.assert_array_equal(exe(given, B)[0], A + 4)
+
+
+def test_arguments_are_not_changed() -> None:
+    text = """
+    HloModule m
+    ENTRY main {
+      a = f32[8] parameter(0)
+      u = f32[2] parameter(1)
+      i = s32[] constant(3)
+      ROOT r = f32[8] dynamic-update-slice(a, u, i)
+    }
+    """
+    a, u = np.zeros(8, np.float32), np.ones(2, np.float32)
+    for options in (PLAIN, None):
+        out = compile(text, options=options)(a, u)[0]
+        assert a.sum() == 0
+        assert out.sum() == 2
+
+
+# ---- results
+
+
+def test_scalars_come_as_arrays_without_dimensions() -> None:
+    text = """
+    HloModule m
+    ENTRY main {
+      a = f32[] parameter(0)
+      n = f32[] negate(a)
+      ROOT r = (f32[], f32[]) tuple(n, a)
+    }
+    """
+    for backend in ("cpu", "interpreter"):
+        for out in compile(text, backend=backend)(np.float32(2)):
+            assert isinstance(out, np.ndarray)
+            assert out.shape == ()
+
+
+def test_results_belong_to_the_caller() -> None:
+    exe = compile(ADD)
+    first = exe(A, B)[0]
+    kept = first.copy()
+    second = exe(A + 1, B)[0]
+    np.testing.assert_array_equal(first, kept)
+    first[...] = 0
+    np.testing.assert_array_equal(second, A + 5)
+
+
+@pytest.mark.parametrize("options", [PLAIN, None], ids=["plain", "optimized"])
+def test_results_that_are_parameters_constants_or_one_value_twice(options: CompileOptions | None) -> None:
+    text = """
+    HloModule m
+    ENTRY main {
+      a = f32[4] parameter(0)
+      k = s32[2] constant({3, 4})
+      n = f32[4] negate(a)
+      g = f32[2,2] reshape(n)
+      ROOT r = (f32[4], s32[2], f32[4], f32[4], f32[2,2], f32[4]) tuple(a, k, n, n, g, a)
+    }
+    """
+    a = np.arange(4, dtype=np.float32)
+    exe = compile(text, options=options)
+    outs = exe(a)
+    assert problem(outs, evaluate(parse(text), [a])) is None
+    outs[0][...] = 9
+    outs[1][...] = 9
+    outs[2][...] = 9
+    assert a[3] == 3
+    assert problem(exe(a), evaluate(parse(text), [a])) is None
+    assert outs[3][3] == -3
+
+
+def test_no_results() -> None:
+    assert compile("HloModule m\nENTRY main {\n a = f32[3] parameter(0)\n ROOT r = () tuple()\n}")(A[0]) == []
+
+
+def test_empty_arrays() -> None:
+    text = """
+    HloModule m
+    add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }
+    ENTRY main {
+      a = f32[0,5] parameter(0)
+      n = f32[0,5] negate(a)
+      z = f32[] constant(7)
+      s = f32[5] reduce(a, z), dimensions={0}, to_apply=add
+      d = f32[0,0] dot(n, a), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+      e = f32[5,5] dot(n, a), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+      ROOT r = (f32[0,5], f32[5], f32[0,0], f32[5,5]) tuple(n, s, d, e)
+    }
+    """
+    a = np.zeros((0, 5), np.float32)
+    for options in (PLAIN, None):
+        assert problem(compile(text, options=options)(a), evaluate(parse(text), [a])) is None
+
+
+def test_large_results() -> None:
+    text = "HloModule m\nENTRY main {\n a = f32[] parameter(0)\n ROOT r = f32[3000,2000] broadcast(a), dimensions={}\n}"
+    out = compile(text)(np.float32(3))[0]
+    assert out.shape == (3000, 2000)
+    assert (out == 3).all()
+
+
+@pytest.mark.parametrize("options", [PLAIN, None], ids=["plain", "optimized"])
+def test_nested_tuples_and_tokens(options: CompileOptions | None) -> None:
+    text = """
+    HloModule m
+    ENTRY main {
+      p = (f32[3], (s32[], f32[3])) parameter(0)
+      q = f32[3] parameter(1)
+      a = f32[3] get-tuple-element(p), index=0
+      inner = (s32[], f32[3]) get-tuple-element(p), index=1
+      n = s32[] get-tuple-element(inner), index=0
+      b = f32[3] get-tuple-element(inner), index=1
+      t = token[] after-all()
+      s = f32[3] add(a, b)
+      u = f32[3] multiply(s, q)
+      pair = (f32[3], s32[]) tuple(u, n)
+      ROOT r = ((f32[3], s32[]), token[], (s32[], f32[3])) tuple(pair, t, inner)
+    }
+    """
+    a, n, b, q = (np.arange(3, dtype=np.float32) + k for k in range(4))
+    flat = [a, np.int32(5), b, q]
+    del n
+    wanted = evaluate(parse(text), [(a, (np.int32(5), b)), q])
+    assert problem(compile(text, options=options)(*flat), wanted) is None
+
+
+# ---- ops computed in Python
+
+HOST = """
+HloModule m
+less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = pred[] compare(a, b), direction=LT }
+ENTRY main {
+  x = f32[6,6] parameter(0)
+  e = f32[6,6] tanh(x)
+  s = f32[6,6] sort(e), dimensions={1}, to_apply=less
+  t = f32[6,6] transpose(x), dimensions={1,0}
+  g = f32[6,6] dot(x, t), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  c = f32[6,6] cholesky(g), lower=true
+  z = f32[] constant(0)
+  k = c64[6,4] fft(s), fft_type=RFFT, fft_length={6}
+  m = f32[6,4] real(k)
+  i = f32[6,4] imag(k)
+  y = f32[6,4] add(m, i)
+  n = f32[6,6] negate(c)
+  ROOT r = (f32[6,4], f32[6,6], c64[6,4]) tuple(y, n, k)
+}
+"""
+
+
+def test_ops_without_kernels() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32) + 3 * np.eye(6, dtype=np.float32)
+    wanted = evaluate(parse(HOST), [x])
+    for options in (PLAIN, None):
+        exe = compile(HOST, options=options)
+        for _ in range(2):
+            found = exe(x)
+            assert problem(found[:2], wanted[:2], 1e-4) is None
+            np.testing.assert_allclose(found[2], wanted[2], rtol=1e-4, atol=1e-5)
+
+
+FAILING = """
+HloModule m
+ENTRY main {
+  a = f32[40,40] parameter(0)
+  d = f32[40,40] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  n = f32[40,40] negate(d)
+  h = f32[40,40] custom-call(n), custom_call_target="nobody_knows_this"
+  ROOT r = f32[40,40] dot(h, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+
+
+def test_an_error_inside_an_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compiler.runtime import executable
+
+    a = np.eye(40, dtype=np.float32)
+    exe = compile(HOST, options=PLAIN)
+    x = np.eye(6, dtype=np.float32)
+    before = exe(x)
+
+    def broken(*_: object) -> None:
+        raise ValueError("no more disks")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executable, "evaluate_op", broken)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no more disks"):
+                exe(x)
+        with pytest.raises(ValueError, match="no more disks"):
+            exe.benchmark([x], repeats=2)
+    assert problem(exe(x)[:2], before[:2]) is None
+    assert len(exe.benchmark([x], repeats=3)) == 3
+    with pytest.raises(HlogymError, match="nobody_knows_this"):
+        compile(FAILING, options=PLAIN)(a)
+
+
+def test_an_error_leaves_the_blas_its_threads() -> None:
+    setter, before = cpu.blas_threading()
+    if not setter:
+        pytest.skip("SciPy's BLAS is not OpenBLAS")
+    with pytest.raises(HlogymError):
+        compile(FAILING, options=PLAIN)(np.eye(40, dtype=np.float32))
+    cpu.blas_threading.cache_clear()
+    assert cpu.blas_threading()[1] == before
+
+
+# ---- many calls
+
+
+def test_two_programs_in_turn() -> None:
+    one, two = compile(ADD), compile(ADD.replace("add(a, d)", "subtract(a, d)"))
+    for k in range(20):
+        np.testing.assert_array_equal(one(A + k, B)[0], A + k + 4)
+        np.testing.assert_array_equal(two(A + k, B)[0], A + k - 4)
+
+
+def test_calls_from_threads() -> None:
+    text = """
+    HloModule m
+    less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = pred[] compare(a, b), direction=LT }
+    ENTRY main {
+      a = f32[300,300] parameter(0)
+      s = f32[300,300] sort(a), dimensions={1}, to_apply=less
+      e = f32[300,300] negate(s)
+      ROOT d = f32[300,300] dot(e, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    }
+    """
+    exe = compile(text, options=PLAIN)
+    rng = np.random.default_rng(1)
+    inputs = [rng.normal(size=(300, 300)).astype(np.float32) for _ in range(3)]
+    wanted = [exe(x)[0] for x in inputs]
+    wrong: list[str] = []
+
+    def work(k: int) -> None:
+        for _ in range(5):
+            what = problem(exe(inputs[k]), [wanted[k]], 1e-5)
+            if what:
+                wrong.append(what)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_timing_and_profile() -> None:
+    exe = compile(HOST, options=PLAIN)
+    x = np.eye(6, dtype=np.float32)
+    rows = exe.profile(x, repeats=2)
+    assert [r.name for r in rows] == [t.name for t in exe.thunks]
+    assert all(r.seconds >= 0 for r in rows)
+    assert {r.kind for r in rows} >= {"kernel", "gemm", "host"}
+    assert all(s > 0 for s in exe.benchmark([x], repeats=4))
+
+
+# ---- the C compiler and the cache
+
+
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(BackendError, match="no C compiler found") as e:
+        compile(ADD)
+    assert "interpreter" in str(e.value)
+    assert "gcc" in (cpu.why_unavailable() or "")
+    np.testing.assert_array_equal(compile(ADD, backend="interpreter")(A, B)[0], A + 4)
+
+
+def test_a_compiler_that_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    with pytest.raises(BackendError, match="does not run"):
+        compile(ADD)
+
+
+def test_a_cache_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("HLOGYM_CACHE", str(file / "kernels"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    chain = cpu.toolchain()
+    assert chain.cache.is_dir()
+    np.testing.assert_array_equal(compile(ADD)(A, B)[0], A + 4)
+
+
+def test_kernels_are_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path))
+    compile(ADD)(A, B)
+    built = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.so")}
+    assert built
+    compile(ADD)(A, B)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.so")} == built
