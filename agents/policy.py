@@ -99,7 +99,7 @@ class PointerPolicy(MaskableActorCriticPolicy):
         super()._build(lr_schedule)
         self.features_extractor.start_from_prior()
         # SB3 types these as the layers it makes itself; any module will do.
-        self.action_net = nn.Identity()  # type: ignore[assignment]
+        self.action_net = nn.Identity()
         self.value_net = nn.Identity()  # type: ignore[assignment]
         make: Any = self.optimizer_class
         self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)

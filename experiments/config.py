@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -61,7 +61,7 @@ class TrainConfig:
         Raises:
             UnknownNameError: no setting of that name. ConfigError: not `name=value`, or no such value.
         """
-        kinds = {f.name: type(f.default) for f in fields(TrainConfig)}
+        kinds: dict[str, Callable[[str], Any]] = {f.name: type(getattr(self, f.name)) for f in fields(TrainConfig)}
         values: dict[str, Any] = {}
         for text in settings:
             name, equals, value = text.partition("=")
@@ -72,7 +72,9 @@ class TrainConfig:
             try:
                 values[name] = kinds[name](value)
             except ValueError:
-                raise ConfigError(f"setting {name!r} takes a {kinds[name].__name__}, got {value!r}") from None
+                raise ConfigError(
+                    f"setting {name!r} takes a {type(getattr(self, name)).__name__}, got {value!r}"
+                ) from None
         return replace(self, **values)
 
     @staticmethod

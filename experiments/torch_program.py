@@ -40,6 +40,10 @@ _REDUCTIONS: Mapping[Opcode, Function] = {
     Opcode.AND: lambda x, dim: torch.all(x, dim=dim), Opcode.OR: lambda x, dim: torch.any(x, dim=dim),
 }  # fmt: skip
 
+_JOINED: Mapping[Opcode, Function] = {
+    Opcode.ADD: torch.add, Opcode.MAXIMUM: torch.maximum, Opcode.MINIMUM: torch.minimum,
+}  # fmt: skip
+
 
 def to_torch(module: HloModule, compiled: bool) -> Function:
     """A function of tensors that gives the leaves of the entry's result.
@@ -190,7 +194,9 @@ def _reduce(i: HloInstruction) -> Function:
     if not plain or combine.opcode not in _REDUCTIONS:
         raise BackendError(f"the reduction %{i.name} is not translated to PyTorch")
     function, axes = _REDUCTIONS[combine.opcode], i.dimensions
-    joined = {Opcode.ADD: torch.add, Opcode.MAXIMUM: torch.maximum, Opcode.MINIMUM: torch.minimum}.get(combine.opcode)
+    joined = _JOINED.get(combine.opcode)
+        combine.opcode
+    )
     if joined is None:
         return lambda x, _: function(x, dim=axes)
     return lambda x, start: joined(function(x, dim=axes), start)

@@ -1,7 +1,10 @@
 """Outputs are compared by what their type can hold."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from env.comparison import difference
@@ -12,7 +15,7 @@ FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.floa
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint8, np.bool_, ml_dtypes.int4])
 def test_equal_is_equal_and_another_value_is_not(dtype: type) -> None:
-    want = np.ones((3, 2), dtype)
+    want: npt.NDArray[Any] = np.ones((3, 2), dtype)
     wrong = want.copy()
     wrong[2, 1] = 0
     assert difference([want], [want]) is None
@@ -23,7 +26,7 @@ def test_equal_is_equal_and_another_value_is_not(dtype: type) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_rounding_is_no_difference(dtype: type) -> None:
-    want = np.linspace(1, 2, 50).astype(dtype)
+    want: npt.NDArray[Any] = np.linspace(1, 2, 50).astype(dtype)
     got = np.nextafter(want, dtype(3))
     assert difference([got], [want]) is None
 

@@ -1,7 +1,6 @@
 """The command line: what works exits with 0, what does not says why in one message without a traceback."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -126,7 +125,7 @@ def test_opt_prints_hlo_that_parses(hlogym: Shell, chain: Path, tmp_path: Path) 
 
 
 def test_tune_writes_a_plan_that_run_replays(hlogym: Shell, chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", os.getcwd())
+    monkeypatch.setenv("HOME", str(Path.cwd()))
     reply = hlogym("tune", chain, "--budget", "3", "--backend", "cpu", "-o", "plan.json", "--json")
     assert reply.status == 0, reply.err
     assert json.loads(reply.out)["measurements"] >= 1

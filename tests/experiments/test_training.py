@@ -25,8 +25,8 @@ STEPS = 160
 def command(folder: Path, *more: str) -> list[str]:
     return [
         sys.executable, "-m", "experiments.cli", "train", "--suite", str(folder / "suite"), "--env", "hlogym/Fusion-v0",
-        "--timesteps", str(STEPS), "--checkpoint-every", "16", "--backend", "cpu", "--name", "run", "--set", "rollout=16",
-        "--set", "batch=16", "--set", "hidden=8", "--set", "epochs=1",
+        "--timesteps", str(STEPS), "--checkpoint-every", "16", "--backend", "cpu", "--name", "run",
+        "--set", "rollout=16", "--set", "batch=16", "--set", "hidden=8", "--set", "epochs=1",
         "--runs", str(folder / "runs"), *more,
     ]  # fmt: skip
 
