@@ -195,8 +195,6 @@ def _reduce(i: HloInstruction) -> Function:
         raise BackendError(f"the reduction %{i.name} is not translated to PyTorch")
     function, axes = _REDUCTIONS[combine.opcode], i.dimensions
     joined = _JOINED.get(combine.opcode)
-        combine.opcode
-    )
     if joined is None:
         return lambda x, _: function(x, dim=axes)
     return lambda x, start: joined(function(x, dim=axes), start)

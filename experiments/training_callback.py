@@ -49,6 +49,7 @@ class TrainingCallback(BaseCallback):
         self._spent: float = extra.get("seconds", 0.0)
         self._start = time.monotonic()
         self._saved_at: int | None = None
+        self._logged_at: int = extra.get("timesteps", 0)
         self._logs: dict[str, list[float]] = {}
         self._failures = 0
 
@@ -66,6 +67,7 @@ class TrainingCallback(BaseCallback):
             "best": self._best,
             "episodes": self._episodes,
             "seconds": self.seconds(),
+            "timesteps": self.num_timesteps,
             "env_rng": self._environment.np_random.bit_generator.state,
         }
 
@@ -110,6 +112,9 @@ class TrainingCallback(BaseCallback):
             write_text(self._run.plans / f"{program}.json", info["plan_json"])
 
     def _log_update(self, model: MaskablePPO) -> None:
+        if self.num_timesteps == self._logged_at:  # resumed after its last step: there is nothing new
+            return
+        self._logged_at = self.num_timesteps
         values = [v for logs in self._logs.values() for v in logs]
         means = {p: math.exp(sum(v) / len(v)) for p, v in self._logs.items()}
         point: dict[str, Any] = {
