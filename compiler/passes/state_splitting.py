@@ -26,8 +26,8 @@ class StateSplitting:
 
     Where to cut follows from the slices that the body takes of the element, or else from the concatenate that makes its
     next value. The split is tried on copies of body and condition, with slices carried to the leaves and pointwise work
-    and reductions done part by part; it is kept when nothing in them needs the whole array any more. Parts of size 1
-    along the cut lose that dimension.
+    and reductions done part by part; it is kept when nothing in them needs the whole array any more and the body
+    puts fewer arrays together than before. Parts of size 1 along the cut lose that dimension.
 
     Attributes:
         max_pieces: an array is split into so many parts at most.
@@ -134,7 +134,7 @@ def _try(view: LoopView, n: int, cut: Cut, max_pieces: int, loops: Loops) -> Hlo
     before = body.root
     body.root = body.add(Opcode.TUPLE, [*outputs[:n], taken[0], *outputs[n + 1 :], *taken[1:]], name=before.name)
     body.remove_dead([before])
-    if not _dissolves(whole, body, max_pieces):
+    if not _dissolves(whole, body, max_pieces) or _joins(body) >= _joins(view.body):
         return None
     condition = None
     if view.condition_reads[n]:
@@ -189,6 +189,14 @@ def _dissolves(whole: HloInstruction, computation: HloComputation, max_pieces: i
         pass
     computation.remove_dead()
     return whole.parent is not computation
+
+
+def _joins(computation: HloComputation) -> int:
+    """How many ops put arrays together from parts."""
+    return sum(i.opcode in _JOINS for i in computation.instructions)
+
+
+_JOINS = (Opcode.CONCATENATE, Opcode.DYNAMIC_UPDATE_SLICE, Opcode.PAD, Opcode.SCATTER)
 
 
 def _part_shape(dims: tuple[int, ...], cut: Cut, part: tuple[int, int]) -> tuple[int, ...]:
