@@ -1,0 +1,130 @@
+"""The floors of the house: imports go down only, and the compiler needs numpy, scipy and ml_dtypes alone."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FLOORS = (
+    ("compiler.errors",),
+    ("compiler.ir",),
+    ("compiler.text",),
+    ("compiler.frontends",),
+    ("compiler.interpreter",),
+    ("compiler.analysis",),
+    ("compiler.passes",),
+    ("compiler.fusion",),
+    ("compiler.codegen",),
+    ("compiler.backends",),
+    ("compiler.runtime",),
+    ("compiler.loops", "compiler.places", "compiler.plan"),
+    ("compiler.session",),
+    ("compiler.api",),
+    ("compiler",),
+    ("env",),
+    ("agents",),
+    ("experiments",),
+)
+"""Lowest first. A module may import its own floor and those below it."""
+UPWARD = {
+    # The one question asked upwards, while it runs: can the code generator build this?
+    ("compiler.fusion.buildable", "compiler.codegen"),
+    # A saved executable brings its plan with it.
+    ("compiler.runtime.saving", "compiler.plan"),
+}
+"""Imports upwards that are made inside a function, each for the reason given."""
+BLOCKED = (
+    "torch", "jax", "jaxlib", "gymnasium", "mlflow", "cupy", "stable_baselines3", "sb3_contrib", "matplotlib",
+    "safetensors", "typer", "rich", "pandas", "hypothesis", "env", "agents", "experiments",
+)  # fmt: skip
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    for top in ("compiler", "env", "agents", "experiments"):
+        for file in sorted((ROOT / top).rglob("*.py")):
+            yield ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), file
+
+
+def _floor(module: str) -> int | None:
+    """Number of the floor of a module of ours; None for other modules."""
+    found = [(len(name), n) for n, names in enumerate(FLOORS) for name in names if f"{module}.".startswith(f"{name}.")]
+    return max(found)[1] if found else None
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """(module, how): "top" for an import made on loading, "types" for the type checker's, "lazy" inside a function."""
+    work = [(tree, "top")]
+    while work:
+        node, how = work.pop()
+        if isinstance(node, ast.Import):
+            yield from ((a.name, how) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            # `from package import module` may name a module of another floor.
+            yield from ((f"{node.module}.{a.name}", how) for a in node.names)
+        inner = how
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inner = "lazy"
+        elif isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            inner = "types"
+        work += [(child, inner) for child in ast.iter_child_nodes(node)]
+
+
+def test_imports_go_down_only() -> None:
+    wrong = []
+    for module, file in _modules():
+        own = _floor(module)
+        assert own is not None, f"{module} stands on no floor"
+        for imported, how in _imports(ast.parse(file.read_text(encoding="utf-8"))):
+            other = _floor(imported)
+            if other is None or other <= own or how == "types":
+                continue
+            allowed = how == "lazy" and any(module == a and f"{imported}.".startswith(f"{b}.") for a, b in UPWARD)
+            if not allowed:
+                wrong.append(f"{module} imports {imported} ({how})")
+    assert wrong == []
+
+
+def test_upward_imports_are_still_there() -> None:
+    """An exception nobody needs is taken off the list."""
+    files = dict(_modules())
+    for module, above in UPWARD:
+        names = [name for name, how in _imports(ast.parse(files[module].read_text(encoding="utf-8"))) if how == "lazy"]
+        assert any(f"{n}.".startswith(f"{above}.") for n in names)
+
+
+PROGRAM = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ImportError(f"{{name}} is blocked")
+
+sys.meta_path.insert(0, Blocker())
+import numpy as np
+import compiler
+from compiler import compile, parse
+
+text = "HloModule m\\nENTRY main {{\\n a = f32[3] parameter(0)\\n n = f32[3] negate(a)\\n ROOT r = f32[3] tanh(n)\\n}}"
+for backend in ("interpreter", "cpu"):
+    print(compile(text, backend=backend)(np.zeros(3, np.float32))[0].tolist())
+print(len(compile(text, backend="cuda").kernels))
+print(str(parse(text))[:11])
+foreign = sorted({{m.split(".")[0] for m in sys.modules}} & set({blocked!r}))
+print(foreign)
+"""
+
+
+def test_the_compiler_needs_numpy_scipy_and_ml_dtypes_alone() -> None:
+    program = PROGRAM.format(blocked=BLOCKED)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    zeros = "[0.0, 0.0, 0.0]"
+    assert done.stdout.replace("-0.0", "0.0").splitlines() == [zeros, zeros, "1", "HloModule m", "[]"]
