@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.analysis.structure import StructuralIds, is_commutative, may_merge
-from compiler.ir import HloComputation, HloInstruction, HloModule
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.registry import register
 
@@ -49,7 +49,10 @@ def _merge(computation: HloComputation, ids: StructuralIds) -> int:
 @register
 @dataclass(frozen=True)
 class ComputationDeduplication:
-    """Point calls of computations that are equal but for names at one of them, and drop the others."""
+    """Point calls of computations that are equal but for names at one of them, and drop the others.
+
+    The bodies of fusions stay: each belongs to its fusion alone.
+    """
 
     name: ClassVar[str] = "computation-deduplication"
 
@@ -58,7 +61,13 @@ class ComputationDeduplication:
         ids = StructuralIds()
         first: dict[int, HloComputation] = {}
         mapping: dict[HloComputation, HloComputation] = {}
-        for computation in module.post_order():
+        order = module.post_order()
+        bodies = {
+            c for o in order for i in o.instructions if i.opcode is Opcode.FUSION for c in i.called_computations()
+        }
+        for computation in order:
+            if computation in bodies:
+                continue
             kept = first.setdefault(ids.of(computation), computation)
             if kept is not computation:
                 mapping[computation] = kept

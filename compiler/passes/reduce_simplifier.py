@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from compiler.analysis.reshapes import reshape_groups
+from compiler.analysis.reshapes import kept_dimensions, reshape_groups
 from compiler.analysis.structure import StructuralIds
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.passes.builder import Builder
@@ -113,10 +113,15 @@ def _of_reshape(i: HloInstruction, b: Builder) -> HloInstruction | None:
             dims += list(group.source)
     if not dims and any(x.shape.dimensions[d] != 1 for d in i.dimensions):
         return None
-    inner = b.reduce(y, i.operands[1], dims, i.attributes["to_apply"]) if dims else None
-    if inner is None:
+    if not dims or (_drops_units(y, x) and y.shape.rank - len(dims) != i.shape.rank):
         return None
-    return b.reshape(inner, i.shape.dimensions)
+    return b.reshape(b.reduce(y, i.operands[1], dims, i.attributes["to_apply"]), i.shape.dimensions)
+
+
+def _drops_units(y: HloInstruction, x: HloInstruction) -> bool:
+    """Whether the reshape from y to x only drops dimensions of 1; those rise to the leaves by another pass."""
+    source, target = y.shape.dimensions, x.shape.dimensions
+    return len(target) < len(source) and kept_dimensions(source, target) is not None
 
 
 def _reorders(i: HloInstruction) -> bool:
