@@ -107,8 +107,8 @@ def _headline(evaluation: Evaluation) -> str:
         if summary is not None:
             cards.append(
                 f"<div class='card'><span>{escape(strategy)}</span><b>{summary.speedup.value:.2f}x</b>"
-                f"<span>{factor(summary.speedup)}<br>slower: {summary.slower:.0%} of programs, "
-                f"worst {summary.worst:.2f}x</span></div>"
+                f"<span>[{summary.speedup.low:.2f}, {summary.speedup.high:.2f}]<br>"
+                f"{summary.slower:.0%} of the programs made slower; the worst {summary.worst:.2f}x</span></div>"
             )
     which = f"the {held_out} held-out programs" if held_out else "the programs"
     return (
@@ -118,8 +118,24 @@ def _headline(evaluation: Evaluation) -> str:
         f"<p>Geometric mean speedup on {which} over the same program without fusion, with a 95% bootstrap interval. "
         f"Strategies that search measured {evaluation.budget} plans a program each. "
         "All outputs were equal to the interpreter's before a time was taken.</p>"
-        f"<div class='cards'>{''.join(cards)}</div>"
+        f"<div class='cards'>{''.join(cards)}</div>{_legend(evaluation)}"
     )
+
+
+_MEANINGS = {
+    "none": "every instruction a kernel of its own, loops as they are",
+    "greedy": "fuse whatever is legal",
+    "priority": "the compiler's default: the fusion with the greatest expected saving first",
+    "random": "random plans, the fastest measured one kept",
+    "beam": "a beam search by the cost model, the fastest measured one kept",
+    "learned": "the exported policy's first choice, nothing measured",
+    "learned+search": "that plan and draws from the policy, the fastest measured one kept",
+}
+
+
+def _legend(evaluation: Evaluation) -> str:
+    known = [(s, _MEANINGS[s]) for s in evaluation.strategies if s in _MEANINGS]
+    return "<dl>" + "".join(f"<dt>{escape(s)}</dt><dd>{escape(m)}</dd>" for s, m in known) + "</dl>"
 
 
 def _times(evaluation: Evaluation) -> str:

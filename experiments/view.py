@@ -25,7 +25,7 @@ body { margin: 0; font: 14px/1.45 system-ui, sans-serif; color: #1d2329; }
 main { max-width: 80rem; margin: 0 auto; padding: 1.5rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
 .graph { overflow: auto; border: 1px solid #dfe3e7; border-radius: .5rem; max-height: 75vh; background: #fcfcfd; }
-text { font: 11px system-ui, sans-serif; } text.small { fill: #5d6872; font-size: 10px; }
+svg text { font: 11px system-ui, sans-serif; } svg text.small { fill: #5d6872; font-size: 10px; }
 details { margin: .3rem 0; } summary { cursor: pointer; }
 pre { background: #f6f8f9; padding: .6rem; overflow-x: auto; border-radius: .4rem; font-size: 12px; }
 .soft { color: #5d6872; }
