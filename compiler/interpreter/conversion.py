@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.errors import UnsupportedError
-from compiler.interpreter.precision import float_info, narrow, widen, wrap_small
+from compiler.interpreter.precision import narrow, widen, wrap_small
 from compiler.interpreter.registry import Array, array_evaluator
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -40,13 +40,24 @@ def convert(x: Array, source: T, target: T) -> Array:
 
 def _to_small_float(x: Array, source: T, target: T) -> Array:
     """Through float32 where ml_dtypes has no direct cast; NaN becomes a zero of its sign in a type without NaN."""
-    if T.F8E8M0FNU in (source, target) and source.is_float:
+    if source is T.F64:
+        x = _to_odd(x)
+    elif T.F8E8M0FNU in (source, target) and source.is_float:
         x = x.astype(np.float32)
     found: Array = x.astype(target.dtype)
     if source.is_float and target in _WITHOUT_NAN:
         wide = x.astype(np.float64)
         return np.where(np.isnan(wide), np.copysign(0.0, wide).astype(target.dtype), found)
     return found
+
+
+def _to_odd(x: Array) -> Array:
+    """float64 as float32 with the last bit set where digits were lost, so that a second rounding does no harm."""
+    near = x.astype(np.float32)
+    inexact = np.isfinite(near) & (near.astype(np.float64) != x)
+    inner = np.where(np.abs(near.astype(np.float64)) > np.abs(x), np.nextafter(near, np.float32(0)), near)
+    odd = np.asarray(inner.view(np.uint32) | np.uint32(1)).view(np.float32)
+    return np.where(inexact, odd, near)
 
 
 _WITHOUT_NAN = (T.F4E2M1FN, T.F6E2M3FN, T.F6E3M2FN)
@@ -186,8 +197,3 @@ def _stochastic_convert(instruction: HloInstruction, x: Array, random: Array) ->
     stepped = np.copysign(whole + (draw < limit), wide)
     stepped = np.where(np.isfinite(wide), stepped, wide)
     return convert(stepped, T.F64 if source.is_float else source, target)
-
-
-def largest(t: T) -> float:
-    """The greatest finite value of a float type."""
-    return float(float_info(t).max)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -59,15 +60,18 @@ class Machine:
 
     Attributes:
         context: queues and seed.
-        rng: the generator of `rng`, seeded by the context.
         state: the counter of `rng-get-and-update-state`.
     """
 
     def __init__(self, context: Context | None = None) -> None:
         self.context = context or Context()
-        self.rng = np.random.default_rng(self.context.seed)
         self.state = self.context.seed
         self._plans: dict[HloComputation, Plan] = {}
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """The generator of `rng`, seeded by the context."""
+        return np.random.default_rng(self.context.seed)
 
     def run(self, computation: HloComputation, args: Sequence[Value], consumed: list[Value] | None = None) -> Value:
         """Result of a computation; the arguments are taken as they are.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from compiler.interpreter.registry import Array
@@ -52,12 +51,6 @@ def wrap_small(x: Array, t: PrimitiveType) -> Array:
     high = np.asarray(low << shift).astype(np.uint8)
     kept: Array = high.view(np.int8) if t.is_signed else high
     return np.asarray(kept >> shift).astype(t.dtype)
-
-
-@cache
-def float_info(t: PrimitiveType) -> Any:
-    """`finfo` of a float type."""
-    return ml_dtypes.finfo(t.dtype)  # type: ignore[no-untyped-call]
 
 
 def in_compute_type(f: Callable[..., Any], t: PrimitiveType, *operands: Array) -> Array:

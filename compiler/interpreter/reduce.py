@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from compiler.interpreter.machine import Machine
-from compiler.interpreter.precision import F64
+from compiler.interpreter.precision import F64, compute_dtype
 from compiler.interpreter.registry import Array, Value, arrays, evaluator
 from compiler.interpreter.scalars import ArrayFunction, binary_opcode, lift
 from compiler.ir.instruction import HloInstruction
@@ -57,7 +57,7 @@ def _reduce(machine: Machine, instruction: HloInstruction, values: list[Value]) 
     ufunc = ufunc_of(binary_opcode(computation), t) if n == 1 else None
     if ufunc is not None:
         x = inputs[0]
-        wide = accumulator(t)
+        wide = accumulator(t) if ufunc in (np.add, np.multiply) else compute_dtype(t)
         result = ufunc.reduce(x.astype(wide, copy=False), axis=dims, initial=inits[0].astype(wide)[()])
         return np.asarray(result).astype(t.dtype)
     results = reduce_generally(lift(machine, computation), inputs, inits, dims)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from compiler.interpreter.machine import Machine
-from compiler.interpreter.registry import Array, as_array, leaves
+from compiler.interpreter.registry import Array, leaves
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -86,8 +86,3 @@ def returns_parameter(computation: HloComputation) -> int | None:
     """The number of the parameter that the computation returns as it came, else None."""
     root = computation.root
     return root.parameter_number if root.opcode is Opcode.PARAMETER else None
-
-
-def scalar(value: object) -> Array:
-    """A value that must be a 0-d array."""
-    return as_array(np.asarray(value))
