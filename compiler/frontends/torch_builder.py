@@ -1,0 +1,214 @@
+"""What the lowerings of ATen ops are written with: PyTorch's broadcasting and promotion over our instructions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import UnsupportedError
+from compiler.ir import HloComputation, HloInstruction, HloModule, Literal, Opcode, PrimitiveType, Shape
+from compiler.ir.shape import array_shape
+
+Lowering = Callable[..., Any]
+Registry = dict[str, Lowering]
+F = TypeVar("F", bound=Lowering)
+T = PrimitiveType
+
+_TYPES = {
+    "bool": T.PRED, "uint8": T.U8, "uint16": T.U16, "uint32": T.U32, "uint64": T.U64,
+    "int8": T.S8, "int16": T.S16, "int32": T.S32, "int64": T.S64,
+    "float16": T.F16, "bfloat16": T.BF16, "float32": T.F32, "float64": T.F64,
+    "complex64": T.C64, "complex128": T.C128, "float8_e4m3fn": T.F8E4M3FN, "float8_e5m2": T.F8E5M2,
+}  # fmt: skip
+_BITS_OF = {"torch.bfloat16": ml_dtypes.bfloat16, "torch.float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+            "torch.float8_e5m2": ml_dtypes.float8_e5m2}  # fmt: skip
+
+
+def element_type(dtype: Any) -> PrimitiveType:
+    """The element type of a torch dtype."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _TYPES:
+        raise UnsupportedError(f"torch dtype {name} has no element type in HLO")
+    return _TYPES[name]
+
+
+def to_numpy(tensor: Any) -> NDArray[Any]:
+    """A tensor's values, also in the types numpy has from ml_dtypes."""
+    tensor = tensor.detach().cpu().contiguous()
+    special = _BITS_OF.get(str(tensor.dtype))
+    if special is None:
+        return np.array(tensor.numpy())
+    torch_int = {2: "int16", 1: "uint8"}[np.dtype(special).itemsize]
+    bits = tensor.view(getattr(__import__("torch"), torch_int)).numpy()
+    return np.array(bits).view(special)
+
+
+class Lowerings(Registry):
+    """A registry that is filled by decoration: `@LOWERINGS.op("add", "add_")`."""
+
+    def op(self, *names: str) -> Callable[[F], F]:
+        """Register a function under these ATen names."""
+
+        def keep(f: F) -> F:
+            self.update(dict.fromkeys(names, f))
+            return f
+
+        return keep
+
+
+class TorchBuilder:
+    """Adds instructions to the entry. `result` is what torch says of the op under way (a fake tensor, or several)."""
+
+    def __init__(self, module: HloModule, entry: HloComputation) -> None:
+        self.module, self.entry = module, entry
+        self.result: Any = None
+        self.what = ""
+        self.overload = ""
+        self._functions: dict[tuple[Opcode, PrimitiveType], HloComputation] = {}
+
+    def start(self, result: Any, what: str, overload: str) -> None:
+        """Begin the next op."""
+        self.result, self.what, self.overload = result, what, overload
+
+    def unsupported(self, why: str) -> UnsupportedError:
+        """The error for a variant of an op that is not lowered."""
+        return UnsupportedError(f"PyTorch op {self.what}: {why} is not supported by the torch frontend")
+
+    @property
+    def out(self) -> Shape:
+        """Shape of the (first) result."""
+        value = self.result[0] if isinstance(self.result, list | tuple) else self.result
+        return Shape(element_type(value.dtype), tuple(int(d) for d in value.shape))
+
+    # ---- instructions
+
+    def add(
+        self, opcode: Opcode, *operands: HloInstruction, shape: Shape | None = None, **attributes: Any
+    ) -> HloInstruction:
+        """Any instruction."""
+        return self.entry.add(opcode, operands, shape, attributes=attributes)
+
+    def constant(self, array: Any, t: PrimitiveType) -> HloInstruction:
+        """A constant array of that type."""
+        value = np.asarray(array)
+        return self.entry.add_constant(Literal.from_array(value.astype(t.dtype), Shape(t, value.shape)))
+
+    def full(self, number: Any, shape: Shape) -> HloInstruction:
+        """One number everywhere."""
+        return self.broadcast(self.constant(number, shape.element_type), shape.dimensions)
+
+    def convert(self, x: HloInstruction, t: PrimitiveType) -> HloInstruction:
+        """`x` in another type, as torch converts: to bool means not zero."""
+        if x.shape.element_type is t:
+            return x
+        if t is T.PRED:
+            return self.add(Opcode.COMPARE, x, self.full(0, x.shape), direction="NE")
+        return self.add(Opcode.CONVERT, x, shape=Shape(t, x.shape.dimensions))
+
+    def broadcast(self, x: HloInstruction, dims: Sequence[int]) -> HloInstruction:
+        """`x` to these sizes, aligned to the right, sizes of one repeated."""
+        dims = tuple(dims)
+        if x.shape.dimensions == dims:
+            return x
+        offset = len(dims) - x.shape.rank
+        kept = [i for i, n in enumerate(x.shape.dimensions) if n == dims[i + offset]]
+        if len(kept) != x.shape.rank:
+            x = self.reshape(x, [x.shape.dimensions[i] for i in kept])
+        return self.add(
+            Opcode.BROADCAST, x, shape=Shape(x.shape.element_type, dims), dimensions=tuple(i + offset for i in kept)
+        )
+
+    def reshape(self, x: HloInstruction, dims: Sequence[int]) -> HloInstruction:
+        """`x` with other dimensions."""
+        dims = tuple(dims)
+        return x if x.shape.dimensions == dims else self.add(Opcode.RESHAPE, x, shape=Shape(x.shape.element_type, dims))
+
+    def transpose(self, x: HloInstruction, order: Sequence[int]) -> HloInstruction:
+        """`x` with its dimensions in another order."""
+        order = tuple(order)
+        return x if order == tuple(range(x.shape.rank)) else self.add(Opcode.TRANSPOSE, x, dimensions=order)
+
+    def operand(self, value: Any, t: PrimitiveType, dims: Sequence[int]) -> HloInstruction:
+        """A tensor or a Python number, in this type and these sizes."""
+        if not isinstance(value, HloInstruction):
+            return self.full(value, Shape(t, tuple(dims)))
+        return self.broadcast(self.convert(value, t), dims)
+
+    def binary(self, opcode: Opcode, a: Any, b: Any, t: PrimitiveType | None = None) -> HloInstruction:
+        """An op on two tensors or numbers, in the result's type unless told otherwise."""
+        t = t or self.out.element_type
+        dims = broadcast_dims(a, b)
+        return self.add(opcode, self.operand(a, t, dims), self.operand(b, t, dims))
+
+    def compare(self, a: Any, b: Any, direction: str) -> HloInstruction:
+        """A comparison in the type both promote to."""
+        t, dims = promoted(a, b), broadcast_dims(a, b)
+        return self.add(Opcode.COMPARE, self.operand(a, t, dims), self.operand(b, t, dims), direction=direction)
+
+    def select(self, p: HloInstruction, a: Any, b: Any, t: PrimitiveType | None = None) -> HloInstruction:
+        """`a` where `p` holds, else `b`."""
+        t = t or self.out.element_type
+        dims = np.broadcast_shapes(p.shape.dimensions, broadcast_dims(a, b))
+        return self.add(Opcode.SELECT, self.broadcast(p, dims), self.operand(a, t, dims), self.operand(b, t, dims))
+
+    def function(self, opcode: Opcode, t: PrimitiveType) -> HloComputation:
+        """`(a, b) -> a op b` on scalars, once a module."""
+        found = self._functions.get((opcode, t))
+        if found is None:
+            f = HloComputation(f"{opcode.text}_{t.text}")
+            a, b = (f.add_parameter(i, array_shape(t)) for i in range(2))
+            f.root = f.add(opcode, [a, b])
+            found = self._functions[opcode, t] = self.module.add(f)
+        return found
+
+    def reduce(self, opcode: Opcode, x: HloInstruction, dims: Sequence[int], start: Any) -> HloInstruction:
+        """A reduction by one op; dimensions go."""
+        t = x.shape.element_type
+        return self.add(
+            Opcode.REDUCE, x, self.constant(start, t), dimensions=tuple(dims), to_apply=self.function(opcode, t)
+        )
+
+    def keep(self, x: HloInstruction, of: Shape, dims: Sequence[int]) -> HloInstruction:
+        """A reduction of `of` over `dims` with those dimensions back, of size one."""
+        return self.reshape(x, [1 if d in dims else n for d, n in enumerate(of.dimensions)])
+
+
+def broadcast_dims(*values: Any) -> tuple[int, ...]:
+    """The sizes that these tensors (numbers left aside) are broadcast to."""
+    return np.broadcast_shapes(*(v.shape.dimensions for v in values if isinstance(v, HloInstruction)))
+
+
+def promoted(a: Any, b: Any) -> PrimitiveType:
+    """The type a comparison is made in: the tensors', or the wider of both; numbers follow a tensor."""
+    tensors = [v.shape for v in (a, b) if isinstance(v, HloInstruction)]
+    numbers = [v for v in (a, b) if not isinstance(v, HloInstruction)]
+    t = max(tensors, key=_rank_of).element_type
+    if numbers and isinstance(numbers[0], float) and not (t.is_float or t.is_complex):
+        return T.F32
+    if numbers and not isinstance(numbers[0], bool) and t is T.PRED:
+        return T.S64
+    return t
+
+
+def _rank_of(s: Shape) -> tuple[int, bool, int]:
+    t = s.element_type
+    kind = 3 if t.is_complex else 2 if t.is_float else 1 if t.is_integer else 0
+    return kind, s.rank > 0, t.bits
+
+
+def axes(dims: Any, rank: int) -> tuple[int, ...]:
+    """Dimension numbers, negative ones from the end; None or [] means all."""
+    if dims is None or dims == []:
+        return tuple(range(rank))
+    listed = dims if isinstance(dims, list | tuple) else [dims]
+    return tuple(sorted(d % max(rank, 1) for d in listed)) if rank else ()
+
+
+def count(shape: Shape, dims: Sequence[int]) -> int:
+    """Elements along these dimensions."""
+    return math.prod(shape.dimensions[d] for d in dims)

@@ -1,0 +1,214 @@
+"""ATen ops that networks are made of: products, convolutions, normalisations, pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
+from compiler.frontends.torch_reductions import lowest, mean
+from compiler.ir import HloInstruction, Opcode, Shape
+from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
+
+LOWERINGS = Lowerings()
+H = HloInstruction
+
+
+@LOWERINGS.op("mm", "bmm", "matmul", "dot", "mv")
+def _matmul(b: TorchBuilder, x: H, y: H) -> H:
+    if max(x.shape.rank, y.shape.rank) > 2 and x.shape.rank != y.shape.rank:
+        raise b.unsupported("a product of operands of different rank")
+    batch = max(x.shape.rank - 2, 0)
+    return b.add(
+        Opcode.DOT, x, y, shape=b.out,
+        lhs_contracting_dims=(x.shape.rank - 1,), rhs_contracting_dims=(max(y.shape.rank - 2, 0),),
+        lhs_batch_dims=tuple(range(batch)), rhs_batch_dims=tuple(range(batch)),
+    )  # fmt: skip
+
+
+@LOWERINGS.op("addmm", "baddbmm", "addmv")
+def _addmm(b: TorchBuilder, bias: H, x: H, y: H, beta: Any = 1, alpha: Any = 1) -> H:
+    product = _matmul(b, x, y)
+    if alpha != 1:
+        product = b.binary(Opcode.MULTIPLY, product, alpha)
+    if beta == 0:
+        return product
+    return b.binary(Opcode.ADD, product, bias if beta == 1 else b.binary(Opcode.MULTIPLY, bias, beta))
+
+
+@LOWERINGS.op("linear")
+def _linear(b: TorchBuilder, x: H, weight: H, bias: H | None = None) -> H:
+    product = b.add(
+        Opcode.DOT, x, weight, lhs_contracting_dims=(x.shape.rank - 1,), rhs_contracting_dims=(weight.shape.rank - 1,)
+    )
+    return product if bias is None else b.binary(Opcode.ADD, product, bias)
+
+
+def _each(value: Any, n: int) -> list[int]:
+    listed = list(value) if isinstance(value, list | tuple) else [value]
+    return listed * n if len(listed) == 1 else listed
+
+
+@LOWERINGS.op("convolution")
+def _convolution(
+    b: TorchBuilder, x: H, weight: H, bias: H | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int,
+) -> H:  # fmt: skip
+    n = x.shape.rank - 2
+    spatial = "".join(map(str, range(n)))
+    sizes = weight.shape.dimensions[2:]
+    strides, pads, dilations, extra = (_each(v, n) for v in (stride, padding, dilation, output_padding))
+    if transposed:
+        dims = []
+        for i in range(n):
+            reach = dilations[i] * (sizes[i] - 1)
+            low = reach - pads[i]
+            dims.append(WindowDim(sizes[i], 1, low, low + extra[i], strides[i], dilations[i]))
+        weight, kernel = _flipped(b, weight, groups)
+    else:
+        dims = [WindowDim(sizes[i], strides[i], pads[i], pads[i], 1, dilations[i]) for i in range(n)]
+        kernel = f"oi{spatial}"
+    labels = ConvDimLabels(f"bf{spatial}", kernel, f"bf{spatial}")
+    attributes = {"feature_group_count": groups} if groups != 1 else {}
+    result = b.add(
+        Opcode.CONVOLUTION, x, weight, shape=b.out, window=Window(tuple(dims)), dim_labels=labels, **attributes
+    )
+    return (
+        result if bias is None else b.binary(Opcode.ADD, result, b.reshape(bias, (bias.shape.dimensions[0], *(1,) * n)))
+    )
+
+
+def _flipped(b: TorchBuilder, weight: H, groups: int) -> tuple[H, str]:
+    """The kernel of a transposed convolution: [in, out / groups, ...] reversed, groups moved to the outputs."""
+    n = weight.shape.rank - 2
+    spatial = "".join(map(str, range(n)))
+    weight = b.add(Opcode.REVERSE, weight, dimensions=tuple(range(2, 2 + n)))
+    if groups == 1:
+        return weight, f"io{spatial}"
+    inputs, outputs, *rest = weight.shape.dimensions
+    split = b.reshape(weight, (groups, inputs // groups, outputs, *rest))
+    moved = b.transpose(split, (1, 0, 2, *range(3, 3 + n)))
+    return b.reshape(moved, (inputs // groups, groups * outputs, *rest)), f"io{spatial}"
+
+
+# ---- normalisations
+
+
+def _normalised(b: TorchBuilder, x: H, dims: Sequence[int], epsilon: float) -> tuple[H, H, H]:
+    """`x` with mean 0 and variance 1 over these dimensions; the mean; and one over the deviation."""
+    t = x.shape.element_type
+    n = math.prod(x.shape.dimensions[d] for d in dims)
+    center = b.binary(Opcode.DIVIDE, b.reduce(Opcode.ADD, x, dims, 0), n, t)
+    apart = b.binary(Opcode.SUBTRACT, x, b.keep(center, x.shape, dims), t)
+    spread = b.binary(Opcode.DIVIDE, b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, apart, apart), dims, 0), n, t)
+    inverse = b.add(Opcode.RSQRT, b.binary(Opcode.ADD, spread, epsilon, t))
+    return b.binary(Opcode.MULTIPLY, apart, b.keep(inverse, x.shape, dims), t), center, inverse
+
+
+def _single(x: H) -> Any:
+    return T.F32 if x.shape.element_type in (T.F16, T.BF16) else x.shape.element_type
+
+
+@LOWERINGS.op("native_layer_norm")
+def _layer_norm(b: TorchBuilder, x: H, normalized: Sequence[int], weight: Any, bias: Any, epsilon: float) -> list[H]:
+    dims = tuple(range(x.shape.rank - len(normalized), x.shape.rank))
+    t = _single(x)
+    result, center, inverse = _normalised(b, b.convert(x, t), dims, epsilon)
+    result = _scaled(b, result, weight, bias, t)
+    kept = [1 if d in dims else n for d, n in enumerate(x.shape.dimensions)]
+    return [b.convert(result, b.out.element_type), b.reshape(center, kept), b.reshape(inverse, kept)]
+
+
+def _scaled(b: TorchBuilder, x: H, weight: Any, bias: Any, t: Any) -> H:
+    if weight is not None:
+        x = b.binary(Opcode.MULTIPLY, x, weight, t)
+    return x if bias is None else b.binary(Opcode.ADD, x, bias, t)
+
+
+@LOWERINGS.op("native_group_norm")
+def _group_norm(
+    b: TorchBuilder, x: H, weight: Any, bias: Any, batch: int, channels: int, _area: int, groups: int, epsilon: float
+) -> list[H]:
+    t = _single(x)
+    split = b.reshape(b.convert(x, t), (batch, groups, math.prod(x.shape.dimensions) // (batch * groups)))
+    result, center, inverse = _normalised(b, split, (2,), epsilon)
+    ones = (1,) * (x.shape.rank - 2)
+    weight, bias = (None if v is None else b.reshape(v, (channels, *ones)) for v in (weight, bias))
+    result = _scaled(b, b.reshape(result, x.shape.dimensions), weight, bias, t)
+    return [b.convert(result, b.out.element_type), center, inverse]
+
+
+@LOWERINGS.op("_native_batch_norm_legit_no_training")
+def _batch_norm(
+    b: TorchBuilder, x: H, weight: Any, bias: Any, average: H, variance: H, _momentum: float, epsilon: float
+) -> list[H]:
+    t = _single(x)
+    ones = (1,) * (x.shape.rank - 2)
+
+    def along(v: Any) -> Any:
+        return None if v is None else b.reshape(b.convert(v, t), (v.shape.dimensions[0], *ones))
+
+    inverse = b.add(Opcode.RSQRT, b.binary(Opcode.ADD, b.convert(variance, t), epsilon, t))
+    result = b.binary(Opcode.SUBTRACT, b.convert(x, t), along(average), t)
+    result = _scaled(b, b.binary(Opcode.MULTIPLY, result, along(inverse), t), along(weight), along(bias), t)
+    empty = b.full(0, Shape(t, (0,)))
+    return [b.convert(result, b.out.element_type), empty, empty]
+
+
+# ---- pooling
+
+
+def _pool_window(b: TorchBuilder, x: H, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
+    """A window over the spatial dimensions; what rounding up adds to the output is padded behind."""
+    n = len(kernel)
+    sizes, pads, dilations = _each(kernel, n), _each(padding, n), _each(dilation, n)
+    strides = _each(stride, n) if stride else sizes
+    dims = [WindowDim(1)] * (x.shape.rank - n)
+    for i in range(n):
+        size = x.shape.dimensions[x.shape.rank - n + i]
+        out = b.out.dimensions[x.shape.rank - n + i]
+        reach = (out - 1) * strides[i] + dilations[i] * (sizes[i] - 1) + 1
+        high = max(pads[i], reach - size - pads[i])
+        dims.append(WindowDim(sizes[i], strides[i], pads[i], high, 1, dilations[i]))
+    return Window(tuple(dims))
+
+
+@LOWERINGS.op("max_pool2d_with_indices", "max_pool2d", "max_pool3d_with_indices")
+def _max_pool(
+    b: TorchBuilder, x: H, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Any:
+    t = x.shape.element_type
+    window = _pool_window(b, x, kernel, stride, padding, dilation)
+    result = b.add(
+        Opcode.REDUCE_WINDOW, x, b.constant(lowest(t), t), window=window, to_apply=b.function(Opcode.MAXIMUM, t)
+    )
+    return [result, None] if b.what.startswith(("aten.max_pool2d_with", "aten.max_pool3d_with")) else result
+
+
+@LOWERINGS.op("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(
+    b: TorchBuilder, x: H, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> H:  # fmt: skip
+    t = x.shape.element_type
+    if ceil_mode:
+        raise b.unsupported("ceil_mode")
+    window = _pool_window(b, x, kernel, stride, padding, 1)
+    add, zero = b.function(Opcode.ADD, t), b.constant(0, t)
+    total = b.add(Opcode.REDUCE_WINDOW, x, zero, window=window, to_apply=add)
+    if divisor_override or count_include_pad:
+        return b.binary(Opcode.DIVIDE, total, divisor_override or math.prod(d.size for d in window.dims))
+    counted = b.add(Opcode.REDUCE_WINDOW, b.full(1, x.shape), zero, window=window, to_apply=add)
+    return b.binary(Opcode.DIVIDE, total, counted)
+
+
+@LOWERINGS.op("_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d")
+def _adaptive(b: TorchBuilder, x: H, size: Sequence[int]) -> H:
+    n = len(size)
+    given = x.shape.dimensions[-n:]
+    if all(s == 1 for s in size):
+        return mean(b, x, list(range(x.shape.rank - n, x.shape.rank)))
+    if any(g % s for g, s in zip(given, size, strict=True)):
+        raise b.unsupported(f"adaptive pooling of {list(given)} to {list(size)}, which does not divide evenly,")
+    return _avg_pool(b, x, [g // s for g, s in zip(given, size, strict=True)])

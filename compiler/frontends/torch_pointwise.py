@@ -1,0 +1,316 @@
+"""ATen ops that work element by element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
+from compiler.ir import HloInstruction, Opcode
+
+LOWERINGS = Lowerings()
+H = HloInstruction
+
+_UNARY = {
+    "abs": Opcode.ABS, "exp": Opcode.EXPONENTIAL, "expm1": Opcode.EXPONENTIAL_MINUS_ONE, "log": Opcode.LOG,
+    "log1p": Opcode.LOG_PLUS_ONE, "sqrt": Opcode.SQRT, "rsqrt": Opcode.RSQRT, "sin": Opcode.SINE,
+    "cos": Opcode.COSINE, "tan": Opcode.TAN, "tanh": Opcode.TANH, "sinh": Opcode.SINH, "cosh": Opcode.COSH,
+    "asin": Opcode.ASIN, "acos": Opcode.ACOS, "asinh": Opcode.ASINH, "acosh": Opcode.ACOSH, "atanh": Opcode.ATANH,
+    "sigmoid": Opcode.LOGISTIC, "erf": Opcode.ERF, "floor": Opcode.FLOOR, "ceil": Opcode.CEIL,
+    "round": Opcode.ROUND_NEAREST_EVEN, "neg": Opcode.NEGATE, "sign": Opcode.SIGN,
+}  # fmt: skip
+_BINARY = {
+    "mul": Opcode.MULTIPLY, "maximum": Opcode.MAXIMUM, "minimum": Opcode.MINIMUM, "atan2": Opcode.ATAN2,
+    "bitwise_and": Opcode.AND, "bitwise_or": Opcode.OR, "bitwise_xor": Opcode.XOR, "pow": Opcode.POWER,
+    "bitwise_left_shift": Opcode.SHIFT_LEFT, "bitwise_right_shift": Opcode.SHIFT_RIGHT_ARITHMETIC,
+    "fmod": Opcode.REMAINDER,
+}  # fmt: skip
+_COMPARE = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
+_LOGICAL = {"logical_and": Opcode.AND, "logical_or": Opcode.OR, "logical_xor": Opcode.XOR}
+
+
+def _unary(opcode: Opcode) -> Any:
+    def lowering(b: TorchBuilder, x: H) -> H:
+        same_type = opcode in (Opcode.FLOOR, Opcode.CEIL, Opcode.ROUND_NEAREST_EVEN) and x.shape.element_type.is_integer
+        return (
+            x
+            if same_type
+            else b.add(opcode, b.convert(x, b.out.element_type if opcode is not Opcode.ABS else x.shape.element_type))
+        )
+
+    return lowering
+
+
+def _binary(opcode: Opcode) -> Any:
+    return lambda b, x, y: b.binary(opcode, x, y)
+
+
+def _compare(direction: str) -> Any:
+    return lambda b, x, y: b.compare(x, y, direction)
+
+
+def _logical(opcode: Opcode) -> Any:
+    return lambda b, x, y: b.binary(opcode, x, y, T.PRED)
+
+
+LOWERINGS.update({name: _unary(opcode) for name, opcode in _UNARY.items()})
+LOWERINGS.update({name: _binary(opcode) for name, opcode in _BINARY.items()})
+LOWERINGS.update({name: _compare(direction) for name, direction in _COMPARE.items()})
+LOWERINGS.update({name: _logical(opcode) for name, opcode in _LOGICAL.items()})
+
+
+@LOWERINGS.op("clone", "alias", "detach", "lift_fresh_copy", "lift_fresh", "contiguous")
+def _same(b: TorchBuilder, x: H, **_: Any) -> H:
+    return x
+
+
+@LOWERINGS.op("_to_copy", "to")
+def _to_copy(b: TorchBuilder, x: H, *_: Any, **__: Any) -> H:
+    return b.convert(x, b.out.element_type)
+
+
+def _scaled(b: TorchBuilder, x: Any, alpha: Any) -> Any:
+    return x if alpha == 1 else b.binary(Opcode.MULTIPLY, x, alpha) if isinstance(x, H) else x * alpha
+
+
+@LOWERINGS.op("add")
+def _add(b: TorchBuilder, x: Any, y: Any, alpha: Any = 1) -> H:
+    opcode = Opcode.OR if b.out.element_type is T.PRED else Opcode.ADD
+    return b.binary(opcode, x, _scaled(b, y, alpha))
+
+
+@LOWERINGS.op("sub")
+def _sub(b: TorchBuilder, x: Any, y: Any, alpha: Any = 1) -> H:
+    return b.binary(Opcode.SUBTRACT, x, _scaled(b, y, alpha))
+
+
+@LOWERINGS.op("rsub")
+def _rsub(b: TorchBuilder, x: Any, y: Any, alpha: Any = 1) -> H:
+    return b.binary(Opcode.SUBTRACT, y, _scaled(b, x, alpha))
+
+
+def trunc(b: TorchBuilder, x: H) -> H:
+    """Towards zero."""
+    if x.shape.element_type.is_integer:
+        return x
+    positive = b.add(Opcode.COMPARE, x, b.full(0, x.shape), direction="GE")
+    return b.add(Opcode.SELECT, positive, b.add(Opcode.FLOOR, x), b.add(Opcode.CEIL, x))
+
+
+LOWERINGS["trunc"] = trunc
+
+
+@LOWERINGS.op("div")
+def _div(b: TorchBuilder, x: Any, y: Any, rounding_mode: str | None = None) -> H:
+    if rounding_mode == "floor" and b.out.element_type.is_integer:
+        return _floor_divide(b, x, y)
+    quotient = b.binary(Opcode.DIVIDE, x, y)
+    if rounding_mode == "trunc":
+        return trunc(b, quotient)
+    return b.add(Opcode.FLOOR, quotient) if rounding_mode == "floor" else quotient
+
+
+def _floor_divide(b: TorchBuilder, x: Any, y: Any) -> H:
+    quotient, rest = b.binary(Opcode.DIVIDE, x, y), b.binary(Opcode.REMAINDER, x, y)
+    divisor = b.operand(y, rest.shape.element_type, rest.shape.dimensions)
+    zero = b.full(0, rest.shape)
+    opposite = b.add(
+        Opcode.XOR,
+        b.add(Opcode.COMPARE, rest, zero, direction="LT"),
+        b.add(Opcode.COMPARE, divisor, zero, direction="LT"),
+    )
+    inexact = b.add(Opcode.COMPARE, rest, zero, direction="NE")
+    less = b.add(Opcode.SUBTRACT, quotient, b.full(1, quotient.shape))
+    return b.add(Opcode.SELECT, b.add(Opcode.AND, opposite, inexact), less, quotient)
+
+
+@LOWERINGS.op("floor_divide")
+def _floor_div(b: TorchBuilder, x: Any, y: Any) -> H:
+    return _div(b, x, y, rounding_mode="floor")
+
+
+@LOWERINGS.op("remainder")
+def _remainder(b: TorchBuilder, x: Any, y: Any) -> H:
+    """The sign follows the divisor, where HLO's follows the dividend."""
+    rest = b.binary(Opcode.REMAINDER, x, y)
+    divisor = b.operand(y, rest.shape.element_type, rest.shape.dimensions)
+    zero = b.full(0, rest.shape)
+    opposite = b.add(
+        Opcode.XOR,
+        b.add(Opcode.COMPARE, rest, zero, direction="LT"),
+        b.add(Opcode.COMPARE, divisor, zero, direction="LT"),
+    )
+    wrong = b.add(Opcode.AND, opposite, b.add(Opcode.COMPARE, rest, zero, direction="NE"))
+    return b.add(Opcode.SELECT, wrong, b.add(Opcode.ADD, rest, divisor), rest)
+
+
+@LOWERINGS.op("log2")
+def _log2(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.MULTIPLY, b.add(Opcode.LOG, b.convert(x, b.out.element_type)), 1 / math.log(2))
+
+
+@LOWERINGS.op("log10")
+def _log10(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.MULTIPLY, b.add(Opcode.LOG, b.convert(x, b.out.element_type)), 1 / math.log(10))
+
+
+@LOWERINGS.op("exp2")
+def _exp2(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.POWER, 2.0, x)
+
+
+@LOWERINGS.op("atan")
+def _atan(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.ATAN2, x, 1)
+
+
+@LOWERINGS.op("reciprocal")
+def _reciprocal(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.DIVIDE, 1, x)
+
+
+@LOWERINGS.op("square")
+def _square(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.MULTIPLY, x, x)
+
+
+@LOWERINGS.op("erfc")
+def _erfc(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.SUBTRACT, 1, b.add(Opcode.ERF, x))
+
+
+@LOWERINGS.op("logical_not")
+def _logical_not(b: TorchBuilder, x: H) -> H:
+    return b.add(Opcode.NOT, b.convert(x, T.PRED))
+
+
+@LOWERINGS.op("bitwise_not")
+def _bitwise_not(b: TorchBuilder, x: H) -> H:
+    return b.add(Opcode.NOT, x)
+
+
+@LOWERINGS.op("isnan")
+def _isnan(b: TorchBuilder, x: H) -> H:
+    return b.add(Opcode.COMPARE, x, x, direction="NE")
+
+
+@LOWERINGS.op("isinf")
+def _isinf(b: TorchBuilder, x: H) -> H:
+    return b.compare(b.add(Opcode.ABS, x), math.inf, "EQ")
+
+
+@LOWERINGS.op("isfinite")
+def _isfinite(b: TorchBuilder, x: H) -> H:
+    return b.add(Opcode.IS_FINITE, x)
+
+
+@LOWERINGS.op("where")
+def _where(b: TorchBuilder, p: H, x: Any, y: Any) -> H:
+    return b.select(p, x, y)
+
+
+@LOWERINGS.op("masked_fill")
+def _masked_fill(b: TorchBuilder, x: H, mask: H, value: Any) -> H:
+    return b.select(mask, value, x)
+
+
+@LOWERINGS.op("clamp", "hardtanh")
+def _clamp(b: TorchBuilder, x: H, low: Any = None, high: Any = None, **bounds: Any) -> H:
+    low, high = bounds.get("min", low), bounds.get("max", high)
+    if b.what.startswith("aten.hardtanh"):
+        low, high = -1.0 if low is None else low, 1.0 if high is None else high
+    if low is not None:
+        x = b.binary(Opcode.MAXIMUM, x, low)
+    return x if high is None else b.binary(Opcode.MINIMUM, x, high)
+
+
+@LOWERINGS.op("addcmul")
+def _addcmul(b: TorchBuilder, x: H, y: H, z: H, value: Any = 1) -> H:
+    return b.binary(Opcode.ADD, x, _scaled(b, b.binary(Opcode.MULTIPLY, y, z), value))
+
+
+@LOWERINGS.op("addcdiv")
+def _addcdiv(b: TorchBuilder, x: H, y: H, z: H, value: Any = 1) -> H:
+    return b.binary(Opcode.ADD, x, _scaled(b, b.binary(Opcode.DIVIDE, y, z), value))
+
+
+@LOWERINGS.op("lerp")
+def _lerp(b: TorchBuilder, x: H, y: H, weight: Any) -> H:
+    return b.binary(Opcode.ADD, x, b.binary(Opcode.MULTIPLY, b.binary(Opcode.SUBTRACT, y, x), weight))
+
+
+# ---- activations
+
+
+@LOWERINGS.op("relu")
+def _relu(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.MAXIMUM, x, 0)
+
+
+@LOWERINGS.op("relu6")
+def _relu6(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.MINIMUM, b.binary(Opcode.MAXIMUM, x, 0), 6)
+
+
+@LOWERINGS.op("silu")
+def _silu(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.MULTIPLY, x, b.add(Opcode.LOGISTIC, x))
+
+
+@LOWERINGS.op("gelu")
+def _gelu(b: TorchBuilder, x: H, approximate: str = "none") -> H:
+    if approximate == "tanh":
+        cube = b.binary(Opcode.MULTIPLY, b.binary(Opcode.MULTIPLY, x, x), x)
+        inner = b.binary(Opcode.ADD, x, b.binary(Opcode.MULTIPLY, cube, 0.044715))
+        inside = b.add(Opcode.TANH, b.binary(Opcode.MULTIPLY, inner, math.sqrt(2 / math.pi)))
+    else:
+        inside = b.add(Opcode.ERF, b.binary(Opcode.MULTIPLY, x, math.sqrt(0.5)))
+    return b.binary(Opcode.MULTIPLY, b.binary(Opcode.MULTIPLY, x, 0.5), b.binary(Opcode.ADD, inside, 1))
+
+
+@LOWERINGS.op("leaky_relu")
+def _leaky_relu(b: TorchBuilder, x: H, slope: float = 0.01) -> H:
+    return b.select(b.compare(x, 0, "GT"), x, b.binary(Opcode.MULTIPLY, x, slope))
+
+
+@LOWERINGS.op("elu")
+def _elu(b: TorchBuilder, x: H, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> H:
+    below = b.add(Opcode.EXPONENTIAL_MINUS_ONE, b.binary(Opcode.MULTIPLY, x, input_scale))
+    above = b.binary(Opcode.MULTIPLY, x, scale)
+    return b.select(b.compare(x, 0, "GT"), above, b.binary(Opcode.MULTIPLY, below, alpha * scale))
+
+
+@LOWERINGS.op("softplus")
+def _softplus(b: TorchBuilder, x: H, beta: float = 1.0, threshold: float = 20.0) -> H:
+    scaled = b.binary(Opcode.MULTIPLY, x, beta)
+    soft = b.binary(Opcode.DIVIDE, b.add(Opcode.LOG_PLUS_ONE, b.add(Opcode.EXPONENTIAL, scaled)), beta)
+    return b.select(b.compare(scaled, threshold, "GT"), x, soft)
+
+
+def _hard_part(b: TorchBuilder, x: H) -> H:
+    shifted = b.binary(Opcode.MINIMUM, b.binary(Opcode.MAXIMUM, b.binary(Opcode.ADD, x, 3), 0), 6)
+    return b.binary(Opcode.DIVIDE, shifted, 6)
+
+
+@LOWERINGS.op("hardsigmoid")
+def _hardsigmoid(b: TorchBuilder, x: H) -> H:
+    return _hard_part(b, x)
+
+
+@LOWERINGS.op("hardswish")
+def _hardswish(b: TorchBuilder, x: H) -> H:
+    return b.binary(Opcode.MULTIPLY, x, _hard_part(b, x))
+
+
+@LOWERINGS.op("dropout", "native_dropout")
+def _dropout(b: TorchBuilder, x: H, p: float, train: bool | None = False) -> Any:
+    if train and p > 0:
+        raise b.unsupported("dropout in training mode")
+    if b.what.startswith("aten.native"):
+        return [x, b.full(True, x.shape.with_type(T.PRED))]
+    return x
+
+
+@LOWERINGS.op("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
+def _assertion(b: TorchBuilder, *_: Any, **__: Any) -> None:
+    """Checks of what the export fixed: nothing is left of them."""
