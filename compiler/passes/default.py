@@ -11,6 +11,7 @@ STRUCTURE = (
     "rng-expander",
     "map-inliner",
     "batch-norm-expander",
+    "select-and-scatter-expander",
     "collective-simplifier",
     "dynamic-index-splitter",
     "tuple-simplifier",
@@ -86,7 +87,7 @@ LOOPS = (
 
 XLA_ORDER = (
     "collective-simplifier", "call-inliner", "dynamic-index-splitter", "batch-norm-expander",
-    "zero-sized-elimination", "map-inliner", "rng-expander", "convolution-to-dot",
+    "select-and-scatter-expander", "zero-sized-elimination", "map-inliner", "rng-expander", "convolution-to-dot",
     "while-loop-unroller{max_trips=8,max_ops=2000}", *ALGEBRA, "shape-movement", "broadcast-sinking",
     "slice-concat-pad", "concatenate-sinking", "slice-movement", "sort-simplifier", "reduce-window-rewriter",
     "dynamic-slice-simplifier", "unit-dimension-movement", "reduce-simplifier", "reduce-hoisting",
