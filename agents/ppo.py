@@ -9,11 +9,12 @@ import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from agents.baseline import ProgramBaseline
 from agents.network import TorchPointerNetwork
 from agents.policy import PointerFeatures, PointerPolicy
 from env.decision import DecisionEnv
 
-__all__ = ["PPOSettings", "make_ppo", "network_of"]
+__all__ = ["PPOSettings", "baseline_of", "make_ppo", "network_of"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,11 @@ class PPOSettings:
     rollout: int = 256
     batch: int = 64
     epochs: int = 4
-    learning_rate: float = 5e-4
+    learning_rate: float = 3e-4
     gamma: float = 1.0
     gae_lambda: float = 0.95
     clip: float = 0.2
-    entropy: float = 0.01
+    entropy: float = 0.003
     value: float = 0.5
     max_grad_norm: float = 0.5
     hidden: int = 64
@@ -42,7 +43,7 @@ def make_ppo(env: DecisionEnv, settings: PPOSettings) -> MaskablePPO:
     torch.set_num_threads(1)
     return MaskablePPO(
         PointerPolicy,
-        DummyVecEnv([lambda: env]),
+        DummyVecEnv([lambda: ProgramBaseline(env)]),
         n_steps=settings.rollout,
         batch_size=settings.batch,
         n_epochs=settings.epochs,
@@ -68,3 +69,9 @@ def make_ppo(env: DecisionEnv, settings: PPOSettings) -> MaskablePPO:
 def network_of(model: MaskablePPO) -> TorchPointerNetwork:
     """The network inside an agent."""
     return cast(PointerFeatures, model.policy.features_extractor).network
+
+
+def baseline_of(model: MaskablePPO) -> ProgramBaseline:
+    """The wrapper around an agent's environment."""
+    vector = cast(DummyVecEnv, model.get_env())
+    return cast(ProgramBaseline, vector.envs[0])

@@ -34,11 +34,11 @@ class TrainConfig:
     rollout: int = 256  # steps an update
     batch: int = 64
     epochs: int = 4
-    learning_rate: float = 5e-4
+    learning_rate: float = 3e-4
     gamma: float = 1.0
     gae_lambda: float = 0.95
     clip: float = 0.2
-    entropy: float = 0.01
+    entropy: float = 0.003
     value: float = 0.5
     max_grad_norm: float = 0.5
 

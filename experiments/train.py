@@ -11,7 +11,7 @@ import gymnasium as gym
 import env as environments
 from agents.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from agents.export import export_policy
-from agents.ppo import PPOSettings, make_ppo, network_of
+from agents.ppo import PPOSettings, baseline_of, make_ppo, network_of
 from compiler.api import resolve_backend
 from compiler.errors import UnknownNameError
 from env.decision import DecisionEnv
@@ -80,6 +80,7 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
         if checkpoint is not None:
             extra = load_checkpoint(model, checkpoint)
             environment.np_random.bit_generator.state = extra["env_rng"]
+            baseline_of(model).means.update(extra["means"])
             model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds it anew
         run.cut_progress(model.num_timesteps)
         with progress() as bar, TrackedRun(run.path.parent, run.name, run.state().get("run_id")) as tracked:

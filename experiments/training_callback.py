@@ -11,6 +11,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents.checkpoint import save_checkpoint
+from agents.ppo import baseline_of
 from env.decision import DecisionEnv
 from experiments.config import TrainConfig
 from experiments.results import write_text
@@ -68,6 +69,7 @@ class TrainingCallback(BaseCallback):
             "episodes": self._episodes,
             "seconds": self.seconds(),
             "timesteps": self.num_timesteps,
+            "means": baseline_of(self.model).means,  # type: ignore[arg-type]
             "env_rng": self._environment.np_random.bit_generator.state,
         }
 
@@ -92,7 +94,7 @@ class TrainingCallback(BaseCallback):
 
     def finish(self, model: MaskablePPO) -> None:
         """Log what the last update left."""
-        self.num_timesteps = model.num_timesteps
+        self.model, self.num_timesteps = model, model.num_timesteps
         self._log_update(model)
 
     # ---- inside
