@@ -36,12 +36,14 @@ class StructuralIds:
         i = instruction
         attributes: Hashable = ()
         if i.attributes:
-            items = sorted(i.attributes.items())
-            attributes = tuple((k, self._value(v)) for k, v in items if k not in IGNORED)
+            named = sorted(k for k in i.attributes if k not in IGNORED)
+            attributes = tuple((k, self._value(i.attributes[k])) for k in named)
         literal = None if i.literal is None else literal_key(i.literal)
         return (i.opcode, shape_key(i.shape), operands, attributes, literal, i.parameter_number)
 
     def _value(self, value: object) -> Hashable:
+        if type(value) is int or type(value) is str:
+            return value
         if isinstance(value, HloComputation):
             return ("computation", self.of(value))
         if isinstance(value, tuple):
@@ -101,12 +103,20 @@ def literal_key(literal: Literal) -> Hashable:
 
 def is_commutative(instruction: HloInstruction) -> bool:
     """Whether its operands may be swapped."""
-    return instruction.opcode.has(Trait.COMMUTATIVE)
+    return instruction.opcode in _COMMUTATIVE
+
+
+_COMMUTATIVE = frozenset(op for op in Opcode if op.has(Trait.COMMUTATIVE))
 
 
 def may_merge(instruction: HloInstruction) -> bool:
     """Whether two equal instructions on equal operands may become one."""
     i = instruction
-    if i.opcode is Opcode.PARAMETER or i.control_predecessors:
-        return False
-    return not i.opcode.has(Trait.SIDE_EFFECT) and i.opcode not in (Opcode.AFTER_ALL, Opcode.ADD_DEPENDENCY)
+    return i.opcode not in _NEVER_MERGED and not (i.attributes and i.control_predecessors)
+
+
+_NEVER_MERGED = frozenset(
+    op
+    for op in Opcode
+    if op.has(Trait.SIDE_EFFECT) or op in (Opcode.PARAMETER, Opcode.AFTER_ALL, Opcode.ADD_DEPENDENCY)
+)

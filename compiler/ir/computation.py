@@ -311,9 +311,16 @@ def is_removable(instruction: HloInstruction) -> bool:
 
 def has_side_effect(instruction: HloInstruction) -> bool:
     """Whether running it can be seen other than through its result."""
-    if instruction.opcode.has(Trait.SIDE_EFFECT) or instruction.attr("custom_call_has_side_effect", False):
+    if instruction.opcode in _EFFECTS:
+        return True
+    if not instruction.attributes:
+        return False
+    if instruction.attr("custom_call_has_side_effect", False):
         return True
     return any(has_side_effect(i) for c in instruction.called_computations() for i in c.instructions)
+
+
+_EFFECTS = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))
 
 
 def _before(i: HloInstruction) -> Iterator[HloInstruction]:

@@ -25,7 +25,9 @@ class CommonSubexpressionElimination:
 
     def run(self, module: HloModule) -> bool:
         """See the class."""
-        return sum(_merge(c, StructuralIds()) for c in module.post_order()) > 0
+        # A computation is numbered when its first caller is treated, and by then it is done itself.
+        ids = StructuralIds()
+        return sum(_merge(c, ids) for c in module.post_order()) > 0
 
 
 def _merge(computation: HloComputation, ids: StructuralIds) -> int:
