@@ -148,12 +148,17 @@ def main() -> None:
     parser.add_argument("--modules", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, help="stop after so long, whatever is left")
     parser.add_argument("--save", type=Path, help="folder for reduced counter-examples")
     parser.add_argument("--out", type=Path, help="markdown file for the summary")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.modules)
     start, failures, kinds = time.perf_counter(), [], Counter[str]()
+    done = 0
     for failure in fuzz(seeds, options.workers):
+        done += 1
+        if options.seconds is not None and time.perf_counter() - start > options.seconds:
+            break
         if failure is None:
             continue
         failures.append(failure)
@@ -161,7 +166,7 @@ def main() -> None:
         print(f"seed {failure.seed}: {'; '.join(failure.passes)}: {failure.what}", flush=True)
         if options.save is not None:
             print(f"  saved as {save(failure, options.save)}", flush=True)
-    text = report(seeds, failures, time.perf_counter() - start)
+    text = report(seeds[:done], failures, time.perf_counter() - start)
     print(text, kinds)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)

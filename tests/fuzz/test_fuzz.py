@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from tests.fuzz.compare_modules import check_round_trip, check_values
+from tests.fuzz.mutated_texts import fuzz
+from tests.fuzz.random_modules import random_inputs, random_module
+
+
+def test_a_few_random_modules_round_trip():
+    for seed in range(60):
+        check_round_trip(random_module(np.random.default_rng(seed), 40))
+
+
+def test_a_few_random_modules_compute_what_xla_computes():
+    for seed in range(5):
+        rng = np.random.default_rng((1, seed))
+        module = random_module(rng, 25)
+        check_values(module, random_inputs(module, rng))
+
+
+def test_the_same_seed_makes_the_same_module():
+    one, two = (str(random_module(np.random.default_rng(7), 40)) for _ in range(2))
+    assert one == two
+
+
+def test_a_few_mutated_texts():
+    outcomes, _ = fuzz(400, seed=1)
+    assert outcomes["HloSyntaxError"] and outcomes["HloVerificationError"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_mutated_texts():
+    fuzz(200_000, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", range(20))
+def test_many_random_modules(part):
+    for number in range(1000):
+        rng = np.random.default_rng((2, part, number))
+        module = random_module(rng, 40)
+        check_round_trip(module)
+        check_values(module, random_inputs(module, rng))
