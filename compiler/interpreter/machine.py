@@ -61,11 +61,13 @@ class Machine:
     Attributes:
         context: queues and seed.
         state: the counter of `rng-get-and-update-state`.
+        liftable: which scalar computations run on whole arrays at once, as far as asked.
     """
 
     def __init__(self, context: Context | None = None) -> None:
         self.context = context or Context()
         self.state = self.context.seed
+        self.liftable: dict[HloComputation, bool] = {}
         self._plans: dict[HloComputation, Plan] = {}
 
     @cached_property

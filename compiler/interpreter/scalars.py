@@ -52,7 +52,10 @@ def _liftable(instruction: HloInstruction) -> bool:
 
 def lift(machine: Machine, computation: HloComputation) -> ArrayFunction:
     """The computation as a function of arrays."""
-    if is_liftable(computation):
+    liftable = machine.liftable.get(computation)
+    if liftable is None:
+        liftable = machine.liftable[computation] = is_liftable(computation)
+    if liftable:
         return lambda args: _at_once(machine, computation, args)
     return lambda args: _one_by_one(machine, computation, args)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
+
+Pair: TypeAlias = tuple[HloInstruction, HloInstruction]
 
 
 @evaluator(Opcode.SORT)
@@ -40,17 +43,11 @@ def _single_key(machine: Machine, computation: HloComputation, lines: Sequence[A
     if root.opcode is not Opcode.COMPARE or root.attr("direction") not in ("LT", "GT") or not is_liftable(computation):
         return None
     left, right = root.operands
-    if not _mirrored(left, right):
+    t = left.shape.element_type
+    if t.is_complex or not _mirrored(left, right, {}):
         return None
     # The left half of the comparator, run on whole lines, is the key.
-    used = _key_parameters(left)
-    if len(used) != 1:
-        return None
-    number = used.pop()
-    keyed = _evaluate_tree(machine, left, lines[number // 2])
-    t = left.shape.element_type
-    if t.is_complex:
-        return None
+    keyed = _evaluate_key(machine, computation, left, lines)
     if t.is_float and root.attr("type") == "TOTALORDER":
         key = total_order_key(widen(keyed, t))
     elif t.is_float:
@@ -65,8 +62,17 @@ def _single_key(machine: Machine, computation: HloComputation, lines: Sequence[A
     return -key if key.dtype.kind == "f" else ~key
 
 
-def _mirrored(left: HloInstruction, right: HloInstruction) -> bool:
-    """Whether `right` is `left` with each even parameter 2k replaced by 2k+1."""
+def _mirrored(left: HloInstruction, right: HloInstruction, seen: dict[Pair, bool]) -> bool:
+    """Whether `right` is `left` with each even parameter 2k replaced by 2k+1; `seen` keeps what is known already."""
+    if (left, right) not in seen:
+        seen[left, right] = _mirrored_here(left, right) and all(
+            _mirrored(a, b, seen) for a, b in zip(left.operands, right.operands, strict=True)
+        )
+    return seen[left, right]
+
+
+def _mirrored_here(left: HloInstruction, right: HloInstruction) -> bool:
+    """The same, operands aside."""
     if left.opcode is Opcode.PARAMETER and right.opcode is Opcode.PARAMETER:
         a, b = left.parameter_number or 0, right.parameter_number or 0
         return a % 2 == 0 and b == a + 1
@@ -76,24 +82,24 @@ def _mirrored(left: HloInstruction, right: HloInstruction) -> bool:
         return False
     if len(left.operands) != len(right.operands) or not left.shape.compatible(right.shape):
         return False
-    plain = all(left.attr(k) == right.attr(k) for k in ("direction", "type", "exponent_bits", "mantissa_bits"))
-    return plain and all(_mirrored(a, b) for a, b in zip(left.operands, right.operands, strict=True))
+    return all(left.attr(k) == right.attr(k) for k in ("direction", "type", "exponent_bits", "mantissa_bits"))
 
 
-def _key_parameters(tree: HloInstruction) -> set[int]:
-    if tree.opcode is Opcode.PARAMETER:
-        return {tree.parameter_number or 0}
-    return {n for o in tree.operands for n in _key_parameters(o)}
-
-
-def _evaluate_tree(machine: Machine, tree: HloInstruction, x: Array) -> Array:
-    """The expression with `x` for its parameter."""
-    if tree.opcode is Opcode.PARAMETER:
-        return x
-    if tree.opcode is Opcode.CONSTANT:
-        return tree.value.value
-    operands: list[Value] = [_evaluate_tree(machine, o, x) for o in tree.operands]
-    return as_array(find_evaluator(tree)(machine, tree, operands))
+def _evaluate_key(machine: Machine, computation: HloComputation, root: HloInstruction, lines: Sequence[Array]) -> Array:
+    """The value of `root` when the even parameters, the left sides, are whole lines."""
+    found: dict[HloInstruction, Value] = {}
+    for i in computation.post_order():
+        if i.opcode is Opcode.PARAMETER:
+            number = i.parameter_number or 0
+            if number % 2 == 0:
+                found[i] = lines[number // 2]
+        elif i.opcode is Opcode.CONSTANT:
+            found[i] = i.value.value
+        elif all(o in found for o in i.operands):
+            found[i] = find_evaluator(i)(machine, i, [found[o] for o in i.operands])
+        if i is root:
+            break
+    return np.broadcast_to(as_array(found[root]), lines[0].shape)
 
 
 def merge_sort_order(less: ArrayFunction, lines: Sequence[Array]) -> Array:
