@@ -115,6 +115,15 @@ def test_run_prints_json(hlogym: Shell, chain: Path) -> None:
     assert data["outputs"] == [{"dtype": "float32", "shape": [64, 48]}]
 
 
+def test_compile_writes_what_load_runs(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+    from compiler import load
+
+    assert hlogym("compile", chain, "-o", "chain.aot", "--backend", "cpu").status == 0
+    x = np.full((64, 48), 0.5, np.float32)
+    (out,) = load(tmp_path / "chain.aot")(x, x)
+    np.testing.assert_allclose(out, np.full((64, 48), 1 / 48), rtol=1e-5)
+
+
 def test_opt_prints_hlo_that_parses(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
     reply = hlogym("opt", chain, "--passes", "cse,dce", "--stats")
     assert reply.status == 0
