@@ -184,7 +184,7 @@ class HloModule:
     def fingerprint(self) -> str:
         """SHA-256 of the canonical text: names renumbered, metadata and header left out."""
         text = print_module(self, PrintOptions.canonical())
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def is_control_flow(instruction: HloInstruction) -> bool:

@@ -67,6 +67,7 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "control-predecessors": ((),),
     "called_computations": ((),),
     "window": (Window(),),
+    "type": ("FLOAT", "SIGNED", "UNSIGNED"),
     "dimensions": ((),),
     "lhs_contracting_dims": ((),),
     "rhs_contracting_dims": ((),),

@@ -82,12 +82,12 @@ def _array(s: Scanner) -> Shape:
         return Shape(element_type)
     layout = None
     if _LAYOUT_FOLLOWS.match(s.text, s.pos):
-        layout = parse_layout(s, len(dims))
+        layout = parse_layout(s, len(dims), element_type)
     return Shape(element_type, tuple(dims), layout, tuple(dynamic) if any(dynamic) else ())
 
 
-def parse_layout(s: Scanner, rank: int | None = None) -> Layout | None:
-    """`{1,0:T(8,128)}`; the default layout is None."""
+def parse_layout(s: Scanner, rank: int | None = None, element_type: PrimitiveType | None = None) -> Layout | None:
+    """`{1,0:T(8,128)}`; the default layout is None, and so is the natural packing of a type below a byte."""
     start = s.pos
     s.expect("{")
     order: list[int] = []
@@ -104,6 +104,8 @@ def parse_layout(s: Scanner, rank: int | None = None) -> Layout | None:
     s.expect("}", "at the end of a layout")
     if rank is not None and sorted(order) != list(range(rank)) and (order or not suffix):
         s.fail(f"layout is no permutation of the {rank} dimensions", start)
+    if element_type is not None and element_type.bits < 8 and suffix == f"E({element_type.bits})":
+        suffix = ""
     layout = Layout(tuple(order), suffix)
     if layout == default_layout(len(order)):
         return None

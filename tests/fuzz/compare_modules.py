@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import math
 import subprocess
 import sys
 from collections import Counter
@@ -59,7 +58,7 @@ def check_values(module: HloModule, args: list[np.ndarray[Any, Any]]) -> None:
 
 def _size(values: np.ndarray[Any, Any]) -> float:
     finite = np.abs(values[np.isfinite(values)])
-    return float(finite.max()) if finite.size else math.inf
+    return float(finite.max()) if finite.size else 1.0
 
 
 def main() -> int:

@@ -131,8 +131,8 @@ def report(seeds: Sequence[int], failures: Sequence[Failure], seconds: float) ->
         f"- machine: {origin['machine']}",
         f"- date: {origin['date']}",
         "",
-        f"{len(seeds)} modules (seeds {seeds[0]} to {seeds[-1]}) of up to 40 instructions, each through 1 to {LONGEST} "
-        f"passes drawn from {len(pass_texts())}; {seconds:.0f} s. Checked: the verifier after each pass, that `changed` "
+        f"{len(seeds)} modules (seeds {seeds[0]} to {seeds[-1]}) of up to 40 instructions, each through 1 to "
+        f"{LONGEST} passes drawn from {len(pass_texts())}; {seconds:.0f} s. Checked: the verifier after each pass, that `changed` "
         "agrees with the text, and the interpreter's results before and after the sequence.",
         "",
         f"Failures: {len(failures)}",
@@ -157,7 +157,8 @@ def main() -> None:
     done = 0
     for failure in fuzz(seeds, options.workers):
         done += 1
-        if options.seconds is not None and time.perf_counter() - start > options.seconds:
+        late = options.seconds is not None and time.perf_counter() - start > options.seconds
+        if failure is None and late:
             break
         if failure is None:
             continue
