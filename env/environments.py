@@ -17,13 +17,13 @@ class FusionEnv(DecisionEnv):
 
 
 class PassOrderEnv(DecisionEnv):
-    """Which pass runs next, until it stops; then priority fusion. Compared with the default passes."""
+    """Which pass runs next, until it stops; then fusion by the default policy. Compared with the default passes."""
 
     phases: ClassVar[tuple[Phase, ...]] = ("passes",)
 
 
 class UnrollEnv(DecisionEnv):
-    """How each loop runs; then priority fusion. Compared with loops as they are."""
+    """How each loop runs; then fusion by the default policy. Compared with loops as they are."""
 
     phases: ClassVar[tuple[Phase, ...]] = ("loops",)
 

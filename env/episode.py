@@ -19,7 +19,7 @@ from compiler.fusion.features import (
     loop_candidate,
 )
 from compiler.fusion.pointer_network import DecisionGraph
-from compiler.fusion.policies import make_policy
+from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir import HloInstruction
 from compiler.loops import LoopSite
 from compiler.passes.registry import PASSES
@@ -29,7 +29,7 @@ from compiler.session import CompilationSession
 __all__ = ["COMPLETION_POLICY", "Episode", "Move", "Phase"]
 
 Phase: TypeAlias = Literal["passes", "loops", "fusion"]
-COMPLETION_POLICY = "priority"
+COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses where an episode decides something else only, so that its end is a whole compilation."""
 
 

@@ -20,6 +20,7 @@ COLORS = {
     "none": "#9aa0a6",
     "greedy": "#c58b2c",
     "priority": "#3b6fb6",
+    "default": "#1f3f73",
     "random": "#d9772e",
     "beam": "#8a5fb0",
     "learned": "#2a8f5b",

@@ -125,7 +125,8 @@ def _headline(evaluation: Evaluation) -> str:
 _MEANINGS = {
     "none": "every instruction a kernel of its own, loops as they are",
     "greedy": "fuse whatever is legal",
-    "priority": "the compiler's default: the fusion with the greatest expected saving first",
+    "priority": "XLA's heuristic: the producer with the greatest expected saving first",
+    "default": "the compiler's default: priority, then any kind of fusion that is expected to save",
     "random": "random plans, the fastest measured one kept",
     "beam": "a beam search by the cost model, the fastest measured one kept",
     "learned": "the exported policy's first choice, nothing measured",

@@ -11,6 +11,7 @@ from agents.search import Starts, beam_plans, best_measured, find_plan, learned_
 from compiler.api import resolve_backend
 from compiler.errors import HlogymError
 from compiler.fusion.learned import load_policy
+from compiler.fusion.policies import DEFAULT_POLICY
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.store import KernelStore, default_store_path
@@ -45,7 +46,7 @@ def tune_program(
         def step(_: Measurement) -> None:
             bar.update(task, advance=1)
 
-        default = find_plan("priority", starts, program, measurer, budget)
+        default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
         plans = itertools.chain([default.plan] if default is not None else [], _in_turns(proposals))
         best = best_measured(measurer, program, plans, budget, step)
         if best is None or default is None:
