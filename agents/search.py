@@ -33,7 +33,7 @@ __all__ = [
 
 STRATEGIES = (
     "none",
-    *(p for p in POLICIES if p not in ("none", "random")),
+    *(p for p in POLICIES if p not in ("none", "random", "beam")),
     "random",
     "beam",
     "learned",

@@ -41,8 +41,8 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
     `info["refused"]` says why.
 
     Rewards are differences of log time, so the return of an episode is the log of the speedup over the reference: the
-    default passes with loops as they are, without fusion where the episode fuses, and with the default
-    policy where it decides something else. With the cost model each step is paid what it saves (potential-based shaping);
+    default passes with loops as they are, without fusion where the episode fuses, and fused by the default policy
+    where it decides something else. With the cost model each step is paid what it saves (potential-based shaping);
     measured, everything is paid at the end.
 
     `info`: program, phase, plan (decisions so far), speedup (by the cost model until the end; the measured one after),
