@@ -17,6 +17,7 @@ from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.attributes import Window
+from compiler.ir.module import is_control_flow
 
 
 @dataclass(frozen=True)
@@ -145,18 +146,16 @@ class CostModel:
 
     def weights(self, module: HloModule) -> dict[HloComputation, float]:
         """How often each sequence of a module runs in one run of the module."""
-        order = [c for c in module.control_flow_computations() if not _inside_kernel_loop(module, c)]
-        found = dict.fromkeys(order, 0.0)
-        found[module.entry] = 1.0
+        order = module.control_flow_computations()
+        found = {module.entry: 1.0}
         for c in reversed(order):
-            for i in c.instructions:
-                if not i.attributes:
-                    continue
+            for i in c.instructions if c in found else ():
+                if not is_control_flow(i) or is_kernel_loop(i):
+                    continue  # what a loop in one kernel calls is no sequence
                 times = self.trip_count(i) if i.opcode is Opcode.WHILE else 1.0
                 for callee in i.called_computations():
-                    if callee in found:
-                        found[callee] += times * found[c]
-        return found
+                    found[callee] = found.get(callee, 0.0) + times * found[c]
+        return {c: found[c] for c in order if c in found}
 
     def _library(self, i: HloInstruction) -> float:
         d = self.device
@@ -178,12 +177,6 @@ class CostModel:
         d = self.device
         launch = d.launch + (d.parallel_launch if units > 1 else 0.0)
         return compute + memory - 0.95 * min(compute, memory) + launch
-
-
-def _inside_kernel_loop(module: HloModule, computation: HloComputation) -> bool:
-    """Whether a computation only runs as part of a loop that is one kernel."""
-    callers = module.callers(computation)
-    return bool(callers) and all(i.opcode is Opcode.WHILE and is_kernel_loop(i) for i in callers)
 
 
 def is_priced_as_kernel(i: HloInstruction) -> bool:

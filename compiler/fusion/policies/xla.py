@@ -14,7 +14,8 @@ from compiler.ir import HloInstruction, Opcode, Trait
 class InstructionFusion:
     """Producer into consumer, consumers in reverse post order (xla/service/instruction_fusion.cc).
 
-    An expensive producer is not duplicated, and not taken in where it would be computed several times.
+    Only data movement is duplicated, and an expensive producer is not taken in where it would be computed several
+    times.
     """
 
     def __init__(self) -> None:
@@ -52,10 +53,10 @@ def _producer_for(sequence: Sequence, consumer: HloInstruction) -> HloInstructio
 
 
 def _worth_it(sequence: Sequence, producer: HloInstruction, consumer: HloInstruction) -> bool:
+    if has_other_use(producer):
+        return producer.opcode.has(Trait.MOVEMENT) or producer.opcode is Opcode.IOTA
     if not is_expensive(producer):
         return True
-    if has_other_use(producer):
-        return False
     inputs = sequence.legality.facts(consumer).summary.inputs
     by_operand = dict(zip(consumer.operands, inputs, strict=True))
     return all(i.loads <= i.elements for o, i in by_operand.items() if source_of(o) is producer)

@@ -1,0 +1,95 @@
+import pytest
+
+from compiler.codegen import support
+from compiler.errors import PlanError, UnknownNameError
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.mechanics import body_of
+from compiler.fusion.policies import POLICIES, BeamSearch, RandomFusion, ReplayFusion, make_policy, random_search
+from compiler.fusion.protocol import run_policy
+from compiler.fusion.state import FusionState
+from compiler.ir.verifier import check_module
+from compiler.passes.default import default_pipeline
+from compiler.text import parse
+from env.suites import load_suite
+from tests.fusion.programs import optimized
+from tests.passes.programs import PROGRAMS, difference, program_inputs, program_results, run
+
+FAST = tuple(n for n in POLICIES if n not in ("beam", "none"))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_policy_keeps_results_and_makes_kernels(program: str) -> None:
+    start = FusionState(optimized(program))
+    large = start.module.instruction_count > 400
+    for name in ("default", "xla-instruction") if large else FAST:
+        state = start.fork()
+        run_policy(state, make_policy(name), limit=80 if name == "random" else None)
+        assert check_module(state.module) == [], name
+        assert [support.why_not(body_of(f)) for f in state.kernels()] == [None] * len(state.kernels()), name
+        found = difference(run(state.module, program_inputs(program)), program_results(program))
+        assert found is None, f"{name}: {found}"
+
+
+@pytest.mark.parametrize("program", ["softmax", "layer_norm_forward", "rms_norm", "adam_step", "transpose_scale_add"])
+def test_default_makes_one_kernel(program: str) -> None:
+    module = parse(load_suite("quickstart").find(program).text())
+    default_pipeline().run(module)
+    state = FusionState(module)
+    run_policy(state, make_policy("default"))
+    assert len(state.kernels()) == 1
+    assert not [a for a in state.actions() if state.estimate(a) > 1e-9]
+
+
+@pytest.mark.parametrize("program", ["softmax_cross_entropy_grad", "cartpole_precomputed", "mlp_train_step"])
+def test_policies_that_follow_the_cost_model_never_lose_by_it(program: str) -> None:
+    start = FusionState(optimized(program))
+    for name in ("default", "priority", "savings", "fusion-merger", "multi-output", "horizontal"):
+        state = start.fork()
+        run_policy(state, make_policy(name))
+        assert state.seconds() <= start.seconds() * 1.001, name
+
+
+def test_the_seed_program_becomes_the_fusion_it_shows() -> None:
+    suite = load_suite("quickstart")
+    module = parse(suite.find("seed_broadcast_add_before").text())
+    default_pipeline().run(module)
+    run_policy(FusionState(module), make_policy("default"))
+    shown = parse(suite.find("seed_broadcast_add_after").text())
+    assert module.fingerprint() == shown.fingerprint()
+
+
+def test_random_is_the_same_for_the_same_seed() -> None:
+    start = FusionState(optimized("attention"))
+    runs = [run_policy(start.fork(), RandomFusion(seed, 0.1)) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_replay_says_which_action_does_not_fit() -> None:
+    state = FusionState(optimized("softmax"))
+    with pytest.raises(PlanError, match="fusion action 0 .* cannot be replayed: there is no instruction %nobody"):
+        run_policy(state, ReplayFusion([FusionAction("sibling", next(reversed(state.sequences)), "nobody", ("n",))]))
+
+
+def test_beam_search_is_no_worse_than_nothing_and_leaves_the_state_to_the_runner() -> None:
+    state = FusionState(optimized("softmax"))
+    alone = state.seconds()
+    run_policy(state, BeamSearch(width=2, branch=2))
+    assert state.seconds() < alone
+    assert len(state.kernels()) >= 1
+
+
+def test_random_search_keeps_the_best_of_its_tries() -> None:
+    state = FusionState(optimized("softmax"))
+    before = str(state.module)
+    found = random_search(state, tries=8, seed=3)
+    assert str(state.module) == before
+    assert found.score == min(found.tries)
+    assert len(found.tries) == 8
+    fork = state.fork()
+    run_policy(fork, ReplayFusion(found.actions))
+    assert fork.seconds() == pytest.approx(found.score)
+
+
+def test_an_unknown_policy_names_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="unknown fusion policy 'prority'.*'priority'"):
+        make_policy("prority")

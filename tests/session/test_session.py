@@ -1,0 +1,177 @@
+import json
+
+import pytest
+
+from compiler.errors import PlanError, UnknownNameError
+from compiler.fusion.policies import RandomFusion, make_policy
+from compiler.ir import HloModule
+from compiler.loops import UnrollLoops
+from compiler.plan import CompilationPlan
+from compiler.session import CompilationSession, SessionError
+from compiler.text import parse
+from tests.passes.programs import difference, program_inputs, program_results, program_text, run
+
+PROGRAMS = ("softmax", "layer_norm_backward", "cartpole_split")
+
+
+def _decided(program: str, seed: int = 0) -> CompilationSession:
+    session = CompilationSession(parse(program_text(program)))
+    session.run_passes(["call-inliner", "tuple-simplifier", "cse", "dce"])
+    session.run_loop_policy(UnrollLoops(2))
+    session.run_fusion_policy(RandomFusion(seed, max_actions=25))
+    return session
+
+
+def _renamed(module: HloModule) -> HloModule:
+    """The same program, its instructions called otherwise."""
+    copy = module.clone()
+    for c in copy.computations:
+        for n, i in enumerate(c.instructions):
+            i.name = f"other_{n}"
+        c._by_name = {i.name: i for i in c.instructions}
+    return copy
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_plan_rebuilds_the_same_module_from_its_json(program: str) -> None:
+    session = _decided(program)
+    plan = CompilationPlan.from_json(session.plan.to_json())
+    assert plan == session.plan
+    again = CompilationSession(parse(program_text(program)))
+    again.replay(plan)
+    assert str(again.module) == str(session.module)
+    assert again.plan == plan
+    assert difference(run(again.module, program_inputs(program)), program_results(program)) is None
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_plan_fits_the_program_under_other_names(program: str) -> None:
+    session = _decided(program, seed=1)
+    other = _renamed(parse(program_text(program)))
+    assert other.fingerprint() == session.fingerprint
+    again = CompilationSession(other)
+    again.replay(session.plan)
+    assert again.module.fingerprint() == session.module.fingerprint()
+
+
+def test_a_plan_of_another_program_is_refused() -> None:
+    plan = _decided("softmax").plan
+    session = CompilationSession(parse(program_text("rms_norm")))
+    with pytest.raises(PlanError, match="made for another module"):
+        session.replay(plan)
+    assert session.phase == "passes"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"format": 99}, "format 99 cannot be read"),
+        ({"fingerprint": 3}, "fingerprint must be a text, got 3"),
+        ({"passes": "dce"}, "passes must be a list of texts"),
+        ({"fusions": [{"kind": "glue"}]}, r"fusions\[0\]: kind must be one of"),
+        ({"loops": [{"id": "a", "position": -1, "choice": "keep"}]}, r"loops\[0\]: position"),
+        ({"kernels": {"fusion": {"tile": "big"}}}, "must map names to whole numbers"),
+        ({"colour": 1}, "unknown entries colour"),
+    ],
+)
+def test_a_damaged_plan_says_what_is_wrong_and_where(change: dict[str, object], why: str) -> None:
+    data = {**_decided("softmax").plan.to_dict(), **change}
+    with pytest.raises(PlanError, match=why):
+        CompilationPlan.from_json(json.dumps(data), "my.json")
+    with pytest.raises(PlanError, match=r"my\.json: not JSON, line 1 column 2"):
+        CompilationPlan.from_json("{,}", "my.json")
+
+
+def test_a_decision_that_cannot_be_taken_again_leaves_the_session_as_new() -> None:
+    data = _decided("softmax").plan.to_dict()
+    data["fusions"] = [*data["fusions"], data["fusions"][0]]
+    session = CompilationSession(parse(program_text("softmax")))
+    with pytest.raises(PlanError):
+        session.replay(CompilationPlan.from_json(data))
+    assert session.plan.fusions == ()
+    session.run_passes()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_undo_goes_back_step_by_step(program: str) -> None:
+    session = CompilationSession(parse(program_text(program)))
+    texts = [str(session.module)]
+    session.run_passes(["call-inliner", "tuple-simplifier", "dce"])
+    if str(session.module) != texts[-1]:
+        texts.append(str(session.module))
+    for site in session.loops()[:1]:
+        session.set_loop(site, "keep")
+        texts.append(str(session.module))
+    chooser = RandomFusion(2, max_actions=6)
+    for _ in range(6):
+        action = chooser.choose(session.fusion)
+        assert action is not None
+        session.apply(action)
+        texts.append(str(session.module))
+    while len(texts) > 1:
+        texts.pop()
+        assert session.undo()
+        # The trip counts of loops are noted once fusion has begun.
+        assert _without_config(str(session.module)) == _without_config(texts[-1])
+    assert not session.undo()
+
+
+def _without_config(text: str) -> str:
+    return text.replace(', backend_config={"known_trip_count":{"n":"4"}}', "")
+
+
+def test_a_fork_is_independent() -> None:
+    session = _decided("layer_norm_backward")
+    fork = session.fork()
+    before, plan = str(session.module), session.plan
+    fork.run_fusion_policy(make_policy("default"))
+    assert str(session.module) == before
+    assert session.plan == plan
+    assert fork.plan.fusions[: len(plan.fusions)] == plan.fusions
+
+
+def test_phases_only_go_forward() -> None:
+    session = CompilationSession(parse(program_text("softmax")))
+    session.run_passes()
+    session.apply(session.actions()[0])
+    with pytest.raises(SessionError, match="passes are decided already"):
+        session.run_passes()
+
+
+def test_the_module_given_is_never_changed() -> None:
+    module = parse(program_text("cartpole_split"))
+    before = str(module)
+    session = CompilationSession(module)
+    session.run_passes()
+    session.run_fusion_policy(make_policy("priority"))
+    assert str(module) == before
+
+
+def test_unknown_names_are_told() -> None:
+    session = CompilationSession(parse(program_text("softmax")))
+    with pytest.raises(UnknownNameError, match="unknown pass"):
+        session.apply_pass("dcee")
+    with pytest.raises(PlanError, match="there is no loop 'main/while'"):
+        session.set_loop("main/while", "full")
+    with pytest.raises(PlanError, match="there is no kernel %nobody"):
+        session.set_kernel("nobody", {"tile": 8})
+
+
+def test_loop_choices_are_applied_and_kept_in_the_plan() -> None:
+    program = "cartpole_split"
+    session = CompilationSession(parse(program_text(program)))
+    session.run_passes(["call-inliner", "tuple-simplifier", "dce"])
+    (site,) = session.loops()
+    assert site.trip_count == 4
+    assert {"keep", "unroll-2", "full"} <= set(site.choices)
+    with pytest.raises(PlanError, match="cannot be treated as 'unroll-3'"):
+        session.set_loop(site, "unroll-3")
+    session.set_loop(site, "unroll-2")
+    assert session.plan.loops == {site.id: "unroll-2"}
+    session.run_fusion_policy(make_policy("default"))
+    assert difference(run(session.module, program_inputs(program)), program_results(program)) is None
+
+
+def test_costs_agree() -> None:
+    session = _decided("layer_norm_backward")
+    assert session.cost().seconds == pytest.approx(session.fusion.seconds())
