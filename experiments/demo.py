@@ -79,6 +79,7 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
     programs = load_suite("quickstart").programs
     starts = Starts(backend)
     begin = time.monotonic()
+    stdout.print(f"compiling {len(programs)} programs ...")
     with progress() as bar:
         task = bar.add_task("compiling the suite", total=len(programs))
         for program in programs:
@@ -96,6 +97,7 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
 
 def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFolder, str, str]:
     config = TrainConfig(backend=backend, minutes=minutes, seed=seed, timesteps=1_000_000)
+    stdout.print(f"training for {minutes:g} minutes, paid in measured kernel time ...")
     run = new_run(folder, time.strftime("train-%Y%m%d-%H%M%S"), config)
     uri, run_id = train(run, config)
     points = read_progress(run.progress)
@@ -103,7 +105,7 @@ def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFo
         raise ResultError("training ended before its first update; give it more --minutes")
     last = points[-1]
     stdout.print(
-        f"trained on measured kernel time for {last['seconds']:.0f} s: {last['timesteps']} decisions, "
+        f"trained for {last['seconds']:.0f} s: {last['timesteps']} decisions, "
         f"{last['episodes']} compilations"
     )
     return run, uri, run_id
@@ -112,6 +114,7 @@ def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFo
 def _evaluate(run: RunFolder, measurer: Measurer, backend: str, budget: int, seed: int) -> Evaluation:
     policy = load_policy(run.policy)
     programs = [*load_suite("test").programs, *load_suite("validation").programs, *load_suite("train").programs]
+    stdout.print(f"evaluating on {len(programs)} programs, {budget} plans measured by each search ...")
     with progress() as bar:
         task = bar.add_task("evaluating", total=len(programs) * (len(STRATEGIES) + 1))
 
