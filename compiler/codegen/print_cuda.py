@@ -189,9 +189,11 @@ class _CudaPrinter(Printer):
 
     def update(self, s: lir.Update) -> None:
         t = self.types[s.buffer]
-        if t.bits not in (32, 64) or not self._in_lane:
+        if t.bits not in (32, 64):
             raise UnsupportedError(f"no atomic update of {t.text} on a GPU")
-        self.emit(f"atomic_update(&{s.buffer}[{s.offset.to_c()}], {s.value}, combine_{s.combiner}());")
+        # Outside of loops over the grid every thread of every block comes by.
+        once = "" if self._in_lane else "if (threadIdx.x == 0 && blockIdx.x == 0) "
+        self.emit(f"{once}atomic_update(&{s.buffer}[{s.offset.to_c()}], {s.value}, combine_{s.combiner}());")
 
     def store(self, s: lir.Store) -> None:
         if self._in_lane:

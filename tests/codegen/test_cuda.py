@@ -134,6 +134,33 @@ def test_kernels_of_the_suite(policy: str, tmp_path: Path) -> None:
     assert _complaints(cases, tmp_path) == {}
 
 
+SCATTER = """
+    x = {t}[9,4] parameter(0)
+    i = s32[{n},1] parameter(1)
+    u = {t}[{n},4] parameter(2)
+    d = {t}[{n},4] add(u, u)
+    ROOT r = {t}[9,4] scatter(x, i, d), to_apply=combine, update_window_dims={{1}}, inserted_window_dims={{0}},
+        scatter_dims_to_operand_dims={{0}}, index_vector_dim=1
+"""
+
+
+@needs_emulator
+def test_scatters(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    cases = {}
+    for t, op in (("f32", "add"), ("f64", "add"), ("s32", "add"), ("u32", "maximum"), ("s64", "minimum"), ("f32", "")):
+        for n in (1, 7) if op else (1,):
+            combine = f"combine {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT r = {t}[] {op}(a, b) }}"
+            if not op:
+                combine = f"combine {{ a = {t}[] parameter(0) ROOT b = {t}[] parameter(1) }}"
+            f = running.fused(SCATTER.format(t=t, n=n), combine)
+            args = running.random_args(f.parameter_shapes, rng)
+            args[1] = rng.integers(-1, 10, args[1].shape).astype(np.int32)
+            cases[f"{t} {op} {n}"] = running.case_of(f, args, "cuda")
+    assert {c.spec.kind for c in cases.values()} == {"scatter"}
+    assert _complaints(cases, tmp_path) == {}
+
+
 def _find(module: HloModule, name: str) -> HloInstruction | None:
     """The instruction a kernel was made of; None for the planner's own transposes."""
     for computation in module.control_flow_computations():
