@@ -184,7 +184,7 @@ class Opcode(enum.Enum):
         "reduce-window", (2, None), r.reduce_window, Trait.REDUCTION | Trait.EXPENSIVE, 1, "to_apply", "window"
     )
     SCAN = _row(
-        "scan", (2, None), r.scan, Trait.EXPENSIVE, 1, "dimensions to_apply num_carries", "is_reverse is_associative"
+        "scan", (1, None), r.scan, Trait.EXPENSIVE, 1, "dimensions to_apply num_carries", "is_reverse is_associative"
     )
     SELECT_AND_SCATTER = _row(
         "select-and-scatter", 3, r.select_and_scatter, Trait.EXPENSIVE, 1, "select scatter", "window"
