@@ -8,9 +8,9 @@ from compiler.fusion import mechanics
 from compiler.fusion.actions import KINDS, FusionAction
 from compiler.fusion.mechanics import body_of, outputs_of, source_of
 from compiler.fusion.state import FusionState
+from compiler.interpreter import evaluate
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.verifier import check_module
-from compiler.interpreter import evaluate
 from tests.fusion.programs import entry, random_graph
 
 HOW = {
@@ -82,14 +82,16 @@ def test_fusing_random_graphs_to_the_end_keeps_their_results(seed: int) -> None:
 
 
 def test_a_path_around_makes_a_cycle_and_is_named() -> None:
-    state = entry("""ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
+    state = entry(
+        """ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
   %x = f32[8] parameter(0)
   %p = f32[8] negate(%x)
   %w = f32[1] custom-call(%p), custom_call_target="f"
   %b = f32[8] broadcast(%w), dimensions={0}
   %c = f32[8] add(%p, %b)
   ROOT %t = (f32[8], f32[8]) tuple(%c, %p)
-}""".replace("%w = f32[1]", "%w = f32[8]").replace("%b = f32[8] broadcast(%w), dimensions={0}", "%b = f32[8] abs(%w)"))
+}""".replace("%w = f32[1]", "%w = f32[8]").replace("%b = f32[8] broadcast(%w), dimensions={0}", "%b = f32[8] abs(%w)")
+    )
     reason = state.why_not(FusionAction("multi-output", "main", "p", ("c",)))
     assert reason is not None
     assert "cycle through %w" in reason

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from compiler.errors import FusionError
-from compiler.fusion.actions import FusionAction
+from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.mechanics import unfuse
 from compiler.fusion.policies import RandomFusion, ReplayFusion
 from compiler.fusion.protocol import run_policy
@@ -14,7 +14,7 @@ from tests.fusion.programs import entry, optimized, random_graph
 from tests.passes.programs import difference, program_inputs, program_results, run
 
 SOME = ("layer_norm_backward", "mlp_train_step", "softmax_cross_entropy_grad")
-EXACT = ("producer-consumer", "multi-output", "producer-into-all-users")
+EXACT: tuple[FusionKind, ...] = ("producer-consumer", "multi-output", "producer-into-all-users")
 
 
 def _kinds(state: FusionState) -> set[tuple[str, str, str, frozenset[str]]]:

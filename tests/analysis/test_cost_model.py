@@ -1,0 +1,147 @@
+import pytest
+
+from compiler.analysis.cost_model import CostModel, cpu, device_model, gpu, module_cost
+from compiler.analysis.kernel_summary import summarize
+from compiler.errors import UnknownNameError
+from compiler.ir import HloInstruction
+from compiler.text import parse
+
+
+def _root(lines: str, parameters: str = "x: f32[1024,256]") -> HloInstruction:
+    name, _, shape = parameters.partition(": ")
+    return parse(f"ENTRY %main {{\n  %{name} = {shape} parameter(0)\n{lines}\n}}").entry.root
+
+
+def test_an_elementwise_kernel_reads_and_writes_each_byte_once() -> None:
+    s = summarize(_root("  ROOT %y = f32[1024,256] multiply(%x, %x)"))
+    assert (s.bytes_read, s.bytes_written, s.flops) == (1 << 20, 1 << 20, 1024 * 256)
+
+
+def test_a_slice_reads_only_what_it_takes() -> None:
+    s = summarize(_root("  ROOT %y = f32[10,256] slice(%x), slice={[5:15], [0:256]}"))
+    assert s.bytes_read == s.bytes_written == 10 * 256 * 4
+
+
+def test_a_broadcast_reads_its_operand_once() -> None:
+    s = summarize(_root("  ROOT %y = f32[1024,256] broadcast(%x), dimensions={0}", "x: f32[1024]"))
+    assert (s.bytes_read, s.bytes_written) == (4096, 1 << 20)
+
+
+def test_an_update_in_place_writes_only_its_window() -> None:
+    s = summarize(
+        _root(
+            "  %b = f32[1024,256] negate(%x)\n  %u = f32[1,256] slice(%x), slice={[0:1], [0:256]}\n  %i = s32[] constant(3)\n"
+            "  ROOT %y = f32[1024,256] dynamic-update-slice(%b, %u, %i, %i)"
+        )
+    )
+    assert s.bytes_written == 1024
+
+
+_FUSED = """%f (p: f32[1024,256]) -> f32[1024,256] {
+  %p = f32[1024,256] parameter(0)
+  %e = f32[1024,256] exponential(%p)
+  %a = f32[512,256] slice(%e), slice={[0:512], [0:256]}
+  %b = f32[512,256] slice(%e), slice={[OFFSET], [0:256]}
+  %s = f32[512,256] add(%a, %b)
+  ROOT %r = f32[1024,256] concatenate(%s, %s), dimensions={0}
+}
+
+ENTRY %main (x: f32[1024,256]) -> f32[1024,256] {
+  %x = f32[1024,256] parameter(0)
+  ROOT %y = f32[1024,256] fusion(%x), kind=kLoop, calls=%f
+}"""
+
+
+def test_values_at_different_indices_are_computed_again_and_equal_indices_are_not() -> None:
+    one = summarize(parse(_FUSED.replace("OFFSET", "0:512")).entry.root)
+    two = summarize(parse(_FUSED.replace("OFFSET", "512:1024")).entry.root)
+    assert two.flops > 1.5 * one.flops
+    assert two.bytes_read == 2 * one.bytes_read
+    assert two.inputs[0].copies > one.inputs[0].copies
+
+
+def test_a_row_kernel_computes_what_two_of_its_stages_need_once() -> None:
+    text = """%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+%f (p: f32[1024,256]) -> f32[1024,256] {
+  %p = f32[1024,256] parameter(0)
+  %e = f32[1024,256] exponential(%p)
+  %z = f32[] constant(0)
+  %t = f32[1024] reduce(%e, %z), dimensions={1}, to_apply=%sum
+  %b = f32[1024,256] broadcast(%t), dimensions={0}
+  ROOT %r = f32[1024,256] divide(%e, %b)
+}
+
+ENTRY %main (x: f32[1024,256]) -> f32[1024,256] {
+  %x = f32[1024,256] parameter(0)
+  ROOT %y = f32[1024,256] fusion(%x), kind=kInput, calls=%f
+}"""
+    s = summarize(parse(text).entry.root)
+    n = 1024 * 256
+    assert s.flops == n * (12 + 1 + 4)
+    assert s.bytes_read == n * 4
+    assert s.looped_reduction
+
+
+def test_more_work_never_costs_less() -> None:
+    for device in (cpu(1), cpu(8), gpu()):
+        model = CostModel(device)
+        times = [
+            model.instruction(_root(f"  ROOT %y = f32[{n},256] exponential(%x)", f"x: f32[{n},256]"))
+            for n in (1, 16, 256, 4096, 65536)
+        ]
+        assert times == sorted(times)
+
+
+def test_more_cores_never_cost_much_more() -> None:
+    root = _root("  ROOT %y = f32[65536,256] exponential(%x)", "x: f32[65536,256]")
+    one, many = (CostModel(cpu(n)).instruction(root) for n in (1, 8))
+    assert many < one / 3
+
+
+def test_a_product_of_matrices_costs_its_flops() -> None:
+    root = _root(
+        "  ROOT %y = f32[1024,1024] dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "x: f32[1024,1024]",
+    )
+    assert CostModel(cpu(1)).instruction(root) == pytest.approx(2 * 1024**3 / cpu(1).gemm_flops_per_unit, rel=0.1)
+
+
+def test_module_cost_is_the_sum_of_its_instructions_and_counts_loops() -> None:
+    text = """%body (s: (s32[], f32[4096])) -> (s32[], f32[4096]) {
+  %s = (s32[], f32[4096]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %one = s32[] constant(1)
+  %j = s32[] add(%i, %one)
+  %v = f32[4096] get-tuple-element(%s), index=1
+  %w = f32[4096] sine(%v)
+  ROOT %r = (s32[], f32[4096]) tuple(%j, %w)
+}
+
+%cond (s: (s32[], f32[4096])) -> pred[] {
+  %s = (s32[], f32[4096]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %n = s32[] constant(TRIPS)
+  ROOT %lt = pred[] compare(%i, %n), direction=LT
+}
+
+ENTRY %main (x: f32[4096]) -> f32[4096] {
+  %x = f32[4096] parameter(0)
+  %zero = s32[] constant(0)
+  %t = (s32[], f32[4096]) tuple(%zero, %x)
+  %loop = (s32[], f32[4096]) while(%t), condition=%cond, body=%body
+  ROOT %out = f32[4096] get-tuple-element(%loop), index=1
+}"""
+    ten, thousand = (module_cost(parse(text.replace("TRIPS", n)), cpu(2)) for n in ("10", "1000"))
+    assert ten.seconds == pytest.approx(sum(ten.by_instruction.values()))
+    assert thousand.seconds == pytest.approx(100 * ten.seconds, rel=1e-6)
+    assert ten.by_instruction["body", "w"] > ten.by_instruction["body", "j"]
+
+
+def test_an_unknown_device_is_told() -> None:
+    with pytest.raises(UnknownNameError, match="unknown device model 'cpuu'"):
+        device_model("cpuu")
