@@ -318,12 +318,14 @@ class CompilationSession:
 
     def finish(self) -> Executable:
         """Build what the decisions led to."""
+        from compiler.codegen.kernel_spec import default_schedule
         from compiler.codegen.schedule import Schedule
         from compiler.runtime.build import build_executable
 
         plan = self.plan
         self.phase = "done"
-        schedules = {name: Schedule.from_json(choice) for name, choice in plan.kernels.items()}
+        default = default_schedule("cuda" if self.backend == "cuda" else "c")
+        schedules = {name: Schedule.from_json(choice, default) for name, choice in plan.kernels.items()}
         return build_executable(self.module, self.backend, plan=plan, schedules=schedules)
 
     def _enter(self, phase: Phase) -> None:

@@ -9,6 +9,7 @@ from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import Atom, Int, Var
 from compiler.codegen.loop_ir import For, LoopKind
+from compiler.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,16 @@ class Schedule:
         return {k: getattr(self, k) for k in self.__dataclass_fields__ if getattr(self, k) != getattr(default, k)}
 
     @staticmethod
-    def from_json(data: Mapping[str, int]) -> Schedule:
-        return Schedule(**dict(data))
+    def from_json(data: Mapping[str, int], default: Schedule | None = None) -> Schedule:
+        """A device's default schedule with some fields changed; PlanError names a field or value that cannot be."""
+        known = Schedule.__dataclass_fields__
+        for name, value in data.items():
+            if name not in known:
+                raise PlanError(f"a kernel has no choice {name!r}; choices: {', '.join(known)}")
+            least = 0 if name in ("tile", "unroll") else 1
+            if not isinstance(value, int) or value < least:
+                raise PlanError(f"a kernel's {name} must be a whole number of at least {least}, not {value!r}")
+        return replace(default or Schedule(), **dict(data))
 
 
 def _divisor_near(wish: int, width: int) -> int:

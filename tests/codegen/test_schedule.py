@@ -1,0 +1,57 @@
+"""Schedules: what a kernel's choices may be, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from compiler import compile
+from compiler.codegen.kernel_spec import default_schedule
+from compiler.codegen.schedule import Schedule
+from compiler.errors import PlanError
+from compiler.ir import HloInstruction, HloModule, Opcode
+
+TEXT = """
+HloModule m
+ENTRY main {
+  a = f32[200,300] parameter(0)
+  t = f32[300,200] transpose(a), dimensions={1,0}
+  ROOT r = f32[300,200] negate(t)
+}
+"""
+
+
+class Choose:
+    """A kernel selector of one answer."""
+
+    def __init__(self, **choice: int) -> None:
+        self.choice = choice
+
+    def choose_kernel(self, instruction: HloInstruction, module: HloModule) -> Mapping[str, int]:
+        del module
+        return self.choice if instruction.opcode in (Opcode.FUSION, Opcode.NEGATE) else {}
+
+
+@pytest.mark.parametrize("language", ["c", "cuda"])
+def test_choices_change_only_what_they_name(language: str) -> None:
+    default = default_schedule(language)
+    chosen = Schedule.from_json({"block": 64}, default)
+    assert (chosen.block, chosen.tile, chosen.lanes) == (64, default.tile, default.lanes)
+    assert Schedule.from_json({}, default) == default
+    assert Schedule.from_json(Schedule(columns=16).to_json()) == Schedule(columns=16)
+
+
+@pytest.mark.parametrize("choice", [{"tiles": 3}, {"block": 0}, {"columns": 0}, {"lanes": -1}, {"tile": "8"}])
+def test_impossible_choices_are_refused(choice: dict[str, int]) -> None:
+    with pytest.raises(PlanError, match=next(iter(choice))):
+        Schedule.from_json(choice)
+
+
+def test_a_selector_reaches_the_kernel() -> None:
+    assert compile(TEXT, backend="cuda", kernel_selector=Choose(block=64)).kernels[0].block == 64
+    plain = compile(TEXT).kernels[0]
+    assert plain.kind == "transpose"
+    assert compile(TEXT, kernel_selector=Choose(tile=0)).kernels[0].kind == "loop"
+    with pytest.raises(PlanError, match="columns"):
+        compile(TEXT, kernel_selector=Choose(columns=0))
