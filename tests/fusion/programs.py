@@ -38,7 +38,8 @@ def random_graph(seed: int, size: int = 9) -> HloModule:
     """Elementwise ops, transposes, slices and reductions over f32[4,20] and what comes of it, wired at random."""
     rng = np.random.default_rng(seed)
     module = parse(
-        "HloModule random\n\n%sum (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n  %b = f32[] parameter(1)\n"
+        "HloModule random\n\n%sum (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n"
+        "  %b = f32[] parameter(1)\n"
         "  ROOT %s = f32[] add(%a, %b)\n}\n\nENTRY %main (x: f32[4,20], y: f32[4,20]) -> (f32[4,20]) {\n"
         "  %x = f32[4,20] parameter(0)\n  %y = f32[4,20] parameter(1)\n  ROOT %t = (f32[4,20]) tuple(%x)\n}\n"
     )

@@ -66,7 +66,7 @@ def test_random_is_the_same_for_the_same_seed() -> None:
 
 def test_replay_says_which_action_does_not_fit() -> None:
     state = FusionState(optimized("softmax"))
-    with pytest.raises(PlanError, match="fusion action 0 .* cannot be replayed: there is no instruction %nobody"):
+    with pytest.raises(PlanError, match=r"fusion action 0 .* cannot be replayed: there is no instruction %nobody"):
         run_policy(state, ReplayFusion([FusionAction("sibling", next(reversed(state.sequences)), "nobody", ("n",))]))
 
 
@@ -91,5 +91,5 @@ def test_random_search_keeps_the_best_of_its_tries() -> None:
 
 
 def test_an_unknown_policy_names_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="unknown fusion policy 'prority'.*'priority'"):
+    with pytest.raises(UnknownNameError, match=r"unknown fusion policy 'prority'.*'priority'"):
         make_policy("prority")
