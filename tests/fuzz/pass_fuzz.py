@@ -132,7 +132,8 @@ def report(seeds: Sequence[int], failures: Sequence[Failure], seconds: float) ->
         f"- date: {origin['date']}",
         "",
         f"{len(seeds)} modules (seeds {seeds[0]} to {seeds[-1]}) of up to 40 instructions, each through 1 to "
-        f"{LONGEST} passes drawn from {len(pass_texts())}; {seconds:.0f} s. Checked: the verifier after each pass, that `changed` "
+        f"{LONGEST} passes drawn from {len(pass_texts())}; {seconds:.0f} s. "
+        "Checked: the verifier after each pass, that `changed` "
         "agrees with the text, and the interpreter's results before and after the sequence.",
         "",
         f"Failures: {len(failures)}",

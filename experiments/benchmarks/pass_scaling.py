@@ -1,0 +1,140 @@
+"""Time of the default pipeline on modules of growing size; writes a table to results/.
+
+python -m experiments.benchmarks.pass_scaling [FILE.hlo...] [--out results/passes/throughput.md]
+
+Without files the modules are made: elementwise work, broadcasts of constants, transposes and reshapes there and back,
+reductions, selects and matrix products in random order, everything used. Times are of one process, processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType
+from compiler.ir.shape import array_shape
+from compiler.passes import PipelineRun
+from compiler.passes.base import op_count
+from compiler.passes.default import default_pipeline
+from compiler.text import parse
+from experiments.provenance import provenance
+
+SIZES = (2500, 5000, 10_000, 20_000)
+_SHAPE = array_shape(PrimitiveType.F32, 64, 32)
+
+
+class Maker:
+    """Builds one module; `values` are matrices of one shape that later instructions draw on."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.module = HloModule("scaling")
+        self.sum = HloComputation("sum")
+        scalars = [self.sum.add_parameter(n, array_shape(PrimitiveType.F32)) for n in (0, 1)]
+        self.sum.root = self.sum.add(Opcode.ADD, scalars)
+        self.main = HloComputation("main")
+        self.module.add(self.sum)
+        self.module.add(self.main, entry=True)
+        self.values = [self.main.add_parameter(n, _SHAPE) for n in range(4)]
+
+    def draw(self) -> HloInstruction:
+        """A recent value."""
+        return self.rng.choice(self.values[-30:])
+
+    def make(self, size: int) -> HloModule:
+        """A module of about `size` instructions."""
+        steps: list[Callable[[], HloInstruction]] = [
+            self.binary, self.binary, self.binary, self.unary, self.by_constant, self.transposed, self.reshaped,
+            self.mean, self.choice, self.products,
+        ]  # fmt: skip
+        while len(self.main) < size:
+            self.values.append(self.rng.choice(steps)())
+        total = self.values[-1]
+        for v in [v for v in self.values if not v.users and v is not total]:
+            total = self.main.add(Opcode.ADD, (total, v))
+        self.main.root = total
+        return self.module
+
+    def binary(self) -> HloInstruction:
+        opcode = self.rng.choice([Opcode.ADD, Opcode.MULTIPLY, Opcode.SUBTRACT, Opcode.MAXIMUM])
+        return self.main.add(opcode, (self.draw(), self.draw()))
+
+    def unary(self) -> HloInstruction:
+        return self.main.add(self.rng.choice([Opcode.NEGATE, Opcode.TANH, Opcode.ABS]), (self.draw(),))
+
+    def by_constant(self) -> HloInstruction:
+        scalar = self.main.add_constant(np.float32(self.rng.choice([0, 1, 2, 0.5, 3])))
+        whole = self.main.add(Opcode.BROADCAST, (scalar,), _SHAPE, dimensions=())
+        return self.main.add(self.rng.choice([Opcode.ADD, Opcode.MULTIPLY]), (self.draw(), whole))
+
+    def transposed(self) -> HloInstruction:
+        there = self.main.add(Opcode.TRANSPOSE, (self.draw(),), dimensions=(1, 0))
+        return self.main.add(Opcode.TRANSPOSE, (self.main.add(Opcode.NEGATE, (there,)),), dimensions=(1, 0))
+
+    def reshaped(self) -> HloInstruction:
+        there = self.main.add(Opcode.RESHAPE, (self.draw(),), array_shape(PrimitiveType.F32, 64, 1, 32))
+        return self.main.add(Opcode.RESHAPE, (self.main.add(Opcode.NEGATE, (there,)),), _SHAPE)
+
+    def mean(self) -> HloInstruction:
+        zero = self.main.add_constant(np.float32(0))
+        row = self.main.add(Opcode.REDUCE, (self.draw(), zero), dimensions=(1,), to_apply=self.sum)
+        return self.main.add(Opcode.BROADCAST, (row,), _SHAPE, dimensions=(0,))
+
+    def choice(self) -> HloInstruction:
+        x, y = self.draw(), self.draw()
+        return self.main.add(Opcode.SELECT, (self.main.add(Opcode.COMPARE, (x, y), direction="LT"), x, y))
+
+    def products(self) -> HloInstruction:
+        x, y = self.draw(), self.draw()
+        square = self.main.add(Opcode.DOT, (x, y), lhs_contracting_dims=(1,), rhs_contracting_dims=(1,))
+        return self.main.add(Opcode.DOT, (square, y), lhs_contracting_dims=(1,), rhs_contracting_dims=(0,))
+
+
+def row(name: str, module: HloModule) -> str:
+    """One line of the table: sizes, applications of passes, seconds, microseconds an instruction."""
+    instructions, before = module.instruction_count, op_count(module)
+    run = PipelineRun()
+    start = time.process_time()
+    run.run(default_pipeline(), module)
+    seconds = time.process_time() - start
+    each = seconds / instructions * 1e6
+    return (
+        f"| {name} | {instructions} | {before} | {op_count(module)} | {len(run.records)} | {seconds:.1f} | {each:.0f} |"
+    )
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("results/passes/throughput.md"))
+    options = parser.parse_args()
+    origin = provenance()
+    names = " ".join(Path(a).name if a.startswith("/") else a for a in sys.argv[1:])
+    lines = [
+        "# Default pipeline to its fixed point",
+        "",
+        f"- command: `python -m experiments.benchmarks.pass_scaling {names}`",
+        f"- commit: {origin['commit']}",
+        f"- machine: {origin['machine']}; processor time of one process, other work running beside it",
+        f"- date: {origin['date']}",
+        "",
+        "| module | instructions | ops before | ops after | applications of passes | seconds | us an instruction |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [row(f"made, {n}", Maker(0).make(n)) for n in SIZES]
+    lines += [row(f.name, parse(f.read_text(encoding="utf-8"), fill_elided=True)) for f in options.files]
+    text = "\n".join(lines) + "\n"
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
