@@ -104,10 +104,7 @@ def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFo
     if not points:
         raise ResultError("training ended before its first update; give it more --minutes")
     last = points[-1]
-    stdout.print(
-        f"trained for {last['seconds']:.0f} s: {last['timesteps']} decisions, "
-        f"{last['episodes']} compilations"
-    )
+    stdout.print(f"trained for {last['seconds']:.0f} s: {last['timesteps']} decisions, {last['episodes']} compilations")
     return run, uri, run_id
 
 

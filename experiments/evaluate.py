@@ -118,7 +118,10 @@ def compare_strategies(
 
     whole = base in compared.samples and "again" in compared.samples
     noise = compared.speedup("again", base) if whole else Interval(1.0, 0.0, float("inf"))
-    return ProgramResult(program.name, program.split, noise, {n: result(f) for n, f in found.items()})
+    # A policy that does not say what it learned on is taken to have seen what suites offer for learning.
+    learned_on = policy.provenance.get("programs") if policy is not None else None
+    seen = program.split == "train" if learned_on is None else program.name in learned_on
+    return ProgramResult(program.name, program.split, seen, noise, {n: result(f) for n, f in found.items()})
 
 
 def write_evaluation(evaluation: Evaluation, results: Path) -> Path:

@@ -51,19 +51,16 @@ class ProgramResult:
     """All strategies on one program.
 
     Attributes:
-        split: "train" programs were seen in learning, all others were held out.
+        split: what its suite says it is for.
+        seen: whether the policy learned on it; what was not seen is held out.
         noise: ratio of the unfused program to itself (A/A): differences inside it are none.
     """
 
     program: str
     split: str
+    seen: bool
     noise: Interval
     strategies: Mapping[str, StrategyResult]
-
-    @property
-    def seen(self) -> bool:
-        """Whether the policy learned on it."""
-        return self.split == "train"
 
 
 @dataclass(frozen=True)
@@ -109,6 +106,7 @@ class Evaluation:
                 {
                     "program": p.program,
                     "split": p.split,
+                    "seen": p.seen,
                     "noise": p.noise.to_json(),
                     "strategies": {n: _strategy_json(s) for n, s in p.strategies.items()},
                 }
@@ -160,7 +158,7 @@ def _program_result(data: Mapping[str, Any]) -> ProgramResult:
         )
         for name, s in data["strategies"].items()
     }
-    return ProgramResult(data["program"], data["split"], Interval.from_json(data["noise"]), strategies)
+    return ProgramResult(data["program"], data["split"], data["seen"], Interval.from_json(data["noise"]), strategies)
 
 
 def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:

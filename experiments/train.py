@@ -15,6 +15,7 @@ from agents.ppo import PPOSettings, baseline_of, make_ppo, network_of
 from compiler.api import resolve_backend
 from compiler.errors import UnknownNameError
 from env.decision import DecisionEnv
+from env.suites import load_suite
 from experiments.config import TrainConfig
 from experiments.console import error_console, progress, stdout
 from experiments.plots import learning_curve, save_figure
@@ -111,6 +112,7 @@ def policy_provenance(config: TrainConfig, timesteps: int) -> dict[str, Any]:
         "trained": time.strftime("%Y-%m-%d"),
         "environment": config.env,
         "suite": config.suite,
+        "programs": sorted(p.name for p in load_suite(config.suite).programs),
         "backend": config.backend,
         "timesteps": timesteps,
         "seed": config.seed,
