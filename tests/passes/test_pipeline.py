@@ -1,0 +1,100 @@
+"""Passes by name, pipelines, fixed points, statistics, hooks and verification."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from compiler.errors import HloVerificationError, UnknownNameError
+from compiler.ir import HloModule, Opcode, PrimitiveType, Shape
+from compiler.passes import FixedPoint, HloPass, PassPipeline, PipelineRun, make_pass, make_passes
+from compiler.passes.default import default_pipeline, xla_order
+from compiler.passes.pipeline import leaves
+from compiler.passes.registry import PassOptionError, pass_text
+from compiler.text import parse
+
+TEXT = """
+ENTRY main {
+  x = f32[4] parameter(0)
+  y = f32[4] negate(x)
+  z = f32[4] negate(y)
+  w = f32[4] exponential(z)
+  v = f32[4] exponential(x)
+  ROOT r = f32[4] add(w, v)
+}
+"""
+
+
+def test_options_are_read_and_written() -> None:
+    unroller = make_pass("while-loop-unroller{factor=4,full=false}")
+    assert pass_text(unroller) == "while-loop-unroller{factor=4,full=false}"
+    assert make_pass(pass_text(unroller)) == unroller
+    assert [p.name for p in make_passes("dce, while-loop-unroller{factor=4,full=true},cse")] == [
+        "dce", "while-loop-unroller", "cse",
+    ]  # fmt: skip
+
+
+def test_wrong_names_and_options_say_what_there_is() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'dce'"):
+        make_pass("dcee")
+    with pytest.raises(PassOptionError, match="factor=1"):
+        make_pass("while-loop-unroller{by=4}")
+    with pytest.raises(PassOptionError, match="takes a number"):
+        make_pass("while-loop-unroller{factor=four}")
+    with pytest.raises(PassOptionError, match="true or false"):
+        make_pass("while-loop-unroller{full=4}")
+
+
+def test_statistics_hooks_and_stop() -> None:
+    module = parse(TEXT)
+    seen: list[tuple[str, bool]] = []
+    passes = PassPipeline("p", make_passes("arithmetic-identities,cse,dce,shape-movement"))
+    run = PipelineRun(verify=True, stop_after="cse", hooks=(lambda p, m, c: seen.append((p.name, c)),))
+
+    assert run.run(passes, module)
+
+    assert seen == [("arithmetic-identities", True), ("cse", True)]
+    assert [(r.name, r.before, r.after) for r in run.records] == [("arithmetic-identities", 5, 3), ("cse", 3, 2)]
+    assert {s.name: s.removed for s in run.statistics()} == {"arithmetic-identities": 2, "cse": 1}
+
+
+def test_fixed_point_ends_when_nothing_changes() -> None:
+    module = parse(TEXT)
+    run = PipelineRun()
+    assert run.run(FixedPoint("f", make_passes("cse,arithmetic-identities,dce")), module)
+    assert not run.records[-1].changed
+    assert len(run.records) < 10
+    assert not FixedPoint("f", make_passes("cse,arithmetic-identities,dce")).run(module)
+
+
+@dataclass(frozen=True)
+class Breaker:
+    name: ClassVar[str] = "breaker"
+
+    def run(self, module: HloModule) -> bool:
+        root = module.entry.root
+        root.shape = Shape(PrimitiveType.S8, (7,))
+        return True
+
+
+def test_verification_names_the_pass() -> None:
+    with pytest.raises(HloVerificationError, match="after pass breaker"):
+        PipelineRun(verify=True).run(PassPipeline("p", (Breaker(),)), parse(TEXT))
+
+
+@pytest.mark.parametrize("pipeline", [default_pipeline(), xla_order()], ids=lambda p: p.name)
+def test_pipelines_are_passes_themselves(pipeline: PassPipeline) -> None:
+    assert isinstance(pipeline, HloPass)
+    module = parse(TEXT)
+    assert pipeline.run(module)
+    assert [i.opcode for i in module.entry.instructions if i.operands] in (
+        [Opcode.EXPONENTIAL, Opcode.ADD],
+        [Opcode.EXPONENTIAL, Opcode.MULTIPLY],
+    )
+
+
+def test_both_pipelines_hold_the_same_passes() -> None:
+    ours = {p.name for p in leaves(default_pipeline())} - {"computation-deduplication"}
+    once = {p.name for p in leaves(xla_order())}
+    assert ours - once <= {"softmax-rewrites"}
+    assert once <= ours
