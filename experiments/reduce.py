@@ -86,11 +86,21 @@ def _candidates(module: HloModule) -> Iterator[HloModule]:
                     continue
                 candidate.header.pop("entry_computation_layout", None)
                 make_pass("dce").run(candidate)
+                _drop_dead_parameters(candidate)
                 verify(candidate)
             except (HlogymError, ValueError):
                 continue
             if len(candidate.entry) < len(module.entry):
                 yield candidate
+
+
+def _drop_dead_parameters(module: HloModule) -> None:
+    """DCE leaves parameters alone, because they are the program's face; here they are only in the way."""
+    for parameter in module.entry.parameters:
+        if parameter.is_dead:
+            module.entry.remove(parameter)
+    for number, parameter in enumerate(module.entry.parameters):
+        parameter.parameter_number = number
 
 
 def _with_root(module: HloModule, name: str) -> HloModule | None:

@@ -98,11 +98,11 @@ def report(rows: list[Measurement], command: str) -> str:
         "| instructions | text | parse | verify | both, per instruction | peak memory, per instruction |",
         "|---:|---:|---:|---:|---:|---:|",
     ]
-    for r in rows:
-        lines.append(
-            f"| {r.instructions:,} | {r.characters / 1e6:.2f} MB | {r.parse:.3f} s | {r.verify:.3f} s "
-            f"| {(r.parse + r.verify) / r.instructions * 1e6:.1f} us | {r.peak_bytes / r.instructions / 1e3:.2f} kB |"
-        )
+    lines += [
+        f"| {r.instructions:,} | {r.characters / 1e6:.2f} MB | {r.parse:.3f} s | {r.verify:.3f} s "
+        f"| {(r.parse + r.verify) / r.instructions * 1e6:.1f} us | {r.peak_bytes / r.instructions / 1e3:.2f} kB |"
+        for r in rows
+    ]
     return "\n".join(lines) + "\n"
 
 

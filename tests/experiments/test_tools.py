@@ -1,0 +1,73 @@
+"""Peers compute the same, and reduction keeps the fault."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from compiler.errors import BackendError, UnknownNameError
+from compiler.interpreter import evaluate
+from compiler.plan import CompilationPlan
+from compiler.text import parse
+from env.comparison import difference
+from env.measurement import Measurer
+from env.suites import Program, load_suite
+from experiments.inputs import entry_inputs, read_module
+from experiments.peers import make_peer
+from experiments.reduce import ReduceError, reduce_program
+from experiments.torch_program import to_torch
+from tests.env.small_programs import CHAIN, LOOP, write_suite
+
+UNTRANSLATED = {"log_softmax_gather": "gather", "softmax_cross_entropy_grad": "gather", "cartpole_naive": "shift"}
+
+
+@pytest.mark.parametrize("text", [CHAIN, LOOP])
+@pytest.mark.parametrize("peer", ["xla", "eager"])
+def test_peers_compute_the_same(peer: str, text: str) -> None:
+    if peer == "xla":
+        pytest.importorskip("jaxlib")
+    module = parse(text)
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(0.5, 1.5, s.dimensions).astype(np.float32) for s in module.entry.parameter_shapes]
+    contestant = make_peer(peer, parse(text), arrays)
+    assert difference(contestant.outputs(), [np.asarray(o) for o in evaluate(module, arrays)]) is None
+    assert contestant.sample(2) > 0
+
+
+@pytest.mark.parametrize("program", load_suite("quickstart").programs, ids=lambda p: p.name)
+def test_pytorch_computes_the_suite_or_names_the_op(program: Program) -> None:
+    module = read_module(program)
+    if program.name in UNTRANSLATED:
+        with pytest.raises(BackendError, match=UNTRANSLATED[program.name]):
+            to_torch(module, compiled=False)
+        return
+    if program.chaotic:
+        return  # two hundred steps of it prove no more than one of the others
+    arrays = entry_inputs(program, module, 0)
+    got = [t.numpy() for t in to_torch(module, compiled=False)(*(torch.from_numpy(a) for a in arrays))]
+    assert difference(got, [np.asarray(o) for o in evaluate(module, arrays)], program.tolerance) is None
+
+
+def test_an_unknown_peer() -> None:
+    with pytest.raises(UnknownNameError, match="'xla'"):
+        make_peer("xlb", parse(CHAIN), [])
+
+
+class _Faulty(Measurer):
+    """Finds fault with whatever has a tanh in it."""
+
+    def check(self, program: Program, plan: CompilationPlan | None, text: str | None = None) -> str | None:
+        assert text is not None
+        parse(text)
+        return "wrong: 3 of 5 elements differ" if " tanh(" in text else None
+
+
+def test_reduction_keeps_the_fault_and_little_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = write_suite(tmp_path / "suite")
+    monkeypatch.setattr("experiments.reduce.Measurer", _Faulty)
+    reduce_program(str(suite / "chain.hlo"), tmp_path / "small.hlo", "cpu", None, 0)
+    small = parse((tmp_path / "small.hlo").read_text())
+    assert [i.opcode.text for i in small.entry.post_order()] == ["parameter", "tanh"]
+    with pytest.raises(ReduceError, match="there is no fault"):
+        reduce_program(str(suite / "loop.hlo"), tmp_path / "none.hlo", "cpu", None, 0)
