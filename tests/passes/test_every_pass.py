@@ -37,4 +37,4 @@ def test_pass_has_a_docstring_and_defaults(name: str) -> None:
     cls = PASSES[name]
     assert cls.__doc__
     assert cls() == make_pass(name)
-    assert cls.name == name
+    assert make_pass(name).name == name
