@@ -17,7 +17,8 @@ def lower(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> HloModule:
 
     Args:
         fn: any function JAX can trace; one that is jitted already keeps its settings (static arguments, donation).
-        args, kwargs: arrays, scalars, pytrees of them, or `jax.ShapeDtypeStruct` where no value is at hand.
+        *args: arrays, scalars, pytrees of them, or `jax.ShapeDtypeStruct` where no value is at hand.
+        **kwargs: the same by name.
 
     Returns:
         A module whose parameters are the leaves of the arguments in order, unused ones included (unless `fn` is

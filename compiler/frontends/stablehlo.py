@@ -37,7 +37,7 @@ def from_xla(computation: Any, hlo: Any) -> HloModule:
 
 
 def jaxlib_modules() -> tuple[Any, Any]:
-    """jaxlib's MLIR and HLO modules; BackendError when there is no jaxlib."""
+    """The MLIR and HLO modules of jaxlib; BackendError when there is no jaxlib."""
     try:
         lib = importlib.import_module("jax._src.lib")
     except ImportError as e:

@@ -34,7 +34,8 @@ def lower(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) ->
 
     Args:
         module_or_fn: a `torch.nn.Module` (in the mode it is in: call `.eval()` first for inference) or a function.
-        args, kwargs: example arguments, tensors or pytrees of them.
+        *args: example arguments, tensors or pytrees of them.
+        **kwargs: the same by name.
         freeze: make constants of weights and buffers; else they are parameters, before the arguments.
 
     Returns:

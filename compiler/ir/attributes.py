@@ -50,6 +50,7 @@ class SliceDim:
 
     @property
     def size(self) -> int:
+        """How many elements it takes."""
         return max(0, -(-(self.limit - self.start) // self.stride))
 
 
@@ -84,6 +85,8 @@ class WindowDim:
 
 @dataclass(frozen=True, slots=True)
 class Window:
+    """One entry a spatial dimension."""
+
     dims: tuple[WindowDim, ...] = ()
 
 

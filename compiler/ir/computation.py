@@ -54,6 +54,7 @@ class HloComputation:
 
     @property
     def root(self) -> HloInstruction:
+        """The instruction whose value the computation returns; ValueError when none is set."""
         if self._root is None:
             raise ValueError(f"computation %{self.name} has no root yet")
         return self._root
@@ -73,6 +74,7 @@ class HloComputation:
 
     @property
     def has_root(self) -> bool:
+        """Whether a root is set."""
         return self._root is not None
 
     @property
@@ -82,10 +84,12 @@ class HloComputation:
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
+        """By parameter number."""
         return tuple(p.shape for p in self.parameters)
 
     @property
     def result_shape(self) -> Shape:
+        """The root's shape."""
         return self.root.shape
 
     def find(self, name: str) -> HloInstruction | None:
@@ -183,6 +187,7 @@ class HloComputation:
         return self.insert(HloInstruction(name or opcode.text, opcode, inferred, operands, attrs))
 
     def add_parameter(self, number: int, shape: Shape, name: str | None = None) -> HloInstruction:
+        """Add a parameter of that number."""
         base = name or f"param_{number}"
         return self.insert(HloInstruction(base, Opcode.PARAMETER, shape, parameter_number=number))
 

@@ -62,6 +62,7 @@ class HloInstruction:
         return f"<{self.shape} %{self.name} = {self.opcode.text}>"
 
     def operand(self, i: int) -> HloInstruction:
+        """The i-th operand."""
         return self.operands[i]
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -83,6 +84,7 @@ class HloInstruction:
 
     @property
     def control_predecessors(self) -> tuple[HloInstruction, ...]:
+        """What must run before it without being an operand."""
         found: tuple[HloInstruction, ...] = self.attributes.get("control-predecessors", ())
         return found
 
@@ -141,6 +143,7 @@ class HloInstruction:
 
     @property
     def is_root(self) -> bool:
+        """Whether its computation returns it."""
         return self.parent is not None and self.parent.root is self
 
     @property

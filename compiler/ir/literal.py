@@ -39,6 +39,7 @@ class Literal:
 
     @staticmethod
     def from_tuple(elements: tuple[Literal, ...]) -> Literal:
+        """A tuple of literals."""
         return Literal(tuple_shape(*(e.shape for e in elements)), None, elements)
 
     @property

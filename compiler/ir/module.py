@@ -51,6 +51,7 @@ class HloModule:
 
     @property
     def entry(self) -> HloComputation:
+        """Where the program begins; ValueError when none is set."""
         if self._entry is None:
             raise ValueError(f"module {self.name} has no entry computation yet")
         return self._entry
@@ -68,10 +69,12 @@ class HloModule:
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
+        """Of the entry's parameters, by number."""
         return self.entry.parameter_shapes
 
     @property
     def result_shape(self) -> Shape:
+        """What the entry returns."""
         return self.entry.result_shape
 
     @property
@@ -80,6 +83,7 @@ class HloModule:
         return sum(len(c) for c in self._computations.values())
 
     def find(self, name: str) -> HloComputation | None:
+        """Computation by name, without the percent sign."""
         return self._computations.get(name)
 
     def unique_computation_name(self, base: str) -> str:

@@ -303,11 +303,13 @@ class Opcode(enum.Enum):
 
     @property
     def row(self) -> OpRow:
+        """Its row of the table."""
         value: OpRow = self._value_
         return value
 
     @property
     def text(self) -> str:
+        """How HLO text spells it."""
         value: OpRow = self._value_
         return value.text
 
@@ -317,6 +319,7 @@ class Opcode(enum.Enum):
 
     @property
     def is_elementwise(self) -> bool:
+        """Whether output element i depends on operand elements i alone."""
         return Trait.ELEMENTWISE in self.row.traits
 
     def __repr__(self) -> str:

@@ -268,11 +268,13 @@ def typed_literal(literal: Literal) -> str:
 
 
 def slice_text(dims: tuple[SliceDim, ...]) -> str:
+    """`{[0:4], [1:8:2]}`."""
     parts = [f"[{d.start}:{d.limit}" + (f":{d.stride}" if d.stride != 1 else "") + "]" for d in dims]
     return "{" + ", ".join(parts) + "}"
 
 
 def padding_text(dims: tuple[PadDim, ...]) -> str:
+    """`0_1x2_2_1`."""
     return "x".join(f"{d.low}_{d.high}" + (f"_{d.interior}" if d.interior else "") for d in dims)
 
 

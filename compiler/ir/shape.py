@@ -50,26 +50,32 @@ class Shape:
 
     @property
     def rank(self) -> int:
+        """Number of dimensions."""
         return len(self.dimensions)
 
     @property
     def is_tuple(self) -> bool:
+        """Whether it is a tuple, empty ones included."""
         return self.element_type is PrimitiveType.TUPLE
 
     @property
     def is_array(self) -> bool:
+        """Whether it is an array, scalars included."""
         return self.element_type.bits > 0
 
     @property
     def is_scalar(self) -> bool:
+        """Whether it is an array without dimensions."""
         return self.is_array and not self.dimensions
 
     @property
     def is_token(self) -> bool:
+        """Whether it is a token."""
         return self.element_type is PrimitiveType.TOKEN
 
     @property
     def is_dynamic(self) -> bool:
+        """Whether any size, in any leaf, is only bounded."""
         return any(self.dynamic) or any(s.is_dynamic for s in self.tuple_shapes)
 
     @property
@@ -86,6 +92,7 @@ class Shape:
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The numpy type of the elements."""
         return self.element_type.dtype
 
     def leaves(self) -> Iterator[Shape]:
@@ -99,6 +106,7 @@ class Shape:
                 yield s
 
     def with_type(self, element_type: PrimitiveType) -> Shape:
+        """The same sizes in another type."""
         return replace(self, element_type=element_type)
 
     def with_dimensions(self, dimensions: tuple[int, ...]) -> Shape:
@@ -106,6 +114,7 @@ class Shape:
         return Shape(self.element_type, dimensions)
 
     def without_layout(self) -> Shape:
+        """The same shape, default layouts throughout."""
         if self.layout is None and not self.tuple_shapes:
             return self
         return replace(self, layout=None, tuple_shapes=tuple(s.without_layout() for s in self.tuple_shapes))
@@ -122,6 +131,7 @@ class Shape:
         )
 
     def same_dimensions(self, other: Shape) -> bool:
+        """Whether both are arrays of the same sizes."""
         return self.is_array and other.is_array and self.dimensions == other.dimensions
 
     def to_text(self, layout: bool = True) -> str:
@@ -159,10 +169,12 @@ def default_layout(rank: int) -> Layout:
 
 
 def array_shape(element_type: PrimitiveType, *dimensions: int) -> Shape:
+    """An array of these sizes."""
     return Shape(element_type, tuple(dimensions))
 
 
 def tuple_shape(*shapes: Shape) -> Shape:
+    """A tuple of these shapes."""
     return Shape(PrimitiveType.TUPLE, tuple_shapes=tuple(shapes))
 
 

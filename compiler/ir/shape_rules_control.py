@@ -27,12 +27,14 @@ def _check_call(f: Signature, operands: Sequence[Shape]) -> None:
 
 
 def call(q: ShapeQuery) -> Shape:
+    """What the callee returns, whose parameters the operands fit."""
     f: Signature = q.attr("to_apply")
     _check_call(f, q.operands)
     return f.result_shape
 
 
 def fusion(q: ShapeQuery) -> Shape:
+    """What the fused computation returns."""
     f: Signature = q.attr("calls")
     params = f.parameter_shapes
     # Operands past the parameters are kept alive but not read.
@@ -41,6 +43,7 @@ def fusion(q: ShapeQuery) -> Shape:
 
 
 def conditional(q: ShapeQuery) -> Shape:
+    """What every branch returns; the first operand chooses."""
     branches: tuple[Signature, ...]
     if "branch_computations" in q.attributes:
         branches = q.attributes["branch_computations"]
@@ -65,6 +68,7 @@ def conditional(q: ShapeQuery) -> Shape:
 
 
 def while_(q: ShapeQuery) -> Shape:
+    """The state: condition and body take it, the body returns it."""
     state = q.operands[0]
     condition: Signature = q.attr("condition")
     body: Signature = q.attr("body")
@@ -77,10 +81,12 @@ def while_(q: ShapeQuery) -> Shape:
 
 
 def tuple_(q: ShapeQuery) -> Shape:
+    """A tuple of the operands."""
     return tuple_shape(*q.operands)
 
 
 def get_tuple_element(q: ShapeQuery) -> Shape:
+    """The part at that index."""
     s, i = q.operands[0], q.attr("index")
     need(s.is_tuple and 0 <= i < len(s.tuple_shapes), f"no element {i} in {s}")
     element: Shape = s.tuple_shapes[i]
@@ -93,6 +99,7 @@ def after_all(q: ShapeQuery) -> Shape:
 
 
 def add_dependency(q: ShapeQuery) -> Shape:
+    """The first operand; the second is a token."""
     need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
     return q.operands[0]
 
@@ -105,6 +112,7 @@ def _arrays(q: ShapeQuery) -> tuple[Shape, ...]:
 
 
 def all_reduce(q: ShapeQuery) -> Shape:
+    """The operands themselves."""
     shapes = _arrays(q)
     f: Signature = q.attr("to_apply")
     if len(f.parameter_shapes) == 2:
@@ -139,12 +147,14 @@ def _outputs(q: ShapeQuery, d: Shape) -> tuple[Shape, ...]:
 
 
 def all_gather(q: ShapeQuery) -> Shape:
+    """The operands, longer along one dimension."""
     d = declared(q)
     _scaled(q, _outputs(q, d), grows=True)
     return d
 
 
 def all_gather_start(q: ShapeQuery) -> Shape:
+    """(operands, results, ...)."""
     d = declared(q)
     need(d.is_tuple and len(d.tuple_shapes) >= 2, f"yields (operands, results), is said to yield {d}")
     need(d.tuple_shapes[0].compatible(combined(_arrays(q))), f"{d} must begin with the operands")
@@ -153,6 +163,7 @@ def all_gather_start(q: ShapeQuery) -> Shape:
 
 
 def reduce_scatter(q: ShapeQuery) -> Shape:
+    """The operands, shorter along one dimension."""
     d = declared(q)
     _scaled(q, _outputs(q, d), grows=False)
     return d
@@ -184,6 +195,7 @@ def ragged_all_to_all(q: ShapeQuery) -> Shape:
 
 
 def collective_broadcast(q: ShapeQuery) -> Shape:
+    """The operands, but for the root when it is one of them."""
     shapes = _arrays(q)
     return combined(shapes[:-1] if q.attributes.get("has_dynamic_root") else shapes)
 
@@ -197,6 +209,7 @@ def collective_permute(q: ShapeQuery) -> Shape:
 
 
 def collective_permute_start(q: ShapeQuery) -> Shape:
+    """(source, result, ...)."""
     d = declared(q)
     result = collective_permute(q)
     source = q.operands[0] if "slice_sizes" in q.attributes else result
@@ -218,6 +231,7 @@ def second_of_pair(q: ShapeQuery) -> Shape:
 
 
 def device_number(q: ShapeQuery) -> Shape:
+    """u32[]."""
     return array_shape(T.U32)
 
 
@@ -225,11 +239,13 @@ def device_number(q: ShapeQuery) -> Shape:
 
 
 def copy_start(q: ShapeQuery) -> Shape:
+    """(destination, source, context)."""
     s = q.operands[0]
     return tuple_shape(s, s, array_shape(T.U32))
 
 
 def copy_done(q: ShapeQuery) -> Shape:
+    """The destination."""
     s = q.operands[0]
     ok = s.is_tuple and len(s.tuple_shapes) >= 2 and s.tuple_shapes[0].compatible(s.tuple_shapes[1])
     need(ok, f"the operand must be (destination, source, context), is {s}")
@@ -277,12 +293,14 @@ def async_update(q: ShapeQuery) -> Shape:
 
 
 def async_done(q: ShapeQuery) -> Shape:
+    """The result that the state carries."""
     result = _async_state(q.operands[0])[1]
     bound_later = result.is_tuple and not result.tuple_shapes
     return declared(q) if bound_later and q.declared is not None else result
 
 
 def infeed(q: ShapeQuery) -> Shape:
+    """(data, token)."""
     d = declared(q)
     need(q.operands[0].is_token, f"operand 0 must be a token, is {q.operands[0]}")
     need(d.is_tuple and len(d.tuple_shapes) == 2 and d.tuple_shapes[1].is_token, f"yields (data, token), not {d}")
@@ -290,6 +308,7 @@ def infeed(q: ShapeQuery) -> Shape:
 
 
 def outfeed(q: ShapeQuery) -> Shape:
+    """A token."""
     need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
     said = q.attributes.get("outfeed_shape")
     need(said is None or said.compatible(q.operands[0]), f"outfeed_shape is {said}, the operand is {q.operands[0]}")
@@ -297,15 +316,18 @@ def outfeed(q: ShapeQuery) -> Shape:
 
 
 def send(q: ShapeQuery) -> Shape:
+    """(data, context, token)."""
     need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
     return tuple_shape(q.operands[0], array_shape(T.U32), TOKEN_SHAPE)
 
 
 def send_done(q: ShapeQuery) -> Shape:
+    """A token."""
     return TOKEN_SHAPE
 
 
 def recv(q: ShapeQuery) -> Shape:
+    """(data, context, token)."""
     d = declared(q)
     need(q.operands[0].is_token, f"operand 0 must be a token, is {q.operands[0]}")
     need(d.is_tuple and len(d.tuple_shapes) == 3, f"yields (data, u32[], token[]), not {d}")
@@ -313,6 +335,7 @@ def recv(q: ShapeQuery) -> Shape:
 
 
 def recv_done(q: ShapeQuery) -> Shape:
+    """(data, token)."""
     s = q.operands[0]
     need(s.is_tuple and len(s.tuple_shapes) == 3, f"the operand must be what recv yields, is {s}")
     return tuple_shape(s.tuple_shapes[0], TOKEN_SHAPE)

@@ -69,12 +69,14 @@ def real_part(q: ShapeQuery) -> Shape:
 
 
 def is_finite(q: ShapeQuery) -> Shape:
+    """A pred for each number."""
     s = array(q, 0)
     need(s.element_type.is_float, f"takes floating-point numbers, got {s}")
     return s.with_type(T.PRED)
 
 
 def convert(q: ShapeQuery) -> Shape:
+    """The same dimensions in the declared type."""
     s, d = array(q, 0), declared(q)
     need(d.is_array and s.same_dimensions(d), f"result {d} must have the operand's dimensions ({s})")
     need(
@@ -98,6 +100,7 @@ def stochastic_convert(q: ShapeQuery) -> Shape:
 
 
 def bitcast_convert(q: ShapeQuery) -> Shape:
+    """The same bits; between widths, the last dimension comes or goes."""
     s, d = array(q, 0), declared(q)
     need(d.is_array, f"the result must be an array, is {d}")
     need(
@@ -129,6 +132,7 @@ def same_shapes(q: ShapeQuery, indices: Sequence[int]) -> Shape:
 
 
 def binary(q: ShapeQuery) -> Shape:
+    """The one shape of both."""
     return same_shapes(q, (0, 1))
 
 
@@ -169,6 +173,7 @@ def compare(q: ShapeQuery) -> Shape:
 
 
 def complex_(q: ShapeQuery) -> Shape:
+    """A complex number for each pair."""
     s = same_shapes(q, (0, 1))
     to = {T.F32: T.C64, T.F64: T.C128}.get(s.element_type)
     if to is None:
@@ -177,6 +182,7 @@ def complex_(q: ShapeQuery) -> Shape:
 
 
 def clamp(q: ShapeQuery) -> Shape:
+    """The operand's shape; bounds of that shape or scalars."""
     low, x, high = array(q, 0), array(q, 1), array(q, 2)
     for bound in (low, high):
         need(
@@ -191,6 +197,7 @@ def clamp(q: ShapeQuery) -> Shape:
 
 
 def select(q: ShapeQuery) -> Shape:
+    """The shape of both choices; the pred has it too or is a scalar."""
     p = array(q, 0)
     x = same_shapes(q, (1, 2))
     need(p.element_type is T.PRED, f"select needs a pred operand first, got {p}")
@@ -199,6 +206,7 @@ def select(q: ShapeQuery) -> Shape:
 
 
 def iota(q: ShapeQuery) -> Shape:
+    """The declared shape, which has the dimension to count along."""
     d = declared(q)
     dim = q.attr("iota_dimension")
     need(d.is_array and 0 <= dim < d.rank, f"iota_dimension {dim} out of range for {d}")
@@ -207,6 +215,7 @@ def iota(q: ShapeQuery) -> Shape:
 
 
 def map_(q: ShapeQuery) -> Shape:
+    """The operands' shape in the type the function returns."""
     f = q.attr("to_apply")
     first = array(q, 0)
     for i in range(1, len(q.operands)):

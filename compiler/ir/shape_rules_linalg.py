@@ -53,6 +53,7 @@ def _dot_result(q: ShapeQuery, a: Shape, b: Shape, extra: Sequence[int] = (), rh
 
 
 def dot(q: ShapeQuery) -> Shape:
+    """Batch dimensions, then what is left of either operand."""
     a, b = array(q, 0), array(q, 1)
     _dot_dims(q, a, b)
     return _dot_result(q, a, b)
@@ -106,6 +107,7 @@ def scaled_dot(q: ShapeQuery) -> Shape:
 
 
 def convolution(q: ShapeQuery) -> Shape:
+    """Batch, output features and window positions, in the order of the labels."""
     a, b = array(q, 0), array(q, 1)
     labels: ConvDimLabels = q.attr("dim_labels")
     for s, text, what in ((a, labels.lhs, "input"), (b, labels.rhs, "kernel")):
@@ -146,21 +148,25 @@ def _feature_vector(q: ShapeQuery, vectors: Sequence[int]) -> tuple[Shape, Shape
 
 
 def batch_norm_training(q: ShapeQuery) -> Shape:
+    """(normalised, mean, variance)."""
     s, vector = _feature_vector(q, (1, 2))
     return tuple_shape(s, vector, vector)
 
 
 def batch_norm_inference(q: ShapeQuery) -> Shape:
+    """The operand's shape."""
     return _feature_vector(q, (1, 2, 3, 4))[0]
 
 
 def batch_norm_grad(q: ShapeQuery) -> Shape:
+    """Gradients of (operand, scale, offset)."""
     s, vector = _feature_vector(q, (1, 2, 3))
     need(array(q, 4).compatible(s), f"operand 4, the output's gradient, must be {s}, is {q.operands[4]}")
     return tuple_shape(s, vector, vector)
 
 
 def cholesky(q: ShapeQuery) -> Shape:
+    """Square matrices."""
     s = array(q, 0)
     need(s.element_type.is_float or s.element_type.is_complex, f"takes floating-point or complex numbers, got {s}")
     need(s.rank >= 2 and fits(s.dimensions[-1], s.dimensions[-2]), f"cholesky needs square matrices, got {s}")
@@ -168,6 +174,7 @@ def cholesky(q: ShapeQuery) -> Shape:
 
 
 def triangular_solve(q: ShapeQuery) -> Shape:
+    """The right-hand side."""
     a, b = array(q, 0), array(q, 1)
     t = a.element_type
     need((t.is_float or t.is_complex) and b.element_type is t, f"takes floating-point or complex numbers, got {a}, {b}")
@@ -180,6 +187,7 @@ def triangular_solve(q: ShapeQuery) -> Shape:
 
 
 def fft(q: ShapeQuery) -> Shape:
+    """Real transforms halve or restore the last dimension."""
     s, length, kind = array(q, 0), q.ints("fft_length"), q.attr("fft_type")
     n, t = len(length), s.element_type
     need(1 <= n <= 3 and s.rank >= n, f"fft_length {list(length)} does not fit {s}")
@@ -198,6 +206,7 @@ def fft(q: ShapeQuery) -> Shape:
 
 
 def rng(q: ShapeQuery) -> Shape:
+    """The declared shape, of the type of both parameters."""
     d = declared(q)
     need(len(q.operands) == 2, f"takes two parameters of the distribution, got {len(q.operands)}")
     for i in range(2):
@@ -223,4 +232,5 @@ def rng_bit_generator(q: ShapeQuery) -> Shape:
 
 
 def rng_state(q: ShapeQuery) -> Shape:
+    """u64[2]."""
     return array_shape(T.U64, 2)

@@ -30,6 +30,7 @@ def bitcast(q: ShapeQuery) -> Shape:
 
 
 def reshape(q: ShapeQuery) -> Shape:
+    """The declared shape, of the same type and as many elements."""
     s, d = array(q, 0), declared(q)
     unbounded = UNBOUNDED in s.dimensions or UNBOUNDED in d.dimensions
     need(
@@ -54,6 +55,7 @@ def dynamic_reshape(q: ShapeQuery) -> Shape:
 
 
 def broadcast(q: ShapeQuery) -> Shape:
+    """The declared shape; each operand dimension is one of its."""
     s, d, dims = array(q, 0), declared(q), q.ints("dimensions")
     need(d.is_array, f"the result must be an array, is {d}")
     need(len(dims) == s.rank, f"dimensions {list(dims)} must name one result dimension for each of {s}")
@@ -68,6 +70,7 @@ def broadcast(q: ShapeQuery) -> Shape:
 
 
 def concatenate(q: ShapeQuery) -> Shape:
+    """The operands one behind the other."""
     first = array(q, 0)
     dims = q.ints("dimensions")
     need(len(dims) == 1 and 0 <= dims[0] < first.rank, f"concatenate needs one dimension of {first}, got {list(dims)}")
@@ -100,6 +103,7 @@ def _start_indices(q: ShapeQuery, first: int, rank: int) -> None:
 
 
 def dynamic_slice(q: ShapeQuery) -> Shape:
+    """The sizes of the slice."""
     s, sizes = array(q, 0), q.ints("dynamic_slice_sizes")
     _start_indices(q, 1, s.rank)
     inside = len(sizes) == s.rank and all(
@@ -111,6 +115,7 @@ def dynamic_slice(q: ShapeQuery) -> Shape:
 
 
 def dynamic_update_slice(q: ShapeQuery) -> Shape:
+    """The operand, into which the update fits."""
     s, u = array(q, 0), array(q, 1)
     _start_indices(q, 2, s.rank)
     inside = u.rank == s.rank and all(a <= b or b == UNBOUNDED for a, b in zip(u.dimensions, s.dimensions, strict=True))
@@ -119,6 +124,7 @@ def dynamic_update_slice(q: ShapeQuery) -> Shape:
 
 
 def gather(q: ShapeQuery) -> Shape:
+    """Batch dimensions of the indices and the slice, interleaved."""
     s, idx = array(q, 0), array(q, 1)
     offset_dims, collapsed = q.ints("offset_dims"), q.ints("collapsed_slice_dims")
     batching, sizes = q.ints("operand_batching_dims"), q.ints("slice_sizes")
@@ -166,6 +172,7 @@ def _batching_pairs(s: Shape, idx: Shape, ivd: int, operand: tuple[int, ...], in
 
 
 def scatter(q: ShapeQuery) -> Shape:
+    """The operands."""
     n = (len(q.operands) - 1) // 2
     need(len(q.operands) == 2 * n + 1, "scatter needs n operands, the indices, and n updates")
     idx = array(q, n)
@@ -220,6 +227,7 @@ def _scatter_function(q: ShapeQuery, n: int) -> None:
 
 
 def pad(q: ShapeQuery) -> Shape:
+    """Sizes with edges and interior padding."""
     s, v = array(q, 0), array(q, 1)
     config: tuple[PadDim, ...] = q.attr("padding")
     need(v.is_scalar and v.element_type is s.element_type, f"pad value must be a {s.element_type.text} scalar, got {v}")
@@ -234,12 +242,14 @@ def pad(q: ShapeQuery) -> Shape:
 
 
 def reverse(q: ShapeQuery) -> Shape:
+    """The operand's shape."""
     s = array(q, 0)
     distinct_dims(q.ints("dimensions"), s.rank, "dimensions")
     return s
 
 
 def slice_(q: ShapeQuery) -> Shape:
+    """The sizes of the slice."""
     s = array(q, 0)
     spec: tuple[SliceDim, ...] = q.attr("slice")
     need(len(spec) == s.rank, f"slice has {len(spec)} dimensions, {s} has {s.rank}")
@@ -251,6 +261,7 @@ def slice_(q: ShapeQuery) -> Shape:
 
 
 def transpose(q: ShapeQuery) -> Shape:
+    """The dimensions in their new order."""
     s, dims = array(q, 0), q.ints("dimensions")
     need(sorted(dims) == list(range(s.rank)), f"dimensions {list(dims)} are no permutation for {s}")
     flags = dynamic_flags(s)
@@ -264,6 +275,7 @@ def _one_dimension(q: ShapeQuery) -> int:
 
 
 def get_dimension_size(q: ShapeQuery) -> Shape:
+    """s32[]."""
     _one_dimension(q)
     return array_shape(T.S32)
 

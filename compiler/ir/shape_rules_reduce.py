@@ -11,6 +11,7 @@ from compiler.ir.shape_query import (
     Signature,
     array,
     combined,
+    declared,
     distinct_dims,
     dynamic_flags,
     need,
@@ -63,6 +64,7 @@ def _results(q: ShapeQuery, types: Sequence[T], dims: Sequence[int], flags: Sequ
 
 
 def reduce(q: ShapeQuery) -> Shape:
+    """The dimensions that are left."""
     first, types = _reduced(q, "reduce")
     dims = q.ints("dimensions")
     distinct_dims(dims, first.rank, "dimensions")
@@ -82,12 +84,14 @@ def window_output(window: Window, dims: Sequence[int]) -> tuple[int, ...]:
 
 
 def reduce_window(q: ShapeQuery) -> Shape:
+    """The positions of the window."""
     first, types = _reduced(q, "reduce-window")
     dims = window_output(q.attributes.get("window", Window()), first.dimensions)
     return _results(q, types, dims, dynamic_flags(first))
 
 
 def select_and_scatter(q: ShapeQuery) -> Shape:
+    """The operand, whose windows the source has one element for."""
     s, source, init = array(q, 0), array(q, 1), array(q, 2)
     dims = window_output(q.attributes.get("window", Window()), s.dimensions)
     need(source.dimensions == dims, f"source {source} must have dimensions {list(dims)}")
@@ -135,9 +139,8 @@ def scan(q: ShapeQuery) -> Shape:
             f"{f.name} returns {returned[outputs + i]} for carry {i}, which is {params[inputs + i]}",
         )
     if length is None:
-        need(q.declared is not None, "a scan without inputs needs its result shape written out")
-        assert q.declared is not None
-        leaves = q.declared.tuple_shapes if q.declared.is_tuple else (q.declared,)
+        whole = declared(q)
+        leaves = whole.tuple_shapes if whole.is_tuple else (whole,)
         length = leaves[0].dimensions[at]
     stacked = [s.with_dimensions((*s.dimensions[:at], length, *s.dimensions[at:])) for s in returned[:outputs]]
     shapes = (*stacked, *returned[outputs:])
@@ -145,6 +148,7 @@ def scan(q: ShapeQuery) -> Shape:
 
 
 def sort(q: ShapeQuery) -> Shape:
+    """The operands."""
     first, dims = array(q, 0), q.ints("dimensions")
     need(len(dims) == 1 and 0 <= dims[0] < max(1, first.rank), f"sort needs one dimension of {first}, got {list(dims)}")
     for i in range(1, len(q.operands)):
@@ -160,6 +164,7 @@ def sort(q: ShapeQuery) -> Shape:
 
 
 def topk(q: ShapeQuery) -> Shape:
+    """(values, indices), k along the last dimension."""
     s, k = array(q, 0), q.attr("k")
     need(s.rank in (1, 2), f"topk takes one or two dimensions, got {s}")
     need(0 < k <= s.dimensions[-1], f"k={k} does not fit {s}")

@@ -1,4 +1,4 @@
-"""Opcodes that a floor does not handle, each with the reason. A test holds that these lists are complete and no longer."""
+"""Opcodes that a floor does not handle, each with the reason; a test holds that the lists are exact."""
 
 from __future__ import annotations
 

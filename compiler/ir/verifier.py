@@ -88,13 +88,13 @@ def _check_place(i: HloInstruction, computation: HloComputation) -> list[str]:
             findings.append(f"{where} uses %{o.name}, which does not stand there")
         elif i not in o.users:
             findings.append(f"{where} uses %{o.name}, which does not list it as a user")
-    for u in i.users:
-        if i not in u.operands:
-            findings.append(f"{where} lists %{u.name} as a user, which does not use it")
+    findings += [f"{where} lists %{u.name} as a user, which does not use it" for u in i.users if i not in u.operands]
     if i.attributes:
-        for p in i.control_predecessors:
-            if p.parent is not computation or p not in computation:
-                findings.append(f"{where} runs after %{p.name}, which does not stand there")
+        findings += [
+            f"{where} runs after %{p.name}, which does not stand there"
+            for p in i.control_predecessors
+            if p.parent is not computation or p not in computation
+        ]
     return findings
 
 
@@ -117,10 +117,13 @@ def _check_instruction(i: HloInstruction) -> list[str]:
 
 
 def _check_attributes(i: HloInstruction) -> list[str]:
-    row, findings = i.opcode.row, []
-    for name in row.required:
-        if name not in i.attributes:
-            findings.append(f"%{i.name}: {row.text} needs attribute {name}, which is missing")
+    row = i.opcode.row
+    findings: list[str] = []
+    findings += [
+        f"%{i.name}: {row.text} needs attribute {name}, which is missing"
+        for name in row.required
+        if name not in i.attributes
+    ]
     known = _KNOWN[i.opcode]
     for name, value in i.attributes.items():
         if name not in known:

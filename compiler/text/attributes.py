@@ -41,11 +41,10 @@ def _ints(s: Scanner) -> tuple[int, ...] | Raw:
 
 
 def _bool(s: Scanner) -> bool:
-    if s.keyword("true") or s.keyword("1"):
-        return True
-    if s.keyword("false") or s.keyword("0"):
-        return False
-    s.fail(f"expected true or false, found {s.shown()}")
+    truth = s.keyword("true") or s.keyword("1")
+    if not truth and not (s.keyword("false") or s.keyword("0")):
+        s.fail(f"expected true or false, found {s.shown()}")
+    return truth
 
 
 def _float(s: Scanner) -> float:

@@ -61,9 +61,11 @@ class Parser:
             self.s.fail(f"operands or inline computations nest deeper than {MAX_NESTING}")
 
     def leave(self) -> None:
+        """One level up again."""
         self.depth -= 1
 
     def module(self) -> HloModule:
+        """The whole text."""
         s = self.s
         if s.at_end():
             s.fail("the text is empty: expected 'HloModule name' or a computation")

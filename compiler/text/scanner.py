@@ -36,6 +36,7 @@ class Scanner:
         raise HloSyntaxError(message, self.text.count("\n", 0, at) + 1, at - start + 1, line, self.filename)
 
     def skip(self) -> None:
+        """Step over white space and comments."""
         m = _SKIP.match(self.text, self.pos)
         if m:
             self.pos = m.end()
@@ -43,6 +44,7 @@ class Scanner:
             self.fail("comment is never closed: expected */")
 
     def at_end(self) -> bool:
+        """Whether nothing but white space and comments is left."""
         self.skip()
         return self.pos >= len(self.text)
 
@@ -55,6 +57,7 @@ class Scanner:
         return repr(m.group()[:40]) if m else "white space"
 
     def peek(self, literal: str) -> bool:
+        """Whether `literal` stands here."""
         self.skip()
         return self.text.startswith(literal, self.pos)
 
@@ -67,6 +70,7 @@ class Scanner:
         return False
 
     def expect(self, literal: str, where: str = "") -> None:
+        """Step over `literal`; HloSyntaxError when it does not stand here."""
         if not self.accept(literal):
             self.fail(f"expected '{literal}'{' ' + where if where else ''}, found {self.shown()}")
 
@@ -97,6 +101,7 @@ class Scanner:
         return m.group(1)
 
     def integer(self, what: str = "an integer") -> int:
+        """A whole number."""
         m = self.match(_INT)
         if m is None:
             self.fail(f"expected {what}, found {self.shown()}")
@@ -105,6 +110,7 @@ class Scanner:
         return int(m.group())
 
     def string(self, what: str = "a string in quotes") -> str:
+        """A string in either kind of quotes, escapes resolved."""
         m = self.match(_STRING)
         if m is None:
             self.fail(f"expected {what}, found {self.shown()}")

@@ -61,6 +61,8 @@ def _array(s: Scanner) -> Shape:
     if m is None:
         s.fail(f"expected a shape, found {s.shown()}")
     element_type = BY_TEXT.get(m.group())
+    if element_type in (PrimitiveType.TUPLE, PrimitiveType.BUFFER):
+        element_type = None  # written with parentheses
     if element_type is None:
         s.fail(f"unknown element type '{m.group()}'", m.start())
     s.expect("[", "after the element type")

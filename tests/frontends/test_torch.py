@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from compiler.ir.verifier import verify
 from compiler.text import parse
 
 
-def agree(module, *args, freeze=False, tolerance=2e-5):
+def agree(module: Any, *args: Any, freeze: Any = False, tolerance: Any = 2e-5) -> Any:
     """Lowered and interpreted, the program yields what torch yields; the text reads back."""
     if isinstance(module, nn.Module):
         module.eval()
@@ -29,15 +31,15 @@ def agree(module, *args, freeze=False, tolerance=2e-5):
     return lowered
 
 
-def x(*shape, seed=0):
+def x(*shape: Any, seed: Any = 0) -> Any:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
-def positive(*shape):
+def positive(*shape: Any) -> Any:
     return x(*shape).abs() + 0.5
 
 
-def integers(*shape, high=5):
+def integers(*shape: Any, high: Any = 5) -> Any:
     return torch.from_numpy(np.random.default_rng(1).integers(0, high, shape))
 
 
@@ -61,11 +63,11 @@ POINTWISE = {
 }
 
 
-def together(table):
+def together(table: Any) -> Any:
     """All functions of a table as one, since exporting takes longer than all the rest."""
 
-    def every(*args):
-        results = []
+    def every(*args: Any) -> Any:
+        results: list[Any] = []
         for f in table.values():
             result = f(*args)
             results += result if isinstance(result, tuple) else [result]
@@ -74,16 +76,16 @@ def together(table):
     return every
 
 
-def test_pointwise():
+def test_pointwise() -> None:
     agree(together(POINTWISE), x(3, 4), x(3, 4, seed=1))
 
 
-def test_broadcasting():
+def test_broadcasting() -> None:
     agree(together({k: POINTWISE[k] for k in ("arithmetic", "comparison", "clamping")}), x(3, 1), x(4, seed=1))
 
 
-def test_promotion_and_integers():
-    def program(i, a):
+def test_promotion_and_integers() -> None:
+    def program(i: Any, a: Any) -> Any:
         return i + a, i // 2, -i // 3, i % 3, i.float().mean(), (i > 2).sum(), i * True, i.to(torch.int32) & 6
 
     agree(program, integers(2, 3), x(2, 3))
@@ -95,7 +97,7 @@ ACTIVATIONS = [
 ]  # fmt: skip
 
 
-def test_activations():
+def test_activations() -> None:
     agree(lambda a: (*(getattr(F, n)(a) for n in ACTIVATIONS), F.gelu(a, approximate="tanh")), x(4, 5) * 3)
 
 
@@ -111,7 +113,7 @@ MOVEMENT = {
 }
 
 
-def test_movement():
+def test_movement() -> None:
     agree(together(MOVEMENT), x(2, 3, 4))
 
 
@@ -128,7 +130,7 @@ INDEXING = {
 }
 
 
-def test_indexing():
+def test_indexing() -> None:
     agree(together(INDEXING), x(5, 3), integers(2, 3))
 
 
@@ -143,11 +145,11 @@ REDUCTIONS = {
 }
 
 
-def test_reductions():
+def test_reductions() -> None:
     agree(together(REDUCTIONS), x(2, 3, 4))
 
 
-def test_argmax_takes_the_first_and_nan_wins():
+def test_argmax_takes_the_first_and_nan_wins() -> None:
     agree(lambda a: (a.argmax(1), a.argmin(1)), torch.tensor([[1.0, 1, 0], [0, float("nan"), 2], [-1, -1, -1]]))
 
 
@@ -162,7 +164,7 @@ PRODUCTS = {
 }
 
 
-def test_products():
+def test_products() -> None:
     agree(together(PRODUCTS), x(2, 3, 4), x(2, 4, 5))
 
 
@@ -180,15 +182,15 @@ CONVOLUTIONS = [
 class Several(nn.Module):
     """Modules side by side, each with an input of its own."""
 
-    def __init__(self, modules):
+    def __init__(self, modules: Any) -> None:
         super().__init__()
         self.parts = nn.ModuleList(modules)
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         return tuple(part(value) for part, value in zip(self.parts, inputs, strict=True))
 
 
-def test_convolutions():
+def test_convolutions() -> None:
     agree(Several([m for m, _ in CONVOLUTIONS]), *(x(*shape) for _, shape in CONVOLUTIONS), tolerance=1e-4)
 
 
@@ -208,26 +210,26 @@ LAYERS = [
 ]
 
 
-def test_layers():
+def test_layers() -> None:
     agree(Several([m for m, _ in LAYERS]), *(x(*shape) for _, shape in LAYERS))
 
 
-def test_multi_head_attention():
+def test_multi_head_attention() -> None:
     module = nn.MultiheadAttention(8, 2, batch_first=True).eval()
     agree(lambda a: module(a, a, a, need_weights=False)[0], x(2, 3, 8))
 
 
 class Network(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         self.register_buffer("scale", torch.tensor(0.5))
 
-    def forward(self, inputs):
+    def forward(self, inputs: Any) -> Any:
         return self.layers(inputs).log_softmax(-1) * self.scale
 
 
-def test_weights_are_parameters_with_their_names():
+def test_weights_are_parameters_with_their_names() -> None:
     lowered = agree(Network(), x(3, 4))
     names = argument_names(lowered)
     assert list(names.values()) == [
@@ -236,12 +238,12 @@ def test_weights_are_parameters_with_their_names():
     assert list(names) == list(range(6))
 
 
-def test_frozen_weights_are_constants():
+def test_frozen_weights_are_constants() -> None:
     lowered = agree(Network(), x(3, 4), freeze=True)
     assert argument_names(lowered) == {0: "inputs"}
 
 
-def test_half_precision():
+def test_half_precision() -> None:
     module = Network().to(torch.bfloat16)
     lowered = lower(module, x(3, 4).to(torch.bfloat16))
     verify(lowered)
@@ -251,6 +253,6 @@ def test_half_precision():
     np.testing.assert_allclose(got.astype(np.float32), want, rtol=0.05, atol=0.05)
 
 
-def test_an_op_without_a_lowering_is_named():
+def test_an_op_without_a_lowering_is_named() -> None:
     with pytest.raises(UnsupportedError, match=r"aten\.histc"):
         lower(lambda a: torch.histc(a, 4), x(8))

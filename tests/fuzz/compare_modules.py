@@ -1,6 +1,6 @@
 """Random modules: each must verify and round trip, and the interpreter must compute on it what XLA computes.
 
-python -m tests.fuzz.compare_modules [--count 20000] [--compared 20000] [--seed 0] [--out results/fuzz/random_modules.md]
+python -m tests.fuzz.compare_modules [--count 20000] [--compared 20000] [--seed 0] [--out FILE]
 """
 
 from __future__ import annotations

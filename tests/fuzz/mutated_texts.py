@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # texts in one line each read better
 """Fuzzing the parser with mutated texts: it and the verifier may refuse them, but only in their own words, and soon.
 
 python -m tests.fuzz.mutated_texts [--count 200000] [--seed 0] [--out results/fuzz/mutated_texts.md]

@@ -129,7 +129,10 @@ class Writer:
         return self.computation.add_constant(Literal.from_array(np.array(number, t.dtype), Shape(t)))
 
     def full(self, number: float, like: Shape) -> HloInstruction:
-        return self.op(Opcode.BROADCAST, self.scalar(number, like.element_type), shape=_plain(like), dimensions=())
+        at: HloInstruction = self.op(
+            Opcode.BROADCAST, self.scalar(number, like.element_type), shape=_plain(like), dimensions=()
+        )
+        return at
 
     def parameter(self, number: int, shape: Shape) -> Value:
         return self.take(self.computation.add_parameter(number, shape), 6.0, True)

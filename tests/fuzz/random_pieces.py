@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -163,7 +164,8 @@ def broadcast(w: Writer) -> None:
 def reshape(w: Writer) -> None:
     v = w.some(lambda o: True)
     assert v is not None
-    left, dims = v.shape.num_elements, []
+    left = v.shape.num_elements
+    dims: list[int] = []
     if left == 0:
         return
     while left > 1 and len(dims) < 3:
@@ -413,7 +415,7 @@ def conditional(w: Writer) -> None:
     bound = 2.0**40 if exact else 6.0
     if w.chance(0.5):
         chooser = w.some(lambda o: o.type is T.PRED and o.shape.is_scalar) or w.literal(array_shape(T.PRED))
-        branches = {
+        branches: dict[str, Any] = {
             "true_computation": _branch(w, "on_true", argument, result),
             "false_computation": _branch(w, "on_false", argument, result),
         }

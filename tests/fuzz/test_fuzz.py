@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -6,38 +8,38 @@ from tests.fuzz.mutated_texts import fuzz
 from tests.fuzz.random_modules import random_inputs, random_module
 
 
-def test_a_few_random_modules_round_trip():
+def test_a_few_random_modules_round_trip() -> None:
     for seed in range(60):
         check_round_trip(random_module(np.random.default_rng(seed), 40))
 
 
-def test_a_few_random_modules_compute_what_xla_computes():
+def test_a_few_random_modules_compute_what_xla_computes() -> None:
     for seed in range(5):
         rng = np.random.default_rng((1, seed))
         module = random_module(rng, 25)
         check_values(module, random_inputs(module, rng))
 
 
-def test_the_same_seed_makes_the_same_module():
+def test_the_same_seed_makes_the_same_module() -> None:
     one, two = (str(random_module(np.random.default_rng(7), 40)) for _ in range(2))
     assert one == two
 
 
-def test_a_few_mutated_texts():
+def test_a_few_mutated_texts() -> None:
     outcomes, _ = fuzz(400, seed=1)
     assert outcomes["HloSyntaxError"] and outcomes["HloVerificationError"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_many_mutated_texts():
+def test_many_mutated_texts() -> None:
     fuzz(200_000, seed=2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("part", range(20))
-def test_many_random_modules(part):
+def test_many_random_modules(part: Any) -> None:
     for number in range(1000):
         rng = np.random.default_rng((2, part, number))
         module = random_module(rng, 40)

@@ -1,3 +1,6 @@
+# ruff: noqa: E501  # programs in one line each read better in a table
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -81,14 +84,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_each_rule_fires_and_says_what_was_expected(message):
+def test_each_rule_fires_and_says_what_was_expected(message: Any) -> None:
     module = parse(BROKEN[message])
     with pytest.raises(HloVerificationError, match=message) as e:
         verify(module)
     assert e.value.findings
 
 
-def graph():
+def graph() -> Any:
     """A small module made in memory, to be broken in ways that no text can be."""
     module = HloModule("m")
     c = HloComputation("e")
@@ -99,14 +102,14 @@ def graph():
     return module, c, x, y
 
 
-def broken(change):
+def broken(change: Any) -> Any:
     module, c, x, y = graph()
     assert check_module(module) == []
     change(module, c, x, y)
     return "\n".join(check_module(module))
 
 
-def test_graphs_that_do_not_hold_together():
+def test_graphs_that_do_not_hold_together() -> None:
     other = HloComputation("other")
     stranger = other.add_parameter(0, array_shape(T.F32, 4))
     assert "cycle" in broken(lambda m, c, x, y: y.replace_operand(0, c.root))
@@ -118,16 +121,16 @@ def test_graphs_that_do_not_hold_together():
     assert "not in the module" in broken(lambda m, c, x, y: y.attributes.update(to_apply=other))
 
 
-def test_attributes_of_the_wrong_kind():
+def test_attributes_of_the_wrong_kind() -> None:
     assert "has no attribute dimensions" in broken(lambda m, c, x, y: y.attributes.update(dimensions=(1,)))
     assert "runs after %param_0" in broken(lambda m, c, x, y: y.attributes.update({"control-predecessors": (HloComputation("z").add_parameter(0, x.shape),)}))  # fmt: skip
 
 
-def test_shapes_and_literals_that_contradict_themselves():
-    def layout(m, c, x, y):
+def test_shapes_and_literals_that_contradict_themselves() -> None:
+    def layout(m: Any, c: Any, x: Any, y: Any) -> Any:
         y.shape = Shape(T.F32, (4,), Layout((1,)))
 
-    def literal(m, c, x, y):
+    def literal(m: Any, c: Any, x: Any, y: Any) -> Any:
         constant = c.add_constant(np.float32(1))
         constant.shape = array_shape(T.F32, 2)
 
@@ -135,7 +138,7 @@ def test_shapes_and_literals_that_contradict_themselves():
     assert "literal of shape f32[]" in broken(literal)
 
 
-def test_a_computation_that_calls_itself():
+def test_a_computation_that_calls_itself() -> None:
     module, c, x, _ = graph()
     f = module.add(HloComputation("f"))
     p = f.add_parameter(0, x.shape)
@@ -145,12 +148,12 @@ def test_a_computation_that_calls_itself():
     assert "calls itself" in "\n".join(check_module(module))
 
 
-def test_a_schedule_is_an_order_that_runs():
+def test_a_schedule_is_an_order_that_runs() -> None:
     module = parse(
         "HloModule m, is_scheduled=true\nENTRY e { x = f32[4] parameter(0) y = f32[4] sine(x) ROOT z = f32[4] negate(x) }"
     )
     assert check_module(module) == []
-    entry = module.entry
+    entry: Any = module.entry
     y, z = entry.find("y"), entry.find("z")
     z.attributes["control-predecessors"] = (y,)
     assert check_module(module) == []
@@ -159,7 +162,7 @@ def test_a_schedule_is_an_order_that_runs():
     assert "stands before %z" in "\n".join(check_module(module))
 
 
-def test_typed_headers_are_checked():
+def test_typed_headers_are_checked() -> None:
     module, *_ = graph()
     module.header["entry_computation_layout"] = EntryLayout((array_shape(T.F32, 4),), array_shape(T.F32, 4))
     module.header["input_output_alias"] = Aliases((Alias((), 0, (), "must-alias"),))

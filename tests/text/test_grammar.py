@@ -1,3 +1,6 @@
+# ruff: noqa: E501, SIM905  # programs in one line each read better in a table
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -62,30 +65,30 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", [n for n in TEXTS if n != "called_below"])
-def test_xla_agrees(name):
+def test_xla_agrees(name: Any) -> None:
     verify(assert_round_trip(TEXTS[name]))
 
 
-def test_a_computation_may_stand_below_its_call():
+def test_a_computation_may_stand_below_its_call() -> None:
     text = TEXTS["called_below"] + "\nf {\n x = f32[] parameter(0)\n ROOT y = f32[] negate(x)\n}\n"
     module = parse(text)
     verify(module)
     assert module.entry.name == "e" and len(module.computations) == 2
 
 
-def test_the_header_is_typed():
+def test_the_header_is_typed() -> None:
     text = (
         "HloModule m, is_scheduled=true, entry_computation_layout={(f32[2]{0}, f32[3])->(f32[2], f32[3])}, "
         "input_output_alias={ {0}: (0, {}, must-alias) }, buffer_donor={ (1, {}) }, num_partitions=1\n"
         "ENTRY e {\n x = f32[2] parameter(0)\n y = f32[3] parameter(1)\n ROOT t = tuple(x, y)\n}"
     )
-    header = assert_round_trip(text).header
+    header: Any = assert_round_trip(text).header
     assert [str(s) for s in header["entry_computation_layout"].parameters] == ["f32[2]", "f32[3]"]
     assert header["input_output_alias"].entries == (Alias((0,), 0, (), "must-alias"),)
     assert header["buffer_donor"].entries == (Donor(1, ()),)
 
 
-def test_tables_of_source_locations_are_kept():
+def test_tables_of_source_locations_are_kept() -> None:
     tables = (
         'FileNames\n1 "a.py"\n\nFunctionNames\n1 "f"\n\nFileLocations\n1 {file_name_id=1 function_name_id=1 line=1 '
         "end_line=2 column=3 end_column=4}\n\nStackFrames\n1 {file_location_id=1 parent_frame_id=1}\n"
@@ -96,13 +99,13 @@ def test_tables_of_source_locations_are_kept():
     assert "stack_frame_id=1" in str(module)
 
 
-def test_minus_zero_survives_xla():
+def test_minus_zero_survives_xla() -> None:
     module = parse("HloModule m\nENTRY e { ROOT x = f32[2] constant({-0, -0.0}) }")
     value = module.entry.root.value.value
     assert np.signbit(value).all() and str(module).count("-0.0") == 2
 
 
-def test_elided_constants_are_an_error_or_filled_on_request():
+def test_elided_constants_are_an_error_or_filled_on_request() -> None:
     text = "HloModule m\nENTRY e { ROOT x = f32[3,5] constant({...}) }"
     with pytest.raises(HloSyntaxError, match="print_large_constants"):
         parse(text)
@@ -110,14 +113,14 @@ def test_elided_constants_are_an_error_or_filled_on_request():
     assert one.shape == (3, 5) and np.array_equal(one, two) and len(np.unique(one)) > 1
 
 
-def test_a_bare_value_for_an_array_sets_its_first_element():
+def test_a_bare_value_for_an_array_sets_its_first_element() -> None:
     module = assert_round_trip("HloModule m\nENTRY e { ROOT x = f32[2,2] constant(3) }")
     assert module.entry.root.value.value.tolist() == [[3, 0], [0, 0]]
 
 
-def test_an_async_short_form_is_a_start_with_a_computation():
+def test_an_async_short_form_is_a_start_with_a_computation() -> None:
     module = parse(TEXTS["async_short"])
-    start = module.entry.find("s")
+    start: Any = module.entry.find("s")
     assert start.opcode is Opcode.ASYNC_START and start.attr("calls").root.opcode is Opcode.ADD
     assert [i.opcode.text for i in module.entry.instructions][2:] == ["async-start", "async-update", "async-done"]
 
@@ -151,7 +154,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_errors_say_what_and_where(message):
+def test_errors_say_what_and_where(message: Any) -> None:
     with pytest.raises(HloSyntaxError, match=message) as e:
         parse(BROKEN[message], filename="prog.hlo")
     where, shown, caret = str(e.value).split("\n")[0], *str(e.value).split("\n")[-2:]
@@ -159,7 +162,7 @@ def test_errors_say_what_and_where(message):
     assert caret.strip() == "^" and len(caret) <= len(shown) + 1
 
 
-def test_the_caret_stands_under_the_mistake():
+def test_the_caret_stands_under_the_mistake() -> None:
     with pytest.raises(HloSyntaxError) as e:
         parse("ENTRY e {\n  x = f32[2] parameter(0)\n  ROOT y = f32[2] negat(x)\n}")
     assert (e.value.line, e.value.column) == (3, 19)

@@ -1,4 +1,6 @@
+# ruff: noqa: E501  # programs in one line each read better in a table
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +18,7 @@ X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 I = np.arange(12, dtype=np.int32).reshape(3, 4)  # noqa: E741
 KEY = jax.random.key(0)
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Any] = {
     "elementwise": lambda: (lambda x: jnp.sin(x) * jnp.exp(x) / (1 + jnp.abs(x)), X),
     "dot": lambda: (lambda x: x @ x.T, X),
     "batched_dot": lambda: (lambda x: jnp.einsum("bij,bkj->bik", x, x), X.reshape(2, 2, 3)),
@@ -42,7 +44,7 @@ FUNCTIONS = {
     "cond": lambda: (lambda p, x: jax.lax.cond(p, jnp.sin, jnp.cos, x), np.bool_(True), X),
     "switch": lambda: (lambda i, x: jax.lax.switch(i, [jnp.sin, jnp.cos, jnp.tan], x), np.int32(1), X),
     "random": lambda: (lambda k: (jax.random.normal(k, (3,)), jax.random.permutation(k, 5)), KEY),
-    "bit_generator": lambda: (lambda k: jax.lax.rng_bit_generator(k, (4,)), np.zeros(4, np.uint32)),
+    "bit_generator": lambda: (lambda k: jax.lax.rng_bit_generator(k, (4,)), np.zeros(4, np.uint32)),  # type: ignore[no-untyped-call]
     "cholesky": lambda: (lambda x: jnp.linalg.cholesky(x @ x.T + jnp.eye(3)), X),
     "solve": lambda: (lambda x: jax.scipy.linalg.solve_triangular(x[:, :3], x, lower=True), X),
     "qr": lambda: (jnp.linalg.qr, X),
@@ -60,26 +62,26 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("path", QUICKSTART, ids=lambda p: p.stem)
-def test_quickstart(path):
+def test_quickstart(path: Any) -> None:
     verify(assert_round_trip(path.read_text()))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_lowered_from_jax(name):
+def test_functions_lowered_from_jax(name: Any) -> None:
     function, *args = FUNCTIONS[name]()
     module = lower(function, *args)
     verify(module)
     verify(assert_round_trip(str(module)))
 
 
-def test_text_after_xla_has_optimised_it():
+def test_text_after_xla_has_optimised_it() -> None:
     from tests.oracle import optimized_text
 
     text = optimized_text(str(lower(jax.grad(lambda x: jnp.tanh(x @ x.T).sum()), X)))
     verify(assert_round_trip(text))
 
 
-def test_the_fingerprint_forgets_names_order_and_metadata():
+def test_the_fingerprint_forgets_names_order_and_metadata() -> None:
     one = 'HloModule a\nENTRY e {\n x = f32[2] parameter(0), metadata={op_name="p"}\n y = f32[2] parameter(1)\n s = sine(x)\n c = cosine(y)\n ROOT r = add(s, c)\n}'
     two = "HloModule b\nENTRY main {\n %b = f32[2]{0} parameter(1)\n %a = f32[2]{0} parameter(0)\n %k = f32[2] cosine(f32[2] %b)\n %l = f32[2] sine(f32[2] %a)\n ROOT %z = f32[2] add(%l, %k)\n}"
     three = two.replace("add(%l, %k)", "add(%k, %l)")
