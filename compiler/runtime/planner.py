@@ -148,8 +148,10 @@ class Planner:
     def _kernel(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
         try:
             spec = make_kernel(i, self.language, self.schedules.get(i.name))
-        except UnsupportedError as why:
-            return self._host(i, operands, thunks, runs, why)
+        except UnsupportedError:
+            if i.opcode is Opcode.FUSION:  # another compiler's, or one that legality misjudged: op by op then
+                return self._sequence(i.attributes["calls"], operands, thunks, runs)
+            return self._host(i, operands, thunks, runs)
         by_operand = dict(zip(i.operands, operands, strict=True))
         inputs = [_leaf(by_operand[o]) for o in distinct_operands(i)]
         return self.launch(spec, i.shape, inputs, thunks, runs)
@@ -165,11 +167,8 @@ class Planner:
         thunks.append(KernelThunk(spec.name, spec, tuple(inputs), tuple(outputs), executions=runs))
         return tree
 
-    def _host(
-        self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float, why: UnsupportedError
-    ) -> Tree:
-        if i.opcode is Opcode.FUSION:
-            raise UnsupportedError(f"fusion %{i.name} cannot become a kernel: {why}") from why
+    @staticmethod
+    def _host(i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
         tree = _new_tree(i.shape)
         inputs = tuple(b for o in operands for b in leaves(o))
         thunks.append(HostThunk(i.name, i, inputs, tuple(leaves(tree)), executions=runs))

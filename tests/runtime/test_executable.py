@@ -188,6 +188,34 @@ def test_nested_tuples_and_tokens(options: CompileOptions | None) -> None:
     assert problem(compile(text, options=options)(*flat), wanted) is None
 
 
+def test_fusions_that_cannot_be_one_kernel_run_op_by_op() -> None:
+    text = """
+    HloModule m
+    less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = pred[] compare(a, b), direction=LT }
+    inside {
+      x = f32[5,6] parameter(0)
+      y = f32[6,4] parameter(1)
+      d = f32[5,4] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+      s = f32[6,4] sort(y), dimensions={0}, to_apply=less
+      n = f32[5,4] negate(d)
+      ROOT r = (f32[5,4], f32[6,4]) tuple(n, s)
+    }
+    ENTRY main {
+      a = f32[5,6] parameter(0)
+      b = f32[6,4] parameter(1)
+      f = (f32[5,4], f32[6,4]) fusion(a, b), kind=kOutput, calls=inside
+      g = f32[5,4] get-tuple-element(f), index=0
+      h = f32[6,4] get-tuple-element(f), index=1
+      e = f32[5,4] tanh(g)
+      ROOT r = (f32[5,4], f32[6,4]) tuple(e, h)
+    }
+    """
+    rng = np.random.default_rng(3)
+    args = [rng.normal(size=d).astype(np.float32) for d in ((5, 6), (6, 4))]
+    for options in (PLAIN, None):
+        assert problem(compile(text, options=options)(*args), evaluate(parse(text), args), 1e-5) is None
+
+
 # ---- ops computed in Python
 
 HOST = """
