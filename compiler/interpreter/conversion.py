@@ -39,7 +39,7 @@ def convert(x: Array, source: T, target: T) -> Array:
 
 
 def _to_small_float(x: Array, source: T, target: T) -> Array:
-    """Through float32 where ml_dtypes has no direct cast; NaN becomes a zero of its sign in a type without NaN."""
+    """Through float32 where ml_dtypes has no direct cast; NaN becomes -0 in a type without NaN."""
     if source is T.F64:
         x = _to_odd(x)
     elif T.F8E8M0FNU in (source, target) and source.is_float:
@@ -47,7 +47,7 @@ def _to_small_float(x: Array, source: T, target: T) -> Array:
     found: Array = x.astype(target.dtype)
     if source.is_float and target in _WITHOUT_NAN:
         wide = x.astype(np.float64)
-        return np.where(np.isnan(wide), np.copysign(0.0, wide).astype(target.dtype), found)
+        return np.where(np.isnan(wide), np.float64(-0.0).astype(target.dtype), found)
     return found
 
 

@@ -9,9 +9,9 @@ from compiler.ir.opcodes import Opcode
 from compiler.text import parse
 from tests.oracle import XlaError, run_xla
 from tests.sweeps.case import Case, difference
-from tests.sweeps.conformance import FAIL, NO_OURS, sweep
 from tests.sweeps.known import KNOWN
 from tests.sweeps.registry import NO_CASES, all_cases
+from tests.sweeps.worker import FAIL, NO_OURS, sweep
 
 CASES = list(all_cases())
 
