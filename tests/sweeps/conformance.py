@@ -21,7 +21,7 @@ from tests.sweeps.worker import FAIL, KNOWN, NO_OURS, NO_XLA, PASS, Outcome, swe
 
 
 def write_table(outcomes: list[Outcome], folder: Path, command: str, only: set[str]) -> None:
-    """`opcodes.md` and `opcodes.json` in a folder; with `only`, those opcodes are replaced in the table that is there."""
+    """`opcodes.md` and `opcodes.json` in a folder; with `only`, those opcodes are replaced in the table there."""
     folder.mkdir(parents=True, exist_ok=True)
     made = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
     header: dict[str, Any] = {"command": command, **made}
