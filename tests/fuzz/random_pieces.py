@@ -83,7 +83,11 @@ def binary(w: Writer) -> None:
     if a.type is T.PRED:
         w.take(w.op(w.pick([O.AND, O.OR, O.XOR]), a.at, b.at), 1, True)
     elif a.type.is_integer:
-        w.take(w.op(w.pick(INT_BINARY), a.at, b.at), 2.0**40, True)
+        opcode, right = w.pick(INT_BINARY), b.at
+        if opcode in (O.DIVIDE, O.REMAINDER):
+            # XLA's constant folding dies of the least integer over -1.
+            right = w.op(O.MAXIMUM, right, w.full(1, b.shape))
+        w.take(w.op(opcode, a.at, right), 2.0**40, True)
     elif w.chance(0.25):
         w.take(w.op(w.pick([O.MAXIMUM, O.MINIMUM]), a.at, b.at), max(a.bound, b.bound), both)
     elif w.chance(0.5):
