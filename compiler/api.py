@@ -118,7 +118,7 @@ def decide(
     session.run_passes()
     if loop_policy is None:
         # A learned policy decides loops too; one that only fuses leaves them to the default.
-        loop_policy = fusion_policy if hasattr(fusion_policy, "choose_loop") else KernelLoops()
+        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
     if kernel_selector is None:

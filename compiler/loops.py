@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.while_loop import Induction, LoopView, induction
@@ -39,6 +39,7 @@ class LoopSite:
     choices: tuple[str, ...]
 
 
+@runtime_checkable
 class LoopPolicy(Protocol):
     """Chooses what to do with one loop."""
 
