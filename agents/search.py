@@ -13,7 +13,7 @@ from compiler.fusion.policies import POLICIES, RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
-from compiler.loops import KeepLoops, KernelLoops, LoopPolicy, LoopSite
+from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -40,6 +40,8 @@ STRATEGIES = (
     "learned+search",
 )
 """What `find_plan` knows; "none", the heuristics and "learned" measure nothing."""
+MAX_BODY = 400
+MAX_RANDOM_FUSIONS = 500
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,26 @@ class Found:
 
 @dataclass(frozen=True)
 class RandomLoops:
-    """Treats each loop in one of its ways, at random."""
+    """Treats each loop in one of its ways, at random, but for unrolling beyond MAX_BODY instructions.
+
+    Random fusions on such a body take minutes to draw and seconds to compile, for plans that are never good.
+    """
 
     seed: int
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
         """The same for the same seed and loop."""
         del module
-        return random.Random(f"{self.seed} {site.position}").choice(site.choices)
+        copies = {c: _copies(c, site.trip_count) for c in site.choices}
+        fitting = [c for c, n in copies.items() if n == 1 or n * site.size <= MAX_BODY]
+        return random.Random(f"{self.seed} {site.position}").choice(fitting)
+
+
+def _copies(choice: str, trips: int | None) -> int:
+    """How many times the body of a loop is spelled out."""
+    if choice == FULL:
+        return trips or 1
+    return int(choice.removeprefix("unroll-")) if choice.startswith("unroll-") else 1
 
 
 class Starts:
@@ -91,7 +105,7 @@ def random_plans(starts: Starts, program: Program, seed: int) -> Iterator[Compil
     rng = random.Random(seed)
     while True:
         stop = rng.choice((0.0, 0.0, 0.02, 0.1))
-        fusion = RandomFusion(seed=rng.getrandbits(32), stop_probability=stop)
+        fusion = RandomFusion(seed=rng.getrandbits(32), stop_probability=stop, max_actions=MAX_RANDOM_FUSIONS)
         yield make_plan(starts.session(program), fusion, RandomLoops(rng.getrandbits(32)))
 
 
