@@ -51,7 +51,7 @@ class PointerFeatures(BaseFeaturesExtractor):
             self.network.score.weight.mul_(0.01)
             self.network.prior.weight.zero_()
             self.network.prior.weight[0, features.SAVING_COLUMN] = self.prior
-            self.network.prior.weight[0, features.KERNEL_LOOP_COLUMN] = self.prior / 2
+            self.network.prior.weight[0, features.KERNEL_LOOP_COLUMN] = self.prior
 
     def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
         """[b, actions + 1]."""
