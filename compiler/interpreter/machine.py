@@ -102,8 +102,9 @@ class Machine:
 
 
 def describe(instruction: HloInstruction) -> str:
-    """An instruction for an error: name, opcode, shape, and where it stands."""
+    """An instruction for an error: name, opcode, shape, and where it stands (the line, if it was read from a text)."""
     where = f" in computation %{instruction.parent.name}" if instruction.parent is not None else ""
+    where += f", line {instruction.line}" if instruction.line else ""
     return f"%{instruction.name} ({instruction.opcode.text} of shape {instruction.shape}){where}"
 
 

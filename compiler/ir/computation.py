@@ -215,6 +215,7 @@ class HloComputation:
             original.literal,
             original.parameter_number,
         )
+        copy.line = original.line
         return self.insert(copy)
 
     # ---- changing
@@ -292,6 +293,7 @@ class HloComputation:
                 attrs["control-predecessors"] = tuple(mapping[p] for p in i.control_predecessors)
             operands = [mapping[o] for o in i.operands]
             new = HloInstruction(i.name, i.opcode, i.shape, operands, attrs, i.literal, i.parameter_number)
+            new.line = i.line
             new.parent = copy
             mapping[i] = new
         copy._instructions = dict.fromkeys(mapping[i] for i in self._instructions)

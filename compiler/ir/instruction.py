@@ -32,9 +32,12 @@ class HloInstruction:
         attributes: by the names of HLO text, with the types of `ir.attributes`.
         literal: the value of a constant. parameter_number: the position of a parameter, else None.
         parent: the computation it stands in; None once removed.
+        line: line of the text it was read from, copied by clones; 0 for what was made since.
     """
 
-    __slots__ = ("attributes", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape", "users")
+    __slots__ = (
+        "attributes", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape", "users",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class HloInstruction:
         self.literal = literal
         self.parameter_number = parameter_number
         self.parent: HloComputation | None = None
+        self.line = 0
         for o in self.operands:
             o.users[self] = None
 

@@ -101,6 +101,7 @@ class BodyParser:
             shape = self._inferred(opcode, operands, attributes, at)
         base = name or self.computation.unique_name(opcode.text)
         instruction = HloInstruction(base, opcode, shape, operands, attributes, literal, number)
+        instruction.line = s.line(at)
         self.computation.insert(instruction)
         self.names[base] = instruction
         return instruction

@@ -25,6 +25,15 @@ class Scanner:
         self.text = text
         self.filename = filename
         self.pos = 0
+        self._line = (0, 1)
+
+    def line(self, pos: int) -> int:
+        """Line of a position, counted on from the last one asked for."""
+        known, number = self._line
+        if pos < known:
+            return number - self.text.count("\n", pos, known)
+        self._line = (pos, number + self.text.count("\n", known, pos))
+        return self._line[1]
 
     def fail(self, message: str, pos: int | None = None) -> NoReturn:
         """Raise HloSyntaxError at `pos` (default: here)."""
