@@ -17,7 +17,7 @@ from compiler.passes.while_loop_unroller import unroll_by, unroll_factor, unroll
 KEEP, FULL, KERNEL = "keep", "full", "kernel"
 FACTORS = (2, 4, 8)
 MAX_FULL_TRIPS = 64
-MAX_INSTRUCTIONS = 4000
+MAX_INSTRUCTIONS = 2000
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def report(
 
 
 def demo(
-    minutes: Annotated[float, typer.Option(help="Of training, at most.", min=0.05)] = 4.0,
+    minutes: Annotated[float, typer.Option(help="Of training, at most.", min=0.05)] = 3.0,
     backend: Backend = "auto",
     folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
     seed: Seed = 0,

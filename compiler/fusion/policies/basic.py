@@ -23,7 +23,10 @@ class NoFusion:
 
 @dataclass
 class RandomFusion:
-    """Uniform among the legal actions; before each choice it stops with a given probability.
+    """Legal actions in random order; before each choice it stops with a given probability.
+
+    Actions are listed when the last list is used up, and asked again for legality when their turn comes: listing a
+    large module for each choice would cost the square of its size.
 
     Attributes:
         seed: equal seeds choose equally on equal modules.
@@ -36,6 +39,7 @@ class RandomFusion:
     max_actions: int | None = None
     _random: random.Random = field(init=False, repr=False)
     _state: FusionState | None = field(init=False, default=None, repr=False)
+    _pending: list[FusionAction] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -43,13 +47,22 @@ class RandomFusion:
     def choose(self, state: FusionState) -> FusionAction | None:
         """The next random action."""
         if state is not self._state:
-            self._state, self._random = state, random.Random(self.seed)
+            self._state, self._random, self._pending = state, random.Random(self.seed), []
         if self.max_actions is not None and len(state.history) >= self.max_actions:
             return None
         if self._random.random() < self.stop_probability:
             return None
-        actions = state.actions()
-        return self._random.choice(actions) if actions else None
+        return self._next_pending(state) or self._next_pending(state, listed_anew=True)
+
+    def _next_pending(self, state: FusionState, listed_anew: bool = False) -> FusionAction | None:
+        if listed_anew:
+            self._pending = state.actions()
+            self._random.shuffle(self._pending)
+        while self._pending:
+            action = self._pending.pop()
+            if state.why_not(action) is None:
+                return action
+        return None
 
 
 class ReplayFusion:
