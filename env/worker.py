@@ -10,15 +10,12 @@ import ctypes
 import hashlib
 import json
 import os
-import platform
 import signal
-import subprocess
 import sys
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
@@ -26,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
+from compiler.backends import cpu
 from compiler.errors import HlogymError
 from compiler.interpreter import evaluate
 from compiler.plan import CompilationPlan
@@ -170,21 +168,8 @@ def machine_key(backend: str) -> str:
         device = cupy.cuda.Device()
         facts = [str(device.compute_capability), str(device.attributes.get("MultiProcessorCount")), cupy.__version__]
     else:
-        facts = [platform.machine(), str(len(os.sched_getaffinity(0))), _processor(), _compiler_version()]
+        facts = [str(len(os.sched_getaffinity(0))), cpu.toolchain().identity]
     return hashlib.sha256("\n".join([backend, *facts]).encode()).hexdigest()[:12]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith("model name")), "")
-
-
-def _compiler_version() -> str:
-    done = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.partition("\n")[0]
 
 
 def _repeats(seconds: float) -> int:

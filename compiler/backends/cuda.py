@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -63,11 +62,3 @@ def functions(kernels: Sequence[KernelSpec]) -> dict[str, Any]:
     except xp.cuda.compiler.CompileException as e:
         raise CodegenError(f"NVRTC refused the kernels:\n{str(e)[:4000]}") from e
     return {k.symbol: module.get_function(k.symbol) for k in kernels}
-
-
-@functools.lru_cache(maxsize=1)
-def device_name() -> str:
-    """The GPU's name, part of the keys of measured times."""
-    xp = cupy()
-    properties = xp.cuda.runtime.getDeviceProperties(xp.cuda.Device().id)
-    return str(properties["name"].decode())

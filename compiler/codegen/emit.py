@@ -17,8 +17,9 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
 from compiler.codegen.index import Index, Int, Runtime, Var
 from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.moves import MOVES
 from compiler.errors import UnsupportedError
-from compiler.ir.attributes import PadDim, SliceDim
+from compiler.ir.attributes import PadDim
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -122,8 +123,7 @@ class Emitter:
         yield
         for n, (v, k) in enumerate(reversed(todo)):
             frame = self.frames.pop()
-            clause = tuple(reductions) if n == 0 else tuple(reductions) if k is LoopKind.LANE else ()
-            self.add(lir.For(v, k, tuple(frame.stmts), clause))
+            self.add(lir.For(v, k, tuple(frame.stmts), tuple(reductions) if n == 0 else ()))
 
     @contextmanager
     def guard(self) -> Iterator[Frame]:
@@ -239,7 +239,7 @@ class Emitter:
         if op is Opcode.MAP:
             args = [self.value(o, index) for o in operands]
             return self.inline(i.attributes["to_apply"], args)
-        moved = _MOVES.get(op)
+        moved = MOVES.get(op)
         if moved is not None:
             return (self.value(operands[0], moved(i, index)),)
         special = {
@@ -524,7 +524,6 @@ class Emitter:
             self.add(lir.Accumulator(name, t, identity))
             accumulators.append(name)
             reductions.append(lir.Reduction(name, t, scalar.COMBINERS[op], scalar.identity_of(op, t)))
-        kinds = [LoopKind.SERIAL] * (len(vars_) - 1) + [LoopKind.LANE]
         last = max((k for k, v in enumerate(vars_) if v.extent != 1), default=0)
         kinds = [LoopKind.LANE if k == last else LoopKind.SERIAL for k in range(len(vars_))]
         with self.loops(vars_, kinds, reductions):
@@ -570,50 +569,3 @@ def combiner_of(computation: HloComputation) -> Opcode | None:
 
 def _first_shape(i: HloInstruction) -> Shape:
     return i.shape.tuple_shapes[0] if i.shape.is_tuple else i.shape
-
-
-# ---- data movement as index arithmetic: index of the operand for an index of the result
-
-
-def _reshape(i: HloInstruction, index: Index) -> Index:
-    if 0 in i.shape.dimensions:
-        return tuple(ix.const(0) for _ in i.operands[0].shape.dimensions)
-    return ix.delinearize(ix.linearize(index, i.shape.dimensions), i.operands[0].shape.dimensions)
-
-
-def _bitcast(i: HloInstruction, index: Index) -> Index:
-    a, b = i.operands[0].shape, i.shape
-    if a.element_type is not b.element_type or a.layout is not None or b.layout is not None:
-        raise UnsupportedError(f"%{i.name}: a bitcast between types or layouts has no kernel")
-    return _reshape(i, index)
-
-
-def _broadcast(i: HloInstruction, index: Index) -> Index:
-    return tuple(index[d] for d in i.dimensions)
-
-
-def _transpose(i: HloInstruction, index: Index) -> Index:
-    out = [ix.const(0)] * len(index)
-    for k, d in enumerate(i.dimensions):
-        out[d] = index[k]
-    return tuple(out)
-
-
-def _slice(i: HloInstruction, index: Index) -> Index:
-    spec: tuple[SliceDim, ...] = i.attributes["slice"]
-    return tuple(at * d.stride + d.start for at, d in zip(index, spec, strict=True))
-
-
-def _reverse(i: HloInstruction, index: Index) -> Index:
-    sizes = i.shape.dimensions
-    return tuple(at * -1 + (sizes[k] - 1) if k in i.dimensions else at for k, at in enumerate(index))
-
-
-_MOVES = {
-    Opcode.RESHAPE: _reshape,
-    Opcode.BITCAST: _bitcast,
-    Opcode.BROADCAST: _broadcast,
-    Opcode.TRANSPOSE: _transpose,
-    Opcode.SLICE: _slice,
-    Opcode.REVERSE: _reverse,
-}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from compiler.codegen.index import Int, Var
 from compiler.ir.types import PrimitiveType
@@ -22,7 +22,6 @@ class LoopKind(enum.Enum):
     LANE = "lane"  # independent or a reduction, contiguous where it can be: SIMD lanes, CUDA threads
     SERIAL = "serial"  # in order
     ATOMIC = "atomic"  # independent but for `Update`s of one element: in order on a CPU, CUDA threads with atomics
-    UNROLLED = "unrolled"  # in order, spelled out
 
 
 # ---- scalar expressions (operands are names of lets)
@@ -207,7 +206,6 @@ class Kernel:
     body: tuple[Stmt, ...]
     in_place: tuple[tuple[int, int], ...] = ()
     must_alias: tuple[tuple[int, int], ...] = ()
-    notes: tuple[str, ...] = field(default=())
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

@@ -105,8 +105,6 @@ class _CPrinter(Printer):
         if s.kind is LoopKind.LANE and not self._inside_lane and not _has_loop(s.body):
             words.append("simd")
         if not words:
-            if s.kind is LoopKind.UNROLLED:
-                self.emit(f"#pragma GCC unroll {min(s.var.extent, 65534)}")
             return False
         if threads:
             words.append("schedule(static)")

@@ -165,8 +165,6 @@ class _CudaPrinter(Printer):
         v = s.var.name
         lanes = s.kind is LoopKind.LANE and not self._in_lane
         start, step = ("threadIdx.x", "blockDim.x") if lanes else ("0", "1")
-        if s.kind is LoopKind.UNROLLED:
-            self.emit("#pragma unroll")
         end = str(s.var.extent)
         if s.base is not None:
             room = f"{s.limit} - ({s.base.to_c()})"

@@ -19,7 +19,7 @@ from compiler.runtime.executable import (
     check_signature,
     evaluate_host,
     parameter_leaves,
-    traffic,
+    profile_thunks,
 )
 from compiler.runtime.planner import ThunkProgram
 from compiler.runtime.thunks import (
@@ -30,6 +30,7 @@ from compiler.runtime.thunks import (
     KernelThunk,
     Thunk,
     WhileThunk,
+    kernels_of,
     walk,
 )
 
@@ -73,8 +74,7 @@ class CudaExecutable:
     @property
     def kernels(self) -> list[KernelSpec]:
         """Generated kernels, each once, in program order."""
-        found = {t.spec.symbol: t.spec for t in self.thunks if isinstance(t, KernelThunk)}
-        return list(found.values())
+        return kernels_of(self.thunks)
 
     def __call__(self, *arrays: Any) -> list[Any]:
         """Leaves of the entry's result as CuPy arrays; CuPy, DLPack or numpy arrays are taken."""
@@ -128,11 +128,7 @@ class CudaExecutable:
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Median time of each thunk, with bytes and flops."""
         self(*arrays)
-        rows = []
-        for n, t in enumerate(self.thunks):
-            seconds = float(np.median(self.time_thunk(n, repeats)))
-            rows.append(ThunkTime(t.name, t.kind, seconds, t.executions, *traffic(t)))
-        return rows
+        return profile_thunks(self, repeats)
 
 
 class _Device:

@@ -24,7 +24,7 @@ from compiler.runtime.buffers import ALIGNMENT, Buffer, BufferKind, assign_offse
 from compiler.runtime.coalesce import coalesce, timeline
 from compiler.runtime.driver_c import Driver, print_driver
 from compiler.runtime.planner import ThunkProgram
-from compiler.runtime.thunks import CopyThunk, GemmThunk, HostThunk, KernelThunk, Thunk, walk
+from compiler.runtime.thunks import CopyThunk, GemmThunk, HostThunk, KernelThunk, Thunk, kernels_of, walk
 
 if TYPE_CHECKING:
     from compiler.plan import CompilationPlan
@@ -199,16 +199,14 @@ class CpuExecutable:
         arena_bytes = assign_offsets(timeline(program.thunks, program.results).intervals())
         driver = print_driver(program.thunks)
         chain = cpu.toolchain()
-        kernels = {t.spec.symbol: t.spec for t in walk(program.thunks) if isinstance(t, KernelThunk)}
-        objects = cpu.kernel_objects(list(kernels.values()), chain)
+        objects = cpu.kernel_objects(kernels_of(walk(program.thunks)), chain)
         path = chain.shared_object(driver.source, "driver", ("-O1", "-fPIC", "-shared", "-fopenmp", "-w"))
         return CpuExecutable(module, BuiltProgram(program, arena_bytes, driver, path, objects), plan)
 
     @property
     def kernels(self) -> list[KernelSpec]:
         """Generated kernels, each once, in program order."""
-        found = {t.spec.symbol: t.spec for t in self.thunks if isinstance(t, KernelThunk)}
-        return list(found.values())
+        return kernels_of(self.thunks)
 
     def save(self, path: str | Path) -> None:
         """Write everything needed to run this elsewhere, on the same kind of processor, without a compiler."""
@@ -344,11 +342,16 @@ class CpuExecutable:
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Median time of each thunk, with bytes and flops."""
         self(*arrays)
-        rows = []
-        for n, t in enumerate(self.thunks):
-            seconds = float(np.median(self.time_thunk(n, repeats)))
-            rows.append(ThunkTime(t.name, t.kind, seconds, t.executions, *traffic(t)))
-        return rows
+        return profile_thunks(self, repeats)
+
+
+def profile_thunks(executable: Executable, repeats: int) -> list[ThunkTime]:
+    """Median time of each thunk on the data of the last call."""
+    rows = []
+    for n, t in enumerate(executable.thunks):
+        seconds = float(np.median(executable.time_thunk(n, repeats)))
+        rows.append(ThunkTime(t.name, t.kind, seconds, t.executions, *traffic(t)))
+    return rows
 
 
 def traffic(t: Thunk) -> tuple[int, int]:

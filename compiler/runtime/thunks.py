@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from compiler.codegen.kernel_spec import KernelSpec
@@ -141,6 +141,11 @@ class ConditionalThunk(Thunk):
 
     def reads(self) -> tuple[Buffer, ...]:
         return (self.selector,)
+
+
+def kernels_of(thunks: Iterable[Thunk]) -> list[KernelSpec]:
+    """Generated kernels among these thunks, each once, in their order."""
+    return list({t.spec.symbol: t.spec for t in thunks if isinstance(t, KernelThunk)}.values())
 
 
 def walk(thunks: list[Thunk]) -> Iterator[Thunk]:
