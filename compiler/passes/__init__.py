@@ -4,9 +4,11 @@ import importlib
 import pkgutil
 
 from compiler.passes.base import HloPass as HloPass
+from compiler.passes.base import Swept as Swept
 from compiler.passes.pipeline import FixedPoint as FixedPoint
 from compiler.passes.pipeline import PassPipeline as PassPipeline
 from compiler.passes.pipeline import PipelineRun as PipelineRun
+from compiler.passes.pipeline import run_pass as run_pass
 from compiler.passes.registry import PASSES as PASSES
 from compiler.passes.registry import make_pass as make_pass
 from compiler.passes.registry import make_passes as make_passes

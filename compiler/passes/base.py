@@ -28,6 +28,42 @@ class HloPass(Protocol):
         ...
 
 
+@runtime_checkable
+class SweepingPass(HloPass, Protocol):
+    """A pass that otherwise works to a fixed point of its own, and can be held to fewer sweeps over the module."""
+
+    def run_sweeps(self, module: HloModule, sweeps: int) -> bool:
+        """As `run`, in at most `sweeps` sweeps: each visits an instruction once, and nothing made since it began."""
+        ...
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A pass held to `sweeps` sweeps an application; itself a pass, with the name of the one within.
+
+    Passes that are no `SweepingPass` walk over the module once in any case, and run as they are.
+    In text it is the pass followed by `@sweeps`: `shape-movement@1`.
+    """
+
+    within: HloPass
+    sweeps: int = 1
+
+    def __post_init__(self) -> None:
+        if self.sweeps < 1:
+            raise ValueError(f"a pass needs at least one sweep, got {self.sweeps}")
+
+    @property
+    def name(self) -> str:
+        """The name of the pass within."""
+        return self.within.name
+
+    def run(self, module: HloModule) -> bool:
+        """Run the pass within so many sweeps; whether anything changed."""
+        if isinstance(self.within, SweepingPass):
+            return self.within.run_sweeps(module, self.sweeps)
+        return self.within.run(module)
+
+
 @dataclass(frozen=True)
 class ComputationPass(ABC):
     """A pass that treats each computation the entry reaches on its own, callees first."""

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.ir import HloComputation, HloInstruction, Opcode
+from compiler.ir import HloInstruction, Opcode
 from compiler.passes.builder import Builder
 from compiler.passes.patterns import is_integral, is_numeric, is_op, single_use, splat_value
 from compiler.passes.registry import register
-from compiler.passes.rewriting import RewritePass, RuleSet, rewrite
+from compiler.passes.rewriting import RewritePass, RuleSet, RulesOf
 
 RULES = RuleSet()
 EXACT = RuleSet()
@@ -33,9 +33,9 @@ class Distribution(RewritePass):
     rules: ClassVar[RuleSet] = RULES
     float_terms: bool = True
 
-    def run_on(self, computation: HloComputation) -> bool:
+    def rules_of(self) -> RulesOf:
         """See the class."""
-        return rewrite(computation, (RULES if self.float_terms else EXACT).of)
+        return (RULES if self.float_terms else EXACT).of
 
 
 @RULES.on(Opcode.ADD, Opcode.SUBTRACT)

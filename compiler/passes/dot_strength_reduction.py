@@ -10,7 +10,7 @@ from compiler.passes.builder import Builder
 from compiler.passes.dots import DotDims, is_uniform_dot
 from compiler.passes.patterns import is_numeric
 from compiler.passes.registry import register
-from compiler.passes.rewriting import RewritePass, RuleSet, rewrite
+from compiler.passes.rewriting import RewritePass, RuleSet, RulesOf
 
 RULES = RuleSet()
 
@@ -30,13 +30,13 @@ class DotStrengthReduction(RewritePass):
     max_contracted: int = 1
     max_elements: int = 1 << 24
 
-    def run_on(self, computation: HloComputation) -> bool:
+    def rules_of(self) -> RulesOf:
         """See the class."""
 
         def reduce_strength(i: HloInstruction, b: Builder) -> HloInstruction | None:
             return self._rewrite(i, b)
 
-        return rewrite(computation, lambda op: (reduce_strength,) if op is Opcode.DOT else ())
+        return lambda op: (reduce_strength,) if op is Opcode.DOT else ()
 
     def _rewrite(self, i: HloInstruction, b: Builder) -> HloInstruction | None:
         if not is_uniform_dot(i) or not is_numeric(i.shape) or b.computation.parent is None:

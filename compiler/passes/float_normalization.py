@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.errors import UnknownNameError
-from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType
+from compiler.ir import HloInstruction, Opcode, PrimitiveType
 from compiler.ir.types import BY_TEXT
 from compiler.passes.builder import Builder
 from compiler.passes.registry import register
-from compiler.passes.rewriting import ELEMENTWISE, RewritePass, Rule, RuleSet, rewrite
+from compiler.passes.rewriting import ELEMENTWISE, RewritePass, Rule, RuleSet, RulesOf
 
 _EXACT = frozenset(
     {
@@ -39,7 +39,7 @@ class FloatNormalization(RewritePass):
     narrow: str = "bf16"
     wide: str = "f32"
 
-    def run_on(self, computation: HloComputation) -> bool:
+    def rules_of(self) -> RulesOf:
         """See the class."""
         narrow, wide = _float_type(self.narrow), _float_type(self.wide)
 
@@ -50,7 +50,7 @@ class FloatNormalization(RewritePass):
             return b.convert(b.with_operands(i, operands, i.shape.with_type(wide)), narrow)
 
         rule: list[Rule] = [widen]
-        return rewrite(computation, lambda op: rule if op in ELEMENTWISE and op not in _EXACT else ())
+        return lambda op: rule if op in ELEMENTWISE and op not in _EXACT else ()
 
 
 def _float_type(text: str) -> PrimitiveType:

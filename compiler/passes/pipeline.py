@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from compiler.errors import HloVerificationError
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
-from compiler.passes.base import HloPass, op_count
+from compiler.passes.base import HloPass, Swept, op_count
 
 Hook = Callable[[HloPass, HloModule, bool], None]
 """Called after each single pass with the pass, the module as it left it, and whether it changed."""
@@ -149,6 +149,22 @@ class FixedPoint:
                 if quiet >= len(self.passes):
                     return changed
         return changed
+
+
+def run_pass(hlo_pass: HloPass, module: HloModule, sweeps: int | None = None, verify: bool = True) -> bool:
+    """Apply one pass once; whether the text of the module changed.
+
+    Args:
+        hlo_pass: what to apply.
+        module: changed in place.
+        sweeps: visit each instruction so many times, and what the rewrites made not within the same sweep; None: to
+            the pass's own fixed point.
+        verify: check the module afterwards, if it changed.
+
+    Raises:
+        HloVerificationError: the pass broke a rule; the message names it.
+    """
+    return PipelineRun(verify=verify).run(hlo_pass if sweeps is None else Swept(hlo_pass, sweeps), module)
 
 
 def leaves(hlo_pass: HloPass) -> tuple[HloPass, ...]:

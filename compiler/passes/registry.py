@@ -7,13 +7,13 @@ import re
 from typing import Any, TypeVar, get_type_hints
 
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.passes.base import HloPass
+from compiler.passes.base import HloPass, Swept
 
 PASSES: dict[str, type[HloPass]] = {}
 """Every pass by name, in the order of their files' names."""
 
 P = TypeVar("P", bound=HloPass)
-_SPEC = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\{(.*)\})?\s*", re.DOTALL)
+_SPEC = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\{(.*)\})?\s*(?:@\s*([1-9][0-9]*))?\s*", re.DOTALL)
 
 
 class PassOptionError(HlogymError, ValueError):
@@ -34,28 +34,33 @@ def register(cls: type[P]) -> type[P]:
 def make_pass(text: str) -> HloPass:
     """A pass from its name and options: `dce`, `while-loop-unroller{factor=4,full=true}`.
 
+    `@1` behind it holds it to one sweep over the module an application (see `Swept`).
+
     Raises:
         UnknownNameError: no pass has that name.
         PassOptionError: the options are not of that pass, or malformed.
     """
     match = _SPEC.fullmatch(text)
     if match is None:
-        raise PassOptionError(f"cannot read {text!r} as a pass; write name or name{{option=value,...}}")
-    name, options = match.group(1), match.group(2)
+        raise PassOptionError(f"cannot read {text!r} as a pass; write name or name{{option=value,...}}, then @sweeps")
+    name, options, sweeps = match.groups()
     if name not in PASSES:
         raise UnknownNameError("pass", name, PASSES)
     cls = PASSES[name]
-    return cls(**_options(cls, options or ""))
+    made = cls(**_options(cls, options or ""))
+    return made if sweeps is None else Swept(made, int(sweeps))
 
 
 def make_passes(text: str) -> tuple[HloPass, ...]:
     """Passes from a comma-separated list; commas within braces belong to the options."""
-    parts = re.findall(r"[^,{]+(?:\{[^}]*\})?", text)
+    parts = re.findall(r"[^,{]+(?:\{[^}]*\})?(?:\s*@\s*\d+)?", text)
     return tuple(make_pass(p) for p in parts if p.strip())
 
 
 def pass_text(hlo_pass: HloPass) -> str:
     """What `make_pass` reads back as an equal pass: its name, and the options that are not at their defaults."""
+    if isinstance(hlo_pass, Swept):
+        return f"{pass_text(hlo_pass.within)}@{hlo_pass.sweeps}"
     shown = [
         f"{f.name}={_value_text(getattr(hlo_pass, f.name))}"
         for f in _fields(type(hlo_pass))

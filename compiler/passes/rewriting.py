@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.computation import has_side_effect
 from compiler.ir.shape import default_layout
 from compiler.passes.base import ComputationPass
 from compiler.passes.builder import Builder
 
 Rule = Callable[[HloInstruction, Builder], HloInstruction | None]
+RulesOf = Callable[[Opcode], Sequence[Rule]]
 
 MAX_ROUNDS = 50
 """A guard against rules that undo each other, not a tuning knob: programs settle in two to five rounds."""
@@ -49,31 +50,55 @@ ELEMENTWISE = tuple(op for op in Opcode if op.has(Trait.ELEMENTWISE))
 
 @dataclass(frozen=True)
 class RewritePass(ComputationPass):
-    """A pass that is a set of rules."""
+    """A pass that is a set of rules; `rules_of` is what a pass with options overrides."""
 
     rules: ClassVar[RuleSet]
 
+    def rules_of(self) -> RulesOf:
+        """The rules to try on an instruction, by its opcode."""
+        return self.rules.of
+
     def run_on(self, computation: HloComputation) -> bool:
         """Apply the rules to a fixed point."""
-        return rewrite(computation, self.rules.of)
+        return rewrite(computation, self.rules_of())
+
+    def run_sweeps(self, module: HloModule, sweeps: int) -> bool:
+        """Apply the rules in at most `sweeps` sweeps over each computation; whether anything changed."""
+        rules_of = self.rules_of()
+        changed = False
+        for computation in module.post_order():
+            changed |= sweep(computation, rules_of, sweeps)
+        return changed
 
 
-def rewrite(computation: HloComputation, rules_of: Callable[[Opcode], Sequence[Rule]]) -> bool:
+def rewrite(computation: HloComputation, rules_of: RulesOf) -> bool:
     """Apply rules to a computation until none matches; whether any did.
 
     Left alone: instructions with or without users that control dependencies name, those with side effects, and those
     with dynamic dimensions.
     """
+    return _rounds(computation, rules_of, MAX_ROUNDS, revisit=True)
+
+
+def sweep(computation: HloComputation, rules_of: RulesOf, sweeps: int = 1) -> bool:
+    """Visit each instruction once a sweep, operands first, and apply the first rule that matches; whether any did.
+
+    What a rule makes is not visited in the same sweep. Left alone: as `rewrite` does.
+    """
+    return _rounds(computation, rules_of, sweeps, revisit=False)
+
+
+def _rounds(computation: HloComputation, rules_of: RulesOf, limit: int, revisit: bool) -> bool:
     changed = False
-    for _ in range(MAX_ROUNDS):
-        if not _round(computation, rules_of):
+    for _ in range(limit):
+        if not _round(computation, rules_of, revisit):
             break
         changed = True
         computation.reorder()  # so that whoever walks it next finds it in order
     return changed
 
 
-def _round(computation: HloComputation, rules_of: Callable[[Opcode], Sequence[Rule]]) -> bool:
+def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> bool:
     if not any(rules_of(i.opcode) for i in computation.instructions):
         return False
     order = computation.post_order()
@@ -91,7 +116,8 @@ def _round(computation: HloComputation, rules_of: Callable[[Opcode], Sequence[Ru
             continue
         changed = True
         budget -= 1
-        work.extend(reversed(builder.made))
+        if revisit:
+            work.extend(reversed(builder.made))
         builder = Builder(computation)
     return changed
 

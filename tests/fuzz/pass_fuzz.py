@@ -38,6 +38,9 @@ VARIANTS = (
 )
 """Passes with options that change what they do; every pass with its defaults comes beside these."""
 
+SINGLE_SWEEPS = (0.0, 0.5, 1.0)
+"""Shares of a sequence held to one sweep an application; a module draws one of them."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -79,6 +82,8 @@ def fuzz_one(seed: int, instructions: int = 40) -> Failure | None:
     rng = np.random.default_rng(seed)
     module = random_module(rng, instructions)
     passes = [str(p) for p in rng.choice(pass_texts(), int(rng.integers(1, LONGEST + 1)))]
+    single = rng.random(len(passes)) < rng.choice(SINGLE_SWEEPS)
+    passes = [f"{p}@1" if once else p for p, once in zip(passes, single, strict=True)]
     what = check(module, passes)
     return None if what is None else reduce_failure(seed, module, passes, what)
 
@@ -100,7 +105,7 @@ def _still(module: HloModule, kind: str, passes: Sequence[str]) -> bool:
 def save(failure: Failure, folder: Path) -> Path:
     """Write a counter-example as a regression test: the passes in a comment, then the module."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{failure.passes[-1].split('{')[0]}_{failure.seed}.hlo"
+    path = folder / f"{make_pass(failure.passes[-1]).name}_{failure.seed}.hlo"
     path.write_text(f"// passes: {';'.join(failure.passes)}\n{failure.text}\n", encoding="utf-8")
     return path
 
@@ -133,7 +138,8 @@ def report(seeds: Sequence[int], failures: Sequence[Failure], seconds: float) ->
         "",
         f"{len(seeds)} modules (seeds {seeds[0]} to {seeds[-1]}) of up to 40 instructions, each through 1 to "
         f"{LONGEST} passes drawn from {len(pass_texts())}; {seconds:.0f} s. "
-        "Checked: the verifier after each pass, that `changed` "
+        "Each pass runs to its own fixed point or, "
+        "by a share drawn for the module, one sweep. Checked: the verifier after each pass, that `changed` "
         "agrees with the text, and the interpreter's results before and after the sequence.",
         "",
         f"Failures: {len(failures)}",

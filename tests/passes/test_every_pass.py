@@ -3,7 +3,8 @@
 import pytest
 
 from compiler.ir.verifier import check_module
-from compiler.passes import PASSES, make_pass
+from compiler.passes import PASSES, make_pass, run_pass
+from compiler.passes.rewriting import RewritePass
 from compiler.text import parse
 from tests.passes.programs import PROGRAMS, difference, program_inputs, program_results, program_text, run
 
@@ -30,6 +31,23 @@ def test_pass_on_program(name: str, program: str) -> None:
     if name not in MAY_CHANGE_AGAIN:
         assert not hlo_pass.run(module), "a second run changes again"
         assert str(module) == after
+
+
+@pytest.mark.parametrize("name", [n for n, p in PASSES.items() if issubclass(p, RewritePass)])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_single_sweeps_come_to_the_same_end(name: str, program: str) -> None:
+    module = parse(program_text(program))
+    sweep = make_pass(f"{name}@1")
+    text, changed = str(module), True
+    for _ in range(30):
+        changed = run_pass(sweep, module)
+        assert changed == (str(module) != text)
+        text = str(module)
+        if not changed:
+            break
+    assert not changed
+    assert not make_pass(name).run(module), "no rule is left that only a fixed point applies"
+    assert difference(run(module, program_inputs(program)), program_results(program)) is None
 
 
 @pytest.mark.parametrize("name", PASSES)

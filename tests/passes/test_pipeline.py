@@ -7,7 +7,7 @@ import pytest
 
 from compiler.errors import HloVerificationError, UnknownNameError
 from compiler.ir import HloModule, Opcode, PrimitiveType, Shape
-from compiler.passes import FixedPoint, HloPass, PassPipeline, PipelineRun, make_pass, make_passes
+from compiler.passes import FixedPoint, HloPass, PassPipeline, PipelineRun, Swept, make_pass, make_passes, run_pass
 from compiler.passes.default import default_pipeline, xla_order
 from compiler.passes.pipeline import leaves
 from compiler.passes.registry import PassOptionError, pass_text
@@ -43,6 +43,31 @@ def test_wrong_names_and_options_say_what_there_is() -> None:
         make_pass("while-loop-unroller{factor=four}")
     with pytest.raises(PassOptionError, match="true or false"):
         make_pass("while-loop-unroller{full=4}")
+
+
+def test_one_sweep_leaves_what_it_made_for_the_next() -> None:
+    module = parse(
+        "ENTRY main { x = f32[4] parameter(0)  e = f32[4] exponential(x)  o = f32[4] add(e, x)\n"
+        "a = f32[2,2] reshape(o)  b = f32[1,4] reshape(a)  c = f32[4,1] reshape(b)  ROOT r = f32[4] reshape(c) }"
+    )
+    once = make_pass("shape-movement@1")
+    assert isinstance(once, Swept)
+    assert once.name == "shape-movement"
+    assert pass_text(once) == "shape-movement@1"
+    whole = module.clone()
+    assert make_pass("shape-movement").run(whole)
+    rounds = 0
+    while run_pass(once, module):
+        rounds += 1
+    assert rounds >= 1
+    assert str(module) == str(whole)
+
+
+def test_sweeps_in_lists_and_with_options() -> None:
+    found = make_passes("dce@1, distribution{float_terms=false}@2,cse")
+    assert [pass_text(p) for p in found] == ["dce@1", "distribution{float_terms=false}@2", "cse"]
+    with pytest.raises(PassOptionError, match="@sweeps"):
+        make_pass("cse@0")
 
 
 def test_statistics_hooks_and_stop() -> None:
