@@ -1,39 +1,17 @@
-"""Real programs, written in JAX and lowered to HLO text: what the compiler meets in practice.
-
-`PROGRAMS` maps a name to a builder of (function, arguments); `lower_to_text` lowers a function, constants in full.
-"""
+"""The JAX programs of `env.suites.jax_programs`, lowered, with their arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import jax
 import numpy as np
-from jax._src.lib import hlo  # type: ignore[attr-defined]  # no public name prints HLO with all its constants
 
-from tests.programs.collection import Array, Builder
-from tests.programs.indexing import INDEXING
-from tests.programs.networks import NETWORKS
-from tests.programs.numerics import NUMERICS
-from tests.programs.randomness import RANDOMNESS
+from env.suites.jax_programs import PROGRAMS
+from env.suites.jax_programs.collection import Array
+from env.suites.lowering import lower_to_text
 
-PROGRAMS: dict[str, Builder] = {
-    **NETWORKS.builders,
-    **RANDOMNESS.builders,
-    **INDEXING.builders,
-    **NUMERICS.builders,
-}
-
-
-def lower_to_text(fn: Callable[..., Any], *args: Any) -> str:
-    """HLO text of a function for CPU, before XLA's optimisations, every constant in full, unused arguments kept."""
-    lowered = jax.jit(fn, keep_unused=True).trace(*args).lower(lowering_platforms=("cpu",))
-    options = hlo.HloPrintOptions()
-    options.print_large_constants = True
-    options.print_metadata = False
-    return str(lowered.compiler_ir("hlo").get_hlo_module().to_string(options))
+__all__ = ["PROGRAMS", "lower_to_text", "program_text"]
 
 
 @cache

@@ -25,6 +25,8 @@ import numpy.typing as npt
 from compiler.errors import HlogymError, UnknownNameError
 
 __all__ = [
+    "JAX",
+    "LINEAR_ALGEBRA",
     "QUICKSTART",
     "SUITE_NAMES",
     "InputSpec",
@@ -41,8 +43,12 @@ __all__ = [
     "random_inputs",
 ]
 
-QUICKSTART = Path(__file__).parent / "quickstart"
-SUITE_NAMES = ("quickstart", "train", "validation", "test")
+_HERE = Path(__file__).parent
+QUICKSTART, JAX, LINEAR_ALGEBRA = _HERE / "quickstart", _HERE / "jax", _HERE / "linear_algebra"
+_FOLDERS = {folder.name: folder for folder in (QUICKSTART, JAX, LINEAR_ALGEBRA)}
+SUITE_NAMES = ("quickstart", "train", "validation", "test", "jax", "jax/train", "jax/validation", "jax/test",
+               "linear_algebra")  # fmt: skip
+"""The suites that come with hlogym, and their splits; a split alone is one of the quickstart's."""
 
 Split: TypeAlias = Literal["train", "validation", "test", "extra"]
 """What a program is for: "test" is held out from learning; "extra" belongs to no split."""
@@ -166,16 +172,17 @@ class Suite:
 
 
 def load_suite(name: str | Path) -> Suite:
-    """A suite by name ("quickstart", or one split of it), or a folder of HLO files, or a single one.
+    """A suite by name ("jax"), or a split of it ("jax/train"; "train" is the quickstart's), or HLO files.
+
+    Args:
+        name: one of SUITE_NAMES, or a folder of HLO files with or without a manifest, or an HLO file.
 
     Raises:
         UnknownNameError: neither a suite's name, nor a folder with HLO files, nor an HLO file.
         ManifestError: the folder's manifest cannot be used.
     """
-    if name == "quickstart":
-        return _quickstart()
     if name in SUITE_NAMES:
-        return Suite(str(name), tuple(p for p in _quickstart().programs if p.split == name))
+        return _named_suite(str(name))
     path = Path(name)
     if path.suffix == ".hlo" and path.is_file():
         return Suite(path.stem, (_bare_program(path, path.stem),))
@@ -185,7 +192,7 @@ def load_suite(name: str | Path) -> Suite:
 
 
 def find_program(name: str | Path) -> Program:
-    """A program of the quickstart suite by name, or the one in an HLO file.
+    """A program of the suites that come with hlogym by name (of two, the quickstart's), or the one in an HLO file.
 
     Raises:
         UnknownNameError: neither a program's name nor an HLO file.
@@ -193,7 +200,10 @@ def find_program(name: str | Path) -> Program:
     path = Path(name)
     if path.suffix == ".hlo" and path.is_file():
         return _bare_program(path, path.stem)
-    return _quickstart().find(str(name))
+    programs = {p.name: p for folder in reversed(_FOLDERS) for p in _named_suite(folder).programs}
+    if str(name) not in programs:
+        raise UnknownNameError("program", str(name), programs)
+    return programs[str(name)]
 
 
 def random_inputs(
@@ -228,8 +238,12 @@ def _default_spec(dtype: np.dtype[Any]) -> InputSpec:
 
 
 @cache
-def _quickstart() -> Suite:
-    return _load_folder(QUICKSTART)
+def _named_suite(name: str) -> Suite:
+    if name in _FOLDERS:
+        return _load_folder(_FOLDERS[name])
+    folder, _, split = name.rpartition("/")
+    whole = _named_suite(folder or QUICKSTART.name)
+    return Suite(name, tuple(p for p in whole.programs if p.split == split))
 
 
 def _load_folder(folder: Path) -> Suite:

@@ -37,15 +37,11 @@ QUOTED: tuple[dict[str, Any], ...] = tuple(
 def lower(recipe: Recipe) -> str:
     """HLO text of one program: not optimised, every constant in full, no metadata."""
     import jax
-    from jax._src.lib import hlo  # type: ignore[attr-defined]  # no public name prints HLO without metadata
+
+    from env.suites.lowering import lower_to_text
 
     arguments = [jax.ShapeDtypeStruct(a.dims, a.dtype) for a in recipe.arguments]  # type: ignore[no-untyped-call]
-    computation = jax.jit(recipe.function).trace(*arguments).lower(lowering_platforms=("cpu",)).compiler_ir("hlo")
-    options = hlo.HloPrintOptions()
-    options.print_large_constants = True
-    options.print_metadata = False
-    text: str = computation.get_hlo_module().to_string(options)
-    return text.rstrip() + "\n"
+    return lower_to_text(recipe.function, *arguments)
 
 
 def manifest_entry(recipe: Recipe) -> dict[str, Any]:

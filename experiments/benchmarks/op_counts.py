@@ -27,7 +27,7 @@ from compiler.text import parse
 from env.suites import Program, load_suite
 from experiments.provenance import provenance
 
-SUITES = ("quickstart", "env/suites/linear_algebra")
+SUITES = ("quickstart", "linear_algebra")
 
 
 @dataclass(frozen=True)

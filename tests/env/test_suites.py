@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from compiler.errors import UnknownNameError
+from compiler.text import parse
 from env.suites import (
+    JAX,
     QUICKSTART,
     ManifestError,
     Normal,
@@ -184,3 +186,18 @@ def test_the_reference_parser_takes_every_text() -> None:
 
     for program in PROGRAMS:
         assert hlo.hlo_module_from_text(program.text()).name
+
+
+def test_the_jax_suite_is_whole_and_its_splits_are_disjoint() -> None:
+    suite = load_suite("jax")
+    assert sorted(p.path.name for p in suite.programs) == sorted(p.name for p in JAX.glob("*.hlo"))
+    parts = [{p.name for p in load_suite(f"jax/{s}").programs} for s in ("train", "validation", "test")]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == len(suite.programs)
+    assert all(len(part) >= 20 for part in parts)
+
+
+def test_every_jax_program_parses_and_has_inputs_for_its_parameters() -> None:
+    for program in load_suite("jax").programs:
+        shapes = parse(program.text()).parameter_shapes
+        inputs = random_inputs(program, [(s.dtype, s.dimensions) for s in shapes], seed=0)
+        assert [a.shape for a in inputs] == [s.dimensions for s in shapes], program.name

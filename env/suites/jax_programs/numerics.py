@@ -10,7 +10,7 @@ import jax.scipy as jsp
 import numpy as np
 from jax import lax
 
-from tests.programs.collection import Builder, Collection, integers, normal, uniform
+from env.suites.jax_programs.collection import Builder, Collection, integers, normal, uniform
 
 NUMERICS = Collection()
 Built = tuple[Any, tuple[Any, ...]]

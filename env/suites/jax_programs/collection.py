@@ -22,7 +22,8 @@ class Collection:
     def add(self, builder: Builder) -> Builder:
         """Take a builder under its function's name."""
         name = builder.__name__
-        assert name not in self.builders, name
+        if name in self.builders:
+            raise ValueError(f"two programs are called {name!r}")
         self.builders[name] = builder
         return builder
 

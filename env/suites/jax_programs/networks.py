@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.programs.collection import Collection, integers, normal
+from env.suites.jax_programs.collection import Collection, integers, normal
 
 NETWORKS = Collection()
 Built = tuple[Any, tuple[Any, ...]]

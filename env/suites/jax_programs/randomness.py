@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.programs.collection import Builder, Collection, normal
+from env.suites.jax_programs.collection import Builder, Collection, normal
 
 RANDOMNESS = Collection()
 Built = tuple[Any, tuple[Any, ...]]
