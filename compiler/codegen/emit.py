@@ -232,7 +232,7 @@ class Emitter:
         if op is Opcode.PARAMETER:
             return (self.let(t, lir.Load(self.input_name(i), ix.linearize(index, i.shape.dimensions))),)
         if op is Opcode.CONSTANT:
-            return (self._constant(i),)
+            return (self._constant(i, index),)
         if op is Opcode.IOTA:
             counted = self.let(t, lir.IndexValue(index[i.attributes["iota_dimension"]]))
             return (self.apply(t, f"ROUND_{t.name}({{0}})", counted) if t in (T.F16, T.BF16) else counted,)
@@ -272,13 +272,19 @@ class Emitter:
         """Name of the array argument that stands for a parameter."""
         return self.inputs.setdefault(parameter, f"p{parameter.parameter_number}")
 
-    def _constant(self, i: HloInstruction) -> str:
+    def _constant(self, i: HloInstruction, index: Index) -> str:
         a = i.value.array
-        if a is None or a.size == 0 or not (a.size == 1 or bool((a == a.flat[0]).all())):
+        if a is None or a.size == 0:
+            raise UnsupportedError(f"%{i.name}: an empty constant stays outside the kernel")
+        if a.size > 1 and all(x.is_const for x in index):
+            element = a[tuple(x.const for x in index)]
+        elif a.size == 1 or bool((a == a.flat[0]).all()):
+            element = a.flat[0]
+        else:
             raise UnsupportedError(f"%{i.name}: a constant array stays outside the kernel")
         t = i.shape.element_type
         with self._at(0):
-            return self.let(t, lir.Constant(scalar.constant_text(a.flat[0], t)))
+            return self.let(t, lir.Constant(scalar.constant_text(element, t)))
 
     def inline(self, computation: HloComputation, args: Sequence[str]) -> tuple[str, ...]:
         """Code of a scalar computation (a reducer) on the given scalars."""

@@ -60,6 +60,9 @@ class ConstantFolding(ComputationPass):
             return False  # an op without an evaluator: it stays as it is
         if not isinstance(value, np.ndarray):
             return False
+        if _counts_up(value):
+            # An iota costs nothing to read in a kernel, a constant array is kept outside.
+            return substitute(i, computation.add(Opcode.IOTA, [], i.shape, iota_dimension=0), fresh=True)
         constant = computation.add_constant(Literal.from_array(value, i.shape))
         return substitute(i, constant, fresh=True)
 
@@ -73,6 +76,11 @@ class ConstantFolding(ComputationPass):
         size = i.shape.byte_size
         read = sum(o.shape.byte_size for o in i.operands if o.opcode is Opcode.CONSTANT)
         return size <= self.max_bytes and (size <= _TINY_BYTES or size <= read)
+
+
+def _counts_up(a: np.ndarray[Any, Any]) -> bool:
+    """Whether it is 0, 1, 2 and so on, in integers."""
+    return a.ndim == 1 and a.size > 2 and a.dtype.kind in "iu" and bool(np.array_equal(a, np.arange(a.size)))
 
 
 def _plain_bitcast(i: HloInstruction) -> bool:

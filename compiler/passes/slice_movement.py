@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,6 +36,10 @@ class SliceMovement(ComputationPass):
 
     def run_on(self, computation: HloComputation) -> bool:
         """See the class."""
+        return self.run_on_some(computation, None)
+
+    def run_on_some(self, computation: HloComputation, splittable: Container[HloInstruction] | None) -> bool:
+        """As `run_on`, but ops that slices use up entirely are only taken apart when they are among `splittable`."""
         order = computation.post_order()
         if not any(i.opcode is Opcode.SLICE for i in order):
             return False
@@ -42,10 +47,11 @@ class SliceMovement(ComputationPass):
         changed = False
         for op in reversed(order):
             if op.parent is computation and op not in fixed and not _untouchable(op):
-                changed |= self._move(op, computation, fixed)
+                split = self.split and (splittable is None or op in splittable)
+                changed |= self._move(op, computation, fixed, split)
         return changed
 
-    def _move(self, op: HloInstruction, computation: HloComputation, fixed: set[HloInstruction]) -> bool:
+    def _move(self, op: HloInstruction, computation: HloComputation, fixed: set[HloInstruction], split: bool) -> bool:
         by_spec: dict[Spec, list[HloInstruction]] = {}
         others = op.is_root
         for user in op.users:
@@ -53,20 +59,20 @@ class SliceMovement(ComputationPass):
                 by_spec.setdefault(_normal(user.attributes["slice"]), []).append(user)
             else:
                 others = True
-        if not by_spec or not (op.opcode in _RESOLVED or (not others and self._pays(op, list(by_spec)))):
+        if not by_spec or not (op.opcode in _RESOLVED or (not others and self._pays(op, list(by_spec), split))):
             return False
         changed = False
         for spec, slices in by_spec.items():
             changed |= _replace(slices, op, spec, computation)
         return changed
 
-    def _pays(self, op: HloInstruction, specs: list[Spec]) -> bool:
+    def _pays(self, op: HloInstruction, specs: list[Spec], split: bool) -> bool:
         if not is_computing(op):
             return True
         taken, whole = sum(map(spec_elements, specs)), op.shape.num_elements
         if taken < whole and len(specs) <= self.max_pieces:
             return True
-        return self.split and taken <= whole and len(specs) <= self.max_pieces
+        return split and taken <= whole and len(specs) <= self.max_pieces
 
 
 _RESOLVED = frozenset({Opcode.BROADCAST, Opcode.IOTA, Opcode.CONCATENATE, Opcode.PAD, Opcode.SLICE})

@@ -176,19 +176,30 @@ def _read_parts(
 
 
 def _dissolves(whole: HloInstruction, computation: HloComputation, max_pieces: int) -> bool:
-    """Carry slices to the leaves and work on the whole to its parts; whether nothing needs the whole any more."""
-    passes = (
-        SliceMovement(split=True, max_pieces=max_pieces),
-        UnitDimensionMovement(),
-        ConcatenateSinking(max_parts=max_pieces),
-    )
+    """Carry slices to the leaves and work on the whole to its parts; whether nothing needs the whole any more.
+
+    What does not hang on an array put together from parts is not taken apart: its slices cost nothing, while one op a
+    part would make the program as many times longer (a random generator for all columns stays one).
+    """
+    resolving, splitting = SliceMovement(), SliceMovement(split=True, max_pieces=max_pieces)
+    units, sinking = UnitDimensionMovement(), ConcatenateSinking(max_parts=max_pieces)
     changed = True
-    while changed and whole.parent is computation:
-        changed = sum(p.run_on(computation) for p in passes) > 0
-    while sum(p.run_on(computation) for p in passes[:2]):
-        pass
+    while changed:
+        while resolving.run_on(computation) | units.run_on(computation):
+            pass
+        changed = splitting.run_on_some(computation, _behind_joins(computation))
+        changed |= whole.parent is computation and sinking.run_on(computation)
     computation.remove_dead()
     return whole.parent is not computation
+
+
+def _behind_joins(computation: HloComputation) -> set[HloInstruction]:
+    """What is computed from arrays that are put together from parts."""
+    found: set[HloInstruction] = set()
+    for i in computation.post_order():
+        if i.opcode in _JOINS or any(o in found for o in i.operands):
+            found.add(i)
+    return found
 
 
 def _joins(computation: HloComputation) -> int:

@@ -61,6 +61,19 @@ LOOPS = {
     "vector": ("f32[1000]", f"{N} y = f32[1000] tanh(x1) ROOT r = STATE tuple(n, y)", 9),
     "ragged": ("f32[257]; f32[257]", f"{N} y = f32[257] add(x1, x2) ROOT r = STATE tuple(n, y, x1)", 4),
     "swapped": ("f32[40]; f32[40]", f"{N} ROOT r = STATE tuple(n, x2, x1)", 3),
+    "constants at fixed positions": (
+        "f32[100]; s32[2]",
+        f"""{N}
+        c = s32[2] constant({{3, -5}})
+        y = s32[2] add(x2, c)
+        f = f32[2] constant({{0.5, 2}})
+        f1 = f32[1] slice(f), slice={{[1:2]}}
+        fs = f32[] reshape(f1)
+        fb = f32[100] broadcast(fs), dimensions={{}}
+        z = f32[100] multiply(x1, fb)
+        ROOT r = STATE tuple(n, z, y)""",
+        4,
+    ),
     "rows": (
         "f32[100,4]",
         f"""{N}

@@ -15,7 +15,7 @@ from compiler.passes.default import default_pipeline
 from tests.passes.programs import difference, run
 
 LANES, STEPS = 16, 20
-MOVES = {Opcode.CONCATENATE, Opcode.CALL, Opcode.WHILE, Opcode.SCATTER, Opcode.GATHER, Opcode.TRANSPOSE, Opcode.SLICE}
+MOVES = {Opcode.CONCATENATE, Opcode.CALL, Opcode.WHILE, Opcode.SCATTER, Opcode.GATHER, Opcode.TRANSPOSE}
 
 
 def stacked_first(s: Any) -> Any:
