@@ -9,11 +9,7 @@ from compiler.passes.registry import make_pass
 STRUCTURE = (
     "call-inliner",
     "rng-expander",
-    "map-inliner",
-    "batch-norm-expander",
-    "select-and-scatter-expander",
     "collective-simplifier",
-    "dynamic-index-splitter",
     "tuple-simplifier",
     "conditional-simplifier",
     "conditional-dead-output",
@@ -23,58 +19,21 @@ STRUCTURE = (
 )
 """Calls, branches, loops and tuples: what the graph hangs on."""
 
-CLEANUP = (
-    "zero-sized-elimination",
-    "no-op-removal",
+SIMPLIFICATION = (
     "constant-folding",
     "cse",
     "dce",
-)
-"""What every other rewrite leaves behind."""
-
-ALGEBRA = (
-    "arithmetic-identities",
-    "reassociation",
-    "compare-select-logic",
-    "convert-chains",
+    "algebraic-simplifier",
     "convert-mover",
-    "division-power",
-    "exponential-products",
-    "softmax-rewrites",
-    "function-recognition",
-    "distribution",
-)
-"""Elementwise rewrites."""
-
-MOVEMENT = (
-    "shape-movement",
-    "broadcast-sinking",
-    "reshape-mover",
     "unit-dimension-movement",
-    "slice-concat-pad",
     "concatenate-sinking",
     "slice-movement",
-    "dynamic-slice-simplifier",
-    "gather-simplifier",
     "sort-simplifier",
-    "reduce-window-rewriter",
-    "reduce-simplifier",
-    "reduce-hoisting",
-)
-"""Shapes, slices and reductions."""
-
-PRODUCTS = (
-    "convolution-to-dot",
-    "degenerate-dimensions",
-    "dot-simplifier",
-    "dot-of-blocks",
     "dot-slicing",
-    "transpose-folding",
     "transposed-dot-cse",
-    "dot-distribution",
     "matrix-chain",
 )
-"""Matrix products."""
+"""The rules in one walk, what every rewrite leaves behind, and what looks at more than one instruction's operands."""
 
 LOOPS = (
     "while-loop-unroller{max_trips=8,max_ops=2000}",
@@ -88,7 +47,9 @@ LOOPS = (
 XLA_ORDER = (
     "collective-simplifier", "call-inliner", "dynamic-index-splitter", "batch-norm-expander",
     "select-and-scatter-expander", "zero-sized-elimination", "map-inliner", "rng-expander", "convolution-to-dot",
-    "while-loop-unroller{max_trips=8,max_ops=2000}", *ALGEBRA, "shape-movement", "broadcast-sinking",
+    "while-loop-unroller{max_trips=8,max_ops=2000}", "arithmetic-identities", "reassociation", "compare-select-logic",
+    "convert-chains", "convert-mover", "division-power", "exponential-products", "softmax-rewrites",
+    "function-recognition", "distribution", "shape-movement", "broadcast-sinking",
     "slice-concat-pad", "concatenate-sinking", "slice-movement", "sort-simplifier", "reduce-window-rewriter",
     "dynamic-slice-simplifier", "unit-dimension-movement", "reduce-simplifier", "reduce-hoisting",
     "degenerate-dimensions", "dot-simplifier", "dot-of-blocks", "dot-slicing", "dot-distribution", "matrix-chain",
@@ -100,13 +61,13 @@ XLA_ORDER = (
 """The passes of the default pipeline, once each (dce thrice), in the order in which XLA:CPU simplifies.
 
 Source of the order: `cpu_compiler.cc`, RunHloPassesThroughLayoutAssn; what XLA does within its one algebraic
-simplifier stands together here.
+simplifier stands together here, as single passes.
 """
 
 
 def default_pipeline() -> PassPipeline:
     """Target-independent optimisation as `compile` runs it before fusion."""
-    simplify = FixedPoint("simplify", passes(*STRUCTURE, *CLEANUP, *ALGEBRA, *MOVEMENT, *PRODUCTS))
+    simplify = FixedPoint("simplify", passes(*STRUCTURE, *SIMPLIFICATION))
     loops = FixedPoint("loops", (*passes(*LOOPS), simplify), limit=8)
     return PassPipeline("default", (simplify, loops, *passes("computation-deduplication", "cse", "dce")))
 
