@@ -12,28 +12,19 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from compiler.errors import UnknownNameError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.features import MAX_CANDIDATES
-from compiler.fusion.policies import make_policy
 from compiler.plan import CompilationPlan
-from compiler.session import CompilationSession
-from compiler.text import parse
-from env.episode import COMPLETION_POLICY, Episode, Move, Phase
-from env.measurement import Measurement, Measurer, MeasurerOptions
+from env.base import FAILURE_REWARD, REFUSED_REWARD, Base, CompilerEnv, Outcome, measurement_info
+from env.episode import Episode, Move, Phase
+from env.measurement import Measurer
 from env.observations import Observation, observation_space, observe
-from env.store import KernelStore, default_store_path
-from env.suites import Program, Suite, load_suite
+from env.suites import Program, Suite
 
 __all__ = ["FAILURE_REWARD", "REFUSED_REWARD", "DecisionEnv"]
 
-FAILURE_REWARD = -1.0
-"""For a plan that does not compile, computes something else, crashes or hangs: as if it were 2.7 times slower."""
-REFUSED_REWARD = -0.01
-"""For an action outside the mask, which does nothing."""
 
-
-class DecisionEnv(gym.Env[Observation, np.int64]):
+class DecisionEnv(CompilerEnv[Observation]):
     """Compile one program, decision by decision.
 
     Action i is the i-th legal move of the moment (`moves`), which the observation describes in row i of its
@@ -58,7 +49,6 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
         render_mode: "ansi" or None.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares it so
     phases: ClassVar[tuple[Phase, ...]] = ("loops", "fusion")
 
     def __init__(
@@ -71,13 +61,11 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
         store: str | Path | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
-        self.backend, self.measured, self.max_steps = backend, measured, max_steps
-        self.render_mode = render_mode
+        super().__init__(suite, backend, measured, measurer, store, render_mode)
+        self.max_steps = max_steps
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
-        self._measurer, self._own_measurer, self._store = measurer, measurer is None, store
-        self._bases: dict[str, _Base] = {}
+        self._bases: dict[str, Base] = {}
         self._episode: Episode | None = None
         self._steps = 0
 
@@ -92,11 +80,7 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
             UnknownNameError: the suite has no such program.
         """
         super().reset(seed=seed)
-        name = (options or {}).get("program")
-        programs = self.suite.programs
-        # Drawn even when one is named, so that the programs after it do not depend on that.
-        drawn = programs[int(self.np_random.integers(len(programs)))]
-        self._program = drawn if name is None else self._find(str(name))
+        self._program = self._draw(options)
         base = self._base(self._program)
         self._episode = Episode(base.session.fork(), self.phases)
         self._start = self._potential = math.log(max(self._episode.seconds(), 1e-12))
@@ -111,7 +95,7 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
         reward = REFUSED_REWARD if refused else self._step_reward()
         terminated = episode.done
         truncated = not terminated and self._steps >= self.max_steps
-        outcome: _Outcome | None = None
+        outcome: Outcome | None = None
         if terminated:
             outcome = self._outcome()
             reward += outcome.reward
@@ -123,12 +107,6 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
             return None
         lines = [f"{self._program.name}: {len(self._episode.moves)} legal moves"]
         return "\n".join([*lines, *(f"  {n + 1}. {t}" for n, t in enumerate(self._episode.taken))])
-
-    def close(self) -> None:
-        """End the worker process, if this environment started it."""
-        if self._own_measurer and self._measurer is not None:
-            self._measurer.close()
-            self._measurer = None
 
     # ---- more
 
@@ -163,15 +141,9 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
             raise gym.error.ResetNeeded("call reset before the first step")
         return self._episode
 
-    def _find(self, name: str) -> Program:
-        for program in self.suite.programs:
-            if program.name == name:
-                return program
-        raise UnknownNameError("program", name, (p.name for p in self.suite.programs))
-
-    def _base(self, program: Program) -> _Base:
+    def _base(self, program: Program) -> Base:
         if program.name not in self._bases:
-            self._bases[program.name] = _Base(program, self.backend, self.phases)
+            self._bases[program.name] = Base(program, self.backend, self.phases)
         return self._bases[program.name]
 
     def _step_reward(self) -> float:
@@ -179,28 +151,16 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
         before, self._potential = self._potential, math.log(max(self._running().seconds(), 1e-12))
         return 0.0 if self.measured else before - self._potential
 
-    def _outcome(self) -> _Outcome:
+    def _outcome(self) -> Outcome:
         base = self._base(self._program)
         plan, seconds = self._running().completed()
         if not self.measured:
             speedup = base.seconds / max(seconds, 1e-12)
             # The steps have been paid the way from the start to here; the end pays what is missing to the speedup.
-            return _Outcome(math.log(speedup) - (self._start - self._potential), speedup, plan, None)
-        measurer = self._measuring()
-        reference = measurer.measure(self._program, base.plan)
-        result = measurer.measure(self._program, plan)
-        if result.seconds is None or reference.seconds is None:
-            return _Outcome(FAILURE_REWARD, math.exp(FAILURE_REWARD), plan, result)
-        speedup = reference.seconds.value / result.seconds.value
-        return _Outcome(math.log(speedup), speedup, plan, result)
+            return Outcome(math.log(speedup) - (self._start - self._potential), speedup, plan)
+        return self._measured_outcome(self._program, base.plan, plan)
 
-    def _measuring(self) -> Measurer:
-        if self._measurer is None:
-            store = KernelStore(default_store_path() if self._store is None else self._store)
-            self._measurer = Measurer(store, MeasurerOptions(backend=self.backend))
-        return self._measurer
-
-    def _info(self, refused: str | None, outcome: _Outcome | None) -> dict[str, Any]:
+    def _info(self, refused: str | None, outcome: Outcome | None) -> dict[str, Any]:
         episode = self._running()
         base = self._base(self._program)
         info: dict[str, Any] = {
@@ -211,39 +171,8 @@ class DecisionEnv(gym.Env[Observation, np.int64]):
             "refused": refused or "",
         }
         if outcome is not None:
-            info["plan_json"] = outcome.plan.to_json()
+            if outcome.plan is not None:
+                info["plan_json"] = outcome.plan.to_json()
             if outcome.measurement is not None:
-                info["measurement"] = _measurement_info(outcome.measurement)
+                info["measurement"] = measurement_info(outcome.measurement)
         return info
-
-
-class _Outcome:
-    """What the end of an episode pays, and why."""
-
-    def __init__(self, reward: float, speedup: float, plan: CompilationPlan, measurement: Measurement | None) -> None:
-        self.reward, self.speedup, self.plan, self.measurement = reward, speedup, plan, measurement
-
-
-class _Base:
-    """What every episode on a program starts from, and what it is compared with."""
-
-    def __init__(self, program: Program, backend: str, phases: Sequence[Phase]) -> None:
-        module = parse(program.text(), filename=str(program.path))
-        default = CompilationSession(module, backend=backend)
-        default.run_passes()
-        self.session = CompilationSession(module, backend=backend) if "passes" in phases else default
-        reference = default.fork()
-        reference.run_fusion_policy(make_policy("none" if "fusion" in phases else COMPLETION_POLICY))
-        self.plan = reference.plan
-        self.seconds = reference.cost().seconds
-
-
-def _measurement_info(measurement: Measurement) -> dict[str, Any]:
-    seconds = measurement.seconds
-    return {
-        "seconds": math.nan if seconds is None else seconds.value,
-        "failure": measurement.failure or "",
-        "message": measurement.message,
-        "kernels": len(measurement.kernels),
-        "new_kernels": measurement.new,
-    }

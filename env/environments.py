@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from env.decision import DecisionEnv
 from env.episode import Phase
+from env.pass_order import PassOrderEnv
 
 __all__ = ["CompileEnv", "FusionEnv", "PassOrderEnv", "UnrollEnv"]
 
@@ -14,12 +15,6 @@ class FusionEnv(DecisionEnv):
     """First how each loop runs (keep it, unroll it), then which instructions become one kernel."""
 
     phases: ClassVar[tuple[Phase, ...]] = ("loops", "fusion")
-
-
-class PassOrderEnv(DecisionEnv):
-    """Which pass runs next, until it stops; then fusion by the default policy. Compared with the default passes."""
-
-    phases: ClassVar[tuple[Phase, ...]] = ("passes",)
 
 
 class UnrollEnv(DecisionEnv):

@@ -1,0 +1,170 @@
+import math
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from compiler.errors import UnknownNameError
+from compiler.interpreter import evaluate
+from compiler.passes import make_pass
+from compiler.passes.base import op_count
+from compiler.passes.episode import PassEpisode
+from compiler.passes.observations import mask_of
+from compiler.passes.states import PassGraph, default_pass_actions
+from compiler.text import parse
+from env.base import REFUSED_REWARD
+from env.pass_order import PassOrderEnv
+from tests.env.small_programs import write_suite
+
+TEXT = """HloModule m
+ENTRY e {
+  x = f32[4,3] parameter(0)
+  zero = f32[] constant(0)
+  zeros = f32[4,3] broadcast(zero), dimensions={}
+  a = f32[4,3] add(x, zeros)
+  b = f32[4,3] negate(a)
+  c = f32[4,3] negate(b)
+  dead = f32[4,3] tanh(x)
+  ROOT t = f32[3,4] transpose(c), dimensions={1,0}
+}
+"""
+PASSES = ("arithmetic-identities@1", "dce@1", "cse@1")
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_suite(tmp_path_factory.mktemp("suite") / "small")
+
+
+def make(tmp_path: Path, **options: object) -> PassOrderEnv:
+    (tmp_path / "m.hlo").write_text(TEXT)
+    return PassOrderEnv(tmp_path, passes=PASSES, **options)  # type: ignore[arg-type]
+
+
+def test_a_state_is_never_changed_and_an_idle_pass_leads_to_itself() -> None:
+    graph = PassGraph(parse(TEXT), PASSES, verified=True)
+    before = str(graph.root.module)
+    after = graph.apply(graph.root, 1)
+    assert str(graph.root.module) == before
+    assert "tanh" not in str(after.module)
+    assert graph.apply(after, 1) is after
+
+
+def test_orders_that_lead_to_the_same_text_lead_to_the_same_state() -> None:
+    graph = PassGraph(parse(TEXT), ("dce@1", "arithmetic-identities@1"))
+    one = graph.apply(graph.apply(graph.apply(graph.root, 0), 1), 0)
+    two = graph.apply(graph.apply(graph.root, 1), 0)
+    assert one is two
+
+
+def test_what_was_applied_once_is_not_run_again() -> None:
+    graph = PassGraph(parse(TEXT), PASSES)
+    for _ in range(3):
+        graph.apply(graph.apply(graph.root, 0), 1)
+    assert (graph.runs, graph.remembered) == (2, 4)
+
+
+def test_a_graph_gives_what_running_the_passes_gives() -> None:
+    for text in (TEXT, write_text_of_a_loop()):
+        graph, module = PassGraph(parse(text), default_pass_actions()), parse(text)
+        rng, state = np.random.default_rng(3), graph.root
+        for action in rng.integers(len(graph.actions), size=40):
+            state = graph.apply(state, int(action))
+            make_pass(graph.actions[action]).run(module)
+        assert str(state.module) == str(module)
+        assert state.ops == op_count(module)
+
+
+def write_text_of_a_loop() -> str:
+    from tests.env.small_programs import LOOP
+
+    return LOOP
+
+
+def test_the_return_for_op_counts_is_the_log_of_their_ratio(tmp_path: Path) -> None:
+    env = make(tmp_path, reward="op-count")
+    _, info = env.reset()
+    # Counted by hand: broadcast, add, two negates, tanh, transpose; at the end the transpose alone.
+    assert info["ops"] == 6
+    rewards = [env.step(a)[1] for a in (0, 1)]
+    *_, last, terminated, truncated, info = env.step(len(PASSES))
+    assert (terminated, truncated, last) == (True, False, 0.0)
+    assert sum(rewards) == pytest.approx(math.log(6 / 1))
+    assert info["ops"] == 1
+    assert info["passes"] == ["arithmetic-identities@1", "dce@1"]
+
+
+def test_an_episode_ends_when_every_pass_is_idle_or_applications_are_used_up(tmp_path: Path) -> None:
+    env = make(tmp_path, reward="op-count", max_steps=5)
+    env.reset()
+    for action in (0, 1, 0, 1):
+        assert not env.step(action)[2]
+    assert not env.action_masks()[:2].any()
+    assert env.action_masks()[2:].all()
+    assert env.step(2)[2]
+    env.reset()
+    assert [env.step(0)[2] for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_after_the_end_and_out_of_range_nothing_happens_and_the_reason_is_told(tmp_path: Path) -> None:
+    env = make(tmp_path, reward="op-count")
+    env.reset()
+    observation, reward, terminated, _, info = env.step(17)
+    assert (reward, terminated) == (REFUSED_REWARD, False)
+    assert "17" in info["refused"]
+    env.step(len(PASSES))
+    again, reward, terminated, _, info = env.step(0)
+    assert (reward, terminated) == (REFUSED_REWARD, True)
+    assert "over" in info["refused"]
+    np.testing.assert_array_equal(observation, again)
+
+
+def test_the_observation_holds_the_counts_and_the_mask(tmp_path: Path) -> None:
+    env = make(tmp_path, reward="op-count")
+    observation, _ = env.reset()
+    assert env.observation_space.contains(observation)
+    # Each opcode with its log(1 + count): two negates, and once each seven others.
+    assert np.count_nonzero(np.isclose(observation[:133], math.log(3))) == 1
+    assert np.count_nonzero(np.isclose(observation[:133], math.log(2))) == 6
+    env.step(2)
+    observation, *_ = env.step(2)
+    np.testing.assert_array_equal(mask_of(observation, 4), env.action_masks())
+    np.testing.assert_array_equal(mask_of(np.stack([observation] * 2), 4), np.stack([env.action_masks()] * 2))
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    episode = PassEpisode(PassGraph(parse(TEXT), PASSES), budget=9)
+    episode.take(2)
+    other = episode.fork()
+    other.take(0)
+    assert (episode.taken, other.taken) == ([2], [2, 0])
+    assert not episode.mask()[2]
+    assert other.mask()[2]
+
+
+def test_rewards_and_passes_that_do_not_exist_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="op-count"):
+        make(tmp_path, reward="opcount")
+    (tmp_path / "m.hlo").write_text(TEXT)
+    env = PassOrderEnv(tmp_path, passes="dce,cse")
+    assert env.actions == ("dce", "cse")
+    with pytest.raises(UnknownNameError, match="arithmetic-identities"):
+        PassOrderEnv(tmp_path, passes="arithmetic-identitys")
+
+
+@pytest.mark.parametrize("reward", ["op-count", "cost"])
+def test_random_orders_keep_the_meaning(suite: Path, reward: str) -> None:
+    env = gym.make("env:hlogym/PassOrder-v0", suite=str(suite), reward=reward, max_steps=40, verified=True).unwrapped
+    assert isinstance(env, PassOrderEnv)
+    rng = np.random.default_rng(0)
+    for program in env.suite.programs:
+        env.reset(options={"program": program.name})
+        done = False
+        while not done:
+            *_, done, _, _ = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+        module = parse(program.text())
+        args = [rng.uniform(0.5, 1.5, s.dimensions).astype(s.dtype) for s in module.parameter_shapes]
+        assert env._episode is not None
+        for a, b in zip(evaluate(module, args), evaluate(env._episode.state.module, args), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-5)
