@@ -115,3 +115,18 @@ def higher_precision(a: PrimitiveType, b: PrimitiveType) -> PrimitiveType:
 def combined(shapes: Sequence[Shape]) -> Shape:
     """One shape as it is, several as a tuple."""
     return shapes[0] if len(shapes) == 1 else Shape(PrimitiveType.TUPLE, tuple_shapes=tuple(shapes))
+
+
+def is_prefix(part: Shape, whole: Shape) -> bool:
+    """Whether one shape is the beginning of another: tuples may lack their last elements, at any depth."""
+    if part.compatible(whole) or (part.is_tuple and not part.tuple_shapes):
+        return True
+    if not (part.is_tuple and whole.is_tuple) or len(part.tuple_shapes) > len(whole.tuple_shapes):
+        return False
+    return all(is_prefix(a, b) for a, b in zip(part.tuple_shapes, whole.tuple_shapes, strict=False))
+
+
+def same_buffer(a: Shape, b: Shape) -> bool:
+    """Compatible shapes, a buffer counting as what it holds: pinning a value makes a buffer of it in place."""
+    unwrapped = (s.tuple_shapes[0] if s.element_type is PrimitiveType.BUFFER else s for s in (a, b))
+    return next(unwrapped).compatible(next(unwrapped))

@@ -12,6 +12,7 @@ from compiler.ir.shape_query import (
     combined,
     declared,
     distinct_dims,
+    is_prefix,
     need,
     same_but_precision,
 )
@@ -262,41 +263,47 @@ def _async_state(d: Shape) -> tuple[tuple[Shape, ...], Shape]:
 
 
 def async_start(q: ShapeQuery) -> Shape:
-    """Operands and results may be bound later, by updates: here only those there are need to fit."""
+    """((operands...), result, context...); what is not bound yet, of operands and result, updates bind later."""
     d = declared(q)
     inputs, result = _async_state(d)
     f: Signature = q.attr("calls")
+    need(len(q.operands) == len(inputs), f"got {len(q.operands)} operands, the shape says {len(inputs)}")
+    _check_operands(q.operands, inputs, 0)
     params = f.parameter_shapes
     need(len(inputs) <= len(params), f"{f.name} takes {len(params)} arguments, the shape says {len(inputs)}")
-    _check_bound(inputs, params, f"parameter {{}} of {f.name} is {{}}, the shape says {{}}")
-    bound_later = result.is_tuple and not result.tuple_shapes
-    need(
-        bound_later or f.result_shape.compatible(result), f"{f.name} returns {f.result_shape}, the shape says {result}"
-    )
-    for i, (o, s) in enumerate(zip(q.operands, inputs, strict=False)):
-        need(o.compatible(s), f"operand {i} is {o}, the shape says {s}")
-    need(len(q.operands) <= len(inputs), f"got {len(q.operands)} operands, the shape says {len(inputs)}")
+    for i, (said, p) in enumerate(zip(inputs, params, strict=False)):
+        need(is_prefix(said, p), f"parameter {i} of {f.name} is {p}, the shape says {said}")
+    need(is_prefix(result, f.result_shape), f"{f.name} returns {f.result_shape}, the shape says {result}")
     return d
 
 
-def _check_bound(known: Sequence[Shape], whole: Sequence[Shape], message: str) -> None:
-    for i, (a, b) in enumerate(zip(known, whole, strict=False)):
-        need(a.compatible(b), message.format(i, b, a))
+def _check_operands(operands: Sequence[Shape], said: Sequence[Shape], first: int) -> None:
+    for i, (o, s) in enumerate(zip(operands, said, strict=True), first):
+        need(o.compatible(s), f"operand {i} is {o}, the shape says {s}")
 
 
 def async_update(q: ShapeQuery) -> Shape:
-    """The state it goes on from, with what it binds added."""
-    before, now = _async_state(q.operands[0]), _async_state(declared(q))
-    need(len(now[0]) >= len(before[0]), f"has {len(now[0])} operands, {len(before[0])} were bound before")
-    _check_bound(before[0], now[0], "operand {} is now {}, it was bound as {}")
-    return declared(q)
+    """The state it goes on from, with what it binds added: its operands past the first, and more of the result."""
+    d = declared(q)
+    before, now = _async_state(q.operands[0]), _async_state(d)
+    bound = len(before[0])
+    need(len(now[0]) >= bound, f"has {len(now[0])} operands, {bound} were bound before")
+    for i, (a, b) in enumerate(zip(before[0], now[0], strict=False)):
+        need(is_prefix(a, b), f"operand {i} is now {b}, it was bound as {a}")
+    need(is_prefix(before[1], now[1]), f"the result is now {now[1]}, it was bound as {before[1]}")
+    new = q.operands[1:]
+    need(
+        len(new) == len(now[0]) - bound,
+        f"binds {len(new)} new operand(s), the shape says {len(now[0]) - bound}",
+    )
+    _check_operands(new, now[0][bound:], 1)
+    return d
 
 
 def async_done(q: ShapeQuery) -> Shape:
-    """The result that the state carries."""
+    """The result that the state carries; what of it was not bound before is bound now."""
     result = _async_state(q.operands[0])[1]
-    bound_later = result.is_tuple and not result.tuple_shapes
-    return declared(q) if bound_later and q.declared is not None else result
+    return q.declared if q.declared is not None and is_prefix(result, q.declared) else result
 
 
 def infeed(q: ShapeQuery) -> Shape:

@@ -1,7 +1,8 @@
 """The verifier: every rule a well-formed module keeps, each breach reported with its instruction.
 
 The rules are those of XLA's `xla/service/hlo_verifier.cc` that mean something on one device, layouts left free. Shapes
-are checked by the shape rules; what else an instruction keeps stands in `verifier_instructions`, what a module keeps in
+are checked by the shape rules; what else an instruction keeps stands in `verifier_instructions` and, by subject, in
+`verifier_async`, `verifier_collectives`, `verifier_sharding` and `verifier_buffers`; what a module keeps as a whole in
 `verifier_module`.
 """
 
@@ -15,7 +16,8 @@ from compiler.ir.module import HloModule
 from compiler.ir.opcodes import UNIVERSAL_ATTRIBUTES, Opcode
 from compiler.ir.shape import Shape
 from compiler.ir.verifier_instructions import RULES
-from compiler.ir.verifier_module import check_header, check_structure
+from compiler.ir.verifier_module import check_structure, check_whole, placed
+from compiler.ir.verifier_sharding import CARRIED
 
 _KNOWN = {op: frozenset({*op.row.required, *op.row.optional, *UNIVERSAL_ATTRIBUTES}) for op in Opcode}
 _TYPES: dict[AttrKind, tuple[type, ...]] = {
@@ -41,14 +43,18 @@ def verify(module: HloModule) -> None:
 
 
 def check_module(module: HloModule) -> list[str]:
-    """Findings over all computations, empty for a valid module."""
-    findings = check_structure(module)
+    """Findings over all computations, empty for a valid module.
+
+    A finding names the instruction, and the line of the text it was read from when it was read from text.
+    """
+    callers: dict[HloComputation, list[HloInstruction]] = {}
+    findings = check_structure(module, callers)
     if findings:
         # What follows walks the graph, and would stumble over a broken one.
         return findings
     for c in module.computations:
         findings += check_computation(c)
-    return findings or check_header(module)
+    return findings or check_whole(module, callers)
 
 
 def check_computation(computation: HloComputation) -> list[str]:
@@ -60,7 +66,7 @@ def check_computation(computation: HloComputation) -> list[str]:
         return [f"the root of {where}, %{computation.root.name}, does not stand in it"]
     findings: list[str] = []
     for i in computation.instructions:
-        findings += _check_place(i, computation)
+        findings += (placed(i, f) for f in _check_place(i, computation))
     if findings:
         return findings
     try:
@@ -71,7 +77,9 @@ def check_computation(computation: HloComputation) -> list[str]:
     if numbers != list(range(len(numbers))):
         findings.append(f"{where}: parameters are numbered {numbers}, expected 0 to {len(numbers) - 1}")
     for i in order:
-        findings += _check_instruction(i)
+        found = _check_instruction(i)
+        if found:
+            findings += (placed(i, f) for f in found)
     return findings
 
 
@@ -113,6 +121,10 @@ def _check_instruction(i: HloInstruction) -> list[str]:
         findings += [f"%{i.name}: {problem}" for problem in shape_problems(shape)]
     for rule in RULES.get(i.opcode, ()):
         findings += rule(i)
+    if i.attributes:
+        for name, carried in CARRIED.items():
+            if name in i.attributes:
+                findings += carried(i)
     return findings
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from compiler.ir.computation import HloComputation
 from compiler.ir.header import Alias, Aliases, Donors, EntryLayout, subshape
@@ -10,12 +10,21 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
+from compiler.ir.types import PrimitiveType
+from compiler.ir.verifier_async import ASYNC, check_chains, check_host_transfers
+from compiler.ir.verifier_buffers import check_buffers, has_buffer
 
-_ASYNC = (Opcode.ASYNC_START, Opcode.ASYNC_UPDATE, Opcode.ASYNC_DONE)
+_HOST = (Opcode.SEND, Opcode.RECV)
+_WATCHED = frozenset({*ASYNC, *_HOST})
 
 
-def check_structure(module: HloModule) -> list[str]:
-    """Computations belong to the module, and call each other without a cycle."""
+def placed(i: HloInstruction, finding: str) -> str:
+    """A finding with the line of the text that the instruction was read from, when there is one."""
+    return f"line {i.line}: {finding}" if i.line else finding
+
+
+def check_structure(module: HloModule, callers: dict[HloComputation, list[HloInstruction]]) -> list[str]:
+    """Computations belong to the module, and call each other without a cycle; fills in who calls whom."""
     known = dict.fromkeys(module.computations)
     findings = [] if module.name else ["the module has no name"]
     if not known:
@@ -23,32 +32,34 @@ def check_structure(module: HloModule) -> list[str]:
     entry = module.computations[-1] if not module.has_entry else module.entry
     if not module.has_entry or entry not in known:
         return [*findings, f"module {module.name} has no entry computation of its own"]
-    callers: dict[HloComputation, list[HloInstruction]] = {}
     for c in known:
         if c.parent is not module or module.find(c.name) is not c:
             findings.append(f"computation %{c.name} does not take module {module.name} for its own")
         for i in c.instructions:
             for callee in i.called_computations() if i.attributes else ():
                 if callee not in known:
-                    findings.append(f"%{i.name} calls %{callee.name}, which is not in the module")
+                    findings.append(placed(i, f"%{i.name} calls %{callee.name}, which is not in the module"))
                 callers.setdefault(callee, []).append(i)
     return findings or [*_check_callers(entry, callers), *_cycles(known)]
 
 
 def _check_callers(entry: HloComputation, callers: dict[HloComputation, list[HloInstruction]]) -> Iterator[str]:
     if entry in callers:
-        yield f"%{callers[entry][0].name} calls the entry computation %{entry.name}"
+        caller = callers[entry][0]
+        yield placed(caller, f"%{caller.name} calls the entry computation %{entry.name}")
     for callee, instructions in callers.items():
         if len(instructions) == 1:
             continue
         fusions = [i for i in instructions if i.opcode is Opcode.FUSION]
         if fusions:
             other = next(i for i in instructions if i is not fusions[0])
-            yield f"fused computation %{callee.name} belongs to %{fusions[0].name} alone, %{other.name} calls it too"
+            alone = f"fused computation %{callee.name} belongs to %{fusions[0].name} alone, %{other.name} calls it too"
+            yield placed(other, alone)
         starts = [i for i in instructions if i.opcode is Opcode.ASYNC_START]
-        if starts and any(i.opcode not in _ASYNC for i in instructions):
-            other = next(i for i in instructions if i.opcode not in _ASYNC)
-            yield f"async computation %{callee.name} of %{starts[0].name} is also called by %{other.name}"
+        other_callers = [i for i in instructions if i.opcode not in ASYNC]
+        if starts and other_callers:
+            i = other_callers[0]
+            yield placed(i, f"async computation %{callee.name} of %{starts[0].name} is also called by %{i.name}")
 
 
 def _cycles(known: dict[HloComputation, None]) -> list[str]:
@@ -73,10 +84,36 @@ def _cycles(known: dict[HloComputation, None]) -> list[str]:
     return []
 
 
+# ---- the whole
+
+
+def check_whole(module: HloModule, callers: Mapping[HloComputation, Sequence[HloInstruction]]) -> list[str]:
+    """Findings in chains through several computations, in buffers, and in what the header says of the entry.
+
+    Args:
+        module: one whose computations are sound by themselves.
+        callers: who calls a computation, as `check_structure` found it.
+    """
+    chained: list[HloInstruction] = []
+    transfers: list[HloInstruction] = []
+    buffers = False
+    for c in module.computations:
+        for i in c.instructions:
+            if i.opcode in _WATCHED:
+                (transfers if i.opcode in _HOST else chained).append(i)
+            element_type = i.shape.element_type
+            if element_type is PrimitiveType.BUFFER or element_type is PrimitiveType.TUPLE:
+                buffers = buffers or has_buffer(i.shape)
+    found = [*check_chains(chained, callers), *check_host_transfers(transfers)]
+    if buffers:
+        found += check_buffers(module, callers)
+    return [placed(i, f) for i, f in found] or _check_header(module)
+
+
 # ---- header
 
 
-def check_header(module: HloModule) -> list[str]:
+def _check_header(module: HloModule) -> list[str]:
     """Findings in what the header says of the entry."""
     findings = []
     layout = module.header.get("entry_computation_layout")
@@ -166,7 +203,7 @@ def _schedule(module: HloModule) -> list[str]:
         for i in c.instructions:
             late = next((o for o in (*i.operands, *i.control_predecessors) if o not in seen), None)
             if late is not None:
-                return [f"%{i.name} stands before %{late.name}, which it needs, in a scheduled module"]
+                return [placed(i, f"%{i.name} stands before %{late.name}, which it needs, in a scheduled module")]
             seen.add(i)
     return []
 
@@ -179,5 +216,6 @@ def _constrained_layouts(module: HloModule) -> list[str]:
         if i.opcode is Opcode.ALL_REDUCE or i.opcode is Opcode.ALL_REDUCE_START
     ]
     if len({bool(i.attr("constrain_layout", False)) for i in reductions}) > 1:
-        return [f"%{reductions[0].name} and other all-reduces must all constrain their layouts, or none"]
+        first = reductions[0]
+        return [placed(first, f"%{first.name} and other all-reduces must all constrain their layouts, or none")]
     return []
