@@ -14,7 +14,7 @@ from compiler.errors import PolicyError
 from compiler.fusion.features import FEATURE_VERSION
 from compiler.fusion.learned import DESCRIPTION_FILE, FORMAT, WEIGHTS_FILE, LearnedFusionPolicy
 from compiler.fusion.pointer_network import Array, PointerNetwork
-from compiler.fusion.weights import write_weights
+from compiler.weights import write_weights
 
 __all__ = ["export_policy", "numpy_policy"]
 

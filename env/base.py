@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,21 +47,32 @@ class Base:
 
     Attributes:
         session: the start of the phases.
-        plan: of the reference: the default passes, and the default fusion where an episode does not decide it.
-        seconds: of the reference, by the cost model.
         ops: after the default passes, by `op_count`.
     """
 
     def __init__(self, program: Program, backend: str, phases: Sequence[Phase]) -> None:
         module = parse(program.text(), filename=str(program.path))
-        default = CompilationSession(module, backend=backend)
-        default.run_passes()
-        self.ops = op_count(default.module)
-        self.session = CompilationSession(module, backend=backend) if "passes" in phases else default
-        reference = default.fork()
-        reference.run_fusion_policy(make_policy("none" if "fusion" in phases else COMPLETION_POLICY))
-        self.plan = reference.plan
-        self.seconds = reference.cost().seconds
+        self._default = CompilationSession(module, backend=backend)
+        self._default.run_passes()
+        self._policy = "none" if "fusion" in phases else COMPLETION_POLICY
+        self.ops = op_count(self._default.module)
+        self.session = CompilationSession(module, backend=backend) if "passes" in phases else self._default
+
+    @cached_property
+    def _reference(self) -> tuple[CompilationPlan, float]:
+        session = self._default.fork()
+        session.run_fusion_policy(make_policy(self._policy))
+        return session.plan, session.cost().seconds
+
+    @property
+    def plan(self) -> CompilationPlan:
+        """Of the reference: the default passes, and the default fusion where an episode does not decide it."""
+        return self._reference[0]
+
+    @property
+    def seconds(self) -> float:
+        """Of the reference, by the cost model."""
+        return self._reference[1]
 
 
 class CompilerEnv(gym.Env[ObsType, np.int64]):

@@ -27,8 +27,8 @@ from compiler.fusion.features import (
 )
 from compiler.fusion.pointer_network import DecisionGraph, NetworkShape, PointerNetwork
 from compiler.fusion.state import FusionState
-from compiler.fusion.weights import read_weights
 from compiler.ir import HloModule
+from compiler.weights import read_weights
 
 if TYPE_CHECKING:
     from compiler.loops import LoopSite

@@ -25,8 +25,10 @@ from compiler.analysis.flops import module_flops
 from compiler.ir import HloComputation, HloModule, Opcode, Trait
 from compiler.passes.states import PassState
 
-__all__ = ["FACTS", "LIMIT", "History", "describe", "mask_of", "observation_size", "observe"]
+__all__ = ["FACTS", "FEATURE_VERSION", "LIMIT", "History", "describe", "mask_of", "observation_size", "observe"]
 
+FEATURE_VERSION = 1
+"""Changes when a number here changes its meaning: what was learned on others is refused."""
 FACTS = (
     "ops", "share of ops left", "instructions", "computations", "longest path", "flops", "elements made",
     "share elementwise", "share data movement", "share with several users", "constants", "parameters",

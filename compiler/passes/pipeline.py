@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from compiler.errors import HloVerificationError
 from compiler.ir import HloModule
@@ -70,7 +71,7 @@ class PipelineRun:
 
     def apply(self, hlo_pass: HloPass, module: HloModule) -> bool:
         """As `run`, within a run: a stop goes through to the outermost."""
-        if isinstance(hlo_pass, PassPipeline | FixedPoint):
+        if isinstance(hlo_pass, CompositePass):
             return hlo_pass.run_within(self, module)
         before = self.records[-1].after if self.records else op_count(module)
         start = time.perf_counter()
@@ -101,6 +102,20 @@ class PipelineRun:
             )
             for name, rs in by_name.items()
         ]
+
+
+@runtime_checkable
+class CompositePass(HloPass, Protocol):
+    """A pass made of others, each of which a run records on its own."""
+
+    @property
+    def passes(self) -> tuple[HloPass, ...]:
+        """What it is made of."""
+        ...
+
+    def run_within(self, run: PipelineRun, module: HloModule) -> bool:
+        """`run`, recorded in `run`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -169,7 +184,7 @@ def run_pass(hlo_pass: HloPass, module: HloModule, sweeps: int | None = None, ve
 
 def leaves(hlo_pass: HloPass) -> tuple[HloPass, ...]:
     """The single passes of a pipeline, in order, each nested one once."""
-    if isinstance(hlo_pass, PassPipeline | FixedPoint):
+    if isinstance(hlo_pass, CompositePass):
         return tuple(leaf for p in hlo_pass.passes for leaf in leaves(p))
     return (hlo_pass,)
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from compiler.errors import PolicyError
-from compiler.fusion.weights import read_weights, write_weights
+from compiler.weights import read_weights, write_weights
 
 ARRAYS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3),

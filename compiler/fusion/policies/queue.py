@@ -71,7 +71,9 @@ class ProducerQueue(ABC):
                 continue
             value = self.priority(sequence, p)
             if value is not None:
-                entry = (-value * sequence.weight, -sequence.order.rank(p), version, p.name, sequence, p)
+                # Computations may each have an instruction of that name.
+                name = f"{sequence.computation.name}/{p.name}"
+                entry = (-value * sequence.weight, -sequence.order.rank(p), version, name, sequence, p)
                 heapq.heappush(self._heap, entry)
 
 

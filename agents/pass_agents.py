@@ -1,0 +1,177 @@
+"""Agents that order passes: MaskablePPO, A2C and DQN of Stable-Baselines3 over the vector of `PassOrder`.
+
+All three only try what is not known to be idle. MaskablePPO asks the environment; A2C and DQN know no masks, so they
+read theirs from the end of the observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sb3_contrib import MaskablePPO
+from stable_baselines3 import A2C, DQN
+from stable_baselines3.common.distributions import Distribution
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import PyTorchObs
+from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+
+from compiler.errors import UnknownNameError
+from compiler.passes.learned import Activation, Layer, LearnedPassOrder
+from compiler.passes.observations import mask_of
+from env.pass_order import PassOrderEnv
+
+__all__ = ["PASS_AGENTS", "PassAgent", "PassAgentSettings", "layers_of", "make_pass_agent"]
+
+PassAgent: TypeAlias = MaskablePPO | A2C | DQN
+_NEVER = -1e8
+
+
+@dataclass(frozen=True)
+class PassAgentSettings:
+    """Hyperparameters; those of PPO unless said otherwise.
+
+    Attributes:
+        rollout: steps between updates, of all environments together (A2C: a sixteenth of it).
+        exploration: share of a DQN's training in which it explores less and less.
+        hidden: sizes of the layers.
+    """
+
+    rollout: int = 1024
+    batch: int = 128
+    epochs: int = 6
+    learning_rate: float = 5e-4
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    entropy: float = 0.01
+    value: float = 0.5
+    max_grad_norm: float = 0.5
+    exploration: float = 0.4
+    hidden: tuple[int, ...] = (256, 256)
+    seed: int = 0
+
+
+class MaskedActorCritic(ActorCriticPolicy):
+    """The usual network, whose action probabilities are zero where the observation's mask is."""
+
+    def extract_features(self, obs: PyTorchObs, features_extractor: Any = None) -> Any:
+        """As always; the mask is kept for the distribution that is made of these features next."""
+        self._mask = _mask(cast(torch.Tensor, obs), int(cast(Any, self.action_space).n))
+        return super().extract_features(obs, features_extractor)
+
+    def _get_action_dist_from_latent(self, latent_pi: torch.Tensor) -> Distribution:
+        logits = self.action_net(latent_pi).masked_fill(~self._mask, _NEVER)
+        return self.action_dist.proba_distribution(logits)
+
+
+class MaskedQNetwork(QNetwork):
+    """Values of the actions, those that the mask leaves out far below all others."""
+
+    def forward(self, obs: PyTorchObs) -> torch.Tensor:
+        """[batch, actions]."""
+        mask = _mask(cast(torch.Tensor, obs), int(cast(Any, self.action_space).n))
+        return super().forward(obs).masked_fill(~mask, _NEVER)
+
+
+class MaskedDQNPolicy(DQNPolicy):
+    """Of `MaskedQNetwork`s."""
+
+    def make_q_net(self) -> QNetwork:
+        """A network; called twice, for the target too."""
+        arguments = self._update_features_extractor(self.net_args, features_extractor=None)
+        return MaskedQNetwork(**arguments).to(self.device)
+
+
+class MaskedDQN(DQN):
+    """A DQN that explores only what the mask allows."""
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        last = cast(npt.NDArray[Any], self._last_obs)
+        explore = self.num_timesteps < learning_starts
+        greedy, _ = self.policy.predict(last, deterministic=True)
+        masks = mask_of(last, int(cast(Any, self.action_space).n))
+        chosen = [
+            np.random.choice(np.flatnonzero(m)) if explore or np.random.rand() < self.exploration_rate else g
+            for m, g in zip(masks, greedy, strict=True)
+        ]
+        actions = np.array(chosen)
+        return actions, actions
+
+
+def _mask(observations: torch.Tensor, actions: int) -> torch.Tensor:
+    return observations[..., -actions:] > 0.5
+
+
+def _ppo(environments: DummyVecEnv, s: PassAgentSettings) -> PassAgent:
+    return MaskablePPO(
+        "MlpPolicy", environments, n_steps=max(1, s.rollout // environments.num_envs), batch_size=s.batch,
+        n_epochs=s.epochs, learning_rate=s.learning_rate, gamma=s.gamma, gae_lambda=s.gae_lambda, clip_range=s.clip,
+        ent_coef=s.entropy, vf_coef=s.value, max_grad_norm=s.max_grad_norm,
+        policy_kwargs={"net_arch": list(s.hidden)}, seed=s.seed, device="cpu",
+    )  # fmt: skip
+
+
+def _a2c(environments: DummyVecEnv, s: PassAgentSettings) -> PassAgent:
+    return A2C(
+        MaskedActorCritic, environments, n_steps=max(1, s.rollout // environments.num_envs // 16),
+        learning_rate=s.learning_rate, gamma=s.gamma, gae_lambda=s.gae_lambda, ent_coef=s.entropy, vf_coef=s.value,
+        max_grad_norm=s.max_grad_norm, policy_kwargs={"net_arch": list(s.hidden)}, seed=s.seed, device="cpu",
+    )  # fmt: skip
+
+
+def _dqn(environments: DummyVecEnv, s: PassAgentSettings) -> PassAgent:
+    return MaskedDQN(
+        MaskedDQNPolicy, environments, learning_rate=s.learning_rate, buffer_size=50_000, learning_starts=2_000,
+        batch_size=s.batch, gamma=s.gamma, train_freq=4, gradient_steps=2, target_update_interval=1_000,
+        exploration_fraction=s.exploration, exploration_final_eps=0.05,
+        policy_kwargs={"net_arch": list(s.hidden)}, seed=s.seed, device="cpu",
+    )  # fmt: skip
+
+
+PASS_AGENTS: dict[str, Callable[[DummyVecEnv, PassAgentSettings], PassAgent]] = {
+    "maskable-ppo": _ppo,
+    "a2c": _a2c,
+    "dqn": _dqn,
+}
+
+
+def make_pass_agent(kind: str, environments: Sequence[PassOrderEnv], settings: PassAgentSettings) -> PassAgent:
+    """An untrained agent; the same settings and seed give the same agent.
+
+    Raises:
+        UnknownNameError: no such agent.
+    """
+    if kind not in PASS_AGENTS:
+        raise UnknownNameError("agent for pass orders", kind, PASS_AGENTS)
+    torch.set_num_threads(1)  # nets this small run slower on several threads
+    vector = DummyVecEnv([lambda env=env: env for env in environments])  # type: ignore[misc]
+    return PASS_AGENTS[kind](vector, settings)
+
+
+def layers_of(agent: PassAgent) -> list[Layer]:
+    """The part of an agent's network that ranks actions, layer by layer; rectified or tanh between them."""
+    policy: Any = agent.policy
+    activation: Activation
+    if isinstance(agent, DQN):
+        modules, activation = list(policy.q_net.q_net), "relu"
+    else:
+        modules, activation = [*policy.mlp_extractor.policy_net, policy.action_net], "tanh"
+    linear = [m for m in modules if isinstance(m, torch.nn.Linear)]
+    last = len(linear) - 1
+    return [
+        Layer(m.weight.detach().numpy().copy(), m.bias.detach().numpy().copy(), activation if n < last else "none")
+        for n, m in enumerate(linear)
+    ]
+
+
+def learned_order(agent: PassAgent, env: PassOrderEnv, provenance: dict[str, Any]) -> LearnedPassOrder:
+    """What the compiler can use of an agent."""
+    return LearnedPassOrder(env.actions, tuple(layers_of(agent)), env.max_steps, provenance)

@@ -1,0 +1,122 @@
+"""Pass orders by search: at random, greedily, by beam, each within a budget of pass applications.
+
+An application counts once: what a search has learned about a state it does not pay for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from compiler.errors import UnknownNameError
+from compiler.ir import HloModule
+from compiler.passes.states import PassGraph, PassState
+
+__all__ = ["PASS_SEARCHES", "FoundOrder", "Score", "beam", "greedy", "random_orders", "search_order"]
+
+Score: TypeAlias = Callable[[PassState], float]
+"""What a search makes small."""
+LONGEST = 60
+BEAM_WIDTH = 4
+
+
+@dataclass(frozen=True)
+class FoundOrder:
+    """The best a search has found: actions from the start, the state they lead to, applications paid for."""
+
+    actions: tuple[int, ...]
+    state: PassState
+    applications: int
+
+
+class _Best:
+    """The best so far; of equals the first."""
+
+    def __init__(self, graph: PassGraph, score: Score, budget: int) -> None:
+        self.graph, self.score, self.budget = graph, score, budget
+        self.actions: tuple[int, ...] = ()
+        self.state, self.value = graph.root, score(graph.root)
+
+    def spent(self) -> bool:
+        return self.graph.runs >= self.budget
+
+    def look(self, actions: tuple[int, ...], state: PassState) -> float:
+        value = self.score(state)
+        if value < self.value:
+            self.actions, self.state, self.value = actions, state, value
+        return value
+
+    def found(self) -> FoundOrder:
+        return FoundOrder(self.actions, self.state, self.graph.runs)
+
+
+def random_orders(graph: PassGraph, score: Score, budget: int, seed: int = 0) -> FoundOrder:
+    """Passes drawn at random, from the start again every LONGEST; the best prefix of all."""
+    best, rng = _Best(graph, score, budget), np.random.default_rng(seed)
+    # Sequences that only repeat what is known cost nothing, so their number has a limit of its own.
+    for _ in range(budget):
+        state, idle = graph.root, frozenset[int]()
+        actions: tuple[int, ...] = ()
+        for _ in range(LONGEST):
+            choices = [a for a in range(len(graph.actions)) if a not in idle]
+            if best.spent() or not choices:
+                break
+            action = int(rng.choice(choices))
+            after = graph.apply(state, action)
+            idle = idle | {action} if after is state else frozenset()
+            actions, state = (*actions, action), after
+            best.look(actions, state)
+    return best.found()
+
+
+def greedy(graph: PassGraph, score: Score, budget: int, seed: int = 0) -> FoundOrder:
+    """Every pass tried, the one that helps most taken, again and again; of equals, one that changed something."""
+    return _by_levels(graph, score, budget, 1, seed)
+
+
+def beam(graph: PassGraph, score: Score, budget: int, seed: int = 0) -> FoundOrder:
+    """As `greedy`, with the BEAM_WIDTH best states kept at each level."""
+    return _by_levels(graph, score, budget, BEAM_WIDTH, seed)
+
+
+def _by_levels(graph: PassGraph, score: Score, budget: int, width: int, seed: int) -> FoundOrder:
+    best, rng = _Best(graph, score, budget), np.random.default_rng(seed)
+    seen = {graph.root.key}
+    level: list[tuple[tuple[int, ...], PassState]] = [((), graph.root)]
+    while level and not best.spent():
+        made: list[tuple[float, tuple[int, ...], PassState]] = []
+        for actions, state in level:
+            # In a random order, so that a budget too small for all of them favours none.
+            for action in map(int, rng.permutation(len(graph.actions))):
+                if best.spent():
+                    break
+                after = graph.apply(state, action)
+                if after.key not in seen:
+                    seen.add(after.key)
+                    made.append((best.look((*actions, action), after), (*actions, action), after))
+        made.sort(key=lambda m: m[0])
+        level = [(actions, state) for _, actions, state in made[:width]]
+    return best.found()
+
+
+PASS_SEARCHES: dict[str, Callable[[PassGraph, Score, int, int], FoundOrder]] = {
+    "random": random_orders,
+    "greedy": greedy,
+    "beam": beam,
+}
+
+
+def search_order(
+    name: str, module: HloModule, actions: tuple[str, ...], score: Score, budget: int, seed: int = 0
+) -> FoundOrder:
+    """What a search finds, starting from no knowledge.
+
+    Raises:
+        UnknownNameError: no search of that name, or no such pass.
+    """
+    if name not in PASS_SEARCHES:
+        raise UnknownNameError("search", name, PASS_SEARCHES)
+    return PASS_SEARCHES[name](PassGraph(module, actions), score, budget, seed)

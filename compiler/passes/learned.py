@@ -1,0 +1,195 @@
+"""A pass order that was learned elsewhere and exported: a pass like any other, run with NumPy alone.
+
+policy.json          format, feature version, passes, layers, provenance
+policy.safetensors   weights, float32
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import HlogymError, PolicyError
+from compiler.ir import HloModule
+from compiler.passes.base import HloPass, op_count
+from compiler.passes.episode import PassEpisode
+from compiler.passes.observations import FEATURE_VERSION, History, observation_size, observe
+from compiler.passes.pipeline import PipelineRun
+from compiler.passes.registry import make_pass
+from compiler.passes.states import PassState
+from compiler.weights import read_weights, write_weights
+
+__all__ = ["FORMAT", "Layer", "LearnedPassOrder", "load_pass_order"]
+
+FORMAT = "hlogym-pass-order"
+DESCRIPTION_FILE, WEIGHTS_FILE = "policy.json", "policy.safetensors"
+Activation: TypeAlias = Literal["tanh", "relu", "none"]
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`activation(weight @ x + bias)`; weight [out, in], bias [out]."""
+
+    weight: Array
+    bias: Array
+    activation: Activation
+
+    def __call__(self, x: Array) -> Array:
+        y: Array = self.weight @ x + self.bias
+        if self.activation == "none":
+            return y
+        return np.tanh(y) if self.activation == "tanh" else np.maximum(y, np.float32(0))
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedPassOrder:
+    """Runs the pass that its network ranks highest, among those not known to be idle, until it ranks stop highest.
+
+    Attributes:
+        actions: texts of the passes, in the order the network knows them.
+        layers: of the network; the last has an output for each pass and one for stop.
+        budget: applications at most.
+        provenance: what the policy file says about its making.
+        name: as statistics show it.
+    """
+
+    actions: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    budget: int = 100
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "learned-order"
+
+    @property
+    def passes(self) -> tuple[HloPass, ...]:
+        """What it chooses from."""
+        return tuple(make_pass(text) for text in self.actions)
+
+    def scores(self, observation: Array) -> Array:
+        """A number for each pass, and for stop: greater is better."""
+        x = observation
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def choose(self, episode: PassEpisode, rng: np.random.Generator | None = None) -> int:
+        """The action for a moment: the best, or one drawn from the policy's distribution if there is an `rng`."""
+        return self._best(episode.observation(), episode.mask(), rng)
+
+    def _best(self, observation: Array, mask: npt.NDArray[np.bool_], rng: np.random.Generator | None = None) -> int:
+        scores = self.scores(observation)
+        if rng is not None:
+            # The greatest of scores with such noise added is a draw from their softmax.
+            scores = scores + rng.gumbel(size=scores.shape).astype(np.float32)
+        return int(np.argmax(np.where(mask, scores, -np.inf)))
+
+    def run(self, module: HloModule) -> bool:
+        """Order and run the passes; whether anything changed."""
+        return PipelineRun().run(self, module)
+
+    def run_within(self, run: PipelineRun, module: HloModule) -> bool:
+        """`run`, recorded in `run`."""
+        passes, history = self.passes, History.empty(len(self.actions))
+        start = state = PassState(module, "", op_count(module))
+        idle = np.zeros(len(passes), np.bool_)
+        changed = False
+        while history.used < self.budget and not idle.all():
+            mask = np.append(~idle, True)
+            action = self._best(observe(state, start, history, self.budget, idle.tolist()), mask)
+            if action == len(passes):
+                break
+            before = state
+            if run.apply(passes[action], module):
+                state, changed = PassState(module, "", op_count(module)), True
+                idle[:] = False
+            else:
+                idle[action] = True
+            history.note(action, before, state)
+        return changed
+
+    def save(self, folder: Path) -> None:
+        """Write the policy folder; one that is there is replaced when the new one is complete.
+
+        Raises:
+            PolicyError: the folder cannot be written, or holds something that is no policy.
+        """
+        if folder.exists() and not (folder / DESCRIPTION_FILE).is_file() and any(folder.iterdir()):
+            raise PolicyError(f"{folder} is there and is no policy folder; name another one")
+        arrays = {}
+        for n, layer in enumerate(self.layers):
+            arrays[f"{n}.weight"], arrays[f"{n}.bias"] = layer.weight, layer.bias
+        description = {
+            "format": FORMAT,
+            "feature_version": FEATURE_VERSION,
+            "passes": list(self.actions),
+            "activations": [layer.activation for layer in self.layers],
+            "budget": self.budget,
+            "provenance": dict(self.provenance),
+        }
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as made:
+                draft = Path(made) / "policy"
+                draft.mkdir()
+                write_weights(draft / WEIGHTS_FILE, arrays)
+                (draft / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+                if folder.exists():
+                    shutil.rmtree(folder)
+                draft.replace(folder)
+        except OSError as error:
+            raise PolicyError(f"cannot write the policy to {folder}: {error.strerror}") from error
+
+
+def load_pass_order(folder: Path) -> LearnedPassOrder:
+    """The pass order in a folder.
+
+    Raises:
+        PolicyError: there is none, it is of another version, or its weights do not fit its passes.
+    """
+    path = folder / DESCRIPTION_FILE
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(f"cannot read the pass order: {error.strerror}: {path}") from error
+    except ValueError as error:
+        raise PolicyError(f"{path} is not JSON: {error}") from error
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise PolicyError(f"{path} is no {FORMAT}")
+    if told.get("feature_version") != FEATURE_VERSION:
+        raise PolicyError(
+            f"{path} was learned on features of version {told.get('feature_version')}, and these are version "
+            f"{FEATURE_VERSION}; train it again"
+        )
+    weights = read_weights(folder / WEIGHTS_FILE)
+    try:
+        layers = tuple(
+            Layer(weights[f"{n}.weight"], weights[f"{n}.bias"], activation)
+            for n, activation in enumerate(told["activations"])
+        )
+        made = LearnedPassOrder(tuple(told["passes"]), layers, int(told["budget"]), told.get("provenance", {}))
+        _check(made)
+    except (KeyError, TypeError, ValueError, HlogymError) as error:
+        raise PolicyError(f"{folder} is not a usable pass order: {error}") from error
+    return made
+
+
+def _check(order: LearnedPassOrder) -> None:
+    for text in order.actions:
+        make_pass(text)
+    size = observation_size(len(order.actions))
+    for n, layer in enumerate(order.layers):
+        if layer.activation not in ("tanh", "relu", "none"):
+            raise ValueError(f"layer {n} has the unknown activation {layer.activation!r}")
+        if layer.weight.ndim != 2 or layer.weight.shape[1] != size or layer.bias.shape != layer.weight.shape[:1]:
+            raise ValueError(f"layer {n} takes {layer.weight.shape[-1:]} numbers where {size} are expected")
+        size = layer.weight.shape[0]
+    if size != len(order.actions) + 1:
+        raise ValueError(f"its network ranks {size} actions, and it has {len(order.actions)} passes and stop")
