@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.errors import ArgumentError, HlogymError, InterpreterError
+from compiler.errors import ArgumentError
 from compiler.interpreter import (  # noqa: F401  # importing a family fills its rows of the registry
     control,
     conversion,
@@ -32,7 +32,7 @@ from compiler.interpreter import (  # noqa: F401  # importing a family fills its
 )
 from compiler.interpreter.custom_calls import register_custom_call as register_custom_call
 from compiler.interpreter.machine import Context as Context
-from compiler.interpreter.machine import Machine, contiguous, describe, find_evaluator, literal_value
+from compiler.interpreter.machine import Machine, contiguous, literal_value
 from compiler.interpreter.registry import EVALUATORS as EVALUATORS
 from compiler.interpreter.registry import Array, Value, leaves
 from compiler.interpreter.registry import Evaluator as Evaluator
@@ -83,12 +83,7 @@ def evaluate_op(instruction: HloInstruction, operand_values: Sequence[Value], co
     if instruction.opcode is Opcode.CONSTANT:
         return literal_value(instruction.value)
     with np.errstate(all="ignore"):
-        try:
-            return find_evaluator(instruction)(Machine(context), instruction, list(operand_values))
-        except HlogymError:
-            raise
-        except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError) as e:
-            raise InterpreterError(f"{describe(instruction)}: {e}") from e
+        return Machine(context).evaluate(instruction, list(operand_values))
 
 
 def _argument(shape: Shape, arg: Any, what: str) -> Value:

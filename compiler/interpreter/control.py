@@ -23,7 +23,7 @@ def _fusion(machine: Machine, instruction: HloInstruction, values: list[Value]) 
 @evaluator(Opcode.WHILE)
 def _while(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     condition, body = instruction.attr("condition"), instruction.attr("body")
-    while bool(as_array(machine.run(condition, values))):
+    while as_array(machine.run(condition, values)):
         values.append(machine.run(body, values, consumed=values))
     return values[0]
 
@@ -39,7 +39,9 @@ def _conditional(machine: Machine, instruction: HloInstruction, values: list[Val
         index = 0 if which else 1
     else:
         index = int(which) if 0 <= int(which) < len(branches) else len(branches) - 1
-    return machine.run(branches[index], [values[index + 1]])
+    chosen = [values[index + 1]]
+    values.clear()
+    return machine.run(branches[index], chosen, consumed=chosen)
 
 
 @evaluator(Opcode.TUPLE)

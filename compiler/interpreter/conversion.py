@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import methodcaller
+
 import numpy as np
 
 from compiler.errors import UnsupportedError
-from compiler.interpreter.precision import narrow, widen, wrap_small
-from compiler.interpreter.registry import Array, array_evaluator
+from compiler.interpreter.precision import is_direct, narrow, widen, wrap_small
+from compiler.interpreter.registry import Array, array_evaluator, specialiser
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
@@ -105,6 +108,17 @@ def reinterpret(x: Array, source: T, target: Shape) -> Array:
         return flat.view(t.dtype).reshape(target.dimensions)
     bits = _to_bits(x, source).reshape((*target.dimensions, t.bits))
     return _from_bits(bits, t).reshape(target.dimensions)
+
+
+@specialiser(Opcode.CONVERT)
+def _convert_of(instruction: HloInstruction) -> Callable[[Array], Array] | None:
+    """A plain cast where numpy's own is the right one."""
+    source, target = instruction.operands[0].shape.element_type, instruction.shape.element_type
+    if not (is_direct(source) and is_direct(target)) or target is T.PRED:
+        return None
+    if (target.is_integer and source.is_float) or (source.is_complex and not target.is_complex):
+        return None
+    return methodcaller("astype", target.dtype)
 
 
 @array_evaluator(Opcode.BITCAST_CONVERT)

@@ -13,8 +13,8 @@ from scipy import special
 
 from compiler.errors import InterpreterError
 from compiler.interpreter import integers
-from compiler.interpreter.precision import in_compute_type, total_order_key, widen
-from compiler.interpreter.registry import Array, array_evaluator
+from compiler.interpreter.precision import in_compute_type, is_direct, total_order_key, widen
+from compiler.interpreter.registry import Array, array_evaluator, specialiser
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
@@ -128,6 +128,15 @@ def _elementwise(instruction: HloInstruction, *operands: Array) -> Array:
     return in_compute_type(function_for(instruction.opcode, t), t, *operands)
 
 
+@specialiser(*(_FLOAT.keys() | _PRED.keys() | integers.FUNCTIONS.keys()))
+def _elementwise_of(instruction: HloInstruction) -> Function | None:
+    """Where numpy computes in the type itself, the function itself."""
+    t = instruction.operands[0].shape.element_type
+    if not is_direct(t) or (instruction.opcode is Opcode.ABS and t.is_complex):
+        return None
+    return function_for(instruction.opcode, t)
+
+
 @array_evaluator(Opcode.IS_FINITE)
 def _is_finite(instruction: HloInstruction, x: Array) -> Array:
     return np.isfinite(widen(x, instruction.operands[0].shape.element_type))
@@ -174,9 +183,28 @@ def _compare(instruction: HloInstruction, x: Array, y: Array) -> Array:
     return compare(x, y)
 
 
+@specialiser(Opcode.COMPARE)
+def _compare_of(instruction: HloInstruction) -> Function | None:
+    t = instruction.operands[0].shape.element_type
+    if instruction.attr("type") == "TOTALORDER" or not is_direct(t):
+        return None
+    return _COMPARISONS[instruction.attr("direction")]
+
+
+def _choose(pred: Array, on_true: Array, on_false: Array) -> Array:
+    if pred.ndim == 0:
+        return on_true if pred else on_false
+    return np.where(pred, on_true, on_false)
+
+
 @array_evaluator(Opcode.SELECT)
 def _select(instruction: HloInstruction, pred: Array, on_true: Array, on_false: Array) -> Array:
-    return np.where(pred, on_true, on_false)
+    return _choose(pred, on_true, on_false)
+
+
+@specialiser(Opcode.SELECT)
+def _select_of(instruction: HloInstruction) -> Function:
+    return _choose
 
 
 @array_evaluator(Opcode.CLAMP)

@@ -1,4 +1,4 @@
-"""Runs computations: each becomes a list of steps once, which loops then run again and again."""
+"""Runs computations: each becomes a plan once, which loops then run again and again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from functools import cached_property
 
 import numpy as np
 
-from compiler.errors import HlogymError, InterpreterError, UnsupportedError
-from compiler.interpreter.registry import EVALUATORS, TOKEN, Array, Evaluator, Value
+from compiler.errors import HlogymError, InterpreterError
+from compiler.interpreter.plan import Plan, make_plan
+from compiler.interpreter.plan import describe as describe
+from compiler.interpreter.plan import find_evaluator as find_evaluator
+from compiler.interpreter.plan import literal_value as literal_value
+from compiler.interpreter.registry import Array, Value
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
-from compiler.ir.literal import Literal
-from compiler.ir.opcodes import Opcode
+
+_MISTAKES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError)
+"""What numpy and Python raise on values that an op cannot take."""
 
 
 @dataclass
@@ -32,27 +37,6 @@ class Context:
     outfeed: list[Value] = field(default_factory=list)
     channels: dict[int, deque[Value]] = field(default_factory=dict)
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One instruction: where its operands lie, where its result goes, and which values nobody needs afterwards."""
-
-    evaluate: Evaluator
-    instruction: HloInstruction
-    operands: tuple[int, ...]
-    slot: int
-    dead: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A computation in post order. `initial` holds the constants at their slots."""
-
-    initial: list[Value]
-    parameters: tuple[tuple[int, int], ...]
-    steps: tuple[Step, ...]
-    root: int
 
 
 class Machine:
@@ -82,70 +66,23 @@ class Machine:
         """
         plan = self._plans.get(computation)
         if plan is None:
-            plan = self._plans[computation] = make_plan(computation)
-        values: list[Value] = plan.initial.copy()
-        for slot, number in plan.parameters:
-            values[slot] = args[number]
-        if consumed is not None:
-            consumed.clear()
-        for step in plan.steps:
-            try:
-                operands = [values[k] for k in step.operands]
-                for k in step.dead:
-                    values[k] = TOKEN
-                values[step.slot] = step.evaluate(self, step.instruction, operands)
-            except HlogymError:
-                raise
-            except (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError) as e:
-                raise InterpreterError(f"{describe(step.instruction)}: {e}") from e
-        return values[plan.root]
+            plan = self._plans[computation] = make_plan(self, computation)
+        try:
+            return plan.function(self, args, consumed)
+        except HlogymError:
+            raise
+        except _MISTAKES as e:
+            failed = plan.failed(e)
+            raise InterpreterError(f"{describe(failed)}: {e}" if failed is not None else str(e)) from e
 
-
-def describe(instruction: HloInstruction) -> str:
-    """An instruction for an error: name, opcode, shape, and where it stands (the line, if it was read from a text)."""
-    where = f" in computation %{instruction.parent.name}" if instruction.parent is not None else ""
-    where += f", line {instruction.line}" if instruction.line else ""
-    return f"%{instruction.name} ({instruction.opcode.text} of shape {instruction.shape}){where}"
-
-
-def find_evaluator(instruction: HloInstruction) -> Evaluator:
-    """The evaluator of an instruction's opcode; UnsupportedError when there is none."""
-    found = EVALUATORS.get(instruction.opcode)
-    if found is None:
-        raise UnsupportedError(f"the interpreter does not evaluate {describe(instruction)}")
-    return found
-
-
-def literal_value(literal: Literal) -> Value:
-    """The value of a constant."""
-    if literal.array is not None:
-        return literal.array
-    return tuple(literal_value(e) for e in literal.elements)
-
-
-def make_plan(computation: HloComputation) -> Plan:
-    """Steps of what the root needs, and of what has side effects."""
-    order = computation.post_order()
-    slots = {instruction: k for k, instruction in enumerate(order)}
-    last_use: dict[HloInstruction, HloInstruction] = {}
-    for instruction in order:
-        last_use.update(dict.fromkeys(instruction.operands, instruction))
-    ends: dict[HloInstruction, list[int]] = {}
-    for operand, user in last_use.items():
-        if operand.opcode is not Opcode.CONSTANT and operand is not computation.root:
-            ends.setdefault(user, []).append(slots[operand])
-    initial: list[Value] = [TOKEN] * len(order)
-    parameters: list[tuple[int, int]] = []
-    steps: list[Step] = []
-    for slot, i in enumerate(order):
-        if i.opcode is Opcode.CONSTANT:
-            initial[slot] = literal_value(i.value)
-        elif i.opcode is Opcode.PARAMETER:
-            parameters.append((slot, i.parameter_number or 0))
-        else:
-            operands = tuple(slots[o] for o in i.operands)
-            steps.append(Step(find_evaluator(i), i, operands, slot, tuple(ends.get(i, ()))))
-    return Plan(initial, tuple(parameters), tuple(steps), slots[computation.root])
+    def evaluate(self, instruction: HloInstruction, values: list[Value]) -> Value:
+        """Result of one instruction on values of its operands."""
+        try:
+            return find_evaluator(instruction)(self, instruction, values)
+        except HlogymError:
+            raise
+        except _MISTAKES as e:
+            raise InterpreterError(f"{describe(instruction)}: {e}") from e
 
 
 def contiguous(values: Iterable[Array]) -> list[Array]:

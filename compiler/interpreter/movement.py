@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter, methodcaller
 
 import numpy as np
 
 from compiler.interpreter.machine import Machine
-from compiler.interpreter.precision import compute_dtype, narrow
-from compiler.interpreter.registry import Array, Value, array_evaluator, arrays, evaluator, own
+from compiler.interpreter.precision import compute_dtype, is_direct, narrow
+from compiler.interpreter.registry import Array, Value, array_evaluator, arrays, evaluator, own, specialiser
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
 
 
 @array_evaluator(Opcode.IOTA)
@@ -37,11 +39,26 @@ def _broadcast(instruction: HloInstruction, x: Array) -> Array:
     return np.broadcast_to(ordered.reshape(spread), dims)
 
 
+@specialiser(Opcode.BROADCAST)
+def _broadcast_of(instruction: HloInstruction) -> Callable[[Array], Array] | None:
+    """Few copies of a scalar are made outright: numpy's own way to views of it takes longer."""
+    operand, shape = instruction.operands[0].shape, instruction.shape
+    if operand.dimensions or not shape.dimensions or shape.num_elements > 64 or not is_direct(shape.element_type):
+        return None
+    return np.ones(shape.dimensions, shape.dtype).__mul__ if shape.element_type is not T.PRED else None
+
+
 @array_evaluator(Opcode.RESHAPE)
 def _reshape(instruction: HloInstruction, x: Array) -> Array:
     if not instruction.shape.dimensions and not instruction.operands[0].shape.dimensions:
         return x
     return x.reshape(instruction.shape.dimensions)
+
+
+@specialiser(Opcode.RESHAPE)
+def _reshape_of(instruction: HloInstruction) -> Callable[[Array], Array] | None:
+    dims = instruction.shape.dimensions
+    return methodcaller("reshape", dims) if dims or instruction.operands[0].shape.dimensions else None
 
 
 @evaluator(Opcode.DYNAMIC_RESHAPE)
@@ -59,9 +76,18 @@ def _reverse(instruction: HloInstruction, x: Array) -> Array:
     return np.flip(x, instruction.dimensions)
 
 
+def _ranges(instruction: HloInstruction) -> tuple[slice, ...]:
+    return tuple(slice(d.start, d.limit, d.stride) for d in instruction.attr("slice"))
+
+
 @array_evaluator(Opcode.SLICE)
 def _slice(instruction: HloInstruction, x: Array) -> Array:
-    return x[tuple(slice(d.start, d.limit, d.stride) for d in instruction.attr("slice"))]
+    return x[_ranges(instruction)]
+
+
+@specialiser(Opcode.SLICE)
+def _slice_of(instruction: HloInstruction) -> Callable[[Array], Array]:
+    return itemgetter(_ranges(instruction))
 
 
 @array_evaluator(Opcode.CONCATENATE)

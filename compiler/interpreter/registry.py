@@ -24,10 +24,15 @@ Evaluator: TypeAlias = Callable[["Machine", HloInstruction, list[Value]], Value]
 """Operand values, in a list to itself -> result. Changes operands only through `own`; may return views of them."""
 
 EVALUATORS: dict[Opcode, Evaluator] = {}
+ARRAY_FUNCTIONS: dict[Opcode, Callable[..., Any]] = {}
+"""`f(instruction, *operand_arrays)` of the opcodes that need nothing else; the evaluators are made of them."""
+SPECIALISERS: dict[Opcode, Callable[[HloInstruction], Callable[..., Any] | None]] = {}
+"""For some of those: a function of the operands' arrays alone that does the same for this instruction, or None."""
 TOKEN: tuple[Value, ...] = ()
 
 _F = TypeVar("_F", bound=Evaluator)
 _A = TypeVar("_A", bound=Callable[..., Any])
+_S = TypeVar("_S", bound=Callable[[HloInstruction], Callable[..., Any] | None])
 
 
 def evaluator(*opcodes: Opcode) -> Callable[[_F], _F]:
@@ -50,6 +55,18 @@ def array_evaluator(*opcodes: Opcode) -> Callable[[_A], _A]:
 
         for opcode in opcodes:
             EVALUATORS[opcode] = run
+            ARRAY_FUNCTIONS[opcode] = function
+        return function
+
+    return register
+
+
+def specialiser(*opcodes: Opcode) -> Callable[[_S], _S]:
+    """Register a function of an instruction that gives its narrow array function, or None: see `SPECIALISERS`."""
+
+    def register(function: _S) -> _S:
+        for opcode in opcodes:
+            SPECIALISERS[opcode] = function
         return function
 
     return register

@@ -1,0 +1,165 @@
+"""A computation as one Python function over local variables, made once and then called as often as loops need it.
+
+A line of the function is an instruction, so a traceback's line number says which one failed. What depends on constants
+alone is evaluated while the plan is made, unless the computation is the entry, which runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compiler.errors import UnsupportedError
+from compiler.interpreter.registry import ARRAY_FUNCTIONS, EVALUATORS, SPECIALISERS, Evaluator, Value
+from compiler.ir.computation import HloComputation, has_side_effect
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.literal import Literal
+from compiler.ir.opcodes import Opcode
+
+if TYPE_CHECKING:
+    from compiler.interpreter.machine import Machine
+
+_SAME_VALUE = frozenset({Opcode.COPY, Opcode.ADD_DEPENDENCY, Opcode.OPTIMIZATION_BARRIER, Opcode.DOMAIN})
+_NOT_REPEATABLE = frozenset({Opcode.RNG, Opcode.RNG_GET_AND_UPDATE_STATE, Opcode.CUSTOM_CALL})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A computation ready to run.
+
+    Attributes:
+        function: `(machine, arguments, consumed) -> value`; `consumed` is emptied once the arguments are read.
+        lines: the instruction on each line of its source, None where there is none.
+    """
+
+    function: Callable[[Machine, Sequence[Value], list[Value] | None], Value]
+    lines: tuple[HloInstruction | None, ...]
+
+    def failed(self, error: BaseException) -> HloInstruction | None:
+        """The instruction that raised `error`, as caught by who called `function`."""
+        inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+        return self.lines[inner.tb_lineno - 1] if inner is not None and inner.tb_lineno <= len(self.lines) else None
+
+
+def describe(instruction: HloInstruction) -> str:
+    """An instruction for an error: name, opcode, shape, and where it stands (the line, if it was read from a text)."""
+    where = f" in computation %{instruction.parent.name}" if instruction.parent is not None else ""
+    where += f", line {instruction.line}" if instruction.line else ""
+    return f"%{instruction.name} ({instruction.opcode.text} of shape {instruction.shape}){where}"
+
+
+def find_evaluator(instruction: HloInstruction) -> Evaluator:
+    """The evaluator of an instruction's opcode; UnsupportedError when there is none."""
+    found = EVALUATORS.get(instruction.opcode)
+    if found is None:
+        raise UnsupportedError(f"the interpreter does not evaluate {describe(instruction)}")
+    return found
+
+
+def literal_value(literal: Literal) -> Value:
+    """The value of a constant."""
+    if literal.array is not None:
+        return literal.array
+    return tuple(literal_value(e) for e in literal.elements)
+
+
+def make_plan(machine: Machine, computation: HloComputation) -> Plan:
+    """The plan of what the root needs, and of what has side effects."""
+    order = _early_elements_first(computation.post_order())
+    constants: dict[HloInstruction, Value] = {}
+    steps: list[HloInstruction] = []
+    module = computation.parent
+    fold = module is None or module.entry is not computation
+    for i in order:
+        if i.opcode is Opcode.CONSTANT:
+            constants[i] = literal_value(i.value)
+        elif fold and i.opcode is not Opcode.PARAMETER and all(o in constants for o in i.operands) and _repeatable(i):
+            constants[i] = machine.evaluate(i, [constants[o] for o in i.operands])
+        else:
+            steps.append(i)
+    return _Writer(constants, steps, computation.root).plan()
+
+
+def _early_elements_first(order: Iterable[HloInstruction]) -> list[HloInstruction]:
+    """Elements of the parameters in front: a tuple that is taken apart at once holds none of its arrays any longer."""
+    early: dict[HloInstruction, None] = {}
+    late: list[HloInstruction] = []
+    for i in order:
+        of_parameter = i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0] in early
+        if i.opcode is Opcode.PARAMETER or of_parameter:
+            early[i] = None
+        else:
+            late.append(i)
+    return [*early, *late]
+
+
+def _repeatable(instruction: HloInstruction) -> bool:
+    """Whether it gives the same result each time."""
+    if instruction.opcode in _NOT_REPEATABLE or has_side_effect(instruction):
+        return False
+    return all(_repeatable(i) for c in instruction.called_computations() for i in c.instructions)
+
+
+class _Writer:
+    """Writes the function of one computation: a line for each step."""
+
+    def __init__(self, constants: dict[HloInstruction, Value], steps: list[HloInstruction], root: HloInstruction):
+        self.steps, self.root = steps, root
+        self.scope: dict[str, Any] = {"asarray": np.asarray}
+        self.names = {i: f"v{k}" for k, i in enumerate(steps)}
+        last_use: dict[HloInstruction, HloInstruction] = {}
+        for i in steps:
+            for o in i.operands:
+                if o in self.names:
+                    last_use[o] = i
+        self.dead: dict[HloInstruction, list[str]] = {}
+        for o, user in last_use.items():
+            if o is not root:
+                self.dead.setdefault(user, []).append(self.names[o])
+        used = [root, *(o for i in steps for o in i.operands)]
+        for k, i in enumerate(dict.fromkeys(i for i in used if i in constants)):
+            self.names[i] = f"c{k}"
+            self.scope[f"c{k}"] = constants[i]
+
+    def plan(self) -> Plan:
+        parameters = [i for i in self.steps if i.opcode is Opcode.PARAMETER]
+        others = [i for i in self.steps if i.opcode is not Opcode.PARAMETER]
+        lines: list[tuple[str, HloInstruction | None]] = [("def run(machine, args, consumed):", None)]
+        lines += [(f"{self.names[i]} = args[{i.parameter_number or 0}]", i) for i in parameters]
+        lines += [("if consumed is not None: consumed.clear()", None)]
+        lines += [(self._line(i), i) for i in others]
+        lines += [(f"return {self.names[self.root]}", None)]
+        source = "\n ".join(text for text, _ in lines)
+        exec(compile(source, "<plan>", "exec"), self.scope)  # noqa: S102  # our own text, of our own names and numbers
+        return Plan(self.scope["run"], tuple(i for _, i in lines))
+
+    def _line(self, i: HloInstruction) -> str:
+        name, operands = self.names[i], ", ".join(self.names[o] for o in i.operands)
+        dead = "".join(f"{v} = " for v in self.dead.get(i, ()))
+        release = f"; {dead}None" if dead else ""
+        if i.opcode is Opcode.GET_TUPLE_ELEMENT:
+            return f"{name} = {operands}[{int(i.attr('index'))}]{release}"
+        if i.opcode is Opcode.TUPLE:
+            return f"{name} = ({operands}{',' if operands else ''}){release}"
+        if i.opcode in _SAME_VALUE:
+            return f"{name} = {self.names[i.operands[0]]}{release}"
+        function = _array_function(i)
+        if function is not None:
+            self.scope[f"f{name}"] = function
+            return f"{name} = asarray(f{name}({operands})){release}"
+        self.scope[f"f{name}"], self.scope[f"i{name}"] = find_evaluator(i), i
+        return f"o = [{operands}]{release}; {name} = f{name}(machine, i{name}, o); o = None"
+
+
+def _array_function(instruction: HloInstruction) -> Callable[..., Any] | None:
+    """A function of the operands' arrays alone, as narrow as the instruction's types allow."""
+    specialise = SPECIALISERS.get(instruction.opcode)
+    narrow = specialise(instruction) if specialise is not None else None
+    if narrow is not None:
+        return narrow
+    general = ARRAY_FUNCTIONS.get(instruction.opcode)
+    return partial(general, instruction) if general is not None else None
