@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compiler.ir.instruction import HloInstruction, infer_shape
+from compiler.ir.instruction import CALLEE_NAMES, HloInstruction, infer_shape
 from compiler.ir.literal import Literal
 from compiler.ir.opcodes import Opcode, Trait
 from compiler.ir.shape import Shape
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from compiler.ir.module import HloModule
 
 _SUFFIX = re.compile(r"\.\d+$")
+_EFFECTS = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))
+_NOTABLE = frozenset(
+    op
+    for op in Opcode
+    if op in _EFFECTS or op is Opcode.CUSTOM_CALL or CALLEE_NAMES.intersection((*op.row.required, *op.row.optional))
+)
+"""Opcodes that may call computations or have side effects: few instructions, which many ask for."""
 
 
 class HloComputation:
@@ -24,13 +31,18 @@ class HloComputation:
         name: unique within the module.
         parent: the module, None while it stands alone.
         attributes: what the text said behind the body (execution_thread="...").
+        order_is_known: each instruction is known to stand after what it needs; whatever changes operands clears it.
+        may_have_control_edges: False where no instruction has had control predecessors.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.parent: HloModule | None = None
         self.attributes: dict[str, str] = {}
+        self.order_is_known = True
+        self.may_have_control_edges = False
         self._instructions: dict[HloInstruction, None] = {}
+        self._notable: dict[HloInstruction, None] = {}
         self._parameters: dict[HloInstruction, None] = {}
         self._by_name: dict[str, HloInstruction] = {}
         self._next_suffix: dict[str, int] = {}
@@ -101,48 +113,55 @@ class HloComputation:
 
         ValueError when the graph has a cycle.
         """
-        if self._is_in_order():
+        if self.order_is_known:
             return list(self._instructions)
+        done: set[HloInstruction] = set()
         order: list[HloInstruction] = []
-        state: dict[HloInstruction, int] = {}  # 1: on the path, 2: done
         for start in self._instructions:
-            if start in state:
+            if start in done:
                 continue
-            stack: list[tuple[HloInstruction, Iterator[HloInstruction]]] = [(start, _before(start))]
-            state[start] = 1
-            while stack:
-                node, pending = stack[-1]
-                for o in pending:
-                    seen = state.get(o)
-                    if seen is None:
-                        state[o] = 1
-                        stack.append((o, _before(o)))
-                        break
-                    if seen == 1:
-                        raise ValueError(f"cycle through %{o.name} in computation %{self.name}")
-                else:
-                    stack.pop()
-                    state[node] = 2
-                    order.append(node)
+            if done.issuperset(start.operands) and done.issuperset(start.control_predecessors):
+                done.add(start)
+                order.append(start)
+            else:
+                self._visit(start, done, order)
+        self.order_is_known = order == list(self._instructions)
         return order
 
-    def _is_in_order(self) -> bool:
-        seen: set[HloInstruction] = set()
-        for i in self._instructions:
-            if not seen.issuperset(i.operands):
-                return False
-            if i.attributes and not seen.issuperset(i.control_predecessors):
-                return False
-            seen.add(i)
-        return True
+    def _visit(self, start: HloInstruction, done: set[HloInstruction], order: list[HloInstruction]) -> None:
+        """Append to `order` what `start` needs and is not done yet, then `start`."""
+        path = {start}
+        stack = [(start, _before(start))]
+        while stack:
+            node, pending = stack[-1]
+            for o in pending:
+                if o in done:
+                    continue
+                if o in path:
+                    raise ValueError(f"cycle through %{o.name} in computation %{self.name}")
+                path.add(o)
+                stack.append((o, _before(o)))
+                break
+            else:
+                stack.pop()
+                done.add(node)
+                order.append(node)
 
     def called_computations(self) -> list[HloComputation]:
         """Computations called directly from here, each once, in order of the calls."""
-        found: dict[HloComputation, None] = {}
-        for i in self._instructions:
-            if i.attributes:
-                found.update(dict.fromkeys(i.called_computations()))
-        return list(found)
+        if not self._notable:
+            return []
+        return list(dict.fromkeys(c for i in self._notable for c in i.called_computations()))
+
+    @property
+    def notable(self) -> list[HloInstruction]:
+        """Instructions, in order of insertion, whose opcodes may call computations or have side effects."""
+        return list(self._notable)
+
+    @property
+    def has_side_effect(self) -> bool:
+        """Whether running it can be seen other than through its result."""
+        return any(has_side_effect(i) for i in self._notable)
 
     # ---- building
 
@@ -164,7 +183,14 @@ class HloComputation:
         self._instructions[instruction] = None
         if instruction.opcode is Opcode.PARAMETER:
             self._parameters[instruction] = None
+        elif instruction.opcode in _NOTABLE:
+            self._notable[instruction] = None
         self._by_name[instruction.name] = instruction
+        for o in instruction.operands:
+            if o.parent is not self:
+                self.order_is_known = False
+        if "control-predecessors" in instruction.attributes:
+            self.order_is_known, self.may_have_control_edges = False, True
         return instruction
 
     def add(
@@ -244,6 +270,7 @@ class HloComputation:
             o.users.pop(instruction, None)
         del self._instructions[instruction]
         self._parameters.pop(instruction, None)
+        self._notable.pop(instruction, None)
         del self._by_name[instruction.name]
         instruction.parent = None
 
@@ -261,7 +288,11 @@ class HloComputation:
 
     def reorder(self) -> None:
         """Put the instructions themselves into post order."""
+        if self.order_is_known:
+            return
         self._instructions = dict.fromkeys(self.post_order())
+        self._notable = dict.fromkeys(i for i in self._instructions if i in self._notable)
+        self.order_is_known = True
 
     def inline(self, callee: HloComputation, arguments: Sequence[HloInstruction]) -> HloInstruction:
         """Copy the callee's body here with `arguments` for its parameters; returns the copy of its root."""
@@ -272,7 +303,7 @@ class HloComputation:
             else:
                 mapping[i] = self.clone_instruction(i, [mapping[o] for o in i.operands])
                 if i.control_predecessors:
-                    mapping[i].attributes["control-predecessors"] = tuple(mapping[p] for p in i.control_predecessors)
+                    mapping[i].set_control_predecessors([mapping[p] for p in i.control_predecessors])
         return mapping[callee.root]
 
     def clone(self, name: str | None = None) -> HloComputation:
@@ -298,6 +329,9 @@ class HloComputation:
             mapping[i] = new
         copy._instructions = dict.fromkeys(mapping[i] for i in self._instructions)
         copy._parameters = dict.fromkeys(mapping[i] for i in self._parameters)
+        copy._notable = dict.fromkeys(mapping[i] for i in self._notable)
+        copy.order_is_known = self.order_is_known
+        copy.may_have_control_edges = self.may_have_control_edges
         copy._by_name = {i.name: i for i in copy._instructions}
         copy._next_suffix = dict(self._next_suffix)
         if self._root is not None:
@@ -324,10 +358,7 @@ def has_side_effect(instruction: HloInstruction) -> bool:
         return False
     if instruction.attr("custom_call_has_side_effect", False):
         return True
-    return any(has_side_effect(i) for c in instruction.called_computations() for i in c.instructions)
-
-
-_EFFECTS = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))
+    return any(c.has_side_effect for c in instruction.called_computations())
 
 
 def _before(i: HloInstruction) -> Iterator[HloInstruction]:

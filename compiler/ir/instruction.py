@@ -121,6 +121,7 @@ class HloInstruction:
         if old is new:
             return
         self.operands = (*self.operands[:i], new, *self.operands[i + 1 :])
+        self._forget_order()
         if old not in self.operands:
             old.users.pop(self, None)
         new.users[self] = None
@@ -130,6 +131,7 @@ class HloInstruction:
         if old is new:
             return
         self.operands = tuple(new if o is old else o for o in self.operands)
+        self._forget_order()
         old.users.pop(self, None)
         new.users[self] = None
 
@@ -142,8 +144,23 @@ class HloInstruction:
         for old in self.operands:
             old.users.pop(self, None)
         self.operands = tuple(operands)
+        self._forget_order()
         for new in self.operands:
             new.users[self] = None
+
+    def set_control_predecessors(self, predecessors: Sequence[HloInstruction]) -> None:
+        """What must run before it without being an operand; the way to set it, for its computation keeps account."""
+        if predecessors:
+            self.attributes["control-predecessors"] = tuple(predecessors)
+        else:
+            self.attributes.pop("control-predecessors", None)
+        if self.parent is not None:
+            self.parent.order_is_known = False
+            self.parent.may_have_control_edges |= bool(predecessors)
+
+    def _forget_order(self) -> None:
+        if self.parent is not None:
+            self.parent.order_is_known = False
 
     @property
     def is_root(self) -> bool:

@@ -151,19 +151,14 @@ class HloModule:
             if c in live:
                 continue
             live[c] = None
-            for i in c.instructions:
-                if i.attributes and is_control_flow(i):
+            for i in c.notable:
+                if is_control_flow(i):
                     work.extend(i.called_computations())
         return [c for c in self.post_order() if c in live]
 
     def callers(self, computation: HloComputation) -> list[HloInstruction]:
         """Instructions anywhere in the module that call `computation`."""
-        return [
-            i
-            for c in self._computations.values()
-            for i in c.instructions
-            if i.attributes and computation in i.called_computations()
-        ]
+        return [i for c in self._computations.values() for i in c.notable if computation in i.called_computations()]
 
     def clone(self) -> HloModule:
         """A deep copy; names and order are kept."""
@@ -178,9 +173,8 @@ class HloModule:
             mapping[c] = new
             copy._computations[new.name] = new
         for c in mapping.values():
-            for i in c._instructions:
-                if i.attributes:
-                    i.replace_called_computations(mapping)
+            for i in c.notable:
+                i.replace_called_computations(mapping)
         if self._entry is not None:
             copy._entry = mapping[self._entry]
         return copy

@@ -31,14 +31,13 @@ class DeadCodeElimination:
 
 
 def _drop_removed_predecessors(computation: HloComputation) -> None:
+    if not computation.may_have_control_edges:
+        return
     for i in computation.instructions:
         if not i.control_predecessors:
             continue
         live = _live_predecessors(i.control_predecessors, computation)
-        if live:
-            i.attributes["control-predecessors"] = live
-        else:
-            del i.attributes["control-predecessors"]
+        i.set_control_predecessors(live)
 
 
 def _live_predecessors(

@@ -231,8 +231,9 @@ def copy_iteration(
             continue
         copy = mapping[i] = computation.clone_instruction(i, [mapping[o] for o in i.operands])
         if i.control_predecessors:
-            before = tuple(mapping[p] for p in i.control_predecessors if p in mapping and mapping[p].parent)
-            copy.attributes["control-predecessors"] = before
+            copy.set_control_predecessors(
+                [mapping[p] for p in i.control_predecessors if p in mapping and mapping[p].parent]
+            )
         if i.opcode in (Opcode.CONSTANT, Opcode.IOTA):
             leaves[i] = copy
         made.append(copy)

@@ -16,6 +16,7 @@ from compiler.ir.computation import has_side_effect
 from compiler.ir.shape import default_layout
 from compiler.passes.base import ComputationPass
 from compiler.passes.builder import Builder
+from compiler.passes.control import pinned
 
 Rule = Callable[[HloInstruction, Builder], HloInstruction | None]
 RulesOf = Callable[[Opcode], Sequence[Rule]]
@@ -103,14 +104,14 @@ def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> boo
         return False
     order = computation.post_order()
     work = [i for i in reversed(order) if rules_of(i.opcode)]
-    pinned = _control_dependent(order)
+    fixed = pinned(computation)
     budget = 20 * len(order) + 1000
     changed = False
     builder = Builder(computation)
     while work and budget:
         i = work.pop()
         rules = rules_of(i.opcode)
-        if not rules or i.parent is not computation or i in pinned or i.is_dead or _untouchable(i):
+        if not rules or i.parent is not computation or i in fixed or i.is_dead or _untouchable(i):
             continue
         if not _apply(i, rules, builder):
             continue
@@ -175,12 +176,3 @@ def _untouchable(i: HloInstruction) -> bool:
 
 
 _EFFECTS = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))
-
-
-def _control_dependent(order: Iterable[HloInstruction]) -> frozenset[HloInstruction]:
-    found: set[HloInstruction] = set()
-    for i in order:
-        if i.attributes and i.control_predecessors:
-            found.add(i)
-            found.update(i.control_predecessors)
-    return frozenset(found)
