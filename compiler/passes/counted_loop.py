@@ -14,12 +14,12 @@ Step: TypeAlias = Callable[[Builder, HloInstruction, Sequence[HloInstruction]], 
 
 
 def counted_loop(
-    b: Builder, count: int, init: Sequence[HloInstruction], step: Step, result: int, name: str
-) -> HloInstruction:
+    b: Builder, count: int, init: Sequence[HloInstruction], step: Step, results: Sequence[int], name: str
+) -> list[HloInstruction]:
     """A loop of `count` iterations in the builder's computation, which must stand in a module.
 
     Returns:
-        Carried value number `result` after the last iteration.
+        Carried values number `results` after the last iteration.
     """
     module = b.computation.parent
     if module is None:
@@ -30,7 +30,7 @@ def counted_loop(
     condition = module.add(_condition(shape, count, f"{name}_condition"))
     start = b.add(Opcode.TUPLE, counter, *init)
     loop = b.add(Opcode.WHILE, start, condition=condition, body=body)
-    return b.add(Opcode.GET_TUPLE_ELEMENT, loop, index=result + 1)
+    return [b.add(Opcode.GET_TUPLE_ELEMENT, loop, index=n + 1) for n in results]
 
 
 def _body(shape: Shape, step: Step, name: str) -> HloComputation:
@@ -40,6 +40,7 @@ def _body(shape: Shape, step: Step, name: str) -> HloComputation:
     i, *values = (b.add(Opcode.GET_TUPLE_ELEMENT, carried, index=n) for n in range(len(shape.tuple_shapes)))
     following = b.add(Opcode.ADD, i, b.scalar(1, PrimitiveType.S32))
     body.root = b.add(Opcode.TUPLE, following, *step(b, i, values))
+    body.remove_dead()
     return body
 
 

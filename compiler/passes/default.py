@@ -46,7 +46,8 @@ LOOPS = (
 
 XLA_ORDER = (
     "collective-simplifier", "call-inliner", "dynamic-index-splitter", "batch-norm-expander",
-    "select-and-scatter-expander", "zero-sized-elimination", "map-inliner", "rng-expander", "convolution-to-dot",
+    "select-and-scatter-expander", "scan-expander", "zero-sized-elimination", "map-inliner", "rng-expander",
+    "convolution-to-dot",
     "while-loop-unroller{max_trips=8,max_ops=2000}", "arithmetic-identities", "reassociation", "compare-select-logic",
     "convert-chains", "convert-mover", "division-power", "exponential-products", "softmax-rewrites",
     "function-recognition", "distribution", "shape-movement", "broadcast-sinking",

@@ -82,7 +82,7 @@ def _gather(i: HloInstruction, b: Builder) -> HloInstruction | None:
         put = c.reshape(taken, (1, *window))
         return data, at, c.add(Opcode.DYNAMIC_UPDATE_SLICE, result, put, n, *[zero] * len(window))
 
-    flat = counted_loop(b, count, (source, rows, empty), step, 2, "gather")
+    (flat,) = counted_loop(b, count, (source, rows, empty), step, (2,), "gather")
     offsets: tuple[int, ...] = i.attributes["offset_dims"]
     batch = [d for d in range(i.shape.rank) if d not in offsets]
     shaped = b.reshape(flat, [i.shape.dimensions[d] for d in (*batch, *offsets)])
@@ -116,7 +116,7 @@ def _scatter(i: HloInstruction, b: Builder) -> HloInstruction | None:
         kept_or_new = new if inside is None else c.add(Opcode.SELECT, inside, new, old)
         return c.add(Opcode.DYNAMIC_UPDATE_SLICE, data, kept_or_new, *starts), at, news
 
-    return counted_loop(b, count, (source, rows, flat), step, 0, "scatter")
+    return counted_loop(b, count, (source, rows, flat), step, (0,), "scatter")[0]
 
 
 def _combined(i: HloInstruction, old: HloInstruction, new: HloInstruction, b: Builder) -> HloInstruction:

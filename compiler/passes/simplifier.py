@@ -15,6 +15,7 @@ EXPANSION = (
     "map-inliner",
     "batch-norm-expander",
     "select-and-scatter-expander",
+    "scan-expander",
     "dynamic-index-splitter",
     "zero-sized-elimination",
     "no-op-removal",

@@ -113,7 +113,7 @@ def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> 
     start = computation.add(Opcode.TUPLE, outside, name=loop.operand(0).name)
     attributes = {k: v for k, v in loop.attributes.items() if k != "backend_config"}
     attributes["body"] = body
-    attributes["frontend_attributes"] = _with_mark(attributes.get("frontend_attributes"), factor)
+    attributes["frontend_attributes"] = unroll_mark(loop, factor)
     unrolled = computation.add(Opcode.WHILE, [start], name=loop.name, attributes=attributes)
     loops.note_copies([unrolled])
     results = [computation.add(Opcode.GET_TUPLE_ELEMENT, [unrolled], index=n) for n in range(view.size)]
@@ -123,12 +123,14 @@ def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> 
 
 
 def unroll_factor(loop: HloInstruction) -> int:
-    """How many iterations of the original loop one of this loop does, as far as this pass has noted it."""
+    """How many iterations of the original loop (or steps of a scan) one of this does, as far as that is noted on it."""
     found = _MARK.search(str(loop.attr("frontend_attributes", "")))
     return int(found.group(1)) if found else 1
 
 
-def _with_mark(attributes: Raw | None, factor: int) -> Raw:
+def unroll_mark(loop: HloInstruction, factor: int) -> Raw:
+    """The loop's `frontend_attributes` with a note for `unroll_factor`."""
     mark = f'unrolled_by="{factor}"'
+    attributes: Raw | None = loop.attr("frontend_attributes", None)
     others = "" if attributes is None else attributes.text.strip()[1:-1].strip()
     return Raw("{" + (f"{others}," if others else "") + mark + "}")
