@@ -12,7 +12,7 @@ from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import BY_TEXT, UNIVERSAL_ATTRIBUTES, Opcode
 from compiler.ir.shape import Shape
-from compiler.text.scanner import Scanner
+from compiler.ir.shape_query import is_prefix
 
 if TYPE_CHECKING:
     from compiler.text.parser import Parser
@@ -26,6 +26,10 @@ _NATIVE = frozenset(
     {Opcode.ALL_GATHER, Opcode.ALL_REDUCE, Opcode.COLLECTIVE_PERMUTE, Opcode.COPY, Opcode.RECV, Opcode.SEND}
 )
 """These have opcodes of their own for their async forms."""
+_CALLEES = {Opcode.CALL: "to_apply", Opcode.FUSION: "calls"}
+_PASSING = frozenset(
+    {Opcode.ASYNC_UPDATE, Opcode.GET_TUPLE_ELEMENT, Opcode.OPTIMIZATION_BARRIER, Opcode.COPY, Opcode.DOMAIN}
+)
 _OF_THE_START = frozenset({"async_execution_thread", "output_to_operand_aliasing"})
 _SHARED = frozenset({"metadata", "backend_config", "frontend_attributes"})
 """Said once in the short form, and true of the start and of what it wraps."""
@@ -51,7 +55,7 @@ def expand(
 ) -> dict[str, Any]:
     """Attributes of the async instruction that the short form stands for; makes the wrapping computation."""
     if opcode is not Opcode.ASYNC_START:
-        inherit(p.s, opcode, operands, attributes, at, wrapped)
+        inherit(p, opcode, operands, attributes, shape, at, wrapped)
         return attributes
     if shape is None or not shape.is_tuple or len(shape.tuple_shapes) < 2 or not shape.tuple_shapes[0].is_tuple:
         p.s.fail("an async start has a shape ((operands...), result, ...), written out", at)
@@ -63,13 +67,11 @@ def expand(
         if required not in inner:
             p.s.fail(f"{wrapped.text} needs attribute '{required}'", at)
     body = HloComputation("async_wrapped")
-    parameters = [
-        body.add_parameter(i, part, "async_param") for i, part in enumerate(shape.tuple_shapes[0].tuple_shapes)
-    ]
-    body.root = body.insert(HloInstruction("async_op", wrapped, shape.tuple_shapes[1], parameters, inner))
-    thread = attributes.get("async_execution_thread", "main")
-    if thread != "main":
-        body.attributes["execution_thread"] = thread
+    inputs, result = _signature(wrapped, inner, shape)
+    parameters = [body.add_parameter(i, part, "async_param") for i, part in enumerate(inputs)]
+    body.root = body.insert(HloInstruction("async_op", wrapped, result, parameters, inner))
+    for i in body.instructions:
+        i.line = p.s.line(at)
     p.add_generated(body)
     outer = {k: v for k, v in attributes.items() if k in _OF_THE_START or k in UNIVERSAL_ATTRIBUTES}
     if wrapped in (Opcode.FUSION, Opcode.CUSTOM_CALL):
@@ -77,23 +79,55 @@ def expand(
     return outer | {"calls": body}
 
 
+def _signature(wrapped: Opcode, inner: dict[str, Any], shape: Shape) -> tuple[list[Shape], Shape]:
+    """What the wrapped instruction takes and yields: as the shape says, and its callee where the shape says less.
+
+    Operands and results may be left out of a start, to be bound by updates.
+    """
+    inputs, result = list(shape.tuple_shapes[0].tuple_shapes), shape.tuple_shapes[1]
+    callee: HloComputation | None = inner.get(_CALLEES[wrapped]) if wrapped in _CALLEES else None
+    if callee is None:
+        return inputs, result
+    inputs += callee.parameter_shapes[len(inputs) :]
+    return inputs, callee.result_shape if is_prefix(result, callee.result_shape) else result
+
+
+def move_to_thread(computation: HloComputation, thread: str) -> None:
+    """An async start runs all that it calls on its own thread."""
+    waiting = [computation] if thread != "main" else []
+    while waiting:
+        c = waiting.pop()
+        if "execution_thread" not in c.attributes:
+            c.attributes["execution_thread"] = thread
+            waiting += (callee for i in c.instructions for callee in i.called_computations())
+
+
+def _grow(body: HloComputation, inputs: Sequence[Shape], result: Shape) -> None:
+    """Bind later operands, and a larger part of the result, of a computation that a short form stands for."""
+    have = len(body.parameters)
+    new = [body.add_parameter(i, s, "async_param") for i, s in enumerate(inputs[have:], have)]
+    body.root.set_operands([*body.root.operands, *new])
+    if is_prefix(body.root.shape, result):
+        body.root.shape = result
+
+
 def inherit(
-    s: Scanner,
+    p: Parser,
     opcode: Opcode,
     operands: Sequence[HloInstruction],
     attributes: dict[str, Any],
+    shape: Shape | None,
     at: int,
     wrapped: Opcode | None = None,
 ) -> None:
-    """Check what an update or done repeats of its start, and drop it."""
+    """Check what an update or done repeats of its start, and drop it; what it binds is bound in the start, too."""
+    s = p.s
     if not operands:
         s.fail(f"{opcode.text} needs the async instruction it goes on from as its operand", at)
     if operands[0].opcode is Opcode.ASYNC_DONE:
         s.fail(f"{opcode.text} cannot go on from an async-done", at)
-    start: HloInstruction | None = operands[0]
-    while start is not None and start.opcode is Opcode.ASYNC_UPDATE:
-        start = start.operands[0] if start.operands else None
-    if start is None or start.opcode is not Opcode.ASYNC_START:
+    start = _start_of(operands[0])
+    if start is None:
         return
     calls: HloComputation | None = start.attr("calls")
     if wrapped is not None and calls is not None and calls.root.opcode is not wrapped:
@@ -104,3 +138,24 @@ def inherit(
     thread = attributes.pop("async_execution_thread", None)
     if thread is not None and thread != start.attr("async_execution_thread", "main"):
         s.fail(f"'{start.name}' runs on thread '{start.attr('async_execution_thread', 'main')}', not '{thread}'", at)
+    if calls is None or shape is None or not p.is_generated(calls):
+        return
+    if opcode is Opcode.ASYNC_DONE:
+        _grow(calls, (), shape)
+    elif len(shape.tuple_shapes) > 1:
+        _grow(calls, shape.tuple_shapes[0].tuple_shapes, shape.tuple_shapes[1])
+
+
+def _start_of(i: HloInstruction) -> HloInstruction | None:
+    """The async-start of a state, through updates and tuples above it; None when it comes from further away."""
+    path: list[int] = []
+    while i.opcode is not Opcode.ASYNC_START:
+        if i.opcode is Opcode.TUPLE and path and path[-1] < len(i.operands):
+            i = i.operands[path.pop()]
+        elif i.opcode in _PASSING and i.operands:
+            if i.opcode is Opcode.GET_TUPLE_ELEMENT:
+                path.append(i.attr("index"))
+            i = i.operands[0]
+        else:
+            return None
+    return i if not path else None

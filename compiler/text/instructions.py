@@ -93,7 +93,9 @@ class BodyParser:
         if wrapped is not None:
             attributes = async_sugar.expand(self.p, opcode, wrapped, operands, attributes, shape, at)
         elif opcode in (Opcode.ASYNC_UPDATE, Opcode.ASYNC_DONE):
-            async_sugar.inherit(self.s, opcode, operands, attributes, at)
+            async_sugar.inherit(self.p, opcode, operands, attributes, shape, at)
+        if opcode is Opcode.ASYNC_START and "async_execution_thread" in attributes and "calls" in attributes:
+            async_sugar.move_to_thread(attributes["calls"], attributes["async_execution_thread"])
         for required in opcode.row.required:
             if required not in attributes:
                 s.fail(f"{opcode.text} needs attribute '{required}'", at)

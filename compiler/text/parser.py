@@ -203,6 +203,10 @@ class Parser:
         self._generated.add(computation)
         return self.result.add(computation)
 
+    def is_generated(self, computation: HloComputation) -> bool:
+        """Whether the text has no name for this computation."""
+        return computation in self._generated
+
     def callee(self) -> HloComputation:
         """A computation as an attribute's value: its name, or the computation itself written inline."""
         s = self.s
@@ -216,7 +220,7 @@ class Parser:
             return self.add_generated(inline)
         name = s.name("a computation's name")
         found = self.result.find(name)
-        if found is not None:
+        if found is not None and found not in self._generated:
             return found
         if s.peek("(") or s.peek("{"):
             s.pos = at
