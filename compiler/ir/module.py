@@ -139,6 +139,11 @@ class HloModule:
                     order.append(node)
         return order
 
+    def reorder(self) -> None:
+        """Put the instructions of every computation into post order, so that whoever walks them finds them so."""
+        for c in self._computations.values():
+            c.reorder()
+
     def control_flow_computations(self) -> list[HloComputation]:
         """Computations that run as sequences of their own, callees first: entry, loops, branches, calls.
 

@@ -301,30 +301,28 @@ class Opcode(enum.Enum):
 
     __hash__ = object.__hash__
 
-    @property
-    def row(self) -> OpRow:
-        """Its row of the table."""
-        value: OpRow = self._value_
-        return value
+    row: OpRow
+    """Its row of the table."""
 
-    @property
-    def text(self) -> str:
-        """How HLO text spells it."""
-        value: OpRow = self._value_
-        return value.text
+    text: str
+    """How HLO text spells it."""
+
+    is_elementwise: bool
+    """Whether output element i depends on operand elements i alone."""
 
     def has(self, trait: Trait) -> bool:
         """Whether the opcode has every one of these traits."""
         return trait in self.row.traits
 
-    @property
-    def is_elementwise(self) -> bool:
-        """Whether output element i depends on operand elements i alone."""
-        return Trait.ELEMENTWISE in self.row.traits
-
     def __repr__(self) -> str:
         return f"Opcode.{self._name_}"
 
+
+# Plain attributes, because everything asks for them all the time.
+for _op in Opcode:
+    _op.row = _op.value
+    _op.text = _op.row.text
+    _op.is_elementwise = _op.has(Trait.ELEMENTWISE)
 
 BY_TEXT: dict[str, Opcode] = {op.text: op for op in Opcode}
 UNIVERSAL_ATTRIBUTES = frozenset(

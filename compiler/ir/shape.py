@@ -76,7 +76,9 @@ class Shape:
     @property
     def is_dynamic(self) -> bool:
         """Whether any size, in any leaf, is only bounded."""
-        return any(self.dynamic) or any(s.is_dynamic for s in self.tuple_shapes)
+        if not self.tuple_shapes:
+            return True in self.dynamic
+        return any(s.is_dynamic for s in self.tuple_shapes)
 
     @property
     def num_elements(self) -> int:

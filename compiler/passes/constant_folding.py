@@ -19,6 +19,7 @@ _NEVER_OPS = frozenset(
     {
         Opcode.CONSTANT, Opcode.PARAMETER, Opcode.BROADCAST, Opcode.IOTA, Opcode.CUSTOM_CALL, Opcode.FUSION,
         Opcode.COPY, Opcode.CHOLESKY, Opcode.TRIANGULAR_SOLVE, Opcode.FFT, Opcode.STOCHASTIC_CONVERT,
+        *(op for op in Opcode if op.row.traits & _NEVER),
     }
 )  # fmt: skip
 _SMALL_LEAF = 1024
@@ -67,9 +68,12 @@ class ConstantFolding(ComputationPass):
         return substitute(i, constant, fresh=True)
 
     def _may_fold(self, i: HloInstruction) -> bool:
-        if i.opcode in _NEVER_OPS or i.opcode.row.traits & _NEVER or not i.shape.is_array or i.shape.is_dynamic:
+        if not i.operands or i.opcode in _NEVER_OPS or not i.shape.is_array or i.shape.is_dynamic:
             return False
-        if not i.operands or i.control_predecessors or not all(_is_leaf(o) for o in i.operands):
+        for o in i.operands:
+            if not _is_leaf(o):
+                return False
+        if i.control_predecessors:
             return False
         if i.opcode is Opcode.BITCAST and not _plain_bitcast(i):
             return False

@@ -25,8 +25,13 @@ class DotDims:
     @staticmethod
     def of(dot: HloInstruction) -> DotDims:
         """As the attributes say."""
-        names = ("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims")
-        return DotDims(*(tuple(dot.attr(n, ())) for n in names))
+        get = dot.attributes.get
+        return DotDims(
+            tuple(get("lhs_contracting_dims", ())),
+            tuple(get("rhs_contracting_dims", ())),
+            tuple(get("lhs_batch_dims", ())),
+            tuple(get("rhs_batch_dims", ())),
+        )
 
     def lhs_free(self, rank: int) -> list[int]:
         """Dimensions of the left operand that are neither batch nor contracting."""
@@ -58,7 +63,10 @@ def is_plain_dot(i: HloInstruction) -> bool:
 
 def is_uniform_dot(i: HloInstruction) -> bool:
     """A plain dot whose operands have the result's element type."""
-    return is_plain_dot(i) and all(o.shape.element_type is i.shape.element_type for o in i.operands)
+    if not is_plain_dot(i):
+        return False
+    t = i.shape.element_type
+    return i.operands[0].shape.element_type is t and i.operands[1].shape.element_type is t
 
 
 def make_dot(

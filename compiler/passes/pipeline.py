@@ -76,6 +76,8 @@ class PipelineRun:
         before = self.records[-1].after if self.records else op_count(module)
         start = time.perf_counter()
         changed = hlo_pass.run(module)
+        if changed:
+            module.reorder()
         seconds = time.perf_counter() - start
         after = op_count(module) if changed else before
         self.records.append(PassRecord(hlo_pass.name, changed, before, after, seconds))

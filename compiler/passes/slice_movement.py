@@ -46,7 +46,9 @@ class SliceMovement(ComputationPass):
         fixed = pinned(computation)
         changed = False
         for op in reversed(order):
-            if op.parent is computation and op not in fixed and not _untouchable(op):
+            if op.parent is not computation or all(u.opcode is not Opcode.SLICE for u in op.users):
+                continue
+            if op not in fixed and not _untouchable(op):
                 split = self.split and (splittable is None or op in splittable)
                 changed |= self._move(op, computation, fixed, split)
         return changed

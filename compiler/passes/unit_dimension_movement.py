@@ -45,7 +45,9 @@ class UnitDimensionMovement(ComputationPass):
 
 def _move(op: HloInstruction, computation: HloComputation, fixed: set[HloInstruction]) -> bool:
     users = list(op.users)
-    if not users or not op.shape.is_array or any(u.opcode is not Opcode.RESHAPE or u in fixed for u in users):
+    if not users or users[0].opcode is not Opcode.RESHAPE:
+        return False
+    if not op.shape.is_array or any(u.opcode is not Opcode.RESHAPE or u in fixed for u in users):
         return False
     wanted = users[0].shape.dimensions
     if any(u.shape.dimensions != wanted or u.shape.is_dynamic for u in users):
