@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from sb3_contrib import MaskablePPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 
 from compiler.errors import HlogymError
 
@@ -30,7 +30,7 @@ class CheckpointError(HlogymError, RuntimeError):
     """A checkpoint that cannot be written or read, and why."""
 
 
-def save_checkpoint(model: MaskablePPO, folder: Path, extra: dict[str, Any]) -> Path:
+def save_checkpoint(model: BaseAlgorithm, folder: Path, extra: dict[str, Any]) -> Path:
     """Write weights, optimizer, counters and random state; older checkpoints but one are removed.
 
     The files are written into a folder of another name which is renamed when they are on the disk, so a kill at any
@@ -71,7 +71,7 @@ def _flush(file: Path) -> None:
         os.fsync(f.fileno())
 
 
-def _tensors(model: MaskablePPO) -> dict[str, torch.Tensor]:
+def _tensors(model: BaseAlgorithm) -> dict[str, torch.Tensor]:
     tensors = {f"policy.{k}": v.detach().clone().contiguous() for k, v in model.policy.state_dict().items()}
     for i, slots in model.policy.optimizer.state_dict()["state"].items():
         for slot, value in slots.items():
@@ -96,7 +96,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def load_checkpoint(model: MaskablePPO, checkpoint: Path) -> dict[str, Any]:
+def load_checkpoint(model: BaseAlgorithm, checkpoint: Path) -> dict[str, Any]:
     """Put a checkpoint's state into a model of the same configuration; gives back `extra`.
 
     Raises:
@@ -119,7 +119,7 @@ def load_checkpoint(model: MaskablePPO, checkpoint: Path) -> dict[str, Any]:
     return extra
 
 
-def _load_optimizer(model: MaskablePPO, tensors: dict[str, torch.Tensor]) -> None:
+def _load_optimizer(model: BaseAlgorithm, tensors: dict[str, torch.Tensor]) -> None:
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,14 +17,14 @@ Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
 
 
 def train(
-    suite: Annotated[str, typer.Option(help="Suite, or folder of HLO files.")] = "train",
+    suite: Annotated[str | None, typer.Option(help="Suite, or folder of HLO files.")] = None,
     env: Annotated[str, typer.Option(help="Environment.")] = "hlogym/FusionMeasured-v0",
     agent: Annotated[str, typer.Option(help="Agent.")] = "maskable-ppo",
-    timesteps: Annotated[int, typer.Option(help="Environment steps.", min=1)] = 20_000,
+    timesteps: Annotated[int | None, typer.Option(help="Environment steps.", min=1)] = None,
     minutes: Annotated[float, typer.Option(help="Stop after this time; 0: no limit.", min=0)] = 0,
     backend: Backend = "auto",
     seed: Seed = 0,
-    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 512,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the newest run that was cut short.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run; with --resume, which one.")] = None,
     settings: Annotated[
@@ -33,14 +34,17 @@ def train(
 ) -> None:
     """Train an agent, tracked in MLflow.
 
-    Example: hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
+    Examples:
+        hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
+        hlogym train --suite jax/train --env hlogym/PassOrder-v0 --agent dqn --set reward=op-count
     """
     from experiments.config import TrainConfig
     from experiments.train import start_or_resume
 
-    config = TrainConfig(
-        suite=suite, env=env, agent=agent, timesteps=timesteps, minutes=minutes, backend=backend, seed=seed,
-        checkpoint_every=checkpoint_every,
+    given: dict[str, Any] = {"suite": suite, "timesteps": timesteps, "checkpoint_every": checkpoint_every}
+    config = replace(
+        TrainConfig.defaults_for(env), agent=agent, minutes=minutes, backend=backend, seed=seed,
+        **{key: value for key, value in given.items() if value is not None},
     )  # fmt: skip
     start_or_resume(config.changed(settings or []), runs, name, resume)
 

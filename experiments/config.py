@@ -21,7 +21,7 @@ class TrainConfig:
 
     suite: str = "train"  # suite name, or a folder of HLO files
     env: str = "hlogym/FusionMeasured-v0"  # environment id, with or without the namespace
-    agent: str = "maskable-ppo"  # the one agent that learns; searches need no training
+    agent: str = "maskable-ppo"  # pass orders are also learned by a2c and dqn; searches need no training
     timesteps: int = 20_000  # environment steps in all
     minutes: float = 0.0  # stop after this much time, over all resumptions; 0: no limit
     backend: str = "auto"  # what measures: cpu, cuda, or cuda where there is one
@@ -47,9 +47,25 @@ class TrainConfig:
     rounds: int = 2
     prior: float = 4.0  # weight that the cost model's expected saving starts with; 0: start from nothing
 
+    # Pass orders only; the settings of PPO above then start from other values, see `defaults_for`.
+    reward: str = ""  # op-count, cost or measured; empty: what the environment's id says
+    budget: int = 100  # applications of passes an episode has
+    step_cost: float = 0.0  # taken off the reward of each application
+    environments: int = 8  # how many episodes run side by side, where nothing is measured
+
     def to_json(self) -> dict[str, Any]:
         """As a run's folder has it."""
         return asdict(self)
+
+    @staticmethod
+    def defaults_for(env: str) -> TrainConfig:
+        """What settings start from for an environment."""
+        if "PassOrder" not in env:
+            return TrainConfig(env=env)
+        return TrainConfig(
+            env=env, suite="jax/train", timesteps=100_000, checkpoint_every=8192, rollout=1024, batch=128, epochs=6,
+            learning_rate=5e-4, gamma=0.99, entropy=0.01, hidden=256, step_cost=0.001,
+        )  # fmt: skip
 
     def with_backend(self, backend: str) -> TrainConfig:
         """The same on another backend."""

@@ -7,14 +7,14 @@ import tempfile
 from pathlib import Path
 
 from agents.checkpoint import latest_checkpoint, load_checkpoint
-from agents.export import export_policy
-from agents.ppo import make_ppo, network_of
 from compiler.errors import PolicyError, UnknownNameError
-from compiler.fusion.learned import DESCRIPTION_FILE, load_policy
+from compiler.fusion.learned import DESCRIPTION_FILE
 from experiments.console import stdout
+from experiments.learned import load_learned
+from experiments.learners import make_learner
 from experiments.run_folder import RunFolder, find_run
 from experiments.tracking import download_policy
-from experiments.train import make_env, policy_provenance, settings_of
+from experiments.train import policy_provenance
 
 __all__ = ["export_run"]
 
@@ -36,7 +36,7 @@ def export_run(name: str, output: Path, runs: Path) -> None:
         _from_mlflow(name, output, runs)
     else:
         _from_folder(run, output)
-    policy = load_policy(output)
+    policy = load_learned(output)
     stdout.print(f"policy    {output} (after {policy.provenance.get('timesteps', '?')} steps)", soft_wrap=True)
 
 
@@ -48,13 +48,12 @@ def _from_folder(run: RunFolder, output: Path) -> None:
     if checkpoint is None:
         raise PolicyError(f"run {run.name} has neither a policy nor a checkpoint yet")
     config = run.config()
-    environment = make_env(config)
+    learner = make_learner(config)
     try:
-        model = make_ppo(environment, settings_of(config))
-        load_checkpoint(model, checkpoint)
-        export_policy(network_of(model), output, policy_provenance(config, model.num_timesteps))
+        load_checkpoint(learner.model, checkpoint)
+        learner.export(output, policy_provenance(config, learner.model.num_timesteps))
     finally:
-        environment.close()
+        learner.close()
 
 
 def _from_mlflow(run_id: str, output: Path, runs: Path) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sb3_contrib import MaskablePPO
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents.checkpoint import save_checkpoint
-from agents.ppo import baseline_of
-from env.decision import DecisionEnv
 from experiments.config import TrainConfig
+from experiments.learners import Learner
 from experiments.results import write_text
 from experiments.run_folder import RunFolder
 from experiments.tracking import TrackedRun
@@ -27,7 +27,7 @@ class TrainingCallback(BaseCallback):
     Args:
         run: where files go.
         config: the run's settings.
-        environment: the one being trained on.
+        learner: what is being trained.
         tracked: where metrics go.
         extra: what the checkpoint resumed from has kept for this object; empty at a start.
         progress: told the number of steps after each.
@@ -37,13 +37,13 @@ class TrainingCallback(BaseCallback):
         self,
         run: RunFolder,
         config: TrainConfig,
-        environment: DecisionEnv,
+        learner: Learner,
         tracked: TrackedRun,
         extra: Mapping[str, Any],
         progress: Callable[[int], None],
     ) -> None:
         super().__init__()
-        self._run, self._config, self._environment, self._tracked = run, config, environment, tracked
+        self._run, self._config, self._learner, self._tracked = run, config, learner, tracked
         self._progress = progress
         self._best: dict[str, float] = dict(extra.get("best", {}))
         self._episodes: int = extra.get("episodes", 0)
@@ -69,8 +69,7 @@ class TrainingCallback(BaseCallback):
             "episodes": self._episodes,
             "seconds": self.seconds(),
             "timesteps": self.num_timesteps,
-            "means": baseline_of(self.model).means,  # type: ignore[arg-type]
-            "env_rng": self._environment.np_random.bit_generator.state,
+            **self._learner.extra(),
         }
 
     # ---- called by Stable-Baselines3
@@ -87,12 +86,13 @@ class TrainingCallback(BaseCallback):
         if self._saved_at is None:
             self._saved_at = self.num_timesteps
             return
-        self._log_update(self.model)  # type: ignore[arg-type]
+        if self.num_timesteps - self._logged_at >= self._config.rollout:  # some agents update every few steps
+            self._log_update(self.model)
         if self.num_timesteps - self._saved_at >= self._config.checkpoint_every:
-            save_checkpoint(self.model, self._run.checkpoints, self.extra())  # type: ignore[arg-type]
+            save_checkpoint(self.model, self._run.checkpoints, self.extra())
             self._saved_at = self.num_timesteps
 
-    def finish(self, model: MaskablePPO) -> None:
+    def finish(self, model: BaseAlgorithm) -> None:
         """Log what the last update left."""
         self.model, self.num_timesteps = model, model.num_timesteps
         self._log_update(model)
@@ -105,15 +105,16 @@ class TrainingCallback(BaseCallback):
         if measurement is not None and measurement["failure"]:
             self._failures += 1
             return
-        if "plan_json" not in info:  # truncated
+        if "passes" not in info and "plan_json" not in info:  # truncated
             return
         program, speedup = info["program"], float(info["speedup"])
         self._logs.setdefault(program, []).append(math.log(speedup))
         if speedup > self._best.get(program, 0.0):
             self._best[program] = speedup
-            write_text(self._run.plans / f"{program}.json", info["plan_json"])
+            best = info.get("plan_json") or json.dumps({"passes": info["passes"]}, indent=1)
+            write_text(self._run.plans / f"{program}.json", best)
 
-    def _log_update(self, model: MaskablePPO) -> None:
+    def _log_update(self, model: BaseAlgorithm) -> None:
         if self.num_timesteps == self._logged_at:  # resumed after its last step: there is nothing new
             return
         self._logged_at = self.num_timesteps

@@ -15,7 +15,7 @@ from typing import Any
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
 from compiler.passes.base import HloPass, op_count
-from compiler.passes.default import default_pipeline
+from compiler.passes.default import xla_order
 from compiler.passes.pipeline import leaves
 from compiler.passes.registry import make_pass, pass_text
 
@@ -26,8 +26,9 @@ MAX_INSTRUCTIONS = 300_000
 
 
 def default_pass_actions() -> tuple[str, ...]:
-    """The passes of the default pipeline, each once and one sweep an application, in order of name."""
-    return tuple(f"{text}@1" for text in sorted({pass_text(p) for p in leaves(default_pipeline())}))
+    """The single passes that the default pipeline is made of, each once and one sweep an application, by name."""
+    single = (*leaves(xla_order()), make_pass("computation-deduplication"))
+    return tuple(f"{text}@1" for text in sorted({pass_text(p) for p in single}))
 
 
 @dataclass(eq=False)

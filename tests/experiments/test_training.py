@@ -114,7 +114,7 @@ def test_settings_of_another_version_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["hlogym/FusionMeasured-v0", "Fusion-v0", "env:hlogym/PassOrder-v0"])
 def test_environments_by_every_spelling(tmp_path: Path, name: str) -> None:
-    from experiments.train import make_env
+    from experiments.learners import make_env
 
     made = make_env(TrainConfig(suite=str(write_suite(tmp_path)), env=name, backend="cpu"))
     assert made.measured is ("Measured" in name)

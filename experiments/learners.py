@@ -1,0 +1,151 @@
+"""What learns in a training run: an agent with its environments, what a checkpoint keeps of them, what it exports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, cast
+
+import gymnasium as gym
+from sb3_contrib import MaskablePPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+import env as environments
+from agents.export import export_policy
+from agents.pass_agents import PASS_AGENTS, PassAgentSettings, learned_order, make_pass_agent
+from agents.ppo import PPOSettings, baseline_of, make_ppo, network_of
+from compiler.errors import UnknownNameError
+from env.decision import DecisionEnv
+from env.pass_order import PassOrderEnv
+from experiments.config import TrainConfig
+
+__all__ = ["AGENTS", "FusionLearner", "Learner", "PassOrderLearner", "make_env", "make_learner"]
+
+AGENTS = ("maskable-ppo", *(a for a in PASS_AGENTS if a != "maskable-ppo"))
+"""All of them order passes; everything else takes the first."""
+Environment: TypeAlias = DecisionEnv | PassOrderEnv
+
+
+class Learner(Protocol):
+    """What learns in a run."""
+
+    @property
+    def model(self) -> BaseAlgorithm:
+        """The agent."""
+        ...
+
+    def extra(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the agent's tensors; JSON."""
+        ...
+
+    def restore(self, extra: Mapping[str, Any]) -> None:
+        """Put back what `extra` gave."""
+        ...
+
+    def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
+        """Write what the compiler can use of the agent."""
+        ...
+
+    def close(self) -> None:
+        """End what the environments started."""
+        ...
+
+
+def make_env(config: TrainConfig, **more: Any) -> Environment:
+    """An environment of a run.
+
+    Raises:
+        UnknownNameError: no such environment, or no such suite.
+    """
+    known = {f"{n}{m}-v0" for n in environments.ENVIRONMENTS for m in ("", "Measured")}
+    short = config.env.removeprefix("env:").removeprefix("hlogym/")
+    if short not in known:
+        raise UnknownNameError("environment", config.env, (f"hlogym/{n}" for n in known))
+    if short.startswith("PassOrder"):
+        reward = config.reward or None
+        more = {"reward": reward, "max_steps": config.budget, "step_cost": config.step_cost, **more}
+    made = gym.make(f"hlogym/{short}", suite=config.suite, backend=config.backend, **more)
+    return cast(Environment, made.unwrapped)
+
+
+def make_learner(config: TrainConfig) -> Learner:
+    """What a run of these settings trains.
+
+    Raises:
+        UnknownNameError: no such environment, suite or agent, or that agent does not learn there.
+    """
+    first = make_env(config)
+    if isinstance(first, PassOrderEnv):
+        return PassOrderLearner(config, first)
+    if config.agent != AGENTS[0]:
+        first.close()
+        raise UnknownNameError(f"agent for {config.env}", config.agent, AGENTS[:1])
+    return FusionLearner(config, first)
+
+
+class FusionLearner:
+    """MaskablePPO with the pointer network over decision graphs."""
+
+    def __init__(self, config: TrainConfig, environment: DecisionEnv) -> None:
+        self.environment = environment
+        self.model: MaskablePPO = make_ppo(
+            environment,
+            PPOSettings(
+                config.rollout, config.batch, config.epochs, config.learning_rate, config.gamma, config.gae_lambda,
+                config.clip, config.entropy, config.value, config.max_grad_norm, config.hidden, config.rounds,
+                config.prior, config.seed,
+            ),
+        )  # fmt: skip
+
+    def extra(self) -> dict[str, Any]:
+        """Running means and the generator of programs."""
+        return {"means": baseline_of(self.model).means, "env_rng": self.environment.np_random.bit_generator.state}
+
+    def restore(self, extra: Mapping[str, Any]) -> None:
+        """Put them back."""
+        self.environment.np_random.bit_generator.state = extra["env_rng"]
+        baseline_of(self.model).means.update(extra["means"])
+        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds it anew
+
+    def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
+        """A policy folder for `load_policy`."""
+        export_policy(network_of(self.model), folder, provenance)
+
+    def close(self) -> None:
+        """End the environment."""
+        self.environment.close()
+
+
+class PassOrderLearner:
+    """One of PASS_AGENTS over several environments that share what they explore."""
+
+    def __init__(self, config: TrainConfig, first: PassOrderEnv) -> None:
+        # Measured kernels must not run beside each other.
+        count = 1 if first.measured else config.environments
+        others = [cast(PassOrderEnv, make_env(config, shared=first)) for _ in range(count - 1)]
+        self.environments = [first, *others]
+        settings = PassAgentSettings(
+            config.rollout, config.batch, config.epochs, config.learning_rate, config.gamma, config.gae_lambda,
+            config.clip, config.entropy, config.value, config.max_grad_norm, hidden=(config.hidden, config.hidden),
+            seed=config.seed,
+        )  # fmt: skip
+        self.model = make_pass_agent(config.agent, self.environments, settings)
+
+    def extra(self) -> dict[str, Any]:
+        """The generators of programs."""
+        return {"env_rngs": [e.np_random.bit_generator.state for e in self.environments]}
+
+    def restore(self, extra: Mapping[str, Any]) -> None:
+        """Put them back; a DQN's replay buffer is not kept, and fills again."""
+        for environment, state in zip(self.environments, extra["env_rngs"], strict=True):
+            environment.np_random.bit_generator.state = state
+        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds them anew
+
+    def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
+        """A policy folder for `load_pass_order`."""
+        learned_order(self.model, self.environments[0], dict(provenance)).save(folder)
+
+    def close(self) -> None:
+        """End the environments."""
+        for environment in self.environments:
+            environment.close()
