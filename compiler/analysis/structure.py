@@ -36,18 +36,21 @@ class StructuralIds:
         i = instruction
         attributes: Hashable = ()
         if i.attributes:
-            named = sorted(k for k in i.attributes if k not in IGNORED)
-            attributes = tuple((k, self._value(i.attributes[k])) for k in named)
+            named = [k for k in i.attributes if k not in IGNORED]
+            named.sort()
+            attributes = tuple([(k, self._value(i.attributes[k])) for k in named])
         literal = None if i.literal is None else literal_key(i.literal)
         return (i.opcode, shape_key(i.shape), operands, attributes, literal, i.parameter_number)
 
     def _value(self, value: object) -> Hashable:
         if type(value) is int or type(value) is str:
             return value
+        if isinstance(value, tuple):
+            if value and type(value[0]) is int:  # whole numbers throughout, as dimensions are
+                return value
+            return tuple([self._value(v) for v in value])
         if isinstance(value, HloComputation):
             return ("computation", self.of(value))
-        if isinstance(value, tuple):
-            return tuple(self._value(v) for v in value)
         if isinstance(value, float):
             return repr(value)  # so that nan equals nan, and 0.0 is not -0.0
         return value
@@ -91,7 +94,8 @@ def shape_key(shape: Shape) -> Hashable:
     """The shape with default layouts spelled out, so that `f32[2]` and `f32[2]{0}` are one."""
     if shape.is_tuple:
         return tuple(shape_key(s) for s in shape.tuple_shapes)
-    return (shape.element_type, shape.dimensions, shape.layout or default_layout(shape.rank), shape.dynamic)
+    layout = shape.layout or default_layout(len(shape.dimensions))
+    return (shape.element_type, shape.dimensions, layout.minor_to_major, layout.suffix, shape.dynamic)
 
 
 def literal_key(literal: Literal) -> Hashable:

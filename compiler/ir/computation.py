@@ -318,18 +318,19 @@ class HloComputation:
         copy = HloComputation(name or self.name)
         copy.attributes = dict(self.attributes)
         mapping: dict[HloInstruction, HloInstruction] = {}
+        image = mapping.__getitem__
         for i in self.post_order():
-            attrs = dict(i.attributes)
+            attrs = i.attributes.copy()
             if "control-predecessors" in attrs:
-                attrs["control-predecessors"] = tuple(mapping[p] for p in i.control_predecessors)
-            operands = [mapping[o] for o in i.operands]
+                attrs["control-predecessors"] = tuple(map(image, i.control_predecessors))
+            operands = tuple(map(image, i.operands))
             new = HloInstruction(i.name, i.opcode, i.shape, operands, attrs, i.literal, i.parameter_number)
             new.line = i.line
             new.parent = copy
             mapping[i] = new
-        copy._instructions = dict.fromkeys(mapping[i] for i in self._instructions)
-        copy._parameters = dict.fromkeys(mapping[i] for i in self._parameters)
-        copy._notable = dict.fromkeys(mapping[i] for i in self._notable)
+        copy._instructions = dict.fromkeys(map(image, self._instructions))
+        copy._parameters = dict.fromkeys(map(image, self._parameters))
+        copy._notable = dict.fromkeys(map(image, self._notable))
         copy.order_is_known = self.order_is_known
         copy.may_have_control_edges = self.may_have_control_edges
         copy._by_name = {i.name: i for i in copy._instructions}

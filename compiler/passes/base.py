@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from compiler.ir import HloComputation, HloInstruction, HloModule
 
@@ -28,13 +28,17 @@ class HloPass(Protocol):
         ...
 
 
-@runtime_checkable
 class SweepingPass(HloPass, Protocol):
     """A pass that otherwise works to a fixed point of its own, and can be held to fewer sweeps over the module."""
 
     def run_sweeps(self, module: HloModule, sweeps: int) -> bool:
         """As `run`, in at most `sweeps` sweeps: each visits an instruction once, and nothing made since it began."""
         ...
+
+
+def is_sweeping(hlo_pass: HloPass) -> TypeGuard[SweepingPass]:
+    """Whether a pass can be held to sweeps (an `isinstance` with a protocol takes longer than a small pass)."""
+    return hasattr(hlo_pass, "run_sweeps")
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Swept:
 
     def run(self, module: HloModule) -> bool:
         """Run the pass within so many sweeps; whether anything changed."""
-        if isinstance(self.within, SweepingPass):
+        if is_sweeping(self.within):
             return self.within.run_sweeps(module, self.sweeps)
         return self.within.run(module)
 

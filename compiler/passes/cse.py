@@ -39,7 +39,9 @@ def _merge(computation: HloComputation, ids: StructuralIds) -> int:
         if not may_merge(i) or (i.attributes and has_side_effect(i)):
             continue
         operands = [numbers[o] for o in i.operands]
-        first = known.setdefault(ids.key(i, tuple(sorted(operands) if is_commutative(i) else operands)), i)
+        if is_commutative(i):
+            operands.sort()
+        first = known.setdefault(ids.key(i, tuple(operands)), i)
         if first is i:
             continue
         computation.replace_uses(i, first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from compiler.errors import HloVerificationError
 from compiler.ir import HloModule
@@ -71,7 +71,7 @@ class PipelineRun:
 
     def apply(self, hlo_pass: HloPass, module: HloModule) -> bool:
         """As `run`, within a run: a stop goes through to the outermost."""
-        if isinstance(hlo_pass, CompositePass):
+        if is_composite(hlo_pass):
             return hlo_pass.run_within(self, module)
         before = self.records[-1].after if self.records else op_count(module)
         start = time.perf_counter()
@@ -106,7 +106,6 @@ class PipelineRun:
         ]
 
 
-@runtime_checkable
 class CompositePass(HloPass, Protocol):
     """A pass made of others, each of which a run records on its own."""
 
@@ -118,6 +117,11 @@ class CompositePass(HloPass, Protocol):
     def run_within(self, run: PipelineRun, module: HloModule) -> bool:
         """`run`, recorded in `run`."""
         ...
+
+
+def is_composite(hlo_pass: HloPass) -> TypeGuard[CompositePass]:
+    """Whether a pass is made of others."""
+    return hasattr(hlo_pass, "run_within")
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,7 @@ def run_pass(hlo_pass: HloPass, module: HloModule, sweeps: int | None = None, ve
 
 def leaves(hlo_pass: HloPass) -> tuple[HloPass, ...]:
     """The single passes of a pipeline, in order, each nested one once."""
-    if isinstance(hlo_pass, CompositePass):
+    if is_composite(hlo_pass):
         return tuple(leaf for p in hlo_pass.passes for leaf in leaves(p))
     return (hlo_pass,)
 

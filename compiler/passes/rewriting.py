@@ -100,10 +100,10 @@ def _rounds(computation: HloComputation, rules_of: RulesOf, limit: int, revisit:
 
 
 def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> bool:
-    if not any(rules_of(i.opcode) for i in computation.instructions):
-        return False
     order = computation.post_order()
     work = [i for i in reversed(order) if rules_of(i.opcode)]
+    if not work:
+        return False
     fixed = pinned(computation)
     budget = 20 * len(order) + 1000
     changed = False
