@@ -1,0 +1,336 @@
+"""Learned pass orders against fixed ones and searches, on programs they have not seen: op counts, then measured time.
+
+Every contender chooses from the same passes, one sweep an application, and pays for its applications.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.pass_search import PASS_SEARCHES, FoundOrder, search_order
+from compiler.errors import UnknownNameError
+from compiler.fusion.policies import make_policy
+from compiler.ir import HloModule
+from compiler.passes import PassPipeline
+from compiler.passes.base import op_count
+from compiler.passes.default import XLA_ORDER, default_pipeline
+from compiler.passes.episode import PassEpisode
+from compiler.passes.learned import LearnedPassOrder
+from compiler.passes.pipeline import PipelineRun
+from compiler.passes.registry import make_pass, pass_text
+from compiler.passes.states import PassGraph, PassState
+from compiler.plan import CompilationPlan
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.episode import COMPLETION_POLICY
+from env.measurement import Measurer
+from env.statistics import Interval, geometric_mean
+from env.suites import Program
+from experiments.console import stdout
+from experiments.results import write_text
+
+__all__ = ["BASELINE", "DEFAULT", "OrderEvaluation", "compare_orders", "evaluate_orders", "evaluate_pass_order"]
+
+BASELINE = "XLA's order, once"
+LEAN = "XLA's order, once, without unrolling and splitting"
+DEFAULT = "our default, fixed point"
+_EXPANDING = ("while-loop-unroller", "state-splitting")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """What one contender made of a program.
+
+    Attributes:
+        ops: after its passes.
+        applications: passes it ran to find that, whether they changed anything or not.
+        passes: those that lead there.
+        seconds: of a call, end to end; None when not measured.
+    """
+
+    ops: int
+    applications: int
+    passes: tuple[str, ...] = ()
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class OrderRow:
+    """A program: op count as written, contenders by name, ratios of time over BASELINE by name."""
+
+    program: str
+    suite: str
+    split: str
+    seen: bool
+    written: int
+    contenders: Mapping[str, Contender]
+    speedups: Mapping[str, Interval] = field(default_factory=dict)
+    noise: Interval | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class OrderEvaluation:
+    """All programs, with the budgets they were given and where the figures come from."""
+
+    budget: int
+    search_budget: int
+    rows: tuple[OrderRow, ...]
+    provenance: Mapping[str, Any]
+
+    @property
+    def names(self) -> list[str]:
+        """Contenders, in the order they were asked."""
+        return list(self.rows[0].contenders) if self.rows else []
+
+    def ratio(self, name: str, reference: str) -> Interval:
+        """Geometric mean of op counts over those of another contender; a count of none is taken as one."""
+        return geometric_mean([max(r.contenders[name].ops, 1) / max(r.contenders[reference].ops, 1) for r in self.rows])
+
+    def worse(self, name: str, reference: str) -> list[str]:
+        """Programs on which a contender leaves more ops than another."""
+        return [r.program for r in self.rows if r.contenders[name].ops > r.contenders[reference].ops]
+
+    def speedup(self, name: str) -> Interval | None:
+        """Geometric mean of measured speedups over BASELINE; None when nothing was measured."""
+        found = [r.speedups[name].value for r in self.rows if name in r.speedups]
+        return geometric_mean(found) if found else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a results file holds it."""
+        return {
+            "budget": self.budget,
+            "search_budget": self.search_budget,
+            "provenance": dict(self.provenance),
+            "rows": [asdict(r) for r in self.rows],
+        }
+
+
+def compare_orders(
+    program: Program,
+    policies: Mapping[str, LearnedPassOrder],
+    budget: int,
+    search_budget: int,
+    searches: Sequence[str] = tuple(PASS_SEARCHES),
+    seed: int = 0,
+) -> OrderRow:
+    """Op counts of every contender on one program.
+
+    Args:
+        program: held out from the policies, or not: the row says so.
+        policies: by name.
+        budget: applications that a policy and each search have.
+        search_budget: applications that each search has beside, and a policy that is sampled from.
+        searches: names in PASS_SEARCHES.
+        seed: of the searches.
+    """
+    module = parse(program.text(), filename=str(program.path))
+    found = {
+        BASELINE: _fixed(module, _once(XLA_ORDER)),
+        LEAN: _fixed(module, _once([t for t in XLA_ORDER if not t.startswith(_EXPANDING)])),
+        DEFAULT: _fixed(module, default_pipeline()),
+    }
+    for name, policy in policies.items():
+        found[name] = _contender(policy.actions, follow(policy, module, budget))
+        found[f"{name}, sampled ({search_budget})"] = _contender(
+            policy.actions, sample(policy, module, budget, search_budget, seed)
+        )
+    actions = next(iter(policies.values())).actions if policies else _actions()
+    for name in searches:
+        for limit in dict.fromkeys((budget, search_budget)):
+            best = search_order(name, module, actions, _ops, limit, seed)
+            found[f"{name} ({limit})"] = _contender(actions, best)
+    learned_on = {name for p in policies.values() for name in p.provenance.get("programs", ())}
+    return OrderRow(program.name, program.suite, program.split, program.name in learned_on, op_count(module), found)
+
+
+def _actions() -> tuple[str, ...]:
+    from compiler.passes.states import default_pass_actions
+
+    return default_pass_actions()
+
+
+def _once(texts: Sequence[str]) -> PassPipeline:
+    return PassPipeline("once", tuple(make_pass(f"{t}@1") for t in texts))
+
+
+def _fixed(module: HloModule, pipeline: Any) -> Contender:
+    """A pipeline; its applications are those of single passes."""
+    work, run = module.clone(), PipelineRun()
+    changed: list[str] = []
+    run.hooks = (lambda p, _, did: changed.append(pass_text(p)) if did else None,)
+    run.run(pipeline, work)
+    return Contender(op_count(work), len(run.records), tuple(changed))
+
+
+def _contender(actions: tuple[str, ...], found: FoundOrder) -> Contender:
+    return Contender(found.state.ops, found.applications, tuple(actions[a] for a in found.actions))
+
+
+def _ops(state: PassState) -> float:
+    return float(state.ops)
+
+
+def follow(policy: LearnedPassOrder, module: HloModule, budget: int) -> FoundOrder:
+    """What a policy does, taking its best action each time."""
+    episode = PassEpisode(PassGraph(module, policy.actions), budget)
+    while not episode.done:
+        episode.take(policy.choose(episode))
+    return FoundOrder(tuple(episode.taken), episode.state, len(episode.taken))
+
+
+def sample(policy: LearnedPassOrder, module: HloModule, budget: int, total: int, seed: int) -> FoundOrder:
+    """The best of what a policy does when it is followed once and then drawn from until the applications are spent."""
+    graph, rng = PassGraph(module, policy.actions), np.random.default_rng(seed)
+    best: FoundOrder | None = None
+    for turn in range(total):
+        episode = PassEpisode(graph, budget)
+        while not episode.done and graph.runs < total:
+            episode.take(policy.choose(episode, rng if turn else None))
+        if best is None or episode.state.ops < best.state.ops:
+            best = FoundOrder(tuple(episode.taken), episode.state, graph.runs)
+        if graph.runs >= total or turn >= total // 10:
+            break
+    if best is None:
+        raise ValueError(f"a budget of {total} applications allows nothing")
+    return FoundOrder(best.actions, best.state, graph.runs)
+
+
+def measure_orders(program: Program, row: OrderRow, names: Sequence[str], measurer: Measurer, rounds: int) -> OrderRow:
+    """Time the programs that contenders made, fused by default, in turns; outputs are checked first."""
+    from dataclasses import replace
+
+    module = parse(program.text(), filename=str(program.path))
+    plans = {name: _plan(module, row.contenders[name].passes) for name in names}
+    try:
+        compared = measurer.compare(program, {**plans, "again": plans[BASELINE]}, rounds)
+    except Exception as error:  # one program that cannot be measured does not end an evaluation
+        return replace(row, failure=f"{type(error).__name__}: {error}")
+    if BASELINE not in compared.samples:
+        return replace(row, failure=str(next(iter(compared.failures.values()), "not measured")).splitlines()[0])
+    speedups = {n: compared.speedup(n, BASELINE) for n in names if n in compared.samples}
+    noise = compared.speedup("again", BASELINE) if "again" in compared.samples else None
+    return replace(row, speedups=speedups, noise=noise)
+
+
+def _plan(module: HloModule, passes: Sequence[str]) -> CompilationPlan:
+    session = CompilationSession(module)
+    session.run_passes(PassPipeline("order", tuple(make_pass(t) for t in passes)))
+    session.run_fusion_policy(make_policy(COMPLETION_POLICY))
+    return session.plan
+
+
+def evaluate_orders(
+    programs: Sequence[Program],
+    policies: Mapping[str, LearnedPassOrder],
+    budget: int,
+    search_budget: int,
+    provenance: Mapping[str, Any],
+    searches: Sequence[str] = tuple(PASS_SEARCHES),
+    measurer: Measurer | None = None,
+    rounds: int = 15,
+    seed: int = 0,
+    step: Callable[[str], None] = lambda _: None,
+) -> OrderEvaluation:
+    """All contenders on all programs; with a measurer, times too, of those that search no more than a policy does."""
+    rows = []
+    for program in programs:
+        step(program.name)
+        row = compare_orders(program, policies, budget, search_budget, searches, seed)
+        if measurer is not None:
+            names = [BASELINE, LEAN, DEFAULT, *policies, *(f"{s} ({budget})" for s in searches if s == "random")]
+            row = measure_orders(program, row, names, measurer, rounds)
+        rows.append(row)
+    return OrderEvaluation(budget, search_budget, tuple(rows), provenance)
+
+
+def summary_table(evaluation: OrderEvaluation) -> list[str]:
+    """Markdown: a line a contender."""
+    lines = [
+        "| contender | ops over XLA's order once (95%) | fewer | ops over our default | worse than our default "
+        "| applications (median) | time: speedup over XLA's order once (95%) |",
+        "|---|---|---:|---|---:|---:|---|",
+    ]
+    for name in evaluation.names:
+        once, default = evaluation.ratio(name, BASELINE), evaluation.ratio(name, DEFAULT)
+        worse = evaluation.worse(name, DEFAULT)
+        share = len(worse) / len(evaluation.rows)
+        median = float(np.median([r.contenders[name].applications for r in evaluation.rows]))
+        speed = evaluation.speedup(name)
+        timed = "-" if speed is None else _interval(speed)
+        lines.append(
+            f"| {name} | {_interval(once)} | {1 - once.value:.1%} | {_interval(default)} "
+            f"| {len(worse)} ({share:.1%}) | {median:.0f} | {timed} |"
+        )
+    return lines
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+
+
+def program_table(evaluation: OrderEvaluation, names: Sequence[str]) -> list[str]:
+    """Markdown: a line a program."""
+    lines = [f"| program | written | {' | '.join(names)} | time |", f"|---|---:|{'---:|' * len(names)}---|"]
+    for r in evaluation.rows:
+        times = ", ".join(f"{n}: {r.speedups[n].value:.2f}x" for n in names if n in r.speedups and n != BASELINE)
+        counts = " | ".join(str(r.contenders[n].ops) for n in names)
+        lines.append(f"| {r.program} | {r.written} | {counts} | {times or r.failure[:60] or '-'} |")
+    return lines
+
+
+def evaluate_pass_order(
+    policy: LearnedPassOrder, programs: Sequence[Program], budget: int, results: Path, provenance: Mapping[str, Any],
+    seed: int, as_json: bool,
+) -> OrderEvaluation:  # fmt: skip
+    """`hlogym evaluate` of a pass order: op counts at so many applications; prints and writes a table."""
+    evaluation = evaluate_orders(programs, {"learned": policy}, budget, 10 * budget, provenance, seed=seed)
+    stem = results / time.strftime("pass-order-%Y%m%d-%H%M%S")
+    write_text(stem.with_suffix(".json"), json.dumps(evaluation.to_json(), indent=1) + "\n")
+    facts = [f"- {k}: {v}" for k, v in provenance.items()]
+    names = [BASELINE, DEFAULT, "learned"]
+    text = "\n".join(
+        ["# Pass orders", "", *facts, "", *summary_table(evaluation), "", *program_table(evaluation, names)]
+    )
+    write_text(stem.with_suffix(".md"), text + "\n")
+    if as_json:
+        print(json.dumps(evaluation.to_json(), indent=2))
+    else:
+        _print(evaluation)
+        stdout.print(f"results   {stem.with_suffix('.json')}", soft_wrap=True)
+    return evaluation
+
+
+def _print(evaluation: OrderEvaluation) -> None:
+    from rich.table import Table
+
+    held_out = sum(not r.seen for r in evaluation.rows)
+    title = f"Op counts on {len(evaluation.rows)} programs, {held_out} of them not seen in training"
+    table = Table("contender", "ops / XLA's order once", "ops / our default", "worse", "passes run", title=title)
+    for name in evaluation.names:
+        table.add_row(
+            name, _interval(evaluation.ratio(name, BASELINE)), _interval(evaluation.ratio(name, DEFAULT)),
+            str(len(evaluation.worse(name, DEFAULT))),
+            f"{math.floor(np.median([r.contenders[name].applications for r in evaluation.rows]))}",
+        )  # fmt: skip
+    stdout.print(table)
+
+
+def check_searches(names: Sequence[str]) -> tuple[str, ...]:
+    """The searches of those names.
+
+    Raises:
+        UnknownNameError: no such search.
+    """
+    for name in names:
+        if name not in PASS_SEARCHES:
+            raise UnknownNameError("search", name, PASS_SEARCHES)
+    return tuple(names)
