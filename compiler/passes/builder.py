@@ -51,9 +51,17 @@ class Builder:
         return scalar if shape.rank == 0 else self.broadcast(scalar, shape.dimensions, ())
 
     def broadcast(self, x: HloInstruction, sizes: Sequence[int], dims: Sequence[int]) -> HloInstruction:
-        """`x` repeated into `sizes`; dimension i of `x` becomes `dims[i]`."""
-        shape = x.shape.with_dimensions(tuple(sizes))
-        return self.add(Opcode.BROADCAST, x, shape=shape, dimensions=tuple(dims))
+        """`x` repeated into `sizes`; dimension i of `x` becomes `dims[i]`.
+
+        A broadcast is looked through, and where nothing is repeated or moved, `x` itself comes back.
+        """
+        sizes, dims = tuple(sizes), tuple(dims)
+        while x.shape.dimensions != sizes or dims != tuple(range(len(sizes))):
+            if x.opcode is not Opcode.BROADCAST:
+                return self.add(Opcode.BROADCAST, x, shape=x.shape.with_dimensions(sizes), dimensions=dims)
+            dims = tuple(dims[d] for d in x.dimensions)
+            x = x.operands[0]
+        return x
 
     def reshape(self, x: HloInstruction, sizes: Sequence[int]) -> HloInstruction:
         """`x` with other dimensions; `x` itself where they are the same."""
