@@ -115,12 +115,14 @@ def dynamic_slice(q: ShapeQuery) -> Shape:
 
 
 def dynamic_update_slice(q: ShapeQuery) -> Shape:
-    """The operand, into which the update fits."""
-    s, u = array(q, 0), array(q, 1)
+    """The operand, an array or a buffer, into which the update fits."""
+    whole = q.operands[0]
+    s = whole.tuple_shapes[0] if whole.element_type is T.BUFFER else array(q, 0)
+    u = array(q, 1)
     _start_indices(q, 2, s.rank)
     inside = u.rank == s.rank and all(a <= b or b == UNBOUNDED for a, b in zip(u.dimensions, s.dimensions, strict=True))
     need(inside and u.element_type is s.element_type, f"update {u} does not fit into {s}")
-    return s
+    return whole
 
 
 def gather(q: ShapeQuery) -> Shape:

@@ -23,6 +23,7 @@ _WRITERS = frozenset(
 )  # fmt: skip
 """What may write to a buffer it is given; without looking inside, each counts as one writer."""
 _ASYNC = (Opcode.ASYNC_START, Opcode.ASYNC_UPDATE, Opcode.ASYNC_DONE)
+_LOOPED = (Opcode.WHILE, Opcode.DYNAMIC_UPDATE_SLICE)
 _FREE = (Opcode.GET_TUPLE_ELEMENT, Opcode.TUPLE)
 
 
@@ -34,7 +35,8 @@ def check_buffers(module: HloModule, callers: Callers) -> Iterator[tuple[HloInst
                 yield from _named(c.root, _custom_call(c.root, callers))
             continue
         for i in c.instructions:
-            if has_buffer(i.shape) or any(has_buffer(o.shape) for o in i.operands):
+            special = i.opcode is Opcode.CUSTOM_CALL and i.attr("custom_call_target") in _TARGETS
+            if special or has_buffer(i.shape) or any(has_buffer(o.shape) for o in i.operands):
                 yield from _named(i, _check(i, module, callers))
 
 
@@ -65,12 +67,8 @@ def _check(i: HloInstruction, module: HloModule, callers: Callers) -> Iterator[s
         return
     if i.opcode is Opcode.CUSTOM_CALL:
         yield from _custom_call(i, callers)
-    elif i.opcode is Opcode.WHILE or (i.opcode is Opcode.PARAMETER and i.parent is not module.entry):
+    elif i.opcode in _LOOPED or (i.opcode is Opcode.PARAMETER and i.parent is not module.entry):
         yield from _one_writer_each(i, callers)
-    elif i.opcode is Opcode.DYNAMIC_UPDATE_SLICE and _is_buffer(i.operands[0].shape):
-        yield from _one_writer_each(i, callers)
-        if any(has_buffer(o.shape) for o in i.operands[1:]) or not _is_buffer(i.shape):
-            yield "an update of a buffer takes no other buffer, and yields one"
     else:
         yield f"{i.opcode.text} takes and yields no buffers here, got {i.shape} of {[str(o.shape) for o in i.operands]}"
 
