@@ -65,6 +65,11 @@ class MaskedActorCritic(ActorCriticPolicy):
         self._mask = _mask(cast(torch.Tensor, obs), int(cast(Any, self.action_space).n))
         return super().extract_features(obs, features_extractor)
 
+    def get_distribution(self, obs: PyTorchObs) -> Distribution:
+        """As always, which goes past `extract_features` above."""
+        self._mask = _mask(cast(torch.Tensor, obs), int(cast(Any, self.action_space).n))
+        return super().get_distribution(obs)
+
     def _get_action_dist_from_latent(self, latent_pi: torch.Tensor) -> Distribution:
         logits = self.action_net(latent_pi).masked_fill(~self._mask, _NEVER)
         return self.action_dist.proba_distribution(logits)

@@ -16,8 +16,8 @@ from compiler.fusion import features as f
 from compiler.fusion.learned import load_policy
 from compiler.fusion.pointer_network import NetworkShape
 from compiler.fusion.state import FusionState
-from compiler.fusion.weights import read_weights, write_weights
 from compiler.text import parse
+from compiler.weights import read_weights, write_weights
 from tests.env.small_programs import CHAIN, LOOP
 
 ROOT = Path(__file__).resolve().parents[2]

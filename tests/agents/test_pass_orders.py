@@ -1,0 +1,194 @@
+"""Agents, searches and exported policies that order passes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agents.pass_agents import PASS_AGENTS, PassAgentSettings, learned_order, make_pass_agent
+from agents.pass_search import PASS_SEARCHES, search_order
+from compiler.api import compile as compile_hlo
+from compiler.errors import PolicyError, UnknownNameError
+from compiler.interpreter import evaluate
+from compiler.passes import PipelineRun
+from compiler.passes.base import op_count
+from compiler.passes.episode import PassEpisode
+from compiler.passes.learned import Layer, LearnedPassOrder, load_pass_order
+from compiler.passes.observations import mask_of, observation_size
+from compiler.passes.states import PassGraph
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.pass_order import PassOrderEnv
+
+TEXT = """HloModule m
+ENTRY e {
+  x = f32[4,3] parameter(0)
+  zero = f32[] constant(0)
+  zeros = f32[4,3] broadcast(zero), dimensions={}
+  a = f32[4,3] add(x, zeros)
+  b = f32[4,3] negate(a)
+  c = f32[4,3] negate(b)
+  d = f32[4,3] negate(a)
+  e = f32[4,3] multiply(d, b)
+  dead = f32[4,3] tanh(x)
+  f = f32[4,3] add(c, e)
+  ROOT t = f32[3,4] transpose(f), dimensions={1,0}
+}
+"""
+PASSES = ("arithmetic-identities@1", "cse@1", "dce@1", "slice-movement@1")
+SMALL = PassAgentSettings(rollout=64, batch=32, epochs=2, hidden=(16, 16), seed=3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "m.hlo").write_text(TEXT)
+    return tmp_path
+
+
+def environments(folder: Path) -> list[PassOrderEnv]:
+    first = PassOrderEnv(folder, passes=PASSES, reward="op-count", max_steps=12)
+    return [first, PassOrderEnv(folder, passes=PASSES, reward="op-count", max_steps=12, shared=first)]
+
+
+def scripted(*order: int, budget: int = 20) -> LearnedPassOrder:
+    """Runs those of PASSES in turn that are not idle, the first best; stop comes last."""
+    size = observation_size(len(PASSES))
+    bias = np.full(len(PASSES) + 1, -5.0, np.float32)
+    for rank, action in enumerate(order):
+        bias[action] = -float(rank)
+    return LearnedPassOrder(PASSES, (Layer(np.zeros((len(bias), size), np.float32), bias, "none"),), budget)
+
+
+@pytest.mark.parametrize("kind", PASS_AGENTS)
+def test_agents_learn_and_never_try_what_is_idle(kind: str, folder: Path) -> None:
+    made = environments(folder)
+    agent = make_pass_agent(kind, made, SMALL)
+    taken: list[bool] = []
+    for env in made:
+        before = env.step
+
+        def step(action: int, env: PassOrderEnv = env, before: object = before) -> object:
+            taken.append(bool(env.action_masks()[int(action)]))
+            return before(action)  # type: ignore[operator]
+
+        env.step = step  # type: ignore[method-assign, assignment]
+    agent.learn(300)
+    assert len(taken) >= 300
+    assert all(taken)
+
+
+@pytest.mark.parametrize("kind", PASS_AGENTS)
+def test_the_exported_network_ranks_as_the_agent_does(kind: str, folder: Path) -> None:
+    env = environments(folder)[0]
+    agent = make_pass_agent(kind, [env], SMALL)
+    learned = learned_order(agent, env, {})
+    observation, _ = env.reset(seed=0)
+    done = False
+    while not done:
+        mask = mask_of(observation, len(PASSES) + 1)
+        arguments = {"action_masks": mask} if kind == "maskable-ppo" else {}
+        action, _ = agent.predict(observation, deterministic=True, **arguments)
+        scores = np.where(mask, learned.scores(observation), -np.inf)
+        assert int(action) == int(np.argmax(scores))
+        observation, _, done, _, _ = env.step(int(action))
+
+
+def test_the_same_seed_makes_the_same_agent(folder: Path) -> None:
+    def weights() -> list[torch.Tensor]:
+        agent = make_pass_agent("a2c", environments(folder), SMALL)
+        agent.learn(128)
+        return [p.detach().clone() for p in agent.policy.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(weights(), weights(), strict=True))
+
+
+def test_a_policy_comes_back_from_its_folder(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    size = observation_size(len(PASSES))
+    layers = (
+        Layer(rng.normal(size=(8, size)).astype(np.float32), rng.normal(size=8).astype(np.float32), "relu"),
+        Layer(rng.normal(size=(5, 8)).astype(np.float32), rng.normal(size=5).astype(np.float32), "none"),
+    )
+    LearnedPassOrder(PASSES, layers, 7, {"seed": 1}).save(tmp_path / "p")
+    again = load_pass_order(tmp_path / "p")
+    x = rng.normal(size=size).astype(np.float32)
+    # By hand: a hidden layer cut off at zero, and a linear one.
+    hidden = np.maximum(layers[0].weight @ x + layers[0].bias, 0)
+    np.testing.assert_allclose(again.scores(x), layers[1].weight @ hidden + layers[1].bias, rtol=1e-6)
+    assert (again.actions, again.budget, again.provenance) == (PASSES, 7, {"seed": 1})
+
+
+def test_policies_that_cannot_be_used_say_why(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="cannot read"):
+        load_pass_order(tmp_path / "none")
+    scripted(0).save(tmp_path / "p")
+    told = (tmp_path / "p" / "policy.json").read_text()
+    for change, reason in (
+        (("hlogym-pass-order", "hlogym-fusion-policy"), "is no hlogym-pass-order"),
+        (('"feature_version": 1', '"feature_version": 99'), "version 99"),
+        (('"cse@1",', ""), "are expected"),
+        (('"cse@1"', '"csee@1"'), "csee"),
+    ):
+        (tmp_path / "p" / "policy.json").write_text(told.replace(*change))
+        with pytest.raises(PolicyError, match=reason):
+            load_pass_order(tmp_path / "p")
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q" / "notes.txt").write_text("mine")
+    with pytest.raises(PolicyError, match="no policy folder"):
+        scripted(0).save(tmp_path / "q")
+
+
+def test_a_learned_order_runs_as_a_pass_and_its_passes_are_recorded() -> None:
+    order = scripted(2, 0, 1)
+    module, run = parse(TEXT), PipelineRun(verify=True)
+    assert run.run(order, module)
+    # dce comes first while it is not idle, then the identities, after each change dce again.
+    assert [r.name for r in run.records[:4]] == ["dce", "dce", "arithmetic-identities", "dce"]
+    # By hand: x + 0 is x, -(-x) is x, (-x)(-x) is xx; a product, a sum and the transpose are left.
+    assert op_count(module) == 3
+    session = CompilationSession(parse(TEXT), pipeline=order)
+    session.run_passes()
+    assert str(session.module) == str(module)
+    assert set(session.plan.passes) <= set(PASSES)
+
+
+def test_a_program_compiled_by_a_learned_order_is_right() -> None:
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    (wanted,) = evaluate(parse(TEXT), [x])
+    got = compile_hlo(TEXT, backend="cpu", pipeline=scripted(0, 1, 2))(x)
+    np.testing.assert_allclose(np.asarray(got).reshape(3, 4), wanted, rtol=1e-6)
+
+
+def test_the_environment_and_the_pass_decide_alike(folder: Path) -> None:
+    rng = np.random.default_rng(4)
+    size = observation_size(len(PASSES))
+    layer = Layer(rng.normal(size=(len(PASSES) + 1, size)).astype(np.float32), np.zeros(5, np.float32), "none")
+    order = LearnedPassOrder(PASSES, (layer,), 12)
+    episode = PassEpisode(PassGraph(parse(TEXT), PASSES), 12)
+    while not episode.done:
+        episode.take(order.choose(episode))
+    module, run = parse(TEXT), PipelineRun()
+    run.run(order, module)
+    assert [r.name for r in run.records] == [PASSES[a].removesuffix("@1") for a in episode.taken]
+    assert str(module) == str(episode.state.module)
+
+
+@pytest.mark.parametrize("name", PASS_SEARCHES)
+def test_searches_keep_to_their_budget_and_tell_how_to_get_there(name: str) -> None:
+    for budget in (1, 5, 60):
+        found = search_order(name, parse(TEXT), PASSES, lambda s: s.ops, budget, seed=1)
+        assert found.applications <= budget
+        graph = PassGraph(parse(TEXT), PASSES)
+        state = graph.root
+        for action in found.actions:
+            state = graph.apply(state, action)
+        assert state.key == found.state.key
+    assert found.state.ops == 3
+
+
+def test_unknown_agents_and_searches_are_named(folder: Path) -> None:
+    with pytest.raises(UnknownNameError, match="dqn"):
+        make_pass_agent("dqm", environments(folder), SMALL)
+    with pytest.raises(UnknownNameError, match="greedy"):
+        search_order("gredy", parse(TEXT), PASSES, lambda s: s.ops, 5)
