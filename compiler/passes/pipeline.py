@@ -51,12 +51,14 @@ class PipelineRun:
         stop_after: end the run once a pass of this name has run.
         hooks: called after each single pass.
         records: filled by the run, one entry an application.
+        unsettled: filled by the run, names of the fixed points that were cut off by their limit of rounds.
     """
 
     verify: bool = False
     stop_after: str | None = None
     hooks: tuple[Hook, ...] = ()
     records: list[PassRecord] = field(default_factory=list)
+    unsettled: list[str] = field(default_factory=list)
 
     def run(self, hlo_pass: HloPass, module: HloModule) -> bool:
         """Run a pass or a pipeline; whether anything changed.
@@ -169,6 +171,7 @@ class FixedPoint:
                     quiet += 1
                 if quiet >= len(self.passes):
                     return changed
+        run.unsettled.append(self.name)
         return changed
 
 

@@ -1,9 +1,11 @@
-"""Time of the default pipeline on modules of growing size; writes a table to results/.
+"""Time of the default pipeline on modules of growing size, and of single passes on small ones; writes results/.
 
 python -m experiments.benchmarks.pass_scaling [FILE.hlo...] [--out results/passes/throughput.md]
 
 Without files the modules are made: elementwise work, broadcasts of constants, transposes and reshapes there and back,
-reductions, selects and matrix products in random order, everything used. Times are of one process, processor time.
+reductions, selects and matrix products in random order, everything used. The small modules are those of the suite
+quickstart; random single sweeps run over each, as who learns an order of passes does. Times are of one process,
+processor time.
 """
 
 from __future__ import annotations
@@ -12,20 +14,26 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType
 from compiler.ir.shape import array_shape
-from compiler.passes import PipelineRun
+from compiler.ir.verifier import check_module
+from compiler.passes import HloPass, PipelineRun, make_pass
 from compiler.passes.base import op_count
-from compiler.passes.default import default_pipeline
+from compiler.passes.default import default_pipeline, xla_order
+from compiler.passes.pipeline import leaves
+from compiler.passes.registry import pass_text
 from compiler.text import parse
+from env.suites import load_suite
 from experiments.provenance import provenance
 
-SIZES = (2500, 5000, 10_000, 20_000)
+SIZES = (2500, 5000, 10_000, 20_000, 40_000)
+WALK = 200
+"""Applications to each small module."""
 _SHAPE = array_shape(PrimitiveType.F32, 64, 32)
 
 
@@ -103,10 +111,68 @@ def row(name: str, module: HloModule) -> str:
     start = time.process_time()
     run.run(default_pipeline(), module)
     seconds = time.process_time() - start
+    if run.unsettled:
+        raise RuntimeError(f"{name}: {', '.join(run.unsettled)} did not settle within the limit of rounds")
     each = seconds / instructions * 1e6
     return (
         f"| {name} | {instructions} | {before} | {op_count(module)} | {len(run.records)} | {seconds:.1f} | {each:.0f} |"
     )
+
+
+def applications() -> list[str]:
+    """What single sweeps over small modules cost, and what stands around them."""
+    modules = [parse(p.text(), fill_elided=True) for p in load_suite("quickstart").programs]
+    names = sorted({pass_text(p) for p in leaves(xla_order())})
+    passes = [make_pass(f"{n}@1") for n in names]
+    times = {
+        "a copy of the module": _seconds_each(HloModule.clone, modules),
+        "a pass that finds nothing": _idle(modules, passes),
+        "the verifier": _seconds_each(check_module, modules),
+        "the fingerprint": _seconds_each(HloModule.fingerprint, modules),
+        "the op count": _seconds_each(op_count, modules),
+    }
+    rng = random.Random(0)
+    walk = _seconds_each(lambda m: _walk(m, passes, rng), modules, repeat=1) / WALK
+    size = sum(m.instruction_count for m in modules) / len(modules)
+    return [
+        "",
+        "## Single sweeps over small modules",
+        "",
+        f"{len(modules)} programs of the suite quickstart, {size:.0f} instructions on average; {len(passes)} passes.",
+        f"Random sweeps, each on a copy, with fingerprint and op count where one changed something: **{1 / walk:.0f} "
+        "applications a second**.",
+        "",
+        "| part of an application | us |",
+        "|---|---|",
+        *(f"| {name} | {seconds * 1e6:.0f} |" for name, seconds in times.items()),
+    ]
+
+
+def _seconds_each(work: Callable[[HloModule], object], modules: Sequence[HloModule], repeat: int = 50) -> float:
+    """Processor time of `work` on a module, on average."""
+    start = time.process_time()
+    for m in modules:
+        for _ in range(repeat):
+            work(m)
+    return (time.process_time() - start) / len(modules) / repeat
+
+
+def _idle(modules: Sequence[HloModule], passes: Sequence[HloPass]) -> float:
+    """Seconds an application to programs on which no pass finds anything more."""
+    settled = [m.clone() for m in modules]
+    for m in settled:
+        default_pipeline().run(m)
+    return _seconds_each(lambda m: [p.run(m) for p in passes], settled, repeat=3) / len(passes)
+
+
+def _walk(module: HloModule, passes: Sequence[HloPass], rng: random.Random) -> HloModule:
+    for _ in range(WALK):
+        after = module.clone()
+        if rng.choice(passes).run(after):
+            after.fingerprint()
+            op_count(after)
+            module = after
+    return module
 
 
 def main() -> None:
@@ -130,6 +196,7 @@ def main() -> None:
     ]
     lines += [row(f"made, {n}", Maker(0).make(n)) for n in SIZES]
     lines += [row(f.name, parse(f.read_text(encoding="utf-8"), fill_elided=True)) for f in options.files]
+    lines += applications()
     text = "\n".join(lines) + "\n"
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(text, encoding="utf-8")

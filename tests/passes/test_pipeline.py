@@ -90,7 +90,14 @@ def test_fixed_point_ends_when_nothing_changes() -> None:
     assert run.run(FixedPoint("f", make_passes("cse,arithmetic-identities,dce")), module)
     assert not run.records[-1].changed
     assert len(run.records) < 10
+    assert run.unsettled == []
     assert not FixedPoint("f", make_passes("cse,arithmetic-identities,dce")).run(module)
+
+
+def test_fixed_point_says_when_it_was_cut_off() -> None:
+    run = PipelineRun()
+    run.run(FixedPoint("short", make_passes("cse,arithmetic-identities,dce"), limit=1), parse(TEXT))
+    assert run.unsettled == ["short"]
 
 
 @dataclass(frozen=True)
