@@ -149,7 +149,9 @@ def _or(i: HloInstruction, r: list[Range]) -> Range | None:
 
 def _shift_right(i: HloInstruction, r: list[Range]) -> Range | None:
     bits = i.shape.element_type.bits
-    if r[0].low < 0 or r[1].low < 0:
+    # An arithmetic shift takes the top bit of unsigned numbers for a sign too.
+    signed = i.opcode is Opcode.SHIFT_RIGHT_ARITHMETIC and r[0].high >> (bits - 1)
+    if r[0].low < 0 or r[1].low < 0 or signed:
         return None
     if r[1].high >= bits:
         return Range(0, r[0].high >> min(r[1].low, bits))

@@ -46,6 +46,7 @@ class HloComputation:
         self._parameters: dict[HloInstruction, None] = {}
         self._by_name: dict[str, HloInstruction] = {}
         self._next_suffix: dict[str, int] = {}
+        self._successors: dict[HloInstruction, list[HloInstruction]] | None = None
         self._root: HloInstruction | None = None
 
     def __repr__(self) -> str:
@@ -190,7 +191,7 @@ class HloComputation:
             if o.parent is not self:
                 self.order_is_known = False
         if "control-predecessors" in instruction.attributes:
-            self.order_is_known, self.may_have_control_edges = False, True
+            self.control_edges_changed()
         return instruction
 
     def add(
@@ -263,9 +264,14 @@ class HloComputation:
             self.remove(old)
 
     def remove(self, instruction: HloInstruction) -> None:
-        """Take out an instruction without users; ValueError when it is still used or is the root."""
+        """Take out an instruction without users; ValueError when it is still used or is the root.
+
+        What had to run after it now has to run after what it had to run after.
+        """
         if instruction.users or self._root is instruction:
             raise ValueError(f"%{instruction.name} is still used")
+        if self.may_have_control_edges:
+            self._hand_on_control_edges(instruction)
         for o in instruction.operands:
             o.users.pop(instruction, None)
         del self._instructions[instruction]
@@ -273,6 +279,28 @@ class HloComputation:
         self._notable.pop(instruction, None)
         del self._by_name[instruction.name]
         instruction.parent = None
+
+    def control_edges_changed(self) -> None:
+        """Called when an instruction of this computation got other control predecessors."""
+        self.order_is_known, self.may_have_control_edges, self._successors = False, True, None
+
+    def _hand_on_control_edges(self, gone: HloInstruction) -> None:
+        if self._successors is None:
+            self._successors = {}
+            for i in self._instructions:
+                for p in i.control_predecessors:
+                    self._successors.setdefault(p, []).append(i)
+        before = gone.control_predecessors
+        for i in self._successors.pop(gone, ()):
+            if i.parent is not self:
+                continue
+            kept = dict.fromkeys(q for p in i.control_predecessors for q in (before if p is gone else (p,)))
+            if kept:
+                i.attributes["control-predecessors"] = tuple(kept)
+            else:
+                i.attributes.pop("control-predecessors", None)
+            for p in before:
+                self._successors.setdefault(p, []).append(i)
 
     def remove_dead(self, start: Iterable[HloInstruction] | None = None) -> int:
         """Remove what nothing needs, from `start` upwards (default: everywhere); returns how many went."""

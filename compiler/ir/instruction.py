@@ -154,9 +154,8 @@ class HloInstruction:
             self.attributes["control-predecessors"] = tuple(predecessors)
         else:
             self.attributes.pop("control-predecessors", None)
-        if self.parent is not None:
-            self.parent.order_is_known = False
-            self.parent.may_have_control_edges |= bool(predecessors)
+        if self.parent is not None and (predecessors or self.parent.may_have_control_edges):
+            self.parent.control_edges_changed()
 
     def _forget_order(self) -> None:
         if self.parent is not None:

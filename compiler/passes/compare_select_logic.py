@@ -236,7 +236,7 @@ def _select_of_same_op(i: HloInstruction, b: Builder) -> HloInstruction | None:
     p, x, y = i.operands
     if x.opcode is not y.opcode or len(x.operands) != 1 or not x.opcode.is_elementwise or not x.shape.is_array:
         return None
-    if not (single_use(x) and single_use(y)) or x.attributes.keys() | y.attributes.keys() > {"metadata"}:
+    if not (single_use(x) and single_use(y)) or not x.attributes.keys() | y.attributes.keys() <= {"metadata"}:
         return None
     s, t = x.operands[0].shape, y.operands[0].shape
     if s.element_type is not t.element_type or s.dimensions != i.shape.dimensions or x.opcode is Opcode.COPY:

@@ -29,6 +29,8 @@ def is_lossless(source: PrimitiveType, target: PrimitiveType) -> bool:
     """Whether every value of `source` is a value of `target`."""
     if source is target:
         return True
+    if target is PrimitiveType.F8E8M0FNU:
+        return False  # it has neither zero nor negative numbers
     if source is PrimitiveType.PRED:
         return target.is_integer or target.is_float or target.is_complex
     if source.is_integer and target.is_integer:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.builder import Builder
-from compiler.passes.patterns import is_integral, is_numeric, is_op, single_use, splat_value
+from compiler.passes.patterns import has_room, is_integral, is_numeric, is_op, single_use, splat_value
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet, RulesOf
 
@@ -40,25 +40,29 @@ class Distribution(RewritePass):
 
 @RULES.on(Opcode.ADD, Opcode.SUBTRACT)
 def _common_factor(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    x, y = i.operands
-    if x is y or not (is_op(x, Opcode.MULTIPLY) and is_op(y, Opcode.MULTIPLY)):
-        return None
-    if not (single_use(x) and single_use(y) and is_numeric(i.shape)):
-        return None
-    for k, factor in enumerate(x.operands):
-        for m, other in enumerate(y.operands):
-            if factor is other or _same_splat(factor, other):
-                return b.add(Opcode.MULTIPLY, b.add(i.opcode, x.operands[1 - k], y.operands[1 - m]), factor)
-    return None
+    return _factored(i, b) if has_room(i.shape) else None
 
 
 @EXACT.on(Opcode.ADD, Opcode.SUBTRACT)
 def _exact_common_factor(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    if not is_integral(i.shape):
-        factors = {splat_value(f) for o in i.operands for f in o.operands}
-        if not any(f is not None and _power_of_two(float(f)) for f in factors):
-            return None
-    return _common_factor(i, b)
+    return _factored(i, b, exact=not is_integral(i.shape)) if has_room(i.shape) else None
+
+
+def _factored(i: HloInstruction, b: Builder, exact: bool = False) -> HloInstruction | None:
+    """The common factor taken out; with `exact` only one that is a power of two."""
+    x, y = i.operands
+    if x is y or not (is_op(x, Opcode.MULTIPLY) and is_op(y, Opcode.MULTIPLY)):
+        return None
+    if not (single_use(x) and single_use(y)):
+        return None
+    for k, factor in enumerate(x.operands):
+        value = splat_value(factor)
+        if exact and not (value is not None and _power_of_two(float(value))):
+            continue
+        for m, other in enumerate(y.operands):
+            if factor is other or _same_splat(factor, other):
+                return b.add(Opcode.MULTIPLY, b.add(i.opcode, x.operands[1 - k], y.operands[1 - m]), factor)
+    return None
 
 
 def _power_of_two(value: float) -> bool:
@@ -75,7 +79,7 @@ def _common_divisor(i: HloInstruction, b: Builder) -> HloInstruction | None:
     x, y = i.operands
     if x is y or not (is_op(x, Opcode.DIVIDE) and is_op(y, Opcode.DIVIDE)) or is_integral(i.shape):
         return None
-    if not (single_use(x) and single_use(y) and is_numeric(i.shape)):
+    if not (single_use(x) and single_use(y) and has_room(i.shape)):
         return None
     divisor = x.operands[1]
     if divisor is not y.operands[1] and not _same_splat(divisor, y.operands[1]):

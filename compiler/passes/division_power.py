@@ -17,6 +17,7 @@ from compiler.passes.builder import Builder
 from compiler.passes.patterns import (
     STANDARD_FLOATS,
     Scalar,
+    has_room,
     is_integral,
     is_op,
     is_real_float,
@@ -111,7 +112,7 @@ def _rsqrt_of_reciprocal(i: HloInstruction, b: Builder) -> HloInstruction | None
 def _chain(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """(a/b)/c -> a/(b*c), a/(b/c) -> (a*c)/b: one division less, for floats."""
     x, y = i.operands
-    if not is_real_float(i.shape) or i.shape.element_type not in STANDARD_FLOATS:
+    if not is_real_float(i.shape) or not has_room(i.shape):
         return None
     if is_op(y, Opcode.DIVIDE) and single_use(y):
         return b.add(Opcode.DIVIDE, b.add(Opcode.MULTIPLY, x, y.operands[1]), y.operands[0])

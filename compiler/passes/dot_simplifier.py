@@ -13,7 +13,7 @@ import numpy as np
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.builder import Builder
 from compiler.passes.dots import DotDims, is_plain_dot, is_uniform_dot, make_dot
-from compiler.passes.patterns import is_numeric, is_op, is_splat, scalar_function, single_use, splat_value
+from compiler.passes.patterns import has_room, is_op, is_splat, scalar_function, single_use, splat_value
 from compiler.passes.reduce_simplifier import starts_neutral
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
@@ -117,7 +117,7 @@ def _iota_dimension(i: HloInstruction) -> int | None:
 @RULES.on(Opcode.DOT)
 def _factor_outside(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """dot(-a, b) -> -dot(a, b) and dot(a*c, b) -> dot(a, b)*c where the result is no larger than the operand."""
-    if not is_uniform_dot(i) or not is_numeric(i.shape):
+    if not is_uniform_dot(i) or not has_room(i.shape):
         return None
     for k, o in enumerate(i.operands):
         if not single_use(o) or i.operands[0] is i.operands[1] or o.shape.num_elements < i.shape.num_elements:

@@ -10,7 +10,7 @@ import numpy as np
 from compiler.ir import HloInstruction, Opcode, PrimitiveType
 from compiler.ir.attributes import SliceDim
 from compiler.passes.builder import Builder
-from compiler.passes.patterns import is_op, is_splat
+from compiler.passes.patterns import is_op
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
 
@@ -127,7 +127,7 @@ def _scatter_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
     place = b.reshape(updates, sizes)
     if root.parameter_number != 1:
         numbers = [o.parameter_number for o in root.operands]
-        if len(numbers) != 2 or sorted(n for n in numbers if n is not None) != [0, 1]:
+        if len(numbers) != 2 or sorted(n for n in numbers if n is not None) != [0, 1] or root.opcode is Opcode.COMPARE:
             return None
         old = b.slice(x, [SliceDim(s, s + n) for s, n in zip(at, sizes, strict=True)])
         place = b.add(root.opcode, *((old, place) if numbers == [0, 1] else (place, old)))
@@ -137,6 +137,5 @@ def _scatter_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SCATTER)
 def _scatter_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    if len(i.operands) != 3 or is_splat(i.operands[1], -2):
-        return None
-    return i.operands[0] if i.operands[2].shape.num_elements == 0 else None
+    nothing = len(i.operands) == 3 and i.operands[2].shape.num_elements == 0
+    return i.operands[0] if nothing else None

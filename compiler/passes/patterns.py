@@ -84,6 +84,14 @@ def is_numeric(shape: Shape) -> bool:
     return shape.element_type.is_integer or shape.element_type in STANDARD_FLOATS
 
 
+def has_room(shape: Shape) -> bool:
+    """Whether sums and products may be taken in another order: numbers as `is_numeric`, but for f16.
+
+    f16 ends at 65504, which a sum passes easily that is scaled afterwards and not before, or a product of divisors.
+    """
+    return is_numeric(shape) and shape.element_type is not PrimitiveType.F16
+
+
 STANDARD_FLOATS = (PrimitiveType.F16, PrimitiveType.BF16, PrimitiveType.F32, PrimitiveType.F64)
 
 
@@ -99,8 +107,13 @@ def other_operand(i: HloInstruction, operand: HloInstruction) -> HloInstruction:
 
 
 def scalar_function(computation: HloComputation) -> Opcode | None:
-    """The binary opcode a two-parameter scalar computation applies to its parameters (either order if commutative)."""
+    """The binary opcode a two-parameter scalar computation applies to its parameters (either order if commutative).
+
+    None for a comparison too, which its opcode alone does not tell.
+    """
     root = computation.root
+    if root.opcode is Opcode.COMPARE:
+        return None
     if len(root.operands) != 2 or len(computation) > 3 + 8:
         return None
     numbers = tuple(o.parameter_number for o in root.operands)
@@ -160,7 +173,7 @@ def inverse_permutation(dims: Sequence[int]) -> tuple[int, ...]:
 
 def non_negative(i: HloInstruction) -> bool:
     """Whether every element is known to be zero, positive or NaN, from the instruction alone."""
-    if i.opcode in (Opcode.EXPONENTIAL, Opcode.LOGISTIC, Opcode.COSH, Opcode.RSQRT):
+    if i.opcode in (Opcode.EXPONENTIAL, Opcode.LOGISTIC, Opcode.COSH):
         return i.shape.element_type.is_float
     if i.opcode in (Opcode.ABS, Opcode.SQRT):
         return i.shape.element_type.is_float

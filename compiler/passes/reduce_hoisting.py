@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.builder import Builder
-from compiler.passes.patterns import is_numeric, is_op, scalar_function, single_use, splat_value
+from compiler.passes.patterns import has_room, is_op, scalar_function, single_use, splat_value
 from compiler.passes.reduce_simplifier import starts_neutral
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
@@ -33,7 +33,7 @@ def _hoist(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if len(i.operands) != 2 or scalar_function(i.attributes["to_apply"]) is not Opcode.ADD or not starts_neutral(i):
         return None
     x = i.operands[0]
-    if not is_numeric(i.shape) or not single_use(x) or x.shape.num_elements == 0:
+    if not has_room(i.shape) or not single_use(x) or x.shape.num_elements == 0:
         return None
     if is_op(x, Opcode.NEGATE):
         return b.add(Opcode.NEGATE, _sum(i, x.operands[0], b))

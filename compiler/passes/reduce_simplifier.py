@@ -12,7 +12,15 @@ from compiler.analysis.reshapes import kept_dimensions, reshape_groups
 from compiler.analysis.structure import StructuralIds
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.passes.builder import Builder
-from compiler.passes.patterns import identity_value, is_numeric, is_op, scalar_function, single_use, splat_value
+from compiler.passes.patterns import (
+    COMMUTATIVE,
+    identity_value,
+    is_numeric,
+    is_op,
+    scalar_function,
+    single_use,
+    splat_value,
+)
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
 
@@ -126,7 +134,7 @@ def _drops_units(y: HloInstruction, x: HloInstruction) -> bool:
 
 def _reorders(i: HloInstruction) -> bool:
     """Whether the function does not mind the order of elements: a known commutative one."""
-    return scalar_function(i.attributes["to_apply"]) is not None
+    return scalar_function(i.attributes["to_apply"]) in COMMUTATIVE
 
 
 @RULES.on(Opcode.REDUCE)
