@@ -41,6 +41,8 @@ def run(
 def opt(
     program: Annotated[str | None, typer.Argument(metavar="[FILE.hlo]", help="An HLO file.")] = None,
     passes: Annotated[str | None, typer.Option(help="Passes in order, with commas between.")] = None,
+    order: Annotated[Path | None, typer.Option(help="Folder of a learned pass order to run instead.")] = None,
+    stop_after: Annotated[str | None, typer.Option(help="Stop once this pass has run.")] = None,
     list_passes: Annotated[bool, typer.Option(help="List all passes with their options.")] = False,
     stats: Annotated[bool, typer.Option(help="Print what each pass did, on stderr.")] = False,
     print_after_all: Annotated[bool, typer.Option(help="Print the module after each pass that changed it.")] = False,
@@ -56,7 +58,7 @@ def opt(
     elif program is None:
         raise typer.BadParameter("name an HLO file, or give --list-passes")
     else:
-        optimise(program, passes, stats, print_after_all)
+        optimise(program, passes, order, stop_after, stats, print_after_all)
 
 
 def compile_command(

@@ -51,22 +51,39 @@ def train(
 
 def evaluate(
     policy: Annotated[Path, typer.Argument(metavar="POLICY", help="Folder of an exported policy.")],
-    suite: Annotated[str, typer.Option(help="Suites, with commas between.")] = "test",
-    baselines: Annotated[str, typer.Option(help="Strategies to compare with.")] = "none,priority,random",
-    budget: Annotated[int, typer.Option(help="Plans measured by each strategy that searches.", min=1)] = 16,
+    suite: Annotated[str | None, typer.Option(help="Suites, with commas between (default: test, or jax/test).")] = None,
+    baselines: Annotated[str | None, typer.Option(help="Strategies to compare with.")] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Plans measured by each search (16), or passes it applies (100).", min=1)
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Timings of the final comparison.", min=2)] = 15,
     backend: Backend = "auto",
     seed: Seed = 0,
     results: Results = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare a policy with baselines at equal measurement budgets, on programs it has not seen.
+    """Compare a policy with baselines at equal budgets, on programs it has not seen.
+
+    A fusion policy is compared in measured time with none,priority,random; a pass order in op counts with
+    random,greedy,beam and with fixed orders.
 
     Example: hlogym evaluate runs/my-run/policy --suite test
     """
+    from compiler.passes.learned import LearnedPassOrder
+    from experiments.learned import load_learned
+
+    learned = load_learned(policy)
+    names = None if baselines is None else baselines.split(",")
+    if isinstance(learned, LearnedPassOrder):
+        from experiments.pass_orders import evaluate_pass_order
+
+        suites = (suite or "jax/test").split(",")
+        evaluate_pass_order(learned, suites, names, budget or learned.budget, results, seed, as_json)
+        return
     from experiments.evaluate import evaluate_policy
 
-    evaluate_policy(policy, suite.split(","), baselines.split(","), budget, rounds, backend, seed, results, as_json)
+    names = ["none", "priority", "random"] if names is None else names
+    evaluate_policy(policy, (suite or "test").split(","), names, budget or 16, rounds, backend, seed, results, as_json)
 
 
 def export(

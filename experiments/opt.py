@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from rich.table import Table
 
+from compiler.errors import UnknownNameError
 from compiler.ir import HloModule
 from compiler.passes.base import HloPass
 from compiler.passes.default import default_pipeline
-from compiler.passes.pipeline import PassPipeline, PipelineRun
+from compiler.passes.learned import load_pass_order
+from compiler.passes.pipeline import PassPipeline, PipelineRun, leaves
 from compiler.passes.registry import PASSES, describe_options, make_passes
 from experiments.console import error_console, stdout
 from experiments.inputs import program_of, read_module
@@ -25,11 +28,25 @@ def list_all_passes() -> None:
     stdout.print(table)
 
 
-def optimise(name: str, passes: str | None, stats: bool, print_after_all: bool) -> None:
-    """Run the named passes, or the default pipeline, verify after each, and print the HLO."""
-    pipeline = default_pipeline() if passes is None else PassPipeline("command line", make_passes(passes))
+def optimise(
+    name: str, passes: str | None, order: Path | None, stop_after: str | None, stats: bool, print_after_all: bool
+) -> None:
+    """Run the named passes, or a learned order, or the default pipeline, verify after each, and print the HLO.
+
+    Raises:
+        UnknownNameError: no such pass, or the one to stop after is not among those that run.
+        PolicyError: the folder of the order cannot be used.
+    """
+    pipeline: HloPass = default_pipeline()
+    if order is not None:
+        pipeline = load_pass_order(order)
+    elif passes is not None:
+        pipeline = PassPipeline("command line", make_passes(passes))
+    names = {p.name for p in leaves(pipeline)}
+    if stop_after is not None and stop_after not in names:
+        raise UnknownNameError("pass to stop after", stop_after, names)
     module = read_module(program_of(name))
-    run = PipelineRun(verify=True, hooks=(_print_changed,) if print_after_all else ())
+    run = PipelineRun(verify=True, stop_after=stop_after, hooks=(_print_changed,) if print_after_all else ())
     run.run(pipeline, module)
     sys.stdout.write(str(module).rstrip("\n") + "\n")
     if stats:

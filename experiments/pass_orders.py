@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,17 @@ from compiler.passes.episode import PassEpisode
 from compiler.passes.learned import LearnedPassOrder
 from compiler.passes.pipeline import PipelineRun
 from compiler.passes.registry import make_pass, pass_text
-from compiler.passes.states import PassGraph, PassState
+from compiler.passes.states import PassGraph, PassState, default_pass_actions
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.episode import COMPLETION_POLICY
 from env.measurement import Measurer
 from env.statistics import Interval, geometric_mean
-from env.suites import Program
-from experiments.console import stdout
-from experiments.results import write_text
+from env.suites import Program, load_suite
+from experiments.console import progress, stdout
+from experiments.provenance import provenance
+from experiments.results import check_writable, write_text
 
 __all__ = ["BASELINE", "DEFAULT", "OrderEvaluation", "compare_orders", "evaluate_orders", "evaluate_pass_order"]
 
@@ -143,19 +144,13 @@ def compare_orders(
         found[f"{name}, sampled ({search_budget})"] = _contender(
             policy.actions, sample(policy, module, budget, search_budget, seed)
         )
-    actions = next(iter(policies.values())).actions if policies else _actions()
+    actions = next(iter(policies.values())).actions if policies else default_pass_actions()
     for name in searches:
         for limit in dict.fromkeys((budget, search_budget)):
             best = search_order(name, module, actions, _ops, limit, seed)
             found[f"{name} ({limit})"] = _contender(actions, best)
     learned_on = {name for p in policies.values() for name in p.provenance.get("programs", ())}
     return OrderRow(program.name, program.suite, program.split, program.name in learned_on, op_count(module), found)
-
-
-def _actions() -> tuple[str, ...]:
-    from compiler.passes.states import default_pass_actions
-
-    return default_pass_actions()
 
 
 def _once(texts: Sequence[str]) -> PassPipeline:
@@ -206,8 +201,6 @@ def sample(policy: LearnedPassOrder, module: HloModule, budget: int, total: int,
 
 def measure_orders(program: Program, row: OrderRow, names: Sequence[str], measurer: Measurer, rounds: int) -> OrderRow:
     """Time the programs that contenders made, fused by default, in turns; outputs are checked first."""
-    from dataclasses import replace
-
     module = parse(program.text(), filename=str(program.path))
     plans = {name: _plan(module, row.contenders[name].passes) for name in names}
     try:
@@ -288,24 +281,39 @@ def program_table(evaluation: OrderEvaluation, names: Sequence[str]) -> list[str
 
 
 def evaluate_pass_order(
-    policy: LearnedPassOrder, programs: Sequence[Program], budget: int, results: Path, provenance: Mapping[str, Any],
-    seed: int, as_json: bool,
-) -> OrderEvaluation:  # fmt: skip
-    """`hlogym evaluate` of a pass order: op counts at so many applications; prints and writes a table."""
-    evaluation = evaluate_orders(programs, {"learned": policy}, budget, 10 * budget, provenance, seed=seed)
-    stem = results / time.strftime("pass-order-%Y%m%d-%H%M%S")
-    write_text(stem.with_suffix(".json"), json.dumps(evaluation.to_json(), indent=1) + "\n")
-    facts = [f"- {k}: {v}" for k, v in provenance.items()]
-    names = [BASELINE, DEFAULT, "learned"]
-    text = "\n".join(
-        ["# Pass orders", "", *facts, "", *summary_table(evaluation), "", *program_table(evaluation, names)]
-    )
-    write_text(stem.with_suffix(".md"), text + "\n")
+    policy: LearnedPassOrder,
+    suites: Sequence[str],
+    searches: Sequence[str] | None,
+    budget: int,
+    results: Path,
+    seed: int,
+    as_json: bool,
+) -> OrderEvaluation:
+    """`hlogym evaluate` of a pass order: op counts at so many applications; prints and writes a table.
+
+    Raises:
+        UnknownNameError: no such suite or search. ResultError: the results cannot be written.
+    """
+    names = tuple(PASS_SEARCHES) if searches is None else check_searches(searches)
+    programs = [p for s in suites for p in load_suite(s).programs]
+    check_writable(results)
+    facts = provenance()
+    with progress() as bar:
+        task = bar.add_task("evaluating", total=len(programs))
+        evaluation = evaluate_orders(
+            programs, {"learned": policy}, budget, 10 * budget, facts, names, seed=seed,
+            step=lambda name: bar.update(task, advance=1, description=name),
+        )  # fmt: skip
+    stem = time.strftime("pass-order-%Y%m%d-%H%M%S")
+    write_text(results / f"{stem}.json", json.dumps(evaluation.to_json(), indent=1) + "\n")
+    told = [f"- {k}: {v}" for k, v in facts.items()]
+    tables = [*summary_table(evaluation), "", *program_table(evaluation, [BASELINE, DEFAULT, "learned"])]
+    write_text(results / f"{stem}.md", "\n".join(["# Pass orders", "", *told, "", *tables]) + "\n")
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
     else:
         _print(evaluation)
-        stdout.print(f"results   {stem.with_suffix('.json')}", soft_wrap=True)
+        stdout.print(f"results   {results / stem}.json", soft_wrap=True)
     return evaluation
 
 
