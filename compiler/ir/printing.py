@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +107,10 @@ class _Names:
 def print_module(module: HloModule, options: PrintOptions) -> str:
     """The whole text, callees before callers and the entry last among what it reaches."""
     names = _Names(options.canonical_names)
+    orders: dict[HloComputation, list[HloInstruction]] = {}
     if options.canonical_names:
-        computations, header = canonical_computations(module.entry), "HloModule m"
+        orders = canonical_computations(module.entry)
+        computations, header = list(orders), "HloModule m"
     else:
         reachable = module.post_order()
         live = set(reachable)
@@ -119,16 +122,21 @@ def print_module(module: HloModule, options: PrintOptions) -> str:
     if options.metadata and module.tables:
         parts += [*module.tables, ""]
     for c in computations:
-        parts += [print_computation(c, options, names, entry=c is module.entry), ""]
+        parts += [print_computation(c, options, names, c is module.entry, orders.get(c)), ""]
     return "\n".join(parts)
 
 
 def print_computation(
-    computation: HloComputation, options: PrintOptions, names: _Names | None = None, entry: bool = False
+    computation: HloComputation,
+    options: PrintOptions,
+    names: _Names | None = None,
+    entry: bool = False,
+    order: Sequence[HloInstruction] | None = None,
 ) -> str:
-    """One computation with its body."""
+    """One computation with its body; `order` is `canonical_order` where that is known already."""
     names = names or _Names(options.canonical_names)
-    order = canonical_order(computation) if options.canonical_names else computation.post_order()
+    if order is None:
+        order = canonical_order(computation) if options.canonical_names else computation.post_order()
     params = ", ".join(f"{names.of(p, 'v')}: {p.shape.to_text(options.layouts)}" for p in computation.parameters)
     result = computation.root.shape.to_text(options.layouts)
     head = f"{'ENTRY ' if entry else ''}%{names.of(computation, 'c')} ({params}) -> {result} {{"
@@ -140,49 +148,49 @@ def print_computation(
 
 def canonical_order(computation: HloComputation) -> list[HloInstruction]:
     """An order that depends on the graph alone: parameters, what the root needs depth first, then the rest."""
-    parameters = dict.fromkeys(computation.parameters)
-    order: dict[HloInstruction, None] = dict(parameters)
-    waiting = [computation.root, *computation.instructions]
-    for start in waiting:
+    order: dict[HloInstruction, None] = dict.fromkeys(computation.parameters)
+    for start in (computation.root, *computation.instructions):
         if start in order:
             continue
-        stack = [(start, iter((*start.operands, *start.control_predecessors)))]
+        stack = [(start, iter(_needs(start)))]
         path = {start}
         while stack:
             node, pending = stack[-1]
-            following = next((o for o in pending if o not in order and o not in path), None)
-            if following is None:
+            for following in pending:
+                if following not in order and following not in path:
+                    path.add(following)
+                    stack.append((following, iter(_needs(following))))
+                    break
+            else:
                 stack.pop()
                 order[node] = None
-                continue
-            path.add(following)
-            stack.append((following, iter((*following.operands, *following.control_predecessors))))
     return list(order)
 
 
-def canonical_computations(entry: HloComputation) -> list[HloComputation]:
-    """What the entry reaches, callees first, in the order in which `canonical_order` comes upon the calls."""
-    order: list[HloComputation] = []
-    found = {entry}
-    stack = [(entry, iter(_callees(entry)))]
+def _needs(i: HloInstruction) -> tuple[HloInstruction, ...]:
+    predecessors = i.control_predecessors if i.attributes else ()
+    return (*i.operands, *predecessors) if predecessors else i.operands
+
+
+def canonical_computations(entry: HloComputation) -> dict[HloComputation, list[HloInstruction]]:
+    """What the entry reaches, callees first as `canonical_order` comes upon the calls, each with its order."""
+    done: dict[HloComputation, list[HloInstruction]] = {}
+    orders = {entry: canonical_order(entry)}
+    stack = [(entry, _callees(orders[entry]))]
     while stack:
         node, pending = stack[-1]
-        following = next((c for c in pending if c not in found), None)
+        following = next((c for c in pending if c not in orders), None)
         if following is None:
             stack.pop()
-            order.append(node)
+            done[node] = orders[node]
             continue
-        found.add(following)
-        stack.append((following, iter(_callees(following))))
-    return order
+        orders[following] = canonical_order(following)
+        stack.append((following, _callees(orders[following])))
+    return done
 
 
-def _callees(computation: HloComputation) -> list[HloComputation]:
-    found: dict[HloComputation, None] = {}
-    for i in canonical_order(computation):
-        if i.attributes:
-            found.update(dict.fromkeys(i.called_computations()))
-    return list(found)
+def _callees(order: Iterable[HloInstruction]) -> Iterator[HloComputation]:
+    return (c for i in order if i.attributes for c in i.called_computations())
 
 
 def print_instruction(instruction: HloInstruction, options: PrintOptions, names: _Names | None = None) -> str:
@@ -225,6 +233,8 @@ def _operand_text(i: HloInstruction, options: PrintOptions, names: _Names) -> st
         return str(i.parameter_number)
     if i.opcode is Opcode.CONSTANT:
         return print_literal(i.value, options.max_constant_elements)
+    if len(i.operands) <= 5:
+        return ", ".join(["%" + names.of(o, "v") for o in i.operands])
     parts = [(f"/*index={n}*/" if n and n % 5 == 0 else "") + "%" + names.of(o, "v") for n, o in enumerate(i.operands)]
     return ", ".join(parts)
 

@@ -149,14 +149,21 @@ class Shape:
             return "b(" + self.tuple_shapes[0].to_text(layout) + ")"
         if not self.is_array:
             return t.text + "[]"
-        dims = []
-        for i, d in enumerate(self.dimensions):
-            bound = "?" if d == UNBOUNDED else str(d)
-            dims.append(("<=" if self.dynamic and self.dynamic[i] and d != UNBOUNDED else "") + bound)
-        text = f"{t.text}[{','.join(dims)}]"
+        if self.dynamic or UNBOUNDED in self.dimensions:
+            text = f"{t.text}[{','.join(self._bounds())}]"
+        else:
+            text = f"{t.text}[{','.join(map(str, self.dimensions))}]"
         if layout and (self.dimensions or (self.layout and self.layout.suffix)):
             text += str(self.layout or default_layout(len(self.dimensions)))
         return text
+
+    def _bounds(self) -> Iterator[str]:
+        """Sizes as they are written: `8`, `<=8`, `?`."""
+        for i, d in enumerate(self.dimensions):
+            if d == UNBOUNDED:
+                yield "?"
+            else:
+                yield f"<={d}" if self.dynamic and self.dynamic[i] else str(d)
 
     def __str__(self) -> str:
         return self.to_text(layout=False)
