@@ -75,10 +75,14 @@ class WindowDim:
     rhs_dilate: int = 1
     reversal: bool = False
 
+    def padded_size(self, input_size: int) -> int:
+        """Size of what the window slides over: the input with its holes and edges."""
+        dilated = 0 if input_size == 0 else (input_size - 1) * self.lhs_dilate + 1
+        return dilated + self.pad_low + self.pad_high
+
     def output_size(self, input_size: int) -> int:
         """Number of window positions along an input of this size."""
-        dilated = 0 if input_size == 0 else (input_size - 1) * self.lhs_dilate + 1
-        padded = dilated + self.pad_low + self.pad_high
+        padded = self.padded_size(input_size)
         span = 0 if self.size == 0 else (self.size - 1) * self.rhs_dilate + 1
         return 0 if padded <= 0 or span > padded else (padded - span) // self.stride + 1
 

@@ -137,7 +137,7 @@ class Opcode(enum.Enum):
     AND = _row("and", 2, r.binary_bits, _ASSOC, 1)
     OR = _row("or", 2, r.binary_bits, _ASSOC, 1)
     XOR = _row("xor", 2, r.binary_bits, _ASSOC, 1)
-    ATAN2 = _row("atan2", 2, r.binary_numeric, _X, 25, optional="result_accuracy")
+    ATAN2 = _row("atan2", 2, r.binary_smooth, _X, 25, optional="result_accuracy")
     COMPARE = _row("compare", 2, r.compare, _E, 1, "direction", "type")
     COMPLEX = _row("complex", 2, r.complex_, _E, 0)
     MULHI = _row("mulhi", 2, r.binary, _COMM, 2)

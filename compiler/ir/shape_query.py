@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
+
+import ml_dtypes
 
 from compiler.errors import ShapeError
 from compiler.ir.shape import UNBOUNDED, Shape
@@ -105,11 +108,20 @@ def with_sizes(s: Shape, sizes: Sequence[int], flags: Sequence[bool]) -> Shape:
     return Shape(s.element_type, tuple(sizes), None, tuple(flags) if any(flags) else ())
 
 
+@cache
+def _precision(t: PrimitiveType) -> tuple[bool, int, int, int, bool]:
+    """Complex before real, then range and precision of floating-point numbers, then width, then signed integers."""
+    info = ml_dtypes.finfo(t.dtype) if t.is_float or t.is_complex else None  # type: ignore[no-untyped-call]
+    exponent, mantissa = (-1, -1) if info is None else (int(info.maxexp), int(info.nmant))
+    return t.is_complex, exponent, mantissa, t.bits, t.is_signed
+
+
 def higher_precision(a: PrimitiveType, b: PrimitiveType) -> PrimitiveType:
-    """The type an op on mixed operands yields when its result type is not written out."""
-    if a is b or a.is_complex or not (a.is_float and b.is_float):
-        return b if b.is_complex else a
-    return b if b.bits > a.bits else a
+    """The type an op on mixed operands yields when its result type is not written out.
+
+    Source: `HigherPrecisionType` in XLA's `xla/primitive_util.h`.
+    """
+    return b if _precision(b) > _precision(a) else a
 
 
 def combined(shapes: Sequence[Shape]) -> Shape:

@@ -144,6 +144,14 @@ def binary_numeric(q: ShapeQuery) -> Shape:
     return s
 
 
+def binary_smooth(q: ShapeQuery) -> Shape:
+    """Floating-point and complex numbers."""
+    s = same_shapes(q, (0, 1))
+    if not (s.element_type.is_float or s.element_type.is_complex):
+        raise ShapeError(f"takes floating-point or complex numbers, got {s}")
+    return s
+
+
 def binary_bits(q: ShapeQuery) -> Shape:
     """Integers and pred."""
     s = same_shapes(q, (0, 1))
@@ -189,10 +197,6 @@ def clamp(q: ShapeQuery) -> Shape:
             bound.element_type is x.element_type and (bound.is_scalar or bound.same_dimensions(x)),
             f"clamp bound {bound} must be a scalar of the operand's type or have its shape {x}",
         )
-    need(
-        low.is_scalar == high.is_scalar,
-        f"clamp bounds must both be scalars or both have the operand's shape: {low}, {high}",
-    )
     return x
 
 
@@ -202,7 +206,10 @@ def select(q: ShapeQuery) -> Shape:
     x = same_shapes(q, (1, 2))
     need(p.element_type is T.PRED, f"select needs a pred operand first, got {p}")
     need(p.is_scalar or p.same_dimensions(x), f"select predicate {p} must be a scalar or have the shape of {x}")
-    return x
+    if not p.dynamic:
+        return x
+    flags = tuple(a or b for a, b in zip(dynamic_flags(p), dynamic_flags(x), strict=True))
+    return Shape(x.element_type, x.dimensions, x.layout, flags)
 
 
 def iota(q: ShapeQuery) -> Shape:

@@ -42,10 +42,11 @@ def _dot_result(q: ShapeQuery, a: Shape, b: Shape, extra: Sequence[int] = (), rh
     """Groups, batch, what is left of the left operand, what is left of the right one."""
     left, right = dynamic_flags(a), dynamic_flags(b)
     lb, rb = q.ints("lhs_batch_dims"), q.ints("rhs_batch_dims")
+    # A batch dimension is as dynamic as that of the left operand.
     lhs_gone = {*q.ints("lhs_contracting_dims"), *lb}
     gone = {*q.ints("rhs_contracting_dims"), *rb, *rhs_gone}
     dims = [(n, False) for n in extra]
-    dims += [(a.dimensions[i], left[i] or right[j]) for i, j in zip(lb, rb, strict=True)]
+    dims += [(a.dimensions[i], left[i]) for i in lb]
     dims += [(a.dimensions[i], left[i]) for i in range(a.rank) if i not in lhs_gone]
     dims += [(b.dimensions[j], right[j]) for j in range(b.rank) if j not in gone]
     t = higher_precision(a.element_type, b.element_type) if q.declared is None else q.declared.element_type
@@ -132,8 +133,11 @@ def convolution(q: ShapeQuery) -> Shape:
         need(fits(w.size, n), f"window size {w.size} differs from kernel size {n} in spatial dimension {c}")
     sizes = window_output(window, [a.dimensions[labels.lhs.index(c)] for c in spatial])
     by_label = {"b": batch // batch_groups, "f": k_out} | dict(zip(spatial, sizes, strict=True))
+    left, right = (dict(zip(text, dynamic_flags(s), strict=True)) for s, text in ((a, labels.lhs), (b, labels.rhs)))
+    need(not right["o"], f"the kernel's output features cannot be dynamic: {b}")
+    flags = {"b": left["b"], "f": False} | {c: left[c] or right[c] for c in spatial}
     t = higher_precision(a.element_type, b.element_type) if q.declared is None else q.declared.element_type
-    return Shape(t, tuple(by_label[c] for c in labels.out))
+    return with_sizes(Shape(t), [by_label[c] for c in labels.out], [flags[c] for c in labels.out])
 
 
 def _feature_vector(q: ShapeQuery, vectors: Sequence[int]) -> tuple[Shape, Shape]:
@@ -141,7 +145,7 @@ def _feature_vector(q: ShapeQuery, vectors: Sequence[int]) -> tuple[Shape, Shape
     s, f = array(q, 0), q.attr("feature_index")
     need(s.element_type.is_float, f"takes floating-point numbers, got {s}")
     need(0 <= f < s.rank, f"feature_index {f} out of range for {s}")
-    vector = s.with_dimensions((s.dimensions[f],))
+    vector = with_sizes(s, (s.dimensions[f],), (dynamic_flags(s)[f],))
     for i in vectors:
         need(array(q, i).compatible(vector), f"operand {i} must be {vector}, is {q.operands[i]}")
     return s, vector
@@ -196,12 +200,12 @@ def fft(q: ShapeQuery) -> Shape:
         need(t in _COMPLEX, f"RFFT takes f32 or f64, got {s}")
         need(all(fits(a, b) for a, b in zip(given, length, strict=True)), f"fft_length {list(length)} does not fit {s}")
         last = length[-1] // 2 + 1 if length[-1] else 0
-        return Shape(_COMPLEX[t], (*kept, *length[:-1], last))
+        return with_sizes(Shape(_COMPLEX[t]), (*kept, *length[:-1], last), dynamic_flags(s))
     need(t.is_complex, f"{kind} takes complex numbers, got {s}")
     if kind == "IRFFT":
         want = (*length[:-1], length[-1] // 2 + 1 if length[-1] else 0)
         need(given == want or given == (*length[:-1], length[-1] // 2 + 1), f"{s} must end in {list(want)}")
-        return Shape(_COMPONENT[t], (*kept, *length))
+        return with_sizes(Shape(_COMPONENT[t]), (*kept, *length), dynamic_flags(s))
     return s
 
 

@@ -110,7 +110,7 @@ def dynamic_slice(q: ShapeQuery) -> Shape:
         0 <= n <= d or d == UNBOUNDED for n, d in zip(sizes, s.dimensions, strict=True)
     )
     need(inside, f"dynamic_slice_sizes {list(sizes)} do not fit {s}")
-    flags = [f and n == d for f, n, d in zip(dynamic_flags(s), sizes, s.dimensions, strict=True)]
+    flags = [f and n == d > 1 for f, n, d in zip(dynamic_flags(s), sizes, s.dimensions, strict=True)]
     return with_sizes(s, sizes, flags)
 
 
@@ -122,7 +122,10 @@ def dynamic_update_slice(q: ShapeQuery) -> Shape:
     _start_indices(q, 2, s.rank)
     inside = u.rank == s.rank and all(a <= b or b == UNBOUNDED for a, b in zip(u.dimensions, s.dimensions, strict=True))
     need(inside and u.element_type is s.element_type, f"update {u} does not fit into {s}")
-    return whole
+    if not u.dynamic or whole is not s:
+        return whole
+    replaced = [f and n == d for f, n, d in zip(u.dynamic, u.dimensions, s.dimensions, strict=True)]
+    return with_sizes(s, s.dimensions, [a or b for a, b in zip(dynamic_flags(s), replaced, strict=True)])
 
 
 def gather(q: ShapeQuery) -> Shape:
@@ -152,10 +155,13 @@ def gather(q: ShapeQuery) -> Shape:
     need(len(offset_dims) == len(window), f"offset_dims {list(offset_dims)} must have {len(window)} entries")
     rank = len(batch) + len(window)
     distinct_dims(offset_dims, rank, "offset_dims")
-    flags = iter([f for k, f in enumerate(dynamic_flags(idx)) if k != ivd])
-    batch_it, window_it, offsets = iter(batch), iter(window), set(offset_dims)
-    dims = tuple(next(window_it) if k in offsets else next(batch_it) for k in range(rank))
-    return with_sizes(s, dims, [False if k in offsets else next(flags) for k in range(rank)])
+    gone = {*collapsed, *batching}
+    whole = [f and sizes[k] == s.dimensions[k] for k, f in enumerate(dynamic_flags(s)) if k not in gone]
+    flags = [f for k, f in enumerate(dynamic_flags(idx)) if k != ivd]
+    from_batch, from_window = zip(batch, flags, strict=True), zip(window, whole, strict=True)
+    offsets = set(offset_dims)
+    out = [next(from_window) if k in offsets else next(from_batch) for k in range(rank)]
+    return with_sizes(s, [n for n, _ in out], [f for _, f in out])
 
 
 def _batching_pairs(s: Shape, idx: Shape, ivd: int, operand: tuple[int, ...], indices: tuple[int, ...]) -> None:

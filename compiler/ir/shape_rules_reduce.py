@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.ir.attributes import Window
-from compiler.ir.shape import Shape, tuple_shape
+from compiler.ir.shape import UNBOUNDED, Shape, tuple_shape
 from compiler.ir.shape_query import (
     ShapeQuery,
     Signature,
@@ -80,6 +80,9 @@ def window_output(window: Window, dims: Sequence[int]) -> tuple[int, ...]:
     for w in window.dims:
         need(w.size > 0, f"window size must be positive, is {w.size}")
         need(w.stride > 0 and w.lhs_dilate > 0 and w.rhs_dilate > 0, "window stride and dilation must be positive")
+    for w, d in zip(window.dims, dims, strict=True):
+        padded = w.padded_size(d)
+        need(d < 0 or padded >= 0, f"padding makes a dimension of size {d} negative: {padded}")
     return tuple(d if d < 0 else w.output_size(d) for w, d in zip(window.dims, dims, strict=True))
 
 
@@ -166,7 +169,7 @@ def sort(q: ShapeQuery) -> Shape:
 def topk(q: ShapeQuery) -> Shape:
     """(values, indices), k along the last dimension."""
     s, k = array(q, 0), q.attr("k")
-    need(s.rank in (1, 2), f"topk takes one or two dimensions, got {s}")
-    need(0 < k <= s.dimensions[-1], f"k={k} does not fit {s}")
-    dims = (*s.dimensions[:-1], k)
-    return tuple_shape(s.with_dimensions(dims), Shape(T.S32, dims))
+    need(s.rank > 0, f"topk takes at least one dimension, got {s}")
+    need(0 < k <= s.dimensions[-1] or s.dimensions[-1] == UNBOUNDED, f"k={k} does not fit {s}")
+    dims, flags = (*s.dimensions[:-1], k), (*dynamic_flags(s)[:-1], False)
+    return tuple_shape(with_sizes(s, dims, flags), with_sizes(Shape(T.S32), dims, flags))

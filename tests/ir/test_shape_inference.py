@@ -1,17 +1,25 @@
-# ruff: noqa: SIM905  # names in one line each read better
+# ruff: noqa: E501, SIM905  # cases and names in one line each read better
+"""Result shapes that are left out of the text are inferred as XLA infers them."""
+
+import random
+import re
+from collections.abc import Sequence
+
 import pytest
 
 from compiler.errors import HloSyntaxError
+from compiler.ir import Opcode
 from compiler.text import parse
+from compiler.text.scanner import Scanner
+from compiler.text.shapes import parse_shape
+from tests.ir.random_shapes import GENERATORS, GREATER, LESS, REDUCER, Case
+from tests.ir.xla_verdicts import inferred, verdicts
 from tests.text.reference import reprint
 
-REDUCER = "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }\n"
 PAIR = (
     "pair { a = f32[] parameter(0) b = s32[] parameter(1) c = f32[] parameter(2) d = s32[] parameter(3) "
     "x = f32[] add(a, c) y = s32[] add(b, d) ROOT t = (f32[], s32[]) tuple(x, y) }\n"
 )
-LESS = "less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = pred[] compare(a, b), direction=LT }\n"
-GREATER = "ge { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = pred[] compare(a, b), direction=GE }\n"
 CALLEE = "f { p = f32[2,3] parameter(0) ROOT r = (f32[2,3], f32[2,3]) tuple(p, p) }\n"
 COMBINE = (
     "step { i = f32[3] parameter(0) c = f32[3] parameter(1) n = f32[3] add(i, c) "
@@ -87,7 +95,43 @@ CASES = [
     (("f32[2]", "token[]"), "add-dependency", ""),
     ((), "replica-id", ""),
     ((), "partition-id", ""),
+    (("s32[4]",) * 2, "mulhi", ""),
 ]  # fmt: skip
+
+# Ops whose shape XLA's parser wants written out, but that we infer: XLA must take what we infer. (This XLA takes the
+# operands of scaled-dot in another order when it infers.) Operand shapes, instructions, and computations they call.
+TAKEN: list[Case] = [
+    (("f32[2,3]",), "ROOT r = reduce-precision(p0), exponent_bits=5, mantissa_bits=2", ""),
+    (("f32[8,9]",), "ROOT r = slice(p0), slice={[1:8:3], [2:9:2]}", ""),
+    (("f32[8,9]", "s32[]", "s32[]"), "ROOT r = dynamic-slice(p0, p1, p2), dynamic_slice_sizes={3,9}", ""),
+    (("f32[8,9]", "f32[3,9]", "s32[]", "s32[]"), "ROOT r = dynamic-update-slice(p0, p1, p2, p3)", ""),
+    (("f32[2,3]",), "ROOT r = opt-barrier(p0)", ""),
+    (("f32[2,3]",), "ROOT r = fusion(p0), kind=kLoop, calls=f", CALLEE),
+    (("f32[2,3]",), 'ROOT r = domain(p0), domain={kind="sharding", entry={replicated}, exit={maximal device=0}}', ""),
+    ((), "ROOT r = rng-get-and-update-state(), delta=1", ""),
+    (("f32[8]",), "ROOT r = all-reduce(p0), replica_groups={}, to_apply=add", REDUCER),
+    (("f32[8]",), "ROOT r = collective-broadcast(p0), replica_groups={{0}}", ""),
+    (("f32[8]",), "ROOT r = collective-permute(p0), source_target_pairs={{0,0}}", ""),
+    (("f32[8]",), "ROOT r = all-to-all(p0), dimensions={0}, replica_groups={{0}}", ""),
+    (("f32[8,2]", "f32[9,2]", *["s32[1]"] * 4), "ROOT r = ragged-all-to-all(p0, p1, p2, p3, p4, p5), replica_groups={{0}}", ""),
+    (("f32[8]",), "s = copy-start(p0); ROOT r = copy-done(s)", ""),
+    (("f32[8]",), "s = (f32[8], f32[8]) all-gather-start(p0), dimensions={0}, replica_groups={{0}}; ROOT r = all-gather-done(s)", ""),
+    (("f32[8]",), "s = all-reduce-start(p0), replica_groups={}, to_apply=add; ROOT r = all-reduce-done(s)", REDUCER),
+    (("f32[8]",), "s = (f32[8], f32[8]) collective-permute-start(p0), source_target_pairs={{0,0}}; ROOT r = collective-permute-done(s)", ""),
+    (("f32[8]",), "k = after-all(); s = send(p0, k), channel_id=1; ROOT r = send-done(s), channel_id=1", ""),
+    ((), "k = after-all(); s = (f32[8], u32[], token[]) recv(k), channel_id=1; ROOT r = recv-done(s), channel_id=1", ""),
+    (("f32[8]",), "k = after-all(); ROOT r = outfeed(p0, k), outfeed_shape=f32[8]", ""),
+    (("bf16[4,8]", "bf16[8,6]", "bf16[4,2]", "bf16[2,6]"), "ROOT r = scaled-dot(p0, p1, p2, p3), lhs_contracting_dims={1}, rhs_contracting_dims={0}", ""),
+]  # fmt: skip
+UNCOMPILED = {
+    "ragged-all-to-all": "XLA:CPU aborts on it",
+    "scaled-dot": "StableHLO, by way of which jaxlib hands programs to XLA, has no such op",
+}
+"""Ops of which XLA can only be asked whether it reads them."""
+WRITTEN = """constant parameter iota convert bitcast-convert stochastic-convert bitcast broadcast reshape dynamic-reshape rng
+    rng-bit-generator all-gather reduce-scatter all-gather-start collective-permute-start async-start async-update
+    async-done infeed recv custom-call""".split()
+"""Ops whose shape does not follow from what stands in the text."""
 
 
 def text_of(operands: tuple[str, ...], op: str, callees: str) -> str:
@@ -102,6 +146,76 @@ def test_inferred_shapes_are_those_xla_infers(case: tuple[tuple[str, ...], str, 
     text = text_of(*case)
     ours, theirs = parse(text).entry.root.shape, parse(reprint(text)).entry.root.shape
     assert ours.without_layout() == theirs.without_layout()
+
+
+def ours_and_theirs(cases: Sequence[Case]) -> list[tuple[Case, str | None, str | None]]:
+    """What is inferred for each here and by XLA; None for what is refused."""
+    texts = [text_of(*case) for case in cases]
+    theirs = [None if t is None else str(parse_shape(Scanner(t)).without_layout()) for t in inferred(texts)]
+    return [(case, _ours(text), t) for case, text, t in zip(cases, texts, theirs, strict=True)]
+
+
+def _ours(text: str) -> str | None:
+    try:
+        return str(parse(text).entry.root.shape.without_layout())
+    except HloSyntaxError:
+        return None
+
+
+def test_random_instructions_are_inferred_or_refused_as_by_xla() -> None:
+    r = random.Random(0)
+    cases = [draw(r) for draw in GENERATORS.values() for _ in range(20)]
+    found = ours_and_theirs(cases)
+    assert [case for case in found if case[1] != case[2]] == []
+    assert sum(theirs is None for _, _, theirs in found) < len(cases) // 3
+
+
+@pytest.mark.slow
+def test_many_random_instructions_are_inferred_or_refused_as_by_xla() -> None:
+    r = random.Random(1)
+    found = ours_and_theirs([draw(r) for draw in GENERATORS.values() for _ in range(1000)])
+    assert [case for case in found if case[1] != case[2]] == []
+
+
+TYPES = """pred s2 s4 s8 s32 u4 u8 u64 f16 bf16 f32 f64 f8e5m2 f8e4m3fn f8e8m0fnu f4e2m1fn c64 c128""".split()
+
+
+def test_elementwise_ops_take_the_types_that_xla_takes() -> None:
+    cases: list[Case] = []
+    for opcode in Opcode:
+        count = opcode.row.arity.most
+        if (
+            not opcode.is_elementwise
+            or opcode.row.arity.least != count
+            or opcode.text in {*WRITTEN, "reduce-precision"}
+        ):
+            continue
+        call = "compare(%), direction=EQ" if opcode is Opcode.COMPARE else opcode.text
+        cases += ((tuple([f"{t}[<=2,3]", f"{t}[2,<=3]", f"{t}[2,3]"][:count]), call, "") for t in TYPES)
+    found = ours_and_theirs(cases)
+    assert len(cases) > 900
+    assert [case for case in found if case[1] != case[2]] == []
+
+
+def completed(case: Case) -> str:
+    """The text with the shapes that we infer."""
+    operands, body, callees = case
+    parameters = "".join(f" p{i} = {s} parameter({i})\n" for i, s in enumerate(operands))
+    lines = body.replace("; ", "\n ")
+    return str(parse(f"HloModule m\n{callees}ENTRY e {{\n{parameters} {lines}\n}}\n"))
+
+
+def test_xla_takes_the_shapes_it_wants_written_out() -> None:
+    compiled = [completed(c) for c in TAKEN if not any(f" {op}(" in c[1] for op in UNCOMPILED)]
+    assert len(compiled) == len(TAKEN) - len(UNCOMPILED)
+    assert dict(zip(compiled, verdicts(compiled), strict=True)) == dict.fromkeys(compiled)
+    assert None not in inferred([completed(c) for c in TAKEN])
+
+
+def test_every_opcode_is_inferred_or_written_out() -> None:
+    named = {c[1].partition("(")[0] for c in CASES} | {*WRITTEN}
+    named |= {op for c in TAKEN for op in re.findall(r"([a-z][a-z0-9\-]*)\(", c[1])}
+    assert {op.text for op in Opcode} <= named
 
 
 @pytest.mark.parametrize("op", ["convert", "bitcast-convert", "reshape", "iota", "rng-bit-generator", "custom-call"])

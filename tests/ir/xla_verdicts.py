@@ -1,8 +1,8 @@
-"""What XLA:CPU says of texts: read, verified and compiled in a process of its own, as XLA aborts on some it refuses.
+"""What XLA says of texts, asked in a process of its own, as XLA aborts on some that it refuses.
 
-    python -m tests.ir.xla_verdicts < texts.json
+    python -m tests.ir.xla_verdicts compile|infer < texts.json
 
-reads a JSON list of texts and prints one JSON line for each: null when XLA takes it, else its error.
+reads a JSON list of texts and prints one JSON line for each: an error or null, and the shape of the entry's result.
 """
 
 from __future__ import annotations
@@ -11,42 +11,60 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 CRASH = "XLA aborts"
 _NOT_ON_CPU = ("UNIMPLEMENTED", "is not supported by XLA:CPU", "No registered implementation for")
 """In errors that come after the verifier: the program is sound, but this backend cannot run it."""
 
 
+class Verdict(NamedTuple):
+    """XLA's error, None when it takes the text; and, then, the text of the shape that the entry returns."""
+
+    error: str | None
+    shape: str | None = None
+
+
 def verdicts(texts: Sequence[str]) -> list[str | None]:
-    """None for each text that XLA takes for sound, its error for each that it refuses."""
-    found: list[str | None] = []
+    """For each text None when XLA reads, verifies and compiles it for CPU, else its error."""
+    return [v.error for v in _ask("compile", texts)]
+
+
+def inferred(texts: Sequence[str]) -> list[str | None]:
+    """For each text the shape that its entry returns as XLA's parser has it, None when it cannot be read."""
+    return [v.shape for v in _ask("infer", texts)]
+
+
+def _ask(what: str, texts: Sequence[str]) -> list[Verdict]:
+    found: list[Verdict] = []
     while len(found) < len(texts):
+        command = [sys.executable, "-m", "tests.ir.xla_verdicts", what]
         rest = json.dumps(texts[len(found) :])
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.ir.xla_verdicts"], input=rest, capture_output=True, text=True, check=False
-        )
-        found += [json.loads(line) for line in done.stdout.splitlines()]
+        done = subprocess.run(command, input=rest, capture_output=True, text=True, check=False)
+        found += [Verdict(*json.loads(line)) for line in done.stdout.splitlines()]
         if len(found) < len(texts):
             if done.returncode >= 0:
                 raise RuntimeError(f"the process that asks XLA failed:\n{done.stderr[-2000:]}")
-            found.append(CRASH)
+            found.append(Verdict(CRASH))
     return found
 
 
-def _verdict(text: str) -> str | None:
+def _answer(what: str, text: str) -> Verdict:
     from jax._src.lib import hlo  # type: ignore[attr-defined]  # no public name parses HLO text
 
     from tests.oracle import compile_xla
 
     try:
-        hlo.hlo_module_from_text(text)
-        compile_xla(text)
+        module = hlo.hlo_module_from_text(text)
+        if what == "compile":
+            compile_xla(text)
+        computation = hlo.XlaComputation(module.as_serialized_hlo_module_proto())
+        return Verdict(None, str(computation.program_shape().result_shape()))
     except Exception as e:
         message = str(e)
-        return None if any(known in message for known in _NOT_ON_CPU) else message
-    return None
+        return Verdict(None if any(known in message for known in _NOT_ON_CPU) else message)
 
 
 if __name__ == "__main__":
     for given in json.loads(sys.stdin.read()):
-        print(json.dumps(_verdict(given)), flush=True)
+        print(json.dumps(_answer(sys.argv[1], given)), flush=True)
