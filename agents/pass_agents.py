@@ -42,11 +42,11 @@ class PassAgentSettings:
         hidden: sizes of the layers.
     """
 
-    rollout: int = 1024
-    batch: int = 128
+    rollout: int = 2048
+    batch: int = 256
     epochs: int = 6
     learning_rate: float = 5e-4
-    gamma: float = 0.99
+    gamma: float = 0.995
     gae_lambda: float = 0.95
     clip: float = 0.2
     entropy: float = 0.01

@@ -78,7 +78,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         measured: bool = False,
         reward: PassReward | None = None,
         passes: str | Sequence[str] | None = None,
-        max_steps: int = 100,
+        max_steps: int = 150,
         step_cost: float = 0.0,
         verified: bool = False,
         measurer: Measurer | None = None,

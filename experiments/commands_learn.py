@@ -17,7 +17,9 @@ Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
 
 
 def train(
-    suite: Annotated[str | None, typer.Option(help="Suite, or folder of HLO files.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="Suite, or folder of HLO files; several with commas between.")
+    ] = None,
     env: Annotated[str, typer.Option(help="Environment.")] = "hlogym/FusionMeasured-v0",
     agent: Annotated[str, typer.Option(help="Agent.")] = "maskable-ppo",
     timesteps: Annotated[int | None, typer.Option(help="Environment steps.", min=1)] = None,
@@ -54,7 +56,7 @@ def evaluate(
     suite: Annotated[str | None, typer.Option(help="Suites, with commas between (default: test, or jax/test).")] = None,
     baselines: Annotated[str | None, typer.Option(help="Strategies to compare with.")] = None,
     budget: Annotated[
-        int | None, typer.Option(help="Plans measured by each search (16), or passes it applies (100).", min=1)
+        int | None, typer.Option(help="Plans measured by each search (16), or passes it applies (150).", min=1)
     ] = None,
     rounds: Annotated[int, typer.Option(help="Timings of the final comparison.", min=2)] = 15,
     backend: Backend = "auto",

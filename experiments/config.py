@@ -49,9 +49,9 @@ class TrainConfig:
 
     # Pass orders only; the settings of PPO above then start from other values, see `defaults_for`.
     reward: str = ""  # op-count, cost or measured; empty: what the environment's id says
-    budget: int = 100  # applications of passes an episode has
+    budget: int = 150  # applications of passes an episode has
     step_cost: float = 0.0  # taken off the reward of each application
-    environments: int = 8  # how many episodes run side by side, where nothing is measured
+    environments: int = 16  # how many episodes run side by side, where nothing is measured
 
     def to_json(self) -> dict[str, Any]:
         """As a run's folder has it."""
@@ -63,8 +63,8 @@ class TrainConfig:
         if "PassOrder" not in env:
             return TrainConfig(env=env)
         return TrainConfig(
-            env=env, suite="jax/train", timesteps=100_000, checkpoint_every=8192, rollout=1024, batch=128, epochs=6,
-            learning_rate=5e-4, gamma=0.99, entropy=0.01, hidden=256, step_cost=0.001,
+            env=env, suite="jax/train,train", timesteps=300_000, checkpoint_every=16384, rollout=2048, batch=256,
+            epochs=6, learning_rate=5e-4, gamma=0.995, entropy=0.01, hidden=256,
         )  # fmt: skip
 
     def with_backend(self, backend: str) -> TrainConfig:

@@ -64,7 +64,7 @@ class LearnedPassOrder:
 
     actions: tuple[str, ...]
     layers: tuple[Layer, ...]
-    budget: int = 100
+    budget: int = 150
     provenance: Mapping[str, Any] = field(default_factory=dict)
     name: str = "learned-order"
 

@@ -12,6 +12,7 @@ A suite is a folder of `.hlo` files, with or without a `manifest.json`:
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -175,7 +176,8 @@ def load_suite(name: str | Path) -> Suite:
     """A suite by name ("jax"), or a split of it ("jax/train"; "train" is the quickstart's), or HLO files.
 
     Args:
-        name: one of SUITE_NAMES, or a folder of HLO files with or without a manifest, or an HLO file.
+        name: one of SUITE_NAMES, or a folder of HLO files with or without a manifest, or an HLO file; or several of
+            these with commas between.
 
     Raises:
         UnknownNameError: neither a suite's name, nor a folder with HLO files, nor an HLO file.
@@ -183,12 +185,22 @@ def load_suite(name: str | Path) -> Suite:
     """
     if name in SUITE_NAMES:
         return _named_suite(str(name))
+    if isinstance(name, str) and "," in name:
+        return _joined(name)
     path = Path(name)
     if path.suffix == ".hlo" and path.is_file():
         return Suite(path.stem, (_bare_program(path, path.stem),))
     if path.is_dir() and (suite := _load_folder(path)).programs:
         return suite
     raise UnknownNameError("suite, folder of .hlo files or .hlo file", str(name), SUITE_NAMES)
+
+
+def _joined(names: str) -> Suite:
+    programs = [p for part in names.split(",") for p in load_suite(part.strip()).programs]
+    twice = [name for name, count in Counter(p.name for p in programs).items() if count > 1]
+    if twice:
+        raise ManifestError(f"suites {names}: there are several programs called {twice[0]!r}")
+    return Suite(names, tuple(programs))
 
 
 def find_program(name: str | Path) -> Program:

@@ -1,7 +1,7 @@
 """Learned pass orders on held-out programs, beside fixed orders and searches; writes results/ and an MLflow run.
 
-    python -m experiments.benchmarks.pass_ordering NAME=POLICY... [--suite jax/test] [--budget 100]
-        [--search-budget 1000] [--measure] [--runs runs] [--out results/passes/ordering]
+    python -m experiments.benchmarks.pass_ordering NAME=POLICY... [--suite jax/test,test] [--budget 150]
+        [--search-budget 1500] [--measure] [--runs runs] [--out results/passes/ordering]
 
 A policy is what `hlogym train --env hlogym/PassOrder-v0 --set reward=op-count` leaves in runs/NAME/policy.
 """
@@ -85,9 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("policies", nargs="+", metavar="NAME=POLICY")
-    parser.add_argument("--suite", default="jax/test")
-    parser.add_argument("--budget", type=int, default=100)
-    parser.add_argument("--search-budget", type=int, default=1000)
+    parser.add_argument("--suite", default="jax/test,test")
+    parser.add_argument("--budget", type=int, default=150)
+    parser.add_argument("--search-budget", type=int, default=1500)
     parser.add_argument("--measure", action="store_true", help="time the programs too")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the MLflow store is")

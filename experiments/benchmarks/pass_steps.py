@@ -79,7 +79,7 @@ def main() -> None:
         f"- machine: {facts['machine']}; processor time of one process",
         f"- date: {facts['date']}",
         "",
-        f"{options.steps:,} steps of random actions that are not masked, of 100 at most an episode.",
+        f"{options.steps:,} steps of random actions that are not masked, of 150 at most an episode.",
         "",
         "| suite | programs | reward | new: steps a second | again | passes run | remembered |",
         "|---|---:|---|---:|---:|---:|---:|",

@@ -201,3 +201,10 @@ def test_every_jax_program_parses_and_has_inputs_for_its_parameters() -> None:
         shapes = parse(program.text()).parameter_shapes
         inputs = random_inputs(program, [(s.dtype, s.dimensions) for s in shapes], seed=0)
         assert [a.shape for a in inputs] == [s.dimensions for s in shapes], program.name
+
+
+def test_suites_are_joined_by_commas() -> None:
+    both = load_suite("jax/test, test")
+    assert {p.name for p in both.programs} == {p.name for n in ("jax/test", "test") for p in load_suite(n).programs}
+    with pytest.raises(ManifestError, match="several programs called"):
+        load_suite("train,train")
