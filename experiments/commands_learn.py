@@ -18,7 +18,7 @@ Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
 
 def train(
     suite: Annotated[
-        str | None, typer.Option(help="Suite, or folder of HLO files; several with commas between.")
+        str | None, typer.Option(help="Suite or folder of HLO files; commas join several.")
     ] = None,
     env: Annotated[str, typer.Option(help="Environment.")] = "hlogym/FusionMeasured-v0",
     agent: Annotated[str, typer.Option(help="Agent.")] = "maskable-ppo",
