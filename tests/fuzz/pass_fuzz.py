@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.ir import HloModule
+from compiler.ir import HloInstruction, HloModule
+from compiler.ir.computation import has_side_effect
 from compiler.ir.verifier import check_module
 from compiler.passes import PASSES, make_pass
 from compiler.passes.reducer import reduce_list, reduce_module
@@ -68,13 +69,30 @@ def check(module: HloModule, passes: Sequence[str], inputs_seed: int = 0) -> str
             changed = make_pass(text).run(work)
         except Exception as e:  # whatever it raises is the finding
             return f"{text} raised {type(e).__name__}: {e}"
-        findings = check_module(work)
+        findings = wrong_accounts(work) or check_module(work)
         if findings:
             return f"{text} left an invalid module: {findings[0]}"
         if changed != (str(work) != before):
             return f"{text} said changed={changed}, and the text says otherwise"
     found = difference(run(work, args), want)
     return None if found is None else f"results differ: {found}"
+
+
+def wrong_accounts(module: HloModule) -> list[str]:
+    """What computations remember of themselves and is not so: their order, their calls, their control edges."""
+    findings = []
+    for c in module.computations:
+        done: set[HloInstruction] = set()
+        for i in c.instructions:
+            if c.order_is_known and not done.issuperset((*i.operands, *i.control_predecessors)):
+                findings.append(f"{c.name} says it is in order, and %{i.name} stands before what it needs")
+            if i.control_predecessors and not c.may_have_control_edges:
+                findings.append(f"{c.name} says it has no control edges, and %{i.name} has")
+            done.add(i)
+        telling = [i for i in c.instructions if i.called_computations() or has_side_effect(i)]
+        if not set(c.notable).issuperset(telling):
+            findings.append(f"{c.name} does not keep all its calls and effects")
+    return findings
 
 
 def fuzz_one(seed: int, instructions: int = 40) -> Failure | None:
@@ -138,9 +156,9 @@ def report(seeds: Sequence[int], failures: Sequence[Failure], seconds: float) ->
         "",
         f"{len(seeds)} modules (seeds {seeds[0]} to {seeds[-1]}) of up to 40 instructions, each through 1 to "
         f"{LONGEST} passes drawn from {len(pass_texts())}; {seconds:.0f} s. "
-        "Each pass runs to its own fixed point or, "
-        "by a share drawn for the module, one sweep. Checked: the verifier after each pass, that `changed` "
-        "agrees with the text, and the interpreter's results before and after the sequence.",
+        "Each pass runs to its own fixed point or, by a share drawn for the module, one sweep. Checked: the verifier "
+        "and what computations remember of themselves after each pass, that `changed` agrees with the text, and the "
+        "interpreter's results before and after the sequence.",
         "",
         f"Failures: {len(failures)}",
         "",
