@@ -13,8 +13,9 @@ IGNORED = frozenset({"metadata", "frontend_attributes", "statistics", "origin"})
 
 
 class StructuralIds:
-    """Numbers for computations: two get the same one if and only if they are equal but for names and metadata.
+    """Numbers for computations: two get the same one only if they are equal but for names and metadata.
 
+    Operands of commutative ops may come in any order, as long as that does not change the order of what they are of.
     Valid as long as no computation seen so far changes; make a new one after a change.
     """
 
@@ -64,7 +65,8 @@ class StructuralIds:
         for i in _needed(computation):
             if i not in numbers:
                 numbers[i] = len(numbers)
-                parts.append(self.key(i, tuple(numbers[o] for o in i.operands)))
+                operands = [numbers[o] for o in i.operands]
+                parts.append(self.key(i, tuple(sorted(operands) if is_commutative(i) else operands)))
         return (tuple(parts), numbers[computation.root], tuple(sorted(computation.attributes.items())))
 
 

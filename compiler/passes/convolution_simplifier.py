@@ -20,7 +20,8 @@ CANONICAL = RuleSet()
 class ConvolutionToDot(RewritePass):
     """A convolution by a kernel of 1x1, without stride, padding or groups, is a matrix product over the features.
 
-    So is one whose kernel covers the whole input without padding: then the window positions are one.
+    So is one whose kernel covers the whole input without padding: then the window positions are one. With as many
+    groups as features, each scaled by a number of its own, it is a multiplication.
     """
 
     name: ClassVar[str] = "convolution-to-dot"
@@ -69,6 +70,24 @@ def _pointwise(i: HloInstruction, b: Builder) -> HloInstruction | None:
     )  # fmt: skip
     made = [c for c in labels.lhs if c != "f"] + ["f"]
     return b.transpose(product, [made.index(c) for c in labels.out])
+
+
+@TO_DOT.on(Opcode.CONVOLUTION)
+def _scaled_features(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """A kernel of 1x1 with one feature in and out a group."""
+    x, kernel = i.operands
+    labels = _labels(i)
+    plain = all(replace(w, rhs_dilate=1, reversal=False) == WindowDim(1) for w in _window(i).dims)
+    groups = i.attr("feature_group_count", 1)
+    features = x.shape.dimensions[labels.lhs.index("f")]
+    if not plain or groups == 1 or groups != features or kernel.shape.num_elements != groups:
+        return None
+    same = x.shape.element_type is i.shape.element_type is kernel.shape.element_type
+    if i.attr("batch_group_count", 1) != 1 or not same:
+        return None
+    moved = b.transpose(x, [labels.lhs.index(c) for c in labels.out])
+    factors = b.broadcast(b.reshape(kernel, (features,)), moved.shape.dimensions, (labels.out.index("f"),))
+    return b.add(Opcode.MULTIPLY, moved, factors)
 
 
 def _precision(i: HloInstruction) -> dict[str, object]:

@@ -22,6 +22,7 @@ from compiler.passes.patterns import (
     is_op,
     is_real_float,
     is_splat,
+    non_negative,
     single_use,
     splat_value,
 )
@@ -159,6 +160,9 @@ def _power(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return b.add(Opcode.MULTIPLY, square, square)
     if is_real_float(i.shape) and value == -1:
         return b.add(Opcode.DIVIDE, b.splat(1, i.shape), x)
+    # Of negative numbers the root is NaN, but pow(-inf, 0.5) is inf; the root of -0 keeps its sign.
+    if is_real_float(i.shape) and abs(value) == 0.5 and non_negative(x) and x.opcode is not Opcode.SQRT:
+        return b.add(Opcode.SQRT if value > 0 else Opcode.RSQRT, x)
     return None
 
 

@@ -11,7 +11,8 @@ from compiler.ir import HloInstruction, Opcode, PrimitiveType
 from compiler.ir.attributes import SliceDim
 from compiler.passes.builder import Builder
 from compiler.passes.counted_loop import counted_loop
-from compiler.passes.patterns import inverse_permutation, scalar_function
+from compiler.passes.map_inliner import lifted
+from compiler.passes.patterns import inverse_permutation
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
 
@@ -21,7 +22,7 @@ GATHERS, SCATTERS = RuleSet(), RuleSet()
 @register
 @dataclass(frozen=True)
 class GatherExpander(RewritePass):
-    """A gather as a loop of dynamic slices; those with batching dimensions stay."""
+    """A gather as a loop of dynamic slices."""
 
     name: ClassVar[str] = "gather-expander"
     rules: ClassVar[RuleSet] = GATHERS
@@ -30,9 +31,10 @@ class GatherExpander(RewritePass):
 @register
 @dataclass(frozen=True)
 class ScatterExpander(RewritePass):
-    """A scatter of one operand as a loop that reads, combines and writes back one window after the other.
+    """A scatter as a loop that reads, combines and writes back one window after the other.
 
-    Windows that do not lie inside leave the operand as it is. Scatters with batching dimensions stay.
+    Windows that do not lie inside leave the operands as they are. Scatters of several operands stay when their function
+    is no elementwise work.
     """
 
     name: ClassVar[str] = "scatter-expander"
@@ -48,6 +50,53 @@ def _index_rows(indices: HloInstruction, vector_dim: int, b: Builder) -> HloInst
     turned = b.transpose(indices, order)
     length = indices.shape.dimensions[vector_dim]
     return b.reshape(turned, (math.prod(turned.shape.dimensions[:-1]), length))
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where windows stand.
+
+    Attributes:
+        rows: start indices, one row a window.
+        mapped: the dimension of the operand that each number of a row is for.
+        dropped: dimensions of the operand that windows do not have.
+    """
+
+    rows: HloInstruction
+    mapped: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+def _places(
+    indices: HloInstruction,
+    vector_dim: int,
+    mapped: Sequence[int],
+    dropped: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+    b: Builder,
+) -> _Places:
+    """The windows of a gather or scatter; batching dimensions are spelled out as one more index each.
+
+    Args:
+        indices: all start indices.
+        vector_dim: the dimension along which an index vector lies.
+        mapped: the dimension of the operand for each of its numbers.
+        dropped: dimensions of the operand that are collapsed or inserted.
+        batching: pairs of a batching dimension of the operand and of the indices.
+        b: where to build.
+    """
+    if not batching:
+        return _Places(_index_rows(indices, vector_dim, b), tuple(mapped), tuple(dropped))
+    kind = indices.shape.element_type
+    wide = b.convert(indices, kind if kind.bits >= 32 else PrimitiveType.S32)
+    sizes = wide.shape.dimensions
+    if vector_dim == len(sizes):
+        wide = b.reshape(wide, (*sizes, 1))
+    one = wide.shape.with_dimensions((*wide.shape.dimensions[:vector_dim], 1, *wide.shape.dimensions[vector_dim + 1 :]))
+    counts = [b.add(Opcode.IOTA, shape=one, iota_dimension=d) for _, d in batching]
+    whole = b.concatenate([*counts, wide], vector_dim)
+    own = tuple(d for d, _ in batching)
+    return _Places(_index_rows(whole, vector_dim, b), (*own, *mapped), tuple(sorted((*own, *dropped))))
 
 
 def _starts(
@@ -66,23 +115,27 @@ def _starts(
 @GATHERS.on(Opcode.GATHER)
 def _gather(i: HloInstruction, b: Builder) -> HloInstruction | None:
     source, indices = i.operands
-    if i.attr("operand_batching_dims") or i.shape.num_elements == 0 or source.shape.num_elements == 0:
+    if i.shape.num_elements == 0 or source.shape.num_elements == 0:
         return None
-    rows = _index_rows(indices, i.attributes["index_vector_dim"], b)
-    count, mapped = rows.shape.dimensions[0], i.attributes["start_index_map"]
+    batching = zip(i.attr("operand_batching_dims", ()), i.attr("start_indices_batching_dims", ()), strict=True)
+    places = _places(
+        indices, i.attributes["index_vector_dim"], i.attributes["start_index_map"],
+        i.attributes["collapsed_slice_dims"], list(batching), b,
+    )  # fmt: skip
+    count = places.rows.shape.dimensions[0]
     sizes: tuple[int, ...] = i.attributes["slice_sizes"]
-    window = tuple(n for d, n in enumerate(sizes) if d not in i.attributes["collapsed_slice_dims"])
+    window = tuple(n for d, n in enumerate(sizes) if d not in places.dropped)
     empty = b.splat(0, source.shape.with_dimensions((count, *window)))
 
     def step(c: Builder, n: HloInstruction, carried: Sequence[HloInstruction]) -> Sequence[HloInstruction]:
         data, at, result = carried
-        starts = _starts(at, n, mapped, data.shape.rank, c)
+        starts = _starts(at, n, places.mapped, data.shape.rank, c)
         taken = c.add(Opcode.DYNAMIC_SLICE, data, *starts, dynamic_slice_sizes=sizes)
         zero = c.scalar(0, PrimitiveType.S32)
         put = c.reshape(taken, (1, *window))
         return data, at, c.add(Opcode.DYNAMIC_UPDATE_SLICE, result, put, n, *[zero] * len(window))
 
-    (flat,) = counted_loop(b, count, (source, rows, empty), step, (2,), "gather")
+    (flat,) = counted_loop(b, count, (source, places.rows, empty), step, (2,), "gather")
     offsets: tuple[int, ...] = i.attributes["offset_dims"]
     batch = [d for d in range(i.shape.rank) if d not in offsets]
     shaped = b.reshape(flat, [i.shape.dimensions[d] for d in (*batch, *offsets)])
@@ -91,43 +144,55 @@ def _gather(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @SCATTERS.on(Opcode.SCATTER)
 def _scatter(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    if len(i.operands) != 3 or i.attr("input_batching_dims"):
-        return None
-    source, indices, updates = i.operands
-    if updates.shape.num_elements == 0 or source.shape.num_elements == 0:
-        return source
-    rows = _index_rows(indices, i.attributes["index_vector_dim"], b)
-    count, mapped = rows.shape.dimensions[0], i.attributes["scatter_dims_to_operand_dims"]
+    count = len(i.operands) // 2
+    sources, indices, updates = i.operands[:count], i.operands[count], i.operands[count + 1 :]
+    first, whole = updates[0].shape, sources[0].shape
+    if first.num_elements == 0 or whole.num_elements == 0:
+        return b.add(Opcode.TUPLE, *sources) if i.shape.is_tuple else sources[0]
+    batching = zip(i.attr("input_batching_dims", ()), i.attr("scatter_indices_batching_dims", ()), strict=True)
+    places = _places(
+        indices, i.attributes["index_vector_dim"], i.attributes["scatter_dims_to_operand_dims"],
+        i.attributes["inserted_window_dims"], list(batching), b,
+    )  # fmt: skip
+    steps, mapped = places.rows.shape.dimensions[0], places.mapped
     window_dims: tuple[int, ...] = i.attributes["update_window_dims"]
-    batch = [d for d in range(updates.shape.rank) if d not in window_dims]
-    window = [updates.shape.dimensions[d] for d in window_dims]
-    flat = b.reshape(b.transpose(updates, (*batch, *window_dims)), (count, *window))
-    inserted, kept = i.attributes["inserted_window_dims"], iter(window)
-    sizes = tuple(1 if d in inserted else next(kept) for d in range(source.shape.rank))
+    batch = [d for d in range(first.rank) if d not in window_dims]
+    window = [first.dimensions[d] for d in window_dims]
+    flat = [b.reshape(b.transpose(u, (*batch, *window_dims)), (steps, *window)) for u in updates]
+    kept = iter(window)
+    sizes = tuple(1 if d in places.dropped else next(kept) for d in range(whole.rank))
+    if count > 1 and lifted(i.attributes["to_apply"], [*sources, *sources], whole.dimensions, b) is None:
+        return None
 
     def step(c: Builder, n: HloInstruction, carried: Sequence[HloInstruction]) -> Sequence[HloInstruction]:
-        data, at, news = carried
-        starts = _starts(at, n, mapped, data.shape.rank, c)
+        datas, at, news = carried[:count], carried[count], carried[count + 1 :]
+        starts = _starts(at, n, mapped, whole.rank, c)
         zero = c.scalar(0, PrimitiveType.S32)
-        row = c.add(Opcode.DYNAMIC_SLICE, news, n, *[zero] * len(window), dynamic_slice_sizes=(1, *window))
-        old = c.add(Opcode.DYNAMIC_SLICE, data, *starts, dynamic_slice_sizes=sizes)
-        new = _combined(i, old, c.reshape(row, sizes), c)
-        inside = _inside([starts[d] for d in mapped], [data.shape.dimensions[d] - sizes[d] for d in mapped], c)
-        kept_or_new = new if inside is None else c.add(Opcode.SELECT, inside, new, old)
-        return c.add(Opcode.DYNAMIC_UPDATE_SLICE, data, kept_or_new, *starts), at, news
+        rows = [
+            c.add(Opcode.DYNAMIC_SLICE, u, n, *[zero] * len(window), dynamic_slice_sizes=(1, *window)) for u in news
+        ]
+        olds = [c.add(Opcode.DYNAMIC_SLICE, x, *starts, dynamic_slice_sizes=sizes) for x in datas]
+        made = _combined(i, olds, [c.reshape(r, sizes) for r in rows], c)
+        inside = _inside([starts[d] for d in mapped], [whole.dimensions[d] - sizes[d] for d in mapped], c)
+        put = [
+            new if inside is None else c.add(Opcode.SELECT, inside, new, old)
+            for new, old in zip(made, olds, strict=True)
+        ]
+        written = [c.add(Opcode.DYNAMIC_UPDATE_SLICE, x, p, *starts) for x, p in zip(datas, put, strict=True)]
+        return *written, at, *news
 
-    return counted_loop(b, count, (source, rows, flat), step, (0,), "scatter")[0]
+    results = counted_loop(b, steps, (*sources, places.rows, *flat), step, range(count), "scatter")
+    return b.add(Opcode.TUPLE, *results) if i.shape.is_tuple else results[0]
 
 
-def _combined(i: HloInstruction, old: HloInstruction, new: HloInstruction, b: Builder) -> HloInstruction:
-    computation = i.attributes["to_apply"]
-    if computation.root.opcode is Opcode.PARAMETER:
-        return new if computation.root.parameter_number == 1 else old
-    function = scalar_function(computation)
-    if function is not None and function is not Opcode.COMPARE:
-        return b.add(function, old, new)
-    dims = tuple(range(old.shape.rank))
-    return b.add(Opcode.MAP, old, new, to_apply=computation, dimensions=dims)
+def _combined(
+    i: HloInstruction, olds: Sequence[HloInstruction], news: Sequence[HloInstruction], b: Builder
+) -> Sequence[HloInstruction]:
+    function, sizes = i.attributes["to_apply"], olds[0].shape.dimensions
+    found = lifted(function, [*olds, *news], sizes, b)
+    if found is not None:
+        return found
+    return [b.add(Opcode.MAP, *olds, *news, to_apply=function, dimensions=tuple(range(len(sizes))))]
 
 
 def _inside(starts: Sequence[HloInstruction], most: Sequence[int], b: Builder) -> HloInstruction | None:

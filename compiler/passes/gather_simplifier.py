@@ -20,7 +20,10 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class GatherSimplifier(RewritePass):
-    """Gather by one index -> dynamic-slice; by an iota -> slice; of nothing; scatter of one window -> update."""
+    """Gather by one index -> dynamic-slice; by evenly spaced known rows -> slice; of nothing.
+
+    Scatter of one window, or of known neighbouring rows -> update.
+    """
 
     name: ClassVar[str] = "gather-simplifier"
     rules: ClassVar[RuleSet] = RULES
@@ -68,7 +71,7 @@ def _gather_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.GATHER)
 def _gather_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Rows k, k+1, k+2... of an array (an iota, or constants in steps of one) are a slice."""
+    """Rows k, k+s, k+2s... of an array (an iota, or constants) are a slice, reversed where s is negative."""
     x, indices = i.operands
     mapped: tuple[int, ...] = i.attributes["start_index_map"]
     if len(mapped) != 1 or i.attr("operand_batching_dims", ()):
@@ -81,29 +84,46 @@ def _gather_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return None
     run = _run_of(indices)
     batch = [k for k in range(i.shape.rank) if k not in i.attributes["offset_dims"]]
-    if run is None or len(batch) != 1 or i.shape.dimensions[batch[0]] != run[1]:
+    if run is None or len(batch) != 1 or i.shape.dimensions[batch[0]] != run.count:
         return None
-    first, count = run
-    if first < 0 or first + count > x.shape.dimensions[d]:
+    low, high = min(run.first, run.last), max(run.first, run.last)
+    if low < 0 or high >= x.shape.dimensions[d]:
         return None
-    cut = [SliceDim(first, first + count) if k == d else SliceDim(0, n) for k, n in enumerate(x.shape.dimensions)]
-    rows = b.slice(x, cut)
+    taken = SliceDim(low, high + 1, abs(run.step))
+    rows = b.slice(x, [taken if k == d else SliceDim(0, n) for k, n in enumerate(x.shape.dimensions)])
+    if run.step < 0:
+        rows = b.add(Opcode.REVERSE, rows, dimensions=(d,))
     others = iter(k for k in range(x.shape.rank) if k != d)
     return b.transpose(rows, [d if k == batch[0] else next(others) for k in range(i.shape.rank)])
 
 
-def _run_of(indices: HloInstruction) -> tuple[int, int] | None:
-    """First value and length of indices that count upwards by one."""
+@dataclass(frozen=True)
+class _Run:
+    """Evenly spaced numbers; the step is not zero."""
+
+    first: int
+    step: int
+    count: int
+
+    @property
+    def last(self) -> int:
+        return self.first + (self.count - 1) * self.step
+
+
+def _run_of(indices: HloInstruction) -> _Run | None:
+    """The indices, where they are known and evenly spaced."""
     while is_op(indices, Opcode.RESHAPE) and indices.operands[0].shape.num_elements == indices.shape.num_elements:
         indices = indices.operands[0]
     if is_op(indices, Opcode.IOTA):
-        d = indices.attributes["iota_dimension"]
-        n = indices.shape.dimensions[d]
-        return (0, n) if n == indices.shape.num_elements else None
+        n = indices.shape.dimensions[indices.attributes["iota_dimension"]]
+        # A narrow type that does not hold so many numbers would begin anew.
+        fits = n == indices.shape.num_elements and n <= 1 << (indices.shape.element_type.bits - 1)
+        return _Run(0, 1, n) if fits else None
     if indices.literal is None or indices.literal.array is None or indices.shape.num_elements == 0:
         return None
     values = indices.literal.array.reshape(-1).astype(np.int64)
-    return (int(values[0]), values.size) if np.all(np.diff(values) == 1) else None
+    step = int(values[1] - values[0]) if values.size > 1 else 1
+    return _Run(int(values[0]), step, values.size) if step and np.all(np.diff(values) == step) else None
 
 
 @RULES.on(Opcode.SCATTER)
@@ -123,13 +143,41 @@ def _scatter_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
     at = [values.get(d, 0) for d in range(x.shape.rank)]
     if any(s < 0 or s + n > m for s, n, m in zip(at, sizes, x.shape.dimensions, strict=True)):
         return None
-    root = i.attributes["to_apply"].root
-    place = b.reshape(updates, sizes)
+    return _updated(i, b.reshape(updates, sizes), at, b)
+
+
+@RULES.on(Opcode.SCATTER)
+def _scatter_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Whole rows k, k+1, k+2... of an array within its bounds."""
+    if len(i.operands) != 3 or i.attr("input_batching_dims", ()):
+        return None
+    x, indices, updates = i.operands
+    mapped: tuple[int, ...] = i.attributes["scatter_dims_to_operand_dims"]
+    windows: tuple[int, ...] = i.attributes["update_window_dims"]
+    batch = [k for k in range(updates.shape.rank) if k not in windows]
+    if len(mapped) != 1 or i.attributes["inserted_window_dims"] != mapped or len(batch) != 1:
+        return None
+    (d,) = mapped
+    run, rest = _run_of(indices), iter(windows)
+    order = [batch[0] if k == d else next(rest) for k in range(x.shape.rank)]
+    sizes = [updates.shape.dimensions[k] for k in order]
+    if any(n != m for k, (n, m) in enumerate(zip(sizes, x.shape.dimensions, strict=True)) if k != d):
+        return None
+    if run is None or run.step != 1 or run.count != sizes[d] or run.first < 0 or run.last >= x.shape.dimensions[d]:
+        return None
+    at = [run.first if k == d else 0 for k in range(x.shape.rank)]
+    return _updated(i, b.transpose(updates, order), at, b)
+
+
+def _updated(i: HloInstruction, place: HloInstruction, at: list[int], b: Builder) -> HloInstruction | None:
+    """The scatter's operand with `place` at known starts, combined with what is there as the scatter says."""
+    x, root = i.operands[0], i.attributes["to_apply"].root
     if root.parameter_number != 1:
         numbers = [o.parameter_number for o in root.operands]
         if len(numbers) != 2 or sorted(n for n in numbers if n is not None) != [0, 1] or root.opcode is Opcode.COMPARE:
             return None
-        old = b.slice(x, [SliceDim(s, s + n) for s, n in zip(at, sizes, strict=True)])
+        cut = [SliceDim(s, s + n) for s, n in zip(at, place.shape.dimensions, strict=True)]
+        old = b.slice(x, cut)
         place = b.add(root.opcode, *((old, place) if numbers == [0, 1] else (place, old)))
     starts = [b.scalar(s, PrimitiveType.S32) for s in at]
     return b.add(Opcode.DYNAMIC_UPDATE_SLICE, x, place, *starts) if x.shape.rank else place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,14 +25,26 @@ class MapInliner(RewritePass):
 
 @RULES.on(Opcode.MAP)
 def _inline(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    function: HloComputation = i.attributes["to_apply"]
-    order = function.post_order()
+    found = lifted(i.attributes["to_apply"], i.operands, i.shape.dimensions, b)
+    return None if found is None else found[0]
+
+
+def lifted(
+    function: HloComputation, arguments: Sequence[HloInstruction], sizes: tuple[int, ...], b: Builder
+) -> list[HloInstruction] | None:
+    """What a function of scalars makes of each element of arrays of those sizes; several where its root is a tuple.
+
+    None where that takes more than elementwise ops and constants.
+    """
+    root = function.root
+    results = root.operands if root.opcode is Opcode.TUPLE else (root,)
+    order = [f for f in function.post_order() if f is not root or f in results]
     if not all(_is_simple(f) for f in order):
         return None
     values: dict[HloInstruction, HloInstruction] = {}
     for f in order:
-        values[f] = _lift(f, i, [values[o] for o in f.operands], b)
-    return values[function.root]
+        values[f] = _lift(f, arguments, sizes, [values[o] for o in f.operands], b)
+    return [values[r] for r in results]
 
 
 def _is_simple(f: HloInstruction) -> bool:
@@ -40,10 +53,16 @@ def _is_simple(f: HloInstruction) -> bool:
     return f.opcode.is_elementwise and f.opcode is not Opcode.MAP and f.shape.is_scalar
 
 
-def _lift(f: HloInstruction, i: HloInstruction, operands: list[HloInstruction], b: Builder) -> HloInstruction:
+def _lift(
+    f: HloInstruction,
+    arguments: Sequence[HloInstruction],
+    sizes: tuple[int, ...],
+    operands: list[HloInstruction],
+    b: Builder,
+) -> HloInstruction:
     if f.opcode is Opcode.PARAMETER:
-        return i.operands[f.parameter_number or 0]
+        return arguments[f.parameter_number or 0]
     if f.opcode is Opcode.CONSTANT:
         scalar = b.constant(f.value)
-        return scalar if i.shape.rank == 0 else b.broadcast(scalar, i.shape.dimensions, ())
-    return b.with_operands(f, operands, f.shape.with_dimensions(i.shape.dimensions))
+        return b.broadcast(scalar, sizes, ()) if sizes else scalar
+    return b.with_operands(f, operands, f.shape.with_dimensions(sizes))

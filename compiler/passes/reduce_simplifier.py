@@ -83,6 +83,22 @@ def _of_reduce(i: HloInstruction, b: Builder) -> HloInstruction | None:
     return b.reduce(x.operands[0], i.operands[1], dims, i.attributes["to_apply"])
 
 
+@RULES.on(Opcode.REDUCE)
+def _of_pad(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """What is padded with the neutral element along reduced dimensions changes nothing."""
+    if not _single(i) or not is_op(i.operands[0], Opcode.PAD) or i.shape.num_elements == 0:
+        return None
+    x = i.operands[0]
+    function, fill = scalar_function(i.attributes["to_apply"]), splat_value(x.operands[1])
+    neutral = None if function is None else identity_value(function, x.shape.element_type)
+    if fill is None or neutral is None or fill != neutral:
+        return None
+    for d, p in enumerate(x.attributes["padding"]):
+        if p.low < 0 or p.high < 0 or (d not in i.dimensions and (p.low, p.high, p.interior) != (0, 0, 0)):
+            return None
+    return b.reduce(x.operands[0], i.operands[1], i.dimensions, i.attributes["to_apply"])
+
+
 def _same_function(i: HloInstruction, x: HloInstruction) -> bool:
     f: HloComputation = i.attributes["to_apply"]
     g: HloComputation = x.attributes["to_apply"]

@@ -19,8 +19,9 @@ class SortSimplifier:
 
     - A sort along a dimension of size 0 or 1 is its operands.
     - Operands that the comparator does not look at and whose results nobody reads are no longer carried along.
-    - A stable sort of values, with or without their positions, by greater-than in total order (or of integers), of
-      which only the first k are used, is a topk along the last dimension.
+    - A sort of what the same comparison has sorted already is that.
+    - A sort of values by a total order, of which only the first k (or only the last) are used, at most half of them, is
+      a topk along the last dimension; with their positions too, when the sort is stable and the first are used.
     """
 
     name: ClassVar[str] = "sort-simplifier"
@@ -34,7 +35,7 @@ class SortSimplifier:
             for i in sorts:
                 if i in fixed or i.shape.is_dynamic or i.is_dead:
                     continue
-                changed |= _trivial(i) or _drop_unread(i, module) or _top(i)
+                changed |= _trivial(i) or _drop_unread(i, module) or _sorted_already(i) or _top(i)
         if changed:
             module.remove_unreachable()
         return changed
@@ -99,39 +100,52 @@ def _without(comparator: HloComputation, kept: list[int]) -> HloComputation:
     return copy
 
 
+def _sorted_already(sort: HloInstruction) -> bool:
+    computation, before = sort.parent, sort.operand(0)
+    if computation is None or len(sort.operands) > 1 or before.opcode is not Opcode.SORT or len(before.operands) > 1:
+        return False
+    if sort.dimensions != before.dimensions or _direction(sort) is None or _direction(sort) != _direction(before):
+        return False
+    computation.replace(sort, before)
+    return True
+
+
 def _top(sort: HloInstruction) -> bool:
     computation, results = sort.parent, _results(sort)
     values = sort.operand(0)
+    direction = _direction(sort)
     if computation is None or results is None or sort.dimensions != (values.shape.rank - 1,):
         return False
-    if len(sort.operands) > 2 or not _is_descending(sort) or sort.is_root:
+    if len(sort.operands) > 2 or direction is None or sort.is_root:
         return False
-    if len(sort.operands) == 2 and not _is_position(sort.operand(1)):
+    if len(sort.operands) == 2 and not (_is_position(sort.operand(1)) and sort.attr("is_stable")):
         return False
     readers = [u for group in results for r in group for u in r.users]
     if not readers or any(r.is_root for group in results for r in group):
         return False
-    k = max((_first_elements(r) for r in readers), default=0) if all(map(_first_elements, readers)) else 0
-    if not 0 < k < values.shape.dimensions[-1]:
+    if any(r.opcode is not Opcode.SLICE for r in readers):
+        return False
+    n = values.shape.dimensions[-1]
+    along: list[SliceDim] = [r.attributes["slice"][-1] for r in readers]
+    first, last = max(d.limit for d in along), n - min(d.start for d in along)
+    from_end = last < first and len(sort.operands) == 1
+    k = last if from_end else first
+    if not 0 < k <= n // 2:
         return False
     b = Builder(computation)
-    top = b.add(Opcode.TOPK, values, k=k, largest=True)
+    top = b.add(Opcode.TOPK, values, k=k, largest=(direction == "GT") != from_end)
     for position, group in enumerate(results):
         part = b.add(Opcode.GET_TUPLE_ELEMENT, top, index=position)
+        if from_end:
+            part = b.add(Opcode.REVERSE, part, dimensions=sort.dimensions)
         for user in [u for r in group for u in r.users]:
             spec: tuple[SliceDim, ...] = user.attributes["slice"]
+            if from_end:
+                spec = (*spec[:-1], SliceDim(spec[-1].start - (n - k), spec[-1].limit - (n - k), spec[-1].stride))
             computation.replace_uses(user, b.slice(part, spec))
             computation.remove_dead([user])
     computation.remove_dead([*b.made, sort])
     return True
-
-
-def _first_elements(reader: HloInstruction) -> int:
-    """How many of the first elements along the last dimension a slice takes; 0 for any other reader."""
-    if reader.opcode is not Opcode.SLICE:
-        return 0
-    last: SliceDim = reader.attributes["slice"][-1]
-    return last.limit
 
 
 def _is_position(i: HloInstruction) -> bool:
@@ -145,14 +159,19 @@ def _is_s32(i: HloInstruction) -> bool:
     return i.shape.element_type is PrimitiveType.S32
 
 
-def _is_descending(sort: HloInstruction) -> bool:
-    """Whether it puts the greatest of its first operand first, equals in their order."""
+def _direction(sort: HloInstruction) -> str | None:
+    """GT where it puts the greatest of its first operand first, LT the least, by a total order; None for others."""
     root = sort.attributes["to_apply"].root
     kind = sort.operand(0).shape.element_type
     if root.opcode is not Opcode.COMPARE or not (kind.is_integer or kind.is_float):
-        return False
+        return None
     if kind.is_float and root.attr("type") != "TOTALORDER":
-        return False
+        return None
     numbers = [o.parameter_number for o in root.operands]
-    greater = (root.attributes["direction"], numbers) in (("GT", [0, 1]), ("LT", [1, 0]))
-    return greater and (bool(sort.attr("is_stable")) or len(sort.operands) == 1)
+    direction: str = root.attributes["direction"]
+    if direction not in _SWAPPED or numbers not in ([0, 1], [1, 0]):
+        return None
+    return direction if numbers == [0, 1] else _SWAPPED[direction]
+
+
+_SWAPPED = {"GT": "LT", "LT": "GT"}
