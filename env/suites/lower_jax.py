@@ -37,7 +37,8 @@ def spec_of(array: npt.NDArray[Any]) -> InputSpec:
         return Randint(0, 2)
     if array.dtype.kind in "iu" or "int" in array.dtype.name:
         whole = array.astype(np.int64)
-        return Randint(int(whole.min(initial=0)), int(whole.max(initial=1)) + 1)
+        # A program may hang on what its own arguments leave out: a Collatz sequence never ends from 0.
+        return Randint(int(whole.min()), int(whole.max()) + 1) if whole.size else Randint(0, 2)
     values = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     finite = np.abs(values[np.isfinite(values)]) if array.dtype.kind == "c" else values[np.isfinite(values)]
     if finite.size and array.dtype.kind != "c" and finite.min() >= 0:
