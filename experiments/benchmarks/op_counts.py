@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import env.suites
 from compiler.analysis.flops import module_flops
 from compiler.errors import HlogymError
 from compiler.passes import PipelineRun
@@ -138,17 +139,16 @@ def main() -> None:
         rows = [measure(p) for p in suite.programs]
         lines += table(suite.name, rows)
         if suite.name == "linear_algebra":
-            lines += flops_table(rows, _minimums(Path(name)))
+            lines += flops_table(rows, _minimums())
     text = "\n".join(lines)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(text, encoding="utf-8")
     print(text)
 
 
-def _minimums(folder: Path) -> dict[str, Any]:
-
-    entries = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["programs"]
-    return {e["name"]: e for e in entries}
+def _minimums() -> dict[str, Any]:
+    manifest = Path(env.suites.__file__).parent / "linear_algebra" / "manifest.json"
+    return {e["name"]: e for e in json.loads(manifest.read_text(encoding="utf-8"))["programs"]}
 
 
 if __name__ == "__main__":
