@@ -53,6 +53,10 @@ def conditional(q: ShapeQuery) -> Shape:
     else:
         branches = (q.attr("true_computation"), q.attr("false_computation"))
     chooser = array(q, 0)
+    need(
+        chooser.element_type is not T.PRED or "branch_computations" not in q.attributes or len(branches) != 2,
+        "a pred chooses of true_computation and false_computation, not of branch_computations",
+    )
     need(chooser.is_scalar, f"the first operand must be a scalar, is {chooser}")
     need(chooser.element_type in (T.PRED, T.S32), f"the first operand must be pred[] or s32[], is {chooser}")
     need(len(branches) > 0, "conditional needs at least one branch")

@@ -1,4 +1,4 @@
-"""Rules of what an instruction carries along: its sharding fits its shape, its origin has the parts of its shape.
+"""Rules of what an instruction carries along: sharding and origin fit its shape, a wanted accuracy is one.
 
 Shardings are kept as text; here they are read as far as the rules need it. Those over named meshes are left alone.
 """
@@ -20,6 +20,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _TILES = re.compile(r"devices=\[([\d,\s]*)\](?:<=\[([\d,\s]*)\](?:T\(([\d,\s]*)\))?|\s*(-?\d[-\d,\s]*))?")
 _LAST_DIMS = re.compile(r"last_tile_dims=\{([^}]*)\}")
 _DEVICE = re.compile(r"\bdevice=(-?\d+)")
+_ACCURACY = re.compile(r"\{(?:mode=(?:default|highest)|tolerance=\{(?:(?:atol|rtol|ulps)=[\d.eE+-]+,?)*\})\}")
 _KINDS = ("replicated", "manual", "unknown", "unreduced", "maximal")
 
 
@@ -213,7 +214,19 @@ def _origins(text: str, prefix: tuple[int, ...] = ()) -> Iterator[tuple[int, ...
         yield from _origins(part.strip(), (*prefix, k))
 
 
-CARRIED = {"sharding": sharding, "origin": origin}
+# ---- accuracy
+
+
+def result_accuracy(i: HloInstruction) -> list[str]:
+    """A mode or a tolerance: what an op is asked for, which the hint says and no shape."""
+    text = "".join(str(i.attr("result_accuracy")).split())
+    if _ACCURACY.fullmatch(text):
+        return []
+    wanted = "{mode=default}, {mode=highest} or {tolerance={atol=...,rtol=...,ulps=...}}"
+    return [f"%{i.name}: result_accuracy must be {wanted}, is {text}"]
+
+
+CARRIED = {"sharding": sharding, "origin": origin, "result_accuracy": result_accuracy}
 """Rules by the attribute that any instruction may carry."""
 CONSISTENT = {Opcode.WHILE: consistent_while, Opcode.CONDITIONAL: consistent_conditional}
 """Rules by opcode of those that must be sharded like what they call."""

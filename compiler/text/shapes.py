@@ -13,6 +13,11 @@ _LAYOUT_FOLLOWS = re.compile(r"\s*\{\s*[\d:]|\{\}")
 _TYPE = re.compile(r"[a-z][a-z0-9]*")
 _DIM = re.compile(r"(<=)?(\d+|\?)")
 _SUFFIX = re.compile(r"(?:[^{}()]|\([^{}()]*(?:\([^{}()]*\)[^{}()]*)*\))*")
+_KNOWN_SUFFIX = re.compile(
+    r"(?:D\([DCS,]*\))?(?:T(?:\([\d*,\s]*\))+)?(?:L\(\d+\))?(?:#\(u\d+\))?(?:\*\(u\d+\))?(?:E\(\d+\))?(?:S\(\d+\))?"
+    r"(?:SC(?:\([\d,:\s-]*\))+)?(?:P\(.*\))?(?:M\(\d+\))?"
+)
+"""Levels, tiles, padding, index and pointer types, bits of an element, memory space, split, physical shape, prefix."""
 _cache: dict[str, Shape] = {}
 
 
@@ -102,6 +107,10 @@ def parse_layout(s: Scanner, rank: int | None = None, element_type: PrimitiveTyp
         s.skip()
         m = _SUFFIX.match(s.text, s.pos)
         suffix = "" if m is None else m.group().strip()
+        if _KNOWN_SUFFIX.fullmatch(suffix) is None:
+            known = _KNOWN_SUFFIX.match(suffix)
+            rest = suffix[known.end() if known is not None else 0 :]
+            s.fail(f"a layout takes D, T, L, #, *, E, S, SC, P and M, in that order, not '{rest}'")
         s.pos += 0 if m is None else m.end() - m.start()
     s.expect("}", "at the end of a layout")
     if rank is not None and sorted(order) != list(range(rank)) and (order or not suffix):

@@ -33,7 +33,7 @@ TEXTS = {
     "element_types": "HloModule m\nENTRY e {\n ROOT t = (" + ", ".join(
         f"{t}[2]" for t in "pred s1 s2 s4 s8 s16 s32 s64 u1 u2 u4 u8 u16 u32 u64 f16 bf16 f32 f64 f8e5m2 f8e4m3 f8e4m3fn f8e4m3b11fnuz f8e3m4 f8e5m2fnuz f8e4m3fnuz f4e2m1fn f8e8m0fnu c64 c128".split()
     ) + ") parameter(0)\n}",
-    "layouts": "HloModule m\nENTRY e {\n x = f32[4,128]{0,1:T(8,128)(2,1)S(1)} parameter(0)\n ROOT y = f32[4,128]{1,0:S(5)} copy(x)\n}",
+    "layouts": "HloModule m\nENTRY e {\n x = f32[4,128]{0,1:T(8,128)(2,1)S(1)} parameter(0)\n y = f32[4,128]{1,0:S(5)} copy(x)\n ROOT z = f32[4,128]{1,0:T(*,128)L(4)#(u32)*(u16)E(32)S(1)SC(0:2)(1:64)M(8)} copy(x)\n}",
     "dynamic_dimensions": "HloModule m\nENTRY e {\n x = f32[<=8,4] parameter(0)\n n = s32[] get-dimension-size(x), dimensions={0}\n ROOT y = f32[<=8,4] negate(x)\n}",
     "tokens_and_opaque": "HloModule m\nENTRY e {\n o = opaque[] parameter(0)\n k = token[] after-all()\n i = ((f32[2], s32[]), token[]) infeed(k), infeed_config=\"\\001x\"\n ROOT t = token[] outfeed(i#0, i#1), outfeed_shape=(f32[2], s32[]), outfeed_config=\"abc\"\n}",
     "async_short": "HloModule m\nENTRY e {\n x = f32[8] parameter(0)\n y = f32[8] parameter(1)\n s = ((f32[8], f32[8]), f32[8], u32[]) add-start(x, y)\n u = ((f32[8], f32[8]), f32[8], u32[]) add-update(s)\n ROOT d = f32[8] add-done(u)\n}",
@@ -139,6 +139,8 @@ BROKEN = {
     "unknown element type 'f31'": "ENTRY e {\n ROOT x = (f32[2], f31[2]) parameter(0)\n}",
     "300 does not fit s8: it holds -128 to 127": "ENTRY e {\n ROOT x = s8[] constant(300)\n}",
     "1e39 is out of range for f32": "ENTRY e {\n ROOT x = f32[] constant(1e39)\n}",
+    "a layout takes D, T, .* not 'T\\(8\\)'": "ENTRY e {\n ROOT x = f32[2]{0:S(1)T(8)} parameter(0)\n}",
+    "in that order, not 'Q\\(3\\)'": "ENTRY e {\n ROOT x = f32[2]{0:Q(3)} parameter(0)\n}",
     "has 1 elements, not 2": "ENTRY e {\n ROOT x = f32[2] constant({1})\n}",
     "direction cannot be 'LS'": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = pred[2] compare(x, x), direction=LS\n}",
     "the body of 'e' is never closed": "HloModule m\nENTRY e {\n x = f32[2] parameter(0)\n",
