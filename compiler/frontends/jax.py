@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from compiler.errors import ArgumentError, UnsupportedError
 from compiler.frontends.names import argument_names as argument_names
 from compiler.frontends.stablehlo import from_xla, jaxlib_modules
 from compiler.frontends.stablehlo import stablehlo as stablehlo
@@ -25,10 +26,30 @@ def lower(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> HloModule:
         jitted and drops them), and whose result is a tuple of the leaves. `argument_names` tells which is which.
 
     Raises:
+        ArgumentError: an argument is nothing JAX can trace (a string, say) and is not marked static.
+        UnsupportedError: an argument has a dimension without a fixed size.
         BackendError: JAX is not installed.
+        Whatever JAX says of the function itself while it traces it.
     """
     _, hlo = jaxlib_modules()
     jax = importlib.import_module("jax")
+    _check_arguments(jax, args, kwargs, may_be_static=hasattr(fn, "trace"))
     jitted = fn if hasattr(fn, "trace") else jax.jit(fn, keep_unused=True)
     lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=("cpu",))
     return from_xla(lowered.compiler_ir("hlo"), hlo)
+
+
+def _check_arguments(jax: Any, args: tuple[Any, ...], kwargs: dict[str, Any], may_be_static: bool) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path((args, kwargs)):
+        where = "argument " + jax.tree_util.keystr(path[1:]).strip("[]'")
+        shape = getattr(leaf, "shape", None)
+        if shape is None and not may_be_static and not isinstance(leaf, bool | int | float | complex):
+            raise ArgumentError(
+                f"{where} is a {type(leaf).__name__}, which JAX cannot trace; if it chooses what the function does, "
+                "mark it static: lower(jax.jit(fn, static_argnames=...), ...)"
+            )
+        if not all(isinstance(d, int) for d in shape or ()):
+            raise UnsupportedError(
+                f"{where} has shape {tuple(map(str, shape or ()))}: every dimension needs a fixed size; lower once for "
+                "each size"
+            )

@@ -1,32 +1,31 @@
-"""PyTorch modules and functions into an HloModule, by way of torch.export and the core ATen ops.
+"""PyTorch modules and functions into an HloModule, by way of torch.export and the ATen ops.
 
-Ops are lowered in `torch_pointwise`, `torch_movement`, `torch_reductions` and `torch_networks`, each a registry by ATen
-name; an op that none has is an UnsupportedError that names it.
+Ops are lowered in the `torch_*` files beside this one, each a registry by ATen name (`torch_program.LOWERINGS`); what
+none of them has is taken apart by PyTorch's own decompositions where there are any, and is an UnsupportedError that
+names the op and its place in the model where there are none.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import BackendError, UnsupportedError
-from compiler.frontends import torch_movement, torch_networks, torch_pointwise, torch_reductions
+from compiler.errors import BackendError
 from compiler.frontends.names import argument_names as argument_names
-from compiler.frontends.names import set_argument_name
-from compiler.frontends.torch_builder import Registry, TorchBuilder, element_type, to_numpy
-from compiler.ir import HloComputation, HloInstruction, HloModule, Literal, Opcode, Shape
+from compiler.frontends.names import result_names as result_names
+from compiler.frontends.torch_builder import to_numpy
+from compiler.frontends.torch_program import LOWERINGS as LOWERINGS
+from compiler.frontends.torch_program import is_lowered, lower_program, weight
+from compiler.ir import HloModule
 
-LOWERINGS: Registry = {
-    **torch_pointwise.LOWERINGS,
-    **torch_movement.LOWERINGS,
-    **torch_reductions.LOWERINGS,
-    **torch_networks.LOWERINGS,
-}
-"""ATen name without its overload -> how it is lowered."""
+_ROUNDS = 4
+"""How often what a decomposition yields is decomposed in turn."""
 
 
 def lower(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) -> HloModule:
@@ -39,20 +38,35 @@ def lower(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) ->
         freeze: make constants of weights and buffers; else they are parameters, before the arguments.
 
     Returns:
-        A module whose result is a tuple of the outputs. Its parameters are weights, buffers, then the arguments'
-        leaves, each in torch's order; `argument_names` tells the name of each (`layers.0.weight`, `x`), `arguments`
-        the values to call it with.
+        A module whose parameters are weights, buffers, then the arguments' leaves, each in torch's order;
+        `argument_names` tells the name of each (`layers.0.weight`, `x`), `arguments` the values to call it with. Its
+        result is a tuple of the outputs, then of the buffers and arguments that the program changes, with their new
+        values (running statistics in training mode); `result_names` tells which is which.
+
+        A program that draws random numbers (dropout in training mode) has one parameter more, the last, u64[2]
+        `rng_state`, and gives the state after it as its last result: pass it on to the next call. The numbers are
+        those of XLA's Threefry generator, of torch's distributions, but not torch's numbers.
 
     Raises:
-        UnsupportedError: the program uses an op that is not lowered; the message names it.
+        UnsupportedError: the program uses an op that is not lowered, or has results whose size depends on the data;
+            the message names the op and where it stands in the model.
         BackendError: PyTorch is not installed.
     """
-    program = _export(module_or_fn, args, kwargs)
-    return _Lowering(program, freeze).module()
+    return lower_program(_export(module_or_fn, args, kwargs), freeze)
 
 
-def arguments(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) -> list[NDArray[Any]]:
-    """The values that the module made by `lower` of the same takes: weights, buffers, then arguments."""
+def arguments(
+    module_or_fn: Any, *args: Any, freeze: bool = False, seed: int | None = None, **kwargs: Any
+) -> list[NDArray[Any]]:
+    """The values that the module made by `lower` of the same takes: weights, buffers, then arguments.
+
+    Args:
+        module_or_fn: as given to `lower`.
+        *args: the arguments to call it with.
+        **kwargs: the same by name.
+        freeze: as given to `lower`.
+        seed: for a program that draws random numbers: what the generator's first state is made of; appends that state.
+    """
     program = _export(module_or_fn, args, kwargs)
     pytree = importlib.import_module("torch.utils._pytree")
     leaves = iter(pytree.tree_leaves((args, kwargs)))
@@ -62,9 +76,16 @@ def arguments(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any
             leaf = next(leaves)
             if hasattr(leaf, "detach"):
                 values.append(to_numpy(leaf))
-        elif not freeze:
-            values.append(to_numpy(_weight(program, spec.target)))
+        elif spec.kind.name != "TOKEN" and not freeze:
+            values.append(to_numpy(weight(program, spec.target)))
+    if seed is not None:
+        values.append(random_state(seed))
     return values
+
+
+def random_state(seed: int) -> NDArray[np.uint64]:
+    """The `rng_state` that a lowered program starts from."""
+    return np.array([seed % (1 << 64), 0], np.uint64)
 
 
 def _export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -79,86 +100,37 @@ def _export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     with warnings.catch_warnings():
         # torch warns of its own deprecations while it exports.
         warnings.simplefilter("ignore")
-        return export.export(module, tuple(args), kwargs).run_decompositions()
+        return _decomposed(export.export(module, tuple(args), kwargs).run_decompositions())
+
+
+def _decomposed(program: Any) -> Any:
+    """The program with the ops that have no lowering taken apart, as far as that leads to ops that have one."""
+    table = importlib.import_module("torch._decomp").decomposition_table
+    found = program
+    for _ in range(_ROUNDS):
+        missing = _missing(found)
+        known = {op: table[op] for op in missing if op in table}
+        if not known:
+            break
+        found = found.run_decompositions(known)
+    # An error about an op that somebody wrote says more than one about what it was made of.
+    return found if len(_missing(found) - _missing(program)) == 0 else program
+
+
+def _missing(program: Any) -> set[Any]:
+    return {n.target for n in program.graph.nodes if n.op == "call_function" and not is_lowered(n.target)}
 
 
 def _as_module(torch: Any, fn: Callable[..., Any]) -> Any:
     module = torch.nn.Module()
-    module.forward = fn
+    module.forward = fn if _has_signature(fn) else lambda *args, **kwargs: fn(*args, **kwargs)
     return module
 
 
-def _weight(program: Any, target: str) -> Any:
-    """A parameter, buffer or constant tensor of an exported program by its name."""
-    if target in program.state_dict:
-        return program.state_dict[target]
-    return program.constants[target]
-
-
-class _Lowering:
-    """One exported program on its way into a module."""
-
-    def __init__(self, program: Any, freeze: bool) -> None:
-        self.program, self.freeze = program, freeze
-        self.result = HloModule("torch")
-        self.entry = HloComputation("main")
-        self.builder = TorchBuilder(self.result, self.entry)
-        self.values: dict[str, Any] = {}
-
-    def module(self) -> HloModule:
-        specs = iter(self.program.graph_signature.input_specs)
-        for node in self.program.graph.nodes:
-            if node.op == "placeholder":
-                self.values[node.name] = self._placeholder(node, next(specs))
-            elif node.op == "call_function":
-                self.values[node.name] = self._call(node)
-            elif node.op == "output":
-                self._output(node)
-            else:
-                raise UnsupportedError(f"torch graph node {node.op} (%{node.name}) is not supported")
-        self.result.add(self.entry, entry=True)
-        return self.result
-
-    def _placeholder(self, node: Any, spec: Any) -> Any:
-        value = node.meta.get("val")
-        if not hasattr(value, "dtype"):
-            return value  # a Python number, fixed by the export
-        weight = spec.kind.name != "USER_INPUT"
-        if weight and self.freeze:
-            return self.entry.add_constant(Literal.from_array(to_numpy(_weight(self.program, spec.target))))
-        shape = Shape(element_type(value.dtype), tuple(int(d) for d in value.shape))
-        number = len(self.entry.parameters)
-        parameter = self.entry.add_parameter(number, shape, name=f"{node.name}")
-        set_argument_name(parameter, spec.target if weight else node.name)
-        return parameter
-
-    def _call(self, node: Any) -> Any:
-        args = [self._value(a) for a in node.args]
-        kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
-        name = str(node.target)
-        if "getitem" in name:
-            return args[0][args[1]]
-        base, _, overload = name.removeprefix("aten.").partition(".")
-        lowering = LOWERINGS.get(base) if name.startswith("aten.") else None
-        if lowering is None:
-            raise UnsupportedError(f"PyTorch op {name} (%{node.name}) is not supported by the torch frontend")
-        self.builder.start(node.meta.get("val"), f"{name} (%{node.name})", overload)
-        return lowering(self.builder, *args, **kwargs)
-
-    def _value(self, arg: Any) -> Any:
-        if hasattr(arg, "op") and hasattr(arg, "meta"):
-            return self.values[arg.name]
-        if isinstance(arg, list | tuple):
-            return [self._value(a) for a in arg]
-        return arg
-
-    def _output(self, node: Any) -> None:
-        specs = self.program.graph_signature.output_specs
-        outputs = [
-            self.values[arg.name]
-            for arg, spec in zip(node.args[0], specs, strict=True)
-            if spec.kind.name == "USER_OUTPUT" and hasattr(arg, "name")
-        ]
-        if not all(isinstance(o, HloInstruction) for o in outputs):
-            raise UnsupportedError("an output of this PyTorch program is not a tensor")
-        self.entry.root = self.entry.add(Opcode.TUPLE, outputs)
+def _has_signature(fn: Callable[..., Any]) -> bool:
+    """Functions of torch written in C++ say nothing of their parameters."""
+    try:
+        inspect.signature(fn)
+    except ValueError:
+        return False
+    return True

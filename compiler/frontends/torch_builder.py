@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import UnsupportedError
+from compiler.frontends.names import set_argument_name
 from compiler.ir import HloComputation, HloInstruction, HloModule, Literal, Opcode, PrimitiveType, Shape
 from compiler.ir.shape import array_shape
 
@@ -64,16 +65,40 @@ class Lowerings(Registry):
 class TorchBuilder:
     """Adds instructions to the entry. `result` is what torch says of the op under way (a fake tensor, or several)."""
 
-    def __init__(self, module: HloModule, entry: HloComputation) -> None:
-        self.module, self.entry = module, entry
+    def __init__(self, module: HloModule, entry: HloComputation, outer: TorchBuilder | None = None) -> None:
+        self.module, self.entry, self.outer = module, entry, outer
+        self.node: Any = None
         self.result: Any = None
         self.what = ""
         self.overload = ""
-        self._functions: dict[tuple[Opcode, PrimitiveType], HloComputation] = {}
+        self.used: frozenset[int] = frozenset()
+        self.random_state: HloInstruction | None = None
+        self._functions: dict[Any, HloComputation] = {} if outer is None else outer._functions
 
-    def start(self, result: Any, what: str, overload: str) -> None:
-        """Begin the next op."""
-        self.result, self.what, self.overload = result, what, overload
+    def start(self, node: Any, what: str, overload: str) -> None:
+        """Begin the next op: `used` are the numbers of those of its several results that somebody takes."""
+        self.node, self.result, self.what, self.overload = node, node.meta.get("val"), what, overload
+        self.used = frozenset(u.args[1] for u in node.users if "getitem" in str(u.target) and u.users)
+
+    def inside(self, computation: HloComputation) -> TorchBuilder:
+        """A builder for a computation that this one calls."""
+        return TorchBuilder(self.module, computation, self)
+
+    def draw_state(self) -> HloInstruction:
+        """The state of the random numbers: a parameter of the entry, made when first asked for."""
+        if self.outer is not None:
+            raise self.unsupported("a random number inside a branch or a loop")
+        if self.random_state is None:
+            shape = Shape(T.U64, (2,))
+            self.random_state = self.entry.add_parameter(len(self.entry.parameters), shape, name="rng_state")
+            set_argument_name(self.random_state, "rng_state")
+        return self.random_state
+
+    def tensor(self, value: Any) -> HloInstruction:
+        """A tensor, or a Python number as torch makes a tensor of it."""
+        if isinstance(value, HloInstruction):
+            return value
+        return self.constant(value, T.PRED if isinstance(value, bool) else T.S64 if isinstance(value, int) else T.F32)
 
     def unsupported(self, why: str) -> UnsupportedError:
         """The error for a variant of an op that is not lowered."""
@@ -82,8 +107,14 @@ class TorchBuilder:
     @property
     def out(self) -> Shape:
         """Shape of the (first) result."""
-        value = self.result[0] if isinstance(self.result, list | tuple) else self.result
-        return Shape(element_type(value.dtype), tuple(int(d) for d in value.shape))
+        return self.out_at(0)
+
+    def out_at(self, index: int) -> Shape:
+        """Shape of one of several results."""
+        value = self.result[index] if isinstance(self.result, list | tuple) else self.result
+        if not all(isinstance(d, int) for d in value.shape):
+            raise self.unsupported("a result whose size depends on the data")
+        return Shape(element_type(value.dtype), tuple(value.shape))
 
     # ---- instructions
 
@@ -158,13 +189,20 @@ class TorchBuilder:
 
     def function(self, opcode: Opcode, t: PrimitiveType) -> HloComputation:
         """`(a, b) -> a op b` on scalars, once a module."""
-        found = self._functions.get((opcode, t))
-        if found is None:
+
+        def make() -> HloComputation:
             f = HloComputation(f"{opcode.text}_{t.text}")
             a, b = (f.add_parameter(i, array_shape(t)) for i in range(2))
             f.root = f.add(opcode, [a, b])
-            found = self._functions[opcode, t] = self.module.add(f)
-        return found
+            return f
+
+        return self.once((opcode, t), make)
+
+    def once(self, key: Any, make: Callable[[], HloComputation]) -> HloComputation:
+        """A computation that ops share: made the first time it is asked for."""
+        if key not in self._functions:
+            self._functions[key] = self.module.add(make())
+        return self._functions[key]
 
     def reduce(self, opcode: Opcode, x: HloInstruction, dims: Sequence[int], start: Any) -> HloInstruction:
         """A reduction by one op; dimensions go."""
@@ -212,3 +250,13 @@ def axes(dims: Any, rank: int) -> tuple[int, ...]:
 def count(shape: Shape, dims: Sequence[int]) -> int:
     """Elements along these dimensions."""
     return math.prod(shape.dimensions[d] for d in dims)
+
+
+def lowest(t: PrimitiveType) -> Any:
+    """What a maximum starts from."""
+    return -math.inf if t.is_float else 0 if t is T.PRED else np.iinfo(t.dtype).min
+
+
+def highest(t: PrimitiveType) -> Any:
+    """What a minimum starts from."""
+    return math.inf if t.is_float else 1 if t is T.PRED else np.iinfo(t.dtype).max

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, count
 from compiler.ir import HloInstruction, Opcode, Shape
 from compiler.ir.attributes import PadDim, SliceDim
 
@@ -120,7 +120,8 @@ def _flip(b: TorchBuilder, x: H, dims: Sequence[int]) -> H:
 @LOWERINGS.op("roll")
 def _roll(b: TorchBuilder, x: H, shifts: Sequence[int], dims: Sequence[int] = ()) -> H:
     if not dims:
-        raise b.unsupported("roll over the flattened tensor")
+        flat = b.reshape(x, (count(x.shape, range(x.shape.rank)),))
+        return b.reshape(_roll(b, flat, shifts, (0,)), x.shape.dimensions)
     for shift, dim in zip(shifts, dims, strict=True):
         at = dim % x.shape.rank
         n = x.shape.dimensions[at]
@@ -148,7 +149,7 @@ def _full(b: TorchBuilder, _like: Any, *rest: Any, **kwargs: Any) -> H:
     return b.full(kwargs.get("fill_value", rest[-1] if rest else 0), b.out)
 
 
-@LOWERINGS.op("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided")
+@LOWERINGS.op("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
 def _zeros(b: TorchBuilder, *_: Any, **__: Any) -> H:
     return b.full(0, b.out)
 
@@ -192,145 +193,45 @@ def _diagonal(b: TorchBuilder, dims: Sequence[int], shift: int, direction: str) 
 
 @LOWERINGS.op("tril")
 def _tril(b: TorchBuilder, x: H, diagonal: int = 0) -> H:
-    return b.select(_diagonal(b, x.shape.dimensions, diagonal, "GE"), x, 0)
+    return triangle(b, x, diagonal, lower=True)
 
 
 @LOWERINGS.op("triu")
 def _triu(b: TorchBuilder, x: H, diagonal: int = 0) -> H:
-    return b.select(_diagonal(b, x.shape.dimensions, diagonal, "LE"), x, 0)
+    return triangle(b, x, diagonal, lower=False)
 
 
-# ---- by index
-
-
-def _wrapped(b: TorchBuilder, index: H, n: int) -> H:
-    """Negative indices count from the end."""
-    if not index.shape.element_type.is_signed:
-        return index
-    below = b.compare(index, 0, "LT")
-    return b.select(below, b.binary(Opcode.ADD, index, n, index.shape.element_type), index, index.shape.element_type)
-
-
-def take(b: TorchBuilder, x: H, index: H, dim: int) -> H:
-    """Slices of `x` along one dimension, in the order of `index`, whose dimensions take that one's place."""
-    sizes = tuple(1 if d == dim else n for d, n in enumerate(x.shape.dimensions))
-    k = index.shape.rank
-    return b.add(
-        Opcode.GATHER, x, _wrapped(b, index, x.shape.dimensions[dim]),
-        offset_dims=tuple(d if d < dim else d + k - 1 for d in range(x.shape.rank) if d != dim),
-        collapsed_slice_dims=(dim,), start_index_map=(dim,), index_vector_dim=k, slice_sizes=sizes,
-    )  # fmt: skip
-
-
-@LOWERINGS.op("embedding")
-def _embedding(b: TorchBuilder, weight: H, index: H, *_: Any, **__: Any) -> H:
-    return take(b, weight, index, 0)
-
-
-@LOWERINGS.op("index_select")
-def _index_select(b: TorchBuilder, x: H, dim: int, index: H) -> H:
-    return take(b, x, index, dim % x.shape.rank)
-
-
-@LOWERINGS.op("index", "_unsafe_index")
-def _index(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> H:
-    """Advanced indexing by integer tensors that stand next to each other."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    dims = [d for d, _ in given]
-    if any(i.shape.element_type is T.PRED for _, i in given):
-        raise b.unsupported("indexing by a mask, whose result has no fixed size,")
-    if dims != list(range(dims[0], dims[0] + len(dims))):
-        raise b.unsupported("indexing by tensors that are not next to each other")
-    if len(given) == 1:
-        return take(b, x, given[0][1], dims[0])
-    common = np.broadcast_shapes(*(i.shape.dimensions for _, i in given))
-    columns = []
-    for d, i in given:
-        wide = b.broadcast(b.convert(_wrapped(b, i, x.shape.dimensions[d]), T.S64), common)
-        columns.append(b.reshape(wide, (*common, 1)))
-    vectors = b.add(Opcode.CONCATENATE, *columns, dimensions=(len(common),))
-    sizes = tuple(1 if d in dims else n for d, n in enumerate(x.shape.dimensions))
-    shift = len(common) - len(dims)
-    return b.add(
-        Opcode.GATHER, x, vectors,
-        offset_dims=tuple(d if d < dims[0] else d + shift for d in range(x.shape.rank) if d not in dims),
-        collapsed_slice_dims=tuple(dims), start_index_map=tuple(dims), index_vector_dim=len(common), slice_sizes=sizes,
-    )  # fmt: skip
-
-
-def _positions(b: TorchBuilder, index: H, dim: int, n: int) -> H:
-    """For each element of `index` its whole position, the index itself along `dim`: [..., rank]."""
-    shape = Shape(T.S64, index.shape.dimensions)
-    columns = []
-    for d in range(shape.rank):
-        own = b.convert(_wrapped(b, index, n), T.S64) if d == dim else b.add(Opcode.IOTA, shape=shape, iota_dimension=d)
-        columns.append(b.reshape(own, (*shape.dimensions, 1)))
-    return columns[0] if len(columns) == 1 else b.add(Opcode.CONCATENATE, *columns, dimensions=(shape.rank,))
-
-
-@LOWERINGS.op("gather")
-def _gather(b: TorchBuilder, x: H, dim: int, index: H, sparse_grad: bool = False) -> H:
-    rank = x.shape.rank
-    every = tuple(range(rank))
-    at = dim % rank
-    return b.add(
-        Opcode.GATHER, x, _positions(b, index, at, x.shape.dimensions[at]),
-        offset_dims=(), collapsed_slice_dims=every, start_index_map=every, index_vector_dim=rank,
-        slice_sizes=(1,) * rank,
-    )  # fmt: skip
-
-
-_COMBINE = {"scatter": None, "scatter_add": Opcode.ADD}
-_REDUCE = {"sum": Opcode.ADD, "add": Opcode.ADD, "prod": Opcode.MULTIPLY, "multiply": Opcode.MULTIPLY,
-           "amax": Opcode.MAXIMUM, "amin": Opcode.MINIMUM}  # fmt: skip
-
-
-@LOWERINGS.op("scatter", "scatter_add", "scatter_reduce")
-def _scatter(
-    b: TorchBuilder, x: H, dim: int, index: H, source: Any = None, reduce: str | None = None, **more: Any
-) -> H:
-    if not more.get("include_self", True):
-        raise b.unsupported("scatter_reduce without the tensor's own values")
-    rank, t = x.shape.rank, x.shape.element_type
-    at = dim % rank
-    name = b.what.removeprefix("aten.").partition(".")[0]
-    opcode = _REDUCE.get(reduce or "") or _COMBINE.get(name)
-    source = more.get("value", more.get("src", source))
-    updates = b.operand(source, t, index.shape.dimensions) if not isinstance(source, H) else _top_left(b, source, index)
-    return b.add(
-        Opcode.SCATTER, x, _positions(b, index, at, x.shape.dimensions[at]), updates,
-        to_apply=_replacing(b, t) if opcode is None else b.function(opcode, t),
-        update_window_dims=(), inserted_window_dims=tuple(range(rank)), scatter_dims_to_operand_dims=tuple(range(rank)),
-        index_vector_dim=rank,
-    )  # fmt: skip
-
-
-def _top_left(b: TorchBuilder, source: H, index: H) -> H:
-    """Of a larger source only as much as there are indices."""
-    if source.shape.dimensions == index.shape.dimensions:
-        return source
-    return b.add(Opcode.SLICE, source, slice=tuple(SliceDim(0, n) for n in index.shape.dimensions))
-
-
-def _replacing(b: TorchBuilder, t: Any) -> Any:
-    from compiler.ir import HloComputation
-
-    f = HloComputation(f"second_{t.text}")
-    f.add_parameter(0, Shape(t))
-    f.root = f.add_parameter(1, Shape(t))
-    return b.module.add(f)
+def triangle(b: TorchBuilder, x: H, diagonal: int, lower: bool) -> H:
+    """The part of matrices below (or above) a diagonal, zero elsewhere."""
+    return b.select(_diagonal(b, x.shape.dimensions, diagonal, "GE" if lower else "LE"), x, 0, x.shape.element_type)
 
 
 @LOWERINGS.op("slice_scatter")
 def _slice_scatter(
     b: TorchBuilder, x: H, source: H, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> H:
-    if step != 1:
-        raise b.unsupported(f"a step of {step}")
     at = dim % x.shape.rank
-    low, _ = _bounds(x.shape.dimensions[at], start, end)
+    low, high = _bounds(x.shape.dimensions[at], start, end)
+    source = b.broadcast(
+        source, [len(range(low, high, step)) if d == at else n for d, n in enumerate(x.shape.dimensions)]
+    )
+    if step != 1:
+        return _strided_scatter(b, x, source, at, range(low, high, step))
     starts = [b.constant(low if d == at else 0, T.S32) for d in range(x.shape.rank)]
     return b.add(Opcode.DYNAMIC_UPDATE_SLICE, x, b.convert(source, x.shape.element_type), *starts)
+
+
+def _strided_scatter(b: TorchBuilder, x: H, source: H, dim: int, places: range) -> H:
+    """The source spread out over `places` of one dimension, and `x` in between."""
+    n, t = x.shape.dimensions[dim], x.shape.element_type
+    if not places:
+        return x
+    config = [PadDim(0, 0)] * x.shape.rank
+    config[dim] = PadDim(places[0], n - 1 - places[-1], places.step - 1)
+    spread = b.add(Opcode.PAD, b.convert(source, t), b.constant(0, t), padding=tuple(config))
+    hit = np.zeros([n if d == dim else 1 for d in range(x.shape.rank)], np.bool_)
+    hit.reshape(-1)[list(places)] = True
+    return b.select(b.constant(hit, T.PRED), spread, x)
 
 
 @LOWERINGS.op("select_scatter")
@@ -343,12 +244,3 @@ def _select_scatter(b: TorchBuilder, x: H, source: H, dim: int, index: int) -> H
 @LOWERINGS.op("copy")
 def _copy(b: TorchBuilder, x: H, source: H, *_: Any) -> H:
     return b.operand(source, x.shape.element_type, x.shape.dimensions)
-
-
-@LOWERINGS.op("upsample_nearest2d")
-def _nearest(b: TorchBuilder, x: H, *_: Any, **__: Any) -> H:
-    """Each output pixel takes the input pixel it falls into."""
-    for dim in (2, 3):
-        n, m = x.shape.dimensions[dim], b.out.dimensions[dim]
-        x = take(b, x, b.constant(np.floor(np.arange(m) * (n / m)).astype(np.int64), T.S64), dim)
-    return x

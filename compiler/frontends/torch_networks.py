@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
-from compiler.frontends.torch_reductions import lowest, mean
 from compiler.ir import HloInstruction, Opcode, Shape
 from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
 
@@ -45,7 +44,8 @@ def _linear(b: TorchBuilder, x: H, weight: H, bias: H | None = None) -> H:
     return product if bias is None else b.binary(Opcode.ADD, product, bias)
 
 
-def _each(value: Any, n: int) -> list[int]:
+def each(value: Any, n: int) -> list[int]:
+    """One number for each of `n` dimensions, from as many or from one for all."""
     listed = list(value) if isinstance(value, list | tuple) else [value]
     return listed * n if len(listed) == 1 else listed
 
@@ -58,7 +58,7 @@ def _convolution(
     n = x.shape.rank - 2
     spatial = "".join(map(str, range(n)))
     sizes = weight.shape.dimensions[2:]
-    strides, pads, dilations, extra = (_each(v, n) for v in (stride, padding, dilation, output_padding))
+    strides, pads, dilations, extra = (each(v, n) for v in (stride, padding, dilation, output_padding))
     if transposed:
         dims = []
         for i in range(n):
@@ -156,59 +156,28 @@ def _batch_norm(
     return [b.convert(result, b.out.element_type), empty, empty]
 
 
-# ---- pooling
+@LOWERINGS.op("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm")
+def _batch_norm_training(b: TorchBuilder, x: H, weight: Any, bias: Any, *rest: Any) -> list[H]:
+    """By the batch's own mean and variance; the running ones, where there are any, move towards those."""
+    with_stats = not isinstance(rest[0], bool)
+    average, variance, training, momentum, epsilon = rest if with_stats else (None, None, *rest)
+    if not training:
+        return _batch_norm(b, x, weight, bias, average, variance, momentum, epsilon)
+    t, dims = _single(x), tuple(d for d in range(x.shape.rank) if d != 1)
+    ones = (1,) * (x.shape.rank - 2)
+    weight, bias = (None if v is None else b.reshape(v, (v.shape.dimensions[0], *ones)) for v in (weight, bias))
+    result, center, inverse = _normalised(b, b.convert(x, t), dims, epsilon)
+    results = [b.convert(_scaled(b, result, weight, bias, t), b.out.element_type), center, inverse]
+    if average is None:
+        return results
+    n = math.prod(x.shape.dimensions[d] for d in dims)
+    apart = b.binary(Opcode.SUBTRACT, b.convert(x, t), b.reshape(center, (center.shape.dimensions[0], *ones)), t)
+    squares = b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, apart, apart), dims, 0)
+    spread = b.binary(Opcode.DIVIDE, squares, max(n - 1, 1), t)
+    return [*results, _towards(b, average, center, momentum), _towards(b, variance, spread, momentum)]
 
 
-def _pool_window(b: TorchBuilder, x: H, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
-    """A window over the spatial dimensions; what rounding up adds to the output is padded behind."""
-    n = len(kernel)
-    sizes, pads, dilations = _each(kernel, n), _each(padding, n), _each(dilation, n)
-    strides = _each(stride, n) if stride else sizes
-    dims = [WindowDim(1)] * (x.shape.rank - n)
-    for i in range(n):
-        size = x.shape.dimensions[x.shape.rank - n + i]
-        out = b.out.dimensions[x.shape.rank - n + i]
-        reach = (out - 1) * strides[i] + dilations[i] * (sizes[i] - 1) + 1
-        high = max(pads[i], reach - size - pads[i])
-        dims.append(WindowDim(sizes[i], strides[i], pads[i], high, 1, dilations[i]))
-    return Window(tuple(dims))
-
-
-@LOWERINGS.op("max_pool2d_with_indices", "max_pool2d", "max_pool3d_with_indices")
-def _max_pool(
-    b: TorchBuilder, x: H, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> Any:
-    t = x.shape.element_type
-    window = _pool_window(b, x, kernel, stride, padding, dilation)
-    result = b.add(
-        Opcode.REDUCE_WINDOW, x, b.constant(lowest(t), t), window=window, to_apply=b.function(Opcode.MAXIMUM, t)
-    )
-    return [result, None] if b.what.startswith(("aten.max_pool2d_with", "aten.max_pool3d_with")) else result
-
-
-@LOWERINGS.op("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def _avg_pool(
-    b: TorchBuilder, x: H, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
-) -> H:  # fmt: skip
-    t = x.shape.element_type
-    if ceil_mode:
-        raise b.unsupported("ceil_mode")
-    window = _pool_window(b, x, kernel, stride, padding, 1)
-    add, zero = b.function(Opcode.ADD, t), b.constant(0, t)
-    total = b.add(Opcode.REDUCE_WINDOW, x, zero, window=window, to_apply=add)
-    if divisor_override or count_include_pad:
-        return b.binary(Opcode.DIVIDE, total, divisor_override or math.prod(d.size for d in window.dims))
-    counted = b.add(Opcode.REDUCE_WINDOW, b.full(1, x.shape), zero, window=window, to_apply=add)
-    return b.binary(Opcode.DIVIDE, total, counted)
-
-
-@LOWERINGS.op("_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d")
-def _adaptive(b: TorchBuilder, x: H, size: Sequence[int]) -> H:
-    n = len(size)
-    given = x.shape.dimensions[-n:]
-    if all(s == 1 for s in size):
-        return mean(b, x, list(range(x.shape.rank - n, x.shape.rank)))
-    if any(g % s for g, s in zip(given, size, strict=True)):
-        raise b.unsupported(f"adaptive pooling of {list(given)} to {list(size)}, which does not divide evenly,")
-    return _avg_pool(b, x, [g // s for g, s in zip(given, size, strict=True)])
+def _towards(b: TorchBuilder, running: H, now: H, momentum: float) -> H:
+    t = running.shape.element_type
+    kept = b.binary(Opcode.MULTIPLY, running, 1 - momentum, t)
+    return b.binary(Opcode.ADD, kept, b.binary(Opcode.MULTIPLY, b.convert(now, t), momentum, t), t)

@@ -17,12 +17,13 @@ _UNARY = {
     "cos": Opcode.COSINE, "tan": Opcode.TAN, "tanh": Opcode.TANH, "sinh": Opcode.SINH, "cosh": Opcode.COSH,
     "asin": Opcode.ASIN, "acos": Opcode.ACOS, "asinh": Opcode.ASINH, "acosh": Opcode.ACOSH, "atanh": Opcode.ATANH,
     "sigmoid": Opcode.LOGISTIC, "erf": Opcode.ERF, "floor": Opcode.FLOOR, "ceil": Opcode.CEIL,
-    "round": Opcode.ROUND_NEAREST_EVEN, "neg": Opcode.NEGATE, "sign": Opcode.SIGN,
+    "round": Opcode.ROUND_NEAREST_EVEN, "neg": Opcode.NEGATE, "_neg_view": Opcode.NEGATE, "sign": Opcode.SIGN,
 }  # fmt: skip
 _BINARY = {
     "mul": Opcode.MULTIPLY, "maximum": Opcode.MAXIMUM, "minimum": Opcode.MINIMUM, "atan2": Opcode.ATAN2,
     "bitwise_and": Opcode.AND, "bitwise_or": Opcode.OR, "bitwise_xor": Opcode.XOR, "pow": Opcode.POWER,
     "bitwise_left_shift": Opcode.SHIFT_LEFT, "bitwise_right_shift": Opcode.SHIFT_RIGHT_ARITHMETIC,
+    "__lshift__": Opcode.SHIFT_LEFT, "__rshift__": Opcode.SHIFT_RIGHT_ARITHMETIC,
     "fmod": Opcode.REMAINDER,
 }  # fmt: skip
 _COMPARE = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
@@ -164,6 +165,17 @@ def _atan(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.ATAN2, x, 1)
 
 
+@LOWERINGS.op("hypot")
+def _hypot(b: TorchBuilder, x: H, y: H) -> H:
+    """By the larger of both, so that no square overflows."""
+    t = b.out.element_type
+    x, y = (b.add(Opcode.ABS, b.operand(v, t, b.out.dimensions)) for v in (x, y))
+    large, small = b.binary(Opcode.MAXIMUM, x, y, t), b.binary(Opcode.MINIMUM, x, y, t)
+    ratio = b.binary(Opcode.DIVIDE, small, b.select(b.compare(large, 0, "EQ"), 1, large, t), t)
+    root = b.add(Opcode.SQRT, b.binary(Opcode.ADD, b.binary(Opcode.MULTIPLY, ratio, ratio, t), 1, t))
+    return b.select(b.compare(large, math.inf, "EQ"), large, b.binary(Opcode.MULTIPLY, large, root, t), t)
+
+
 @LOWERINGS.op("reciprocal")
 def _reciprocal(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.DIVIDE, 1, x)
@@ -300,15 +312,6 @@ def _hardsigmoid(b: TorchBuilder, x: H) -> H:
 @LOWERINGS.op("hardswish")
 def _hardswish(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.MULTIPLY, x, _hard_part(b, x))
-
-
-@LOWERINGS.op("dropout", "native_dropout")
-def _dropout(b: TorchBuilder, x: H, p: float, train: bool | None = False) -> Any:
-    if train and p > 0:
-        raise b.unsupported("dropout in training mode")
-    if b.what.startswith("aten.native"):
-        return [x, b.full(True, x.shape.with_type(T.PRED))]
-    return x
 
 
 @LOWERINGS.op("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, axes, count
-from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType, Shape
-from compiler.ir.attributes import SliceDim, Window, WindowDim
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, axes, count, highest, lowest
+from compiler.frontends.torch_indexing import cumulative, reaching_back
+from compiler.ir import HloComputation, HloInstruction, Literal, Opcode, PrimitiveType, Shape
+from compiler.ir.attributes import SliceDim
 
 LOWERINGS = Lowerings()
 H = HloInstruction
@@ -19,16 +20,6 @@ H = HloInstruction
 def _finish(b: TorchBuilder, reduced: H) -> H:
     """Sizes as torch has them (kept dimensions of one), in torch's type."""
     return b.reshape(b.convert(reduced, b.out.element_type), b.out.dimensions)
-
-
-def lowest(t: PrimitiveType) -> Any:
-    """What a maximum starts from."""
-    return -math.inf if t.is_float else 0 if t is T.PRED else np.iinfo(t.dtype).min
-
-
-def highest(t: PrimitiveType) -> Any:
-    """What a minimum starts from."""
-    return math.inf if t.is_float else 1 if t is T.PRED else np.iinfo(t.dtype).max
 
 
 def _wide(t: PrimitiveType) -> PrimitiveType:
@@ -91,22 +82,43 @@ def _var(b: TorchBuilder, x: H, dims: Any = None, correction: Any = 1, keepdim: 
     return _finish(b, b.add(Opcode.SQRT, result) if b.what.startswith("aten.std") else result)
 
 
+@LOWERINGS.op("var_mean", "std_mean")
+def _var_mean(b: TorchBuilder, x: H, dims: Any = None, correction: Any = 1, keepdim: bool = False) -> list[H]:
+    return [_var(b, x, dims, correction), mean(b, x, dims)]
+
+
 @LOWERINGS.op("linalg_vector_norm")
 def _norm(b: TorchBuilder, x: H, order: float = 2, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> H:
-    if order != 2:
-        raise b.unsupported(f"a norm of order {order}")
-    x = b.convert(x, _wide(b.out.element_type))
-    return _finish(
-        b, b.add(Opcode.SQRT, b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, x, x), axes(dims, x.shape.rank), 0))
-    )
+    x = b.convert(x, _wide(b.out.element_type) if not x.shape.element_type.is_complex else x.shape.element_type)
+    return _finish(b, vector_norm(b, x, order, axes(dims, x.shape.rank)))
+
+
+def vector_norm(b: TorchBuilder, x: H, order: float, dims: Sequence[int]) -> H:
+    """The norm of any order over some dimensions; order 0 counts what is not zero."""
+    size = b.add(Opcode.ABS, x)
+    t = size.shape.element_type
+    if order == 0:
+        return b.reduce(Opcode.ADD, b.convert(b.compare(size, 0, "NE"), t), dims, 0)
+    if math.isinf(order):
+        return b.reduce(Opcode.MAXIMUM, size, dims, 0) if order > 0 else b.reduce(Opcode.MINIMUM, size, dims, math.inf)
+    if order == 1:
+        return b.reduce(Opcode.ADD, size, dims, 0)
+    if order == 2:
+        return b.add(Opcode.SQRT, b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, size, size), dims, 0))
+    total = b.reduce(Opcode.ADD, b.binary(Opcode.POWER, size, order, t), dims, 0)
+    return b.binary(Opcode.POWER, total, 1 / order, t)
 
 
 # ---- extremes with their places
 
 
-def _better(b: TorchBuilder, t: PrimitiveType, direction: str) -> HloComputation:
-    """(value, index) pairs: the better value, of equal ones the first, NaN before all."""
-    f = HloComputation(f"better_{direction}_{t.text}")
+def better(b: TorchBuilder, t: PrimitiveType, direction: str, tie: str = "LT") -> HloComputation:
+    """(value, index) pairs: the better value, of equal ones the first (the last with tie "GT"), NaN before all."""
+    return b.once(("better", t, direction, tie), lambda: _better(t, direction, tie))
+
+
+def _better(t: PrimitiveType, direction: str, tie: str) -> HloComputation:
+    f = HloComputation(f"better_{direction}_{tie}_{t.text}")
     v1, i1, v2, i2 = (f.add_parameter(n, Shape(k)) for n, k in enumerate((t, T.S64, t, T.S64)))
     first = f.add(Opcode.COMPARE, [v1, v2], direction=direction)
     same = f.add(Opcode.COMPARE, [v1, v2], direction="EQ")
@@ -116,10 +128,10 @@ def _better(b: TorchBuilder, t: PrimitiveType, direction: str) -> HloComputation
         same = f.add(Opcode.OR, [same, both])
         first = f.add(Opcode.OR, [first, f.add(Opcode.AND, [nan1, f.add(Opcode.NOT, [nan2])])])
         first = f.add(Opcode.AND, [first, f.add(Opcode.OR, [f.add(Opcode.NOT, [nan2]), nan1])])
-    earlier = f.add(Opcode.AND, [same, f.add(Opcode.COMPARE, [i1, i2], direction="LT")])
+    earlier = f.add(Opcode.AND, [same, f.add(Opcode.COMPARE, [i1, i2], direction=tie)])
     keep = f.add(Opcode.OR, [first, earlier])
     f.root = f.add(Opcode.TUPLE, [f.add(Opcode.SELECT, [keep, v1, v2]), f.add(Opcode.SELECT, [keep, i1, i2])])
-    return b.module.add(f)
+    return f
 
 
 def _extreme(b: TorchBuilder, x: H, dim: int, direction: str) -> tuple[H, H]:
@@ -129,7 +141,7 @@ def _extreme(b: TorchBuilder, x: H, dim: int, direction: str) -> tuple[H, H]:
     # The start must lose against every element, also one equal to it.
     pair = b.add(
         Opcode.REDUCE, x, numbers, start, b.constant(np.iinfo(np.int64).max, T.S64),
-        dimensions=(dim,), to_apply=_better(b, t, direction),
+        dimensions=(dim,), to_apply=better(b, t, direction),
     )  # fmt: skip
     return tuple(b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=i) for i in range(2))  # type: ignore[return-value]
 
@@ -175,13 +187,19 @@ def _sort(b: TorchBuilder, x: H, *args: Any, **kwargs: Any) -> list[H]:
 def sorted_pair(b: TorchBuilder, x: H, dim: int, descending: bool) -> list[H]:
     """Sorted values and where they came from; NaN is greater than all."""
     t = x.shape.element_type
-    f = HloComputation(f"before_{t.text}")
-    a, c, _, _ = (f.add_parameter(n, Shape(k)) for n, k in enumerate((t, t, T.S64, T.S64)))
     order = "GT" if descending else "LT"
-    kind = {"type": "TOTALORDER"} if t.is_float else {}
-    f.root = f.add(Opcode.COMPARE, [a, c], attributes={"direction": order, **kind})
+
+    def make() -> HloComputation:
+        f = HloComputation(f"before_{order}_{t.text}")
+        a, c, _, _ = (f.add_parameter(n, Shape(k)) for n, k in enumerate((t, t, T.S64, T.S64)))
+        kind = {"type": "TOTALORDER"} if t.is_float else {}
+        f.root = f.add(Opcode.COMPARE, [a, c], attributes={"direction": order, **kind})
+        return f
+
     numbers = b.add(Opcode.IOTA, shape=Shape(T.S64, x.shape.dimensions), iota_dimension=dim)
-    pair = b.add(Opcode.SORT, x, numbers, dimensions=(dim,), is_stable=True, to_apply=b.module.add(f))
+    pair = b.add(
+        Opcode.SORT, x, numbers, dimensions=(dim,), is_stable=True, to_apply=b.once(("before", order, t), make)
+    )
     return [b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=i) for i in range(2)]
 
 
@@ -192,18 +210,75 @@ def _topk(b: TorchBuilder, x: H, k: int, dim: int = -1, largest: bool = True, so
     return [b.add(Opcode.SLICE, part, slice=tuple(spec)) for part in sorted_pair(b, x, at, largest)]
 
 
+@LOWERINGS.op("kthvalue")
+def _kth_value(b: TorchBuilder, x: H, k: int, dim: int = -1, keepdim: bool = False) -> list[H]:
+    at = dim % x.shape.rank
+    spec = [SliceDim(k - 1, k) if d == at else SliceDim(0, n) for d, n in enumerate(x.shape.dimensions)]
+    picked = [b.add(Opcode.SLICE, part, slice=tuple(spec)) for part in sorted_pair(b, x, at, False)]
+    return [b.reshape(part, b.out.dimensions) for part in picked]
+
+
+@LOWERINGS.op("median", "nanmedian")
+def _median(b: TorchBuilder, x: H, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower one of two middle values; NaN where there is any."""
+    if "nanmedian" in b.what:
+        raise b.unsupported("a median that leaves out NaN")
+    if dim is None:
+        x, at = b.reshape(x, [count(x.shape, range(x.shape.rank))]), 0
+    else:
+        at = dim % x.shape.rank
+    found, where = _kth_value(b, x, (x.shape.dimensions[at] + 1) // 2, at)
+    t = x.shape.element_type
+    if t.is_float:
+        last = b.binary(
+            Opcode.MAXIMUM, b.reshape(b.reduce(Opcode.MAXIMUM, x, (at,), lowest(t)), b.out.dimensions), found, t
+        )
+        found = b.select(b.compare(last, last, "NE"), last, found, t)
+    return found if dim is None else [found, where]
+
+
 @LOWERINGS.op("cumsum", "cumprod")
 def _cumulative(b: TorchBuilder, x: H, dim: int, dtype: Any = None) -> H:
-    """A window that reaches back to the beginning."""
     x = b.convert(x, b.out.element_type)
     if x.shape.rank == 0:
         return x
-    at, t = dim % x.shape.rank, x.shape.element_type
     opcode, start = (Opcode.ADD, 0) if b.what.startswith("aten.cumsum") else (Opcode.MULTIPLY, 1)
-    dims = [WindowDim(n, 1, n - 1, 0) if d == at else WindowDim(1) for d, n in enumerate(x.shape.dimensions)]
+    return cumulative(b, x, dim % x.shape.rank, opcode, start)
+
+
+@LOWERINGS.op("cummax", "cummin")
+def _running_extreme(b: TorchBuilder, x: H, dim: int) -> list[H]:
+    """Extremes so far and where they are, of equal ones the last."""
+    direction, t, at = "GT" if "cummax" in b.what else "LT", x.shape.element_type, dim % x.shape.rank
+    numbers = b.add(Opcode.IOTA, shape=Shape(T.S64, x.shape.dimensions), iota_dimension=at)
+    start = b.constant(lowest(t) if direction == "GT" else highest(t), t)
+    pair = b.add(
+        Opcode.REDUCE_WINDOW, x, numbers, start, b.constant(-1, T.S64), window=reaching_back(x.shape, at),
+        to_apply=better(b, t, direction, "GT"),
+    )  # fmt: skip
+    return [b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=i) for i in range(2)]
+
+
+@LOWERINGS.op("logcumsumexp")
+def _log_cumulative(b: TorchBuilder, x: H, dim: int) -> H:
+    t = x.shape.element_type
+
+    def make() -> HloComputation:
+        f = HloComputation(f"log_add_{t.text}")
+        a, c = (f.add_parameter(n, Shape(t)) for n in range(2))
+        top, low = f.add(Opcode.MAXIMUM, [a, c]), f.add(Opcode.MINIMUM, [a, c])
+        # Equal infinities have no difference.
+        same = f.add(Opcode.COMPARE, [a, c], attributes={"direction": "EQ"})
+        apart = f.add(Opcode.SUBTRACT, [low, top])
+        zero = f.add_constant(Literal.from_array(np.zeros((), t.dtype)))
+        gap = f.add(Opcode.SELECT, [same, zero, apart])
+        f.root = f.add(Opcode.ADD, [top, f.add(Opcode.LOG_PLUS_ONE, [f.add(Opcode.EXPONENTIAL, [gap])])])
+        return f
+
     return b.add(
-        Opcode.REDUCE_WINDOW, x, b.constant(start, t), window=Window(tuple(dims)), to_apply=b.function(opcode, t)
-    )
+        Opcode.REDUCE_WINDOW, x, b.constant(-math.inf, t), window=reaching_back(x.shape, dim % x.shape.rank),
+        to_apply=b.once(("log_add", t), make),
+    )  # fmt: skip
 
 
 @LOWERINGS.op("_softmax", "softmax")

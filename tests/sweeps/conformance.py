@@ -1,6 +1,6 @@
 """Runs conformance cases: the interpreter against XLA:CPU, and writes the table of opcode x element type x result.
 
-python -m tests.sweeps.conformance [--opcode NAME ...] [--out results/conformance]
+python -m tests.sweeps.conformance [--opcode NAME ...] [--new] [--out results/conformance]
 """
 
 from __future__ import annotations
@@ -19,15 +19,24 @@ from experiments.provenance import provenance
 from tests.sweeps.registry import NO_CASES, all_cases
 from tests.sweeps.worker import FAIL, KNOWN, NO_OURS, NO_XLA, PASS, Outcome, sweep
 
+Key = tuple[str, str, str]
 
-def write_table(outcomes: list[Outcome], folder: Path, command: str, only: set[str]) -> None:
-    """`opcodes.md` and `opcodes.json` in a folder; with `only`, those opcodes are replaced in the table there."""
+
+def known(folder: Path) -> dict[Key, Outcome]:
+    """The outcomes in a folder's table, by opcode, element type and name."""
+    before = json.loads((folder / "opcodes.json").read_text(encoding="utf-8"))
+    found = [Outcome(**o) for o in before["outcomes"]]
+    return {(o.opcode, o.element_type, o.name): o for o in found}
+
+
+def write_table(outcomes: list[Outcome], folder: Path, command: str, only: set[str], new: bool) -> None:
+    """`opcodes.md` and `opcodes.json` in a folder; `only` those opcodes, or the `new` cases, change in its table."""
     folder.mkdir(parents=True, exist_ok=True)
     made = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
     header: dict[str, Any] = {"command": command, **made}
-    if only:
+    if only or new:
         before = json.loads((folder / "opcodes.json").read_text(encoding="utf-8"))
-        outcomes = [Outcome(**o) for o in before["outcomes"] if o["opcode"] not in only] + outcomes
+        outcomes = [o for o in known(folder).values() if new or o.opcode not in only] + outcomes
         header = {k: before[k] for k in header}
         header["run again since"] = [*before.get("run again since", []), {"command": command, **made}]
     header |= {"cases": len(outcomes), "results": dict(Counter(o.result for o in outcomes))}
@@ -80,17 +89,23 @@ def main() -> int:
     """The command line; exit status 1 when a case fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--opcode", nargs="*", choices=sorted(o.text for o in Opcode), help="only these")
+    parser.add_argument("--new", action="store_true", help="only cases that the table in --out does not have yet")
     parser.add_argument("--out", type=Path, help="folder for opcodes.md and opcodes.json (default: only say)")
     options = parser.parse_args()
     wanted = set(options.opcode or ())
-    outcomes = sweep(c for c in all_cases() if not wanted or c.opcode in wanted)
+    had = known(options.out) if options.new else {}
+    outcomes = sweep(
+        c for c in all_cases() if (not wanted or c.opcode in wanted) and (c.opcode, c.element_type, c.name) not in had
+    )
     for o in outcomes:
         if o.result in (FAIL, NO_OURS):
             print(f"{o.opcode} {o.element_type} {o.name}: {o.result}: {o.reason}")
     print(dict(Counter(o.result for o in outcomes)))
     if options.out:
         arguments = " ".join(sys.argv[1:])
-        write_table(outcomes, options.out, f"python -m tests.sweeps.conformance {arguments}".strip(), wanted)
+        write_table(
+            outcomes, options.out, f"python -m tests.sweeps.conformance {arguments}".strip(), wanted, options.new
+        )
     return int(any(o.result == FAIL for o in outcomes))
 
 

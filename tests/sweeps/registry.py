@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from tests.sweeps import (
     control_cases,
     convolution_cases,
+    corner_cases,
     elementwise_cases,
+    library_cases,
     movement_cases,
     reduction_cases,
 )
@@ -32,5 +34,7 @@ def all_cases() -> Iterator[Case]:
         reduction_cases.cases,
         convolution_cases.cases,
         control_cases.cases,
+        corner_cases.cases,
+        library_cases.cases,
     ):
         yield from family()

@@ -1,0 +1,350 @@
+"""ATen ops that read or write by index tensors and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, count, highest, lowest
+from compiler.ir import HloComputation, HloInstruction, Opcode, Shape
+from compiler.ir.attributes import SliceDim, Window, WindowDim
+
+LOWERINGS = Lowerings()
+H = HloInstruction
+
+
+def wrapped(b: TorchBuilder, index: H, n: int) -> H:
+    """Negative indices count from the end."""
+    if not index.shape.element_type.is_signed:
+        return index
+    below = b.compare(index, 0, "LT")
+    return b.select(below, b.binary(Opcode.ADD, index, n, index.shape.element_type), index, index.shape.element_type)
+
+
+def take(b: TorchBuilder, x: H, index: H, dim: int) -> H:
+    """Slices of `x` along one dimension, in the order of `index`, whose dimensions take that one's place."""
+    sizes = tuple(1 if d == dim else n for d, n in enumerate(x.shape.dimensions))
+    k = index.shape.rank
+    return b.add(
+        Opcode.GATHER, x, wrapped(b, index, x.shape.dimensions[dim]),
+        offset_dims=tuple(d if d < dim else d + k - 1 for d in range(x.shape.rank) if d != dim),
+        collapsed_slice_dims=(dim,), start_index_map=(dim,), index_vector_dim=k, slice_sizes=sizes,
+    )  # fmt: skip
+
+
+def take_at(b: TorchBuilder, x: H, places: Any, dim: int) -> H:
+    """`take` at places known now (an array of integers)."""
+    return take(b, x, b.constant(np.asarray(places, np.int64), T.S64), dim)
+
+
+@LOWERINGS.op("embedding")
+def _embedding(b: TorchBuilder, weight: H, index: H, *_: Any, **__: Any) -> H:
+    return take(b, weight, index, 0)
+
+
+@LOWERINGS.op("_embedding_bag", "_embedding_bag_forward_only")
+def _embedding_bag(
+    b: TorchBuilder, weight: H, index: H, offsets: H, _scale: bool = False, mode: int = 0, _sparse: bool = False,
+    scales: H | None = None, include_last: bool = False, padding: int = -1,
+) -> list[H]:  # fmt: skip
+    """Rows summed (mode 0) or averaged (mode 1) by bag; a bag starts at each offset."""
+    if mode > 1 or padding >= 0:
+        raise b.unsupported("the maximum of a bag" if mode > 1 else "padding_idx of bags")
+    t, rows = weight.shape.element_type, index.shape.dimensions[0]
+    bags = offsets.shape.dimensions[0] - int(include_last)
+    places = b.add(
+        Opcode.IOTA, shape=Shape(offsets.shape.element_type, (rows, offsets.shape.dimensions[0])), iota_dimension=0
+    )
+    begun = b.compare(
+        b.broadcast(b.reshape(offsets, (1, offsets.shape.dimensions[0])), places.shape.dimensions), places, "LE"
+    )
+    bag = b.binary(Opcode.SUBTRACT, b.reduce(Opcode.ADD, b.convert(begun, T.S64), (1,), 0), 1, T.S64)
+    found = take(b, weight, index, 0)
+    if scales is not None:
+        found = b.binary(Opcode.MULTIPLY, found, b.reshape(scales, (rows, 1)), t)
+    total = _add_rows(b, b.full(0, Shape(t, (bags, weight.shape.dimensions[1]))), bag, found)
+    sizes = _add_rows(b, b.full(0, Shape(T.S64, (bags, 1))), bag, b.full(1, Shape(T.S64, (rows, 1))))
+    if mode == 1:
+        at_least_one = b.binary(Opcode.MAXIMUM, sizes, 1, T.S64)
+        total = b.binary(Opcode.DIVIDE, total, at_least_one, t)
+    return [total, bag, b.reshape(sizes, (bags,)), b.full(0, Shape(T.S64, (bags,)))]
+
+
+def _add_rows(b: TorchBuilder, x: H, index: H, rows: H) -> H:
+    return b.add(
+        Opcode.SCATTER, x, b.reshape(index, (*index.shape.dimensions, 1)), rows,
+        to_apply=b.function(Opcode.ADD, x.shape.element_type), update_window_dims=(1,), inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
+    )  # fmt: skip
+
+
+@LOWERINGS.op("index_select")
+def _index_select(b: TorchBuilder, x: H, dim: int, index: H) -> H:
+    return take(b, x, index, dim % x.shape.rank)
+
+
+@LOWERINGS.op("take")
+def _take_flat(b: TorchBuilder, x: H, index: H) -> H:
+    return take(b, b.reshape(x, (count(x.shape, range(x.shape.rank)),)), index, 0)
+
+
+# ---- by several index tensors
+
+
+def _front(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> tuple[list[int], H, H, int]:
+    """What advanced indexing needs.
+
+    Returns:
+        The indexed dimensions; `x` with those in front; the index vectors [common..., k]; and the place of the common
+        dimensions in the result, which is that of the indexed ones if they are neighbours, else the front.
+    """
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    dims = [d for d, _ in given]
+    if any(i.shape.element_type is T.PRED for _, i in given):
+        raise b.unsupported("indexing by a mask, whose result has as many elements as the mask has truths,")
+    common = np.broadcast_shapes(*(i.shape.dimensions for _, i in given))
+    columns = []
+    for d, i in given:
+        wide = b.broadcast(b.convert(wrapped(b, i, x.shape.dimensions[d]), T.S64), common)
+        columns.append(b.reshape(wide, (*common, 1)))
+    vectors = columns[0] if len(columns) == 1 else b.add(Opcode.CONCATENATE, *columns, dimensions=(len(common),))
+    order = [*dims, *(d for d in range(x.shape.rank) if d not in dims)]
+    neighbours = dims == list(range(dims[0], dims[0] + len(dims)))
+    return dims, b.transpose(x, order), vectors, dims[0] if neighbours else 0
+
+
+@LOWERINGS.op("index", "_unsafe_index")
+def _index(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> H:
+    """Advanced indexing by integer tensors."""
+    given = [d for d, i in enumerate(indices) if i is not None]
+    if len(given) == 1 and indices[given[0]].shape.element_type is not T.PRED:  # type: ignore[union-attr]
+        return take(b, x, indices[given[0]], given[0])  # type: ignore[arg-type]
+    dims, front, vectors, place = _front(b, x, indices)
+    k, common = len(dims), vectors.shape.rank - 1
+    rest = front.shape.dimensions[k:]
+    found = b.add(
+        Opcode.GATHER, front, vectors, offset_dims=tuple(range(common, common + len(rest))),
+        collapsed_slice_dims=tuple(range(k)), start_index_map=tuple(range(k)), index_vector_dim=common,
+        slice_sizes=(*(1,) * k, *rest),
+    )  # fmt: skip
+    return b.transpose(found, _moved(common, found.shape.rank, place))
+
+
+def _moved(common: int, rank: int, place: int) -> list[int]:
+    """The order that takes the first `common` dimensions to `place`."""
+    behind = list(range(common, rank))
+    return [*behind[:place], *range(common), *behind[place:]]
+
+
+@LOWERINGS.op("index_put", "_unsafe_index_put", "_index_put_impl")
+def _index_put(b: TorchBuilder, x: H, indices: Sequence[H | None], values: H, accumulate: bool = False, *_: Any) -> H:
+    masks = [i for i in indices if i is not None and i.shape.element_type is T.PRED]
+    if masks:
+        return _masked_put(b, x, indices, values, accumulate)
+    t = x.shape.element_type
+    dims, front, vectors, place = _front(b, x, indices)
+    k, common = len(dims), vectors.shape.rank - 1
+    rank = common + front.shape.rank - k
+    order = _moved(common, rank, place)
+    sizes = (*vectors.shape.dimensions[:-1], *front.shape.dimensions[k:])
+    updates = b.broadcast(b.convert(values, t), [sizes[d] for d in order])
+    updates = b.transpose(updates, [order.index(d) for d in range(rank)])
+    written = b.add(
+        Opcode.SCATTER, front, vectors, updates,
+        to_apply=b.function(Opcode.ADD, t) if accumulate else replacing(b, t),
+        update_window_dims=tuple(range(common, rank)), inserted_window_dims=tuple(range(k)),
+        scatter_dims_to_operand_dims=tuple(range(k)), index_vector_dim=common,
+    )  # fmt: skip
+    there = [*dims, *(d for d in range(x.shape.rank) if d not in dims)]
+    return b.transpose(written, [there.index(d) for d in range(x.shape.rank)])
+
+
+def _masked_put(b: TorchBuilder, x: H, indices: Sequence[H | None], values: H, accumulate: bool) -> H:
+    """Writing where a mask holds, when the values do not depend on how many truths it has."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if len(given) > 1:
+        raise b.unsupported("a mask beside other indices")
+    at, mask = given[0]
+    behind = x.shape.rank - at - mask.shape.rank
+    extra = values.shape.rank - behind
+    if extra > 1 or (extra == 1 and values.shape.dimensions[0] != 1):
+        raise b.unsupported("writing a tensor of one value for each truth of a mask (masked_scatter does that)")
+    if extra == 1:
+        values = b.reshape(values, values.shape.dimensions[1:])
+    t = x.shape.element_type
+    wide = b.broadcast(b.reshape(mask, (*mask.shape.dimensions, *(1,) * behind)), x.shape.dimensions)
+    return b.select(wide, b.binary(Opcode.ADD, x, values, t) if accumulate else values, x, t)
+
+
+@LOWERINGS.op("masked_scatter")
+def _masked_scatter(b: TorchBuilder, x: H, mask: H, source: H) -> H:
+    """The n-th truth of the mask takes the n-th element of the source."""
+    n = count(b.out, range(b.out.rank))
+    flat = b.reshape(b.broadcast(mask, b.out.dimensions), (n,))
+    before = cumulative(b, b.convert(flat, T.S64), 0, Opcode.ADD, 0)
+    index = b.binary(Opcode.SUBTRACT, before, 1, T.S64)
+    found = _take_flat(b, source, b.binary(Opcode.MAXIMUM, index, 0, T.S64))
+    return b.select(b.reshape(flat, b.out.dimensions), b.reshape(found, b.out.dimensions), x)
+
+
+def cumulative(b: TorchBuilder, x: H, dim: int, opcode: Opcode, start: Any) -> H:
+    """Running combination along one dimension: a window that reaches back to the beginning."""
+    t = x.shape.element_type
+    return b.add(
+        Opcode.REDUCE_WINDOW, x, b.constant(start, t), window=reaching_back(x.shape, dim),
+        to_apply=b.function(opcode, t),
+    )  # fmt: skip
+
+
+def reaching_back(shape: Shape, dim: int) -> Window:
+    """The window of all elements up to each one along a dimension."""
+    return Window(
+        tuple(WindowDim(n, 1, n - 1, 0) if d == dim else WindowDim(1) for d, n in enumerate(shape.dimensions))
+    )
+
+
+@LOWERINGS.op("nonzero", "masked_select", "nonzero_numpy", "unique", "_unique2", "unique_consecutive", "bincount")
+def _data_dependent(b: TorchBuilder, *_: Any, **__: Any) -> H:
+    raise b.unsupported("a result whose size depends on the data")
+
+
+# ---- element by element along one dimension
+
+
+def _positions(b: TorchBuilder, index: H, dim: int, n: int) -> H:
+    """For each element of `index` its whole position, the index itself along `dim`: [..., rank]."""
+    shape = Shape(T.S64, index.shape.dimensions)
+    columns = []
+    for d in range(shape.rank):
+        own = b.convert(wrapped(b, index, n), T.S64) if d == dim else b.add(Opcode.IOTA, shape=shape, iota_dimension=d)
+        columns.append(b.reshape(own, (*shape.dimensions, 1)))
+    return columns[0] if len(columns) == 1 else b.add(Opcode.CONCATENATE, *columns, dimensions=(shape.rank,))
+
+
+@LOWERINGS.op("gather")
+def _gather(b: TorchBuilder, x: H, dim: int, index: H, sparse_grad: bool = False) -> H:
+    rank = x.shape.rank
+    every = tuple(range(rank))
+    at = dim % rank
+    return b.add(
+        Opcode.GATHER, x, _positions(b, index, at, x.shape.dimensions[at]),
+        offset_dims=(), collapsed_slice_dims=every, start_index_map=every, index_vector_dim=rank,
+        slice_sizes=(1,) * rank,
+    )  # fmt: skip
+
+
+_REDUCE = {"sum": Opcode.ADD, "add": Opcode.ADD, "prod": Opcode.MULTIPLY, "multiply": Opcode.MULTIPLY,
+           "amax": Opcode.MAXIMUM, "amin": Opcode.MINIMUM, "mean": Opcode.ADD}  # fmt: skip
+
+
+@LOWERINGS.op("scatter", "scatter_add", "scatter_reduce")
+def _scatter(
+    b: TorchBuilder, x: H, dim: int, index: H, source: Any = None, reduce: str | None = None, **more: Any
+) -> H:
+    t, at = x.shape.element_type, dim % max(x.shape.rank, 1)
+    name = b.what.removeprefix("aten.").partition(".")[0]
+    opcode = Opcode.ADD if name == "scatter_add" else _REDUCE.get(reduce or "")
+    source = more.get("value", more.get("src", source))
+    updates = b.operand(source, t, index.shape.dimensions) if not isinstance(source, H) else _top_left(b, source, index)
+    if not more.get("include_self", True):
+        neutral = b.full(_neutral(opcode, t), Shape(t, index.shape.dimensions))
+        x = _scattered(b, x, at, index, neutral, None)
+    result = _scattered(b, x, at, index, updates, opcode)
+    if reduce != "mean":
+        return result
+    first = 1 if more.get("include_self", True) else 0
+    hits = _scattered(b, b.full(first, x.shape), at, index, b.full(1, updates.shape), Opcode.ADD)
+    hits = b.binary(Opcode.MAXIMUM, hits, 1, t)
+    return b.binary(Opcode.DIVIDE, result, hits, t)
+
+
+def _neutral(opcode: Opcode | None, t: Any) -> Any:
+    starts = {Opcode.MULTIPLY: 1, Opcode.MAXIMUM: lowest(t), Opcode.MINIMUM: highest(t)}
+    return starts.get(opcode, 0) if opcode is not None else 0
+
+
+def _scattered(b: TorchBuilder, x: H, at: int, index: H, updates: H, opcode: Opcode | None) -> H:
+    rank, t = x.shape.rank, x.shape.element_type
+    return b.add(
+        Opcode.SCATTER, x, _positions(b, index, at, x.shape.dimensions[at]), updates,
+        to_apply=replacing(b, t) if opcode is None else b.function(opcode, t),
+        update_window_dims=(), inserted_window_dims=tuple(range(rank)), scatter_dims_to_operand_dims=tuple(range(rank)),
+        index_vector_dim=rank,
+    )  # fmt: skip
+
+
+def _top_left(b: TorchBuilder, source: H, index: H) -> H:
+    """Of a larger source only as much as there are indices."""
+    if source.shape.dimensions == index.shape.dimensions:
+        return source
+    return b.add(Opcode.SLICE, source, slice=tuple(SliceDim(0, n) for n in index.shape.dimensions))
+
+
+def replacing(b: TorchBuilder, t: Any) -> HloComputation:
+    """The second of two scalars."""
+
+    def make() -> HloComputation:
+        f = HloComputation(f"second_{t.text}")
+        f.add_parameter(0, Shape(t))
+        f.root = f.add_parameter(1, Shape(t))
+        return f
+
+    return b.once(("second", t), make)
+
+
+# ---- diagonals, windows, search
+
+
+@LOWERINGS.op("diagonal", "diagonal_copy")
+def _diagonal(b: TorchBuilder, x: H, offset: int = 0, dim1: int = 0, dim2: int = 1) -> H:
+    """The diagonal becomes the last dimension."""
+    first, second = dim1 % x.shape.rank, dim2 % x.shape.rank
+    n = b.out.dimensions[-1]
+    rest = [d for d in range(x.shape.rank) if d not in (first, second)]
+    front = b.transpose(x, [first, second, *rest])
+    numbers = np.arange(n)
+    places = [b.constant(numbers + max(0, -offset), T.S64), b.constant(numbers + max(0, offset), T.S64)]
+    found = _index(b, front, places)
+    return b.transpose(found, [*range(1, found.shape.rank), 0])
+
+
+@LOWERINGS.op("unfold", "unfold_copy")
+def _unfold(b: TorchBuilder, x: H, dim: int, size: int, step: int) -> H:
+    """Windows along a dimension; their elements become the last one."""
+    if x.shape.rank == 0:
+        return b.reshape(x, b.out.dimensions)
+    at = dim % x.shape.rank
+    windows = (x.shape.dimensions[at] - size) // step + 1
+    found = take_at(b, x, np.arange(windows)[:, None] * step + np.arange(size), at)
+    return b.transpose(found, [d for d in range(found.shape.rank) if d != at + 1] + [at + 1])
+
+
+@LOWERINGS.op("as_strided", "as_strided_copy")
+def _as_strided(b: TorchBuilder, x: H, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> H:
+    """Elements of a tensor that lies in memory in the order of its dimensions."""
+    if not b.node.args[0].meta["val"].is_contiguous():
+        raise b.unsupported("a view by strides of a tensor that is not contiguous")
+    places = np.asarray(offset or 0)
+    for n, step in zip(size, stride, strict=True):
+        places = places[..., None] + np.arange(n) * step
+    return take_at(b, b.reshape(x, (count(x.shape, range(x.shape.rank)),)), places, 0)
+
+
+@LOWERINGS.op("searchsorted", "bucketize")
+def _search(b: TorchBuilder, first: Any, second: Any, out_int32: bool = False, right: bool = False, **more: Any) -> H:
+    """How many of the sorted numbers lie below each value (or at it, with `right`)."""
+    sorted_, values = (first, second) if b.what.startswith("aten.searchsorted") else (second, first)
+    right = right or more.get("side") == "right"
+    if more.get("sorter") is not None:
+        raise b.unsupported("a sorter")
+    if not isinstance(values, H):
+        values = b.constant(values, sorted_.shape.element_type)
+    n = sorted_.shape.dimensions[-1]
+    batch = sorted_.shape.dimensions[:-1]
+    wide = (*values.shape.dimensions, n)
+    lines = b.reshape(sorted_, (*batch, *(1,) * (len(wide) - 1 - len(batch)), n))
+    below = b.compare(b.broadcast(lines, wide), b.broadcast(b.reshape(values, (*values.shape.dimensions, 1)), wide),
+                      "LE" if right else "LT")  # fmt: skip
+    return b.reduce(Opcode.ADD, b.convert(below, b.out.element_type), (len(wide) - 1,), 0)

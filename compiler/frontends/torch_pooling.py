@@ -1,0 +1,144 @@
+"""ATen ops that pool over windows or resample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, lowest
+from compiler.frontends.torch_indexing import take_at
+from compiler.frontends.torch_networks import each
+from compiler.frontends.torch_reductions import better, mean
+from compiler.ir import HloInstruction, Opcode, Shape
+from compiler.ir.attributes import Window, WindowDim
+
+LOWERINGS = Lowerings()
+H = HloInstruction
+
+
+def _pool_window(b: TorchBuilder, x: H, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
+    """A window over the spatial dimensions; what rounding up adds to the output is padded behind."""
+    n = len(kernel)
+    sizes, pads, dilations = each(kernel, n), each(padding, n), each(dilation, n)
+    strides = each(stride, n) if stride else sizes
+    dims = [WindowDim(1)] * (x.shape.rank - n)
+    for i in range(n):
+        size = x.shape.dimensions[x.shape.rank - n + i]
+        out = b.out.dimensions[x.shape.rank - n + i]
+        reach = (out - 1) * strides[i] + dilations[i] * (sizes[i] - 1) + 1
+        high = max(pads[i], reach - size - pads[i])
+        # More padding than the windows reach would make one window more.
+        high = min(high, reach - size - pads[i] + strides[i] - 1)
+        dims.append(WindowDim(sizes[i], strides[i], pads[i], high, 1, dilations[i]))
+    return Window(tuple(dims))
+
+
+@LOWERINGS.op("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def _max_pool(
+    b: TorchBuilder, x: H, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Any:
+    t = x.shape.element_type
+    window = _pool_window(b, x, kernel, stride, padding, dilation)
+    start = b.constant(lowest(t), t)
+    if 1 in b.used:
+        return _with_places(b, x, window, start, len(kernel))
+    result = b.add(Opcode.REDUCE_WINDOW, x, start, window=window, to_apply=b.function(Opcode.MAXIMUM, t))
+    return [result, None] if "with_indices" in b.what else result
+
+
+def _with_places(b: TorchBuilder, x: H, window: Window, start: H, spatial: int) -> list[H]:
+    """Maxima and where in the plane they are; padding loses against every element."""
+    plane = x.shape.dimensions[-spatial:]
+    flat = b.add(Opcode.IOTA, shape=Shape(T.S64, (math.prod(plane),)), iota_dimension=0)
+    places = b.broadcast(b.reshape(flat, plane), x.shape.dimensions)
+    nowhere = b.constant(np.iinfo(np.int64).max, T.S64)
+    pair = b.add(
+        Opcode.REDUCE_WINDOW, x, places, start, nowhere, window=window, to_apply=better(b, x.shape.element_type, "GT")
+    )
+    return [b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=i) for i in range(2)]
+
+
+@LOWERINGS.op("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def _avg_pool(
+    b: TorchBuilder, x: H, kernel: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> H:  # fmt: skip
+    t = x.shape.element_type
+    window = _pool_window(b, x, kernel, stride, padding, 1)
+    total = b.add(Opcode.REDUCE_WINDOW, x, b.constant(0, t), window=window, to_apply=b.function(Opcode.ADD, t))
+    if divisor_override:
+        return b.binary(Opcode.DIVIDE, total, divisor_override)
+    first = x.shape.rank - len(kernel)
+    pads = each(padding, len(kernel))
+    counts = np.ones((1,) * x.shape.rank, np.int64)
+    for d in range(first, x.shape.rank):
+        w, n, pad = window.dims[d], x.shape.dimensions[d], pads[d - first]
+        begin = np.arange(b.out.dimensions[d]) * w.stride - pad
+        end = np.minimum(begin + w.size, n + pad)
+        held = end - begin if count_include_pad else np.minimum(end, n) - np.maximum(begin, 0)
+        counts = counts * held.reshape([-1 if k == d else 1 for k in range(x.shape.rank)])
+    if (counts == counts.reshape(-1)[0]).all():
+        return b.binary(Opcode.DIVIDE, total, int(counts.reshape(-1)[0]))
+    return b.binary(Opcode.DIVIDE, total, b.constant(counts, t))
+
+
+@LOWERINGS.op("_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d")
+def _adaptive(b: TorchBuilder, x: H, size: Sequence[int]) -> H:
+    n = len(size)
+    given = x.shape.dimensions[-n:]
+    if all(s == 1 for s in size):
+        return mean(b, x, list(range(x.shape.rank - n, x.shape.rank)))
+    if all(s and g % s == 0 for g, s in zip(given, size, strict=True)):
+        return _avg_pool(b, x, [g // s for g, s in zip(given, size, strict=True)])
+    for d, (g, s) in enumerate(zip(given, size, strict=True), x.shape.rank - n):
+        x = _averaged(b, x, d, g, s)
+    return x
+
+
+def _averaged(b: TorchBuilder, x: H, dim: int, given: int, wanted: int) -> H:
+    """One dimension as averages over its `wanted` overlapping parts: a product with the matrix of their weights."""
+    parts = np.zeros((given, wanted))
+    for k, part in enumerate(_parts(given, wanted)):
+        parts[list(part), k] = 1 / len(part)
+    weights = b.constant(parts, x.shape.element_type)
+    product = b.add(Opcode.DOT, x, weights, lhs_contracting_dims=(dim,), rhs_contracting_dims=(0,))
+    last = product.shape.rank - 1
+    return b.transpose(product, [*range(dim), last, *range(dim, last)])
+
+
+@LOWERINGS.op("adaptive_max_pool2d", "adaptive_max_pool3d")
+def _adaptive_max(b: TorchBuilder, x: H, size: Sequence[int]) -> list[H]:
+    """Maxima over overlapping parts of the plane, and where in it they are."""
+    n = len(size)
+    first, plane = x.shape.rank - n, x.shape.dimensions[-n:]
+    flat = b.add(Opcode.IOTA, shape=Shape(T.S64, (math.prod(plane),)), iota_dimension=0)
+    places = b.broadcast(b.reshape(flat, plane), x.shape.dimensions)
+    for k, (given, wanted) in enumerate(zip(plane, size, strict=True)):
+        parts = _parts(given, wanted)
+        longest = max(len(p) for p in parts)
+        # Shorter parts repeat their last element, which changes no maximum.
+        table = [[*p, *[p[-1]] * (longest - len(p))] for p in parts]
+        x, places = (take_at(b, v, table, first + 2 * k) for v in (x, places))
+    t, over = x.shape.element_type, tuple(first + 2 * k + 1 for k in range(n))
+    pair = b.add(
+        Opcode.REDUCE, x, places, b.constant(lowest(t), t), b.constant(np.iinfo(np.int64).max, T.S64),
+        dimensions=over, to_apply=better(b, t, "GT"),
+    )  # fmt: skip
+    return [b.add(Opcode.GET_TUPLE_ELEMENT, pair, index=i) for i in range(2)]
+
+
+def _parts(given: int, wanted: int) -> list[range]:
+    """The overlapping parts of adaptive pooling along one dimension."""
+    return [range(k * given // wanted, -(-(k + 1) * given // wanted)) for k in range(wanted)]
+
+
+@LOWERINGS.op("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
+def _nearest(b: TorchBuilder, x: H, *_: Any, **__: Any) -> H:
+    """Each output pixel takes the input pixel it falls into."""
+    for dim in range(2, x.shape.rank):
+        n, m = x.shape.dimensions[dim], b.out.dimensions[dim]
+        x = take_at(b, x, np.floor(np.arange(m) * (n / m)), dim)
+    return x

@@ -1,0 +1,223 @@
+"""Walks an exported PyTorch program and lowers it node by node into the entry of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from compiler.errors import UnsupportedError
+from compiler.frontends import (
+    torch_indexing,
+    torch_linalg,
+    torch_movement,
+    torch_networks,
+    torch_pointwise,
+    torch_pooling,
+    torch_random,
+    torch_reductions,
+)
+from compiler.frontends.names import set_argument_name, set_result_names
+from compiler.frontends.torch_builder import Registry, TorchBuilder, element_type, to_numpy
+from compiler.ir import HloComputation, HloInstruction, HloModule, Literal, Opcode, Shape
+from compiler.ir.shape import tuple_shape
+
+LOWERINGS: Registry = {
+    **torch_pointwise.LOWERINGS,
+    **torch_movement.LOWERINGS,
+    **torch_indexing.LOWERINGS,
+    **torch_reductions.LOWERINGS,
+    **torch_networks.LOWERINGS,
+    **torch_pooling.LOWERINGS,
+    **torch_linalg.LOWERINGS,
+    **torch_random.LOWERINGS,
+}
+"""ATen name without its overload -> how it is lowered."""
+_CONTROL = ("cond", "while_loop", "with_effects")
+_MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
+
+
+def is_lowered(target: Any) -> bool:
+    """Whether a graph's call target needs no decomposition."""
+    name = str(target)
+    return not name.startswith(("aten.", "prims.")) or _base(name) in LOWERINGS
+
+
+def weight(program: Any, target: str) -> Any:
+    """A parameter, buffer or constant tensor of an exported program by its name."""
+    if target in program.state_dict:
+        return program.state_dict[target]
+    return program.constants[target]
+
+
+def lower_program(program: Any, freeze: bool) -> HloModule:
+    """The module of an exported program; see `compiler.frontends.torch.lower`."""
+    result, entry = HloModule("torch"), HloComputation("main")
+    walk = _Walk(program.graph_module, TorchBuilder(result, entry))
+    specs = iter(program.graph_signature.input_specs)
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            walk.values[node.name] = _placeholder(walk.builder, program, node, next(specs), freeze)
+        elif node.op != "output":
+            walk.step(node)
+        else:
+            _finish(walk, node, program.graph_signature.output_specs)
+    entry.remove_dead()
+    result.add(entry, entry=True)
+    return result
+
+
+def _placeholder(b: TorchBuilder, program: Any, node: Any, spec: Any, freeze: bool) -> Any:
+    value = node.meta.get("val")
+    if spec.kind.name == "TOKEN" or not hasattr(value, "dtype"):
+        return None if spec.kind.name == "TOKEN" else value  # a Python number, fixed by the export
+    is_weight = spec.kind.name != "USER_INPUT"
+    if is_weight and freeze:
+        return b.entry.add_constant(Literal.from_array(to_numpy(weight(program, spec.target))))
+    shape = Shape(element_type(value.dtype), tuple(int(d) for d in value.shape))
+    parameter = b.entry.add_parameter(len(b.entry.parameters), shape, name=f"{node.name}")
+    set_argument_name(parameter, spec.target if is_weight else node.name)
+    return parameter
+
+
+def _finish(walk: _Walk, node: Any, specs: Iterable[Any]) -> None:
+    """The root: outputs, then what the program changed, then the state of the random numbers."""
+    outputs: list[Any] = []
+    changed: list[tuple[str, Any]] = []
+    for arg, spec in zip(node.args[0], specs, strict=True):
+        if not hasattr(arg, "name"):
+            continue  # None, or a number fixed by the export
+        if spec.kind.name == "USER_OUTPUT":
+            outputs.append(walk.values[arg.name])
+        elif spec.kind.name in _MUTATIONS:
+            changed.append((spec.target, walk.values[arg.name]))
+    if not all(isinstance(o, HloInstruction) for o in outputs):
+        raise UnsupportedError("an output of this PyTorch program is not a tensor")
+    names = [f"output_{i}" for i in range(len(outputs))] + [name for name, _ in changed]
+    results = outputs + [value for _, value in changed]
+    b = walk.builder
+    if b.random_state is not None:
+        names.append("rng_state")
+        results.append(b.random_state)
+    b.entry.root = b.entry.add(Opcode.TUPLE, results)
+    set_result_names(b.entry.root, names)
+
+
+class _Walk:
+    """One graph on its way into a computation: values by the names of its nodes."""
+
+    def __init__(self, graph_module: Any, builder: TorchBuilder) -> None:
+        self.graph_module, self.builder = graph_module, builder
+        self.values: dict[str, Any] = {}
+
+    def step(self, node: Any) -> None:
+        """Lower one node that is neither a placeholder nor the output."""
+        if node.op == "get_attr":
+            self.values[node.name] = getattr(self.graph_module, node.target)
+            return
+        if node.op != "call_function":
+            raise UnsupportedError(f"torch graph node {node.op} (%{node.name}) is not supported")
+        self.values[node.name] = self._call(node)
+
+    def _call(self, node: Any) -> Any:
+        name = str(node.target)
+        args = [self._value(a) for a in node.args]
+        kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
+        b = self.builder
+        b.start(node, f"{name} (%{node.name}){_place(node)}", name.rpartition(".")[2])
+        if name in _CONTROL:
+            return getattr(self, f"_{name}")(*args)
+        if not name.startswith(("aten.", "prims.")):
+            return self._plain(node, args)
+        lowering = LOWERINGS.get(_base(name))
+        if lowering is None:
+            raise UnsupportedError(f"PyTorch op {b.what} is not supported by the torch frontend")
+        return lowering(b, *args, **kwargs)
+
+    def _plain(self, node: Any, args: list[Any]) -> Any:
+        """Python's own operators in the graph: elements of several results, and arithmetic on sizes."""
+        if "getitem" in str(node.target) and isinstance(args[0], list | tuple):
+            return args[0][args[1]]
+        if any(isinstance(a, HloInstruction) for a in args) or not callable(node.target):
+            raise UnsupportedError(f"PyTorch op {self.builder.what} is not supported by the torch frontend")
+        return node.target(*args)
+
+    def _value(self, arg: Any) -> Any:
+        if hasattr(arg, "op") and hasattr(arg, "meta"):
+            return self.values[arg.name]
+        if isinstance(arg, list | tuple):
+            return [self._value(a) for a in arg]
+        return arg
+
+    # ---- control flow
+
+    def _with_effects(self, *_: Any) -> Any:
+        """A check that raises in torch (a singular matrix): there are no errors at run time here."""
+        return [None, None]
+
+    def _cond(self, predicate: HloInstruction, on_true: Any, on_false: Any, operands: list[Any]) -> list[Any]:
+        b = self.builder
+        given = b.add(Opcode.TUPLE, *(b.tensor(o) for o in operands))
+        branches = [self._computation(g, f"{b.entry.name}_{k}", operands) for k, g in enumerate((on_false, on_true))]
+        chosen = b.add(
+            Opcode.CONDITIONAL, b.convert(predicate, element_type("bool")), given, given,
+            shape=branches[0].root.shape, true_computation=branches[1], false_computation=branches[0],
+        )  # fmt: skip
+        return _elements(b, chosen)
+
+    def _while_loop(self, condition: Any, body: Any, carried: list[Any], extra: list[Any] | None = None) -> list[Any]:
+        b = self.builder
+        given = [b.tensor(o) for o in (*carried, *(extra or ()))]
+        state = b.add(Opcode.TUPLE, *given)
+        test = self._computation(condition, f"{b.entry.name}_condition", given, alone=True)
+        step = self._computation(body, f"{b.entry.name}_body", given, passed_on=len(extra or ()))
+        loop = b.add(Opcode.WHILE, state, shape=state.shape, condition=test, body=step)
+        return _elements(b, loop)[: len(carried)]
+
+    def _computation(
+        self, graph_module: Any, name: str, operands: list[Any], alone: bool = False, passed_on: int = 0
+    ) -> HloComputation:
+        """A graph as a computation of one tuple of these; its last `passed_on` operands are results too."""
+        inner = HloComputation(name)
+        shapes = tuple_shape(*(self.builder.tensor(o).shape for o in operands))
+        parameter = inner.add_parameter(0, shapes)
+        walk = _Walk(graph_module, self.builder.inside(inner))
+        elements = iter([inner.add(Opcode.GET_TUPLE_ELEMENT, [parameter], attributes={"index": i})
+                         for i in range(len(operands))])  # fmt: skip
+        kept = []
+        for node in graph_module.graph.nodes:
+            if node.op == "placeholder":
+                walk.values[node.name] = next(elements)
+                kept.append(walk.values[node.name])
+            elif node.op != "output":
+                walk.step(node)
+            else:
+                results = walk._value(node.args[0])
+                listed = results if isinstance(results, list) else [results]
+                listed = [walk.builder.tensor(r) for r in [*listed, *kept[len(kept) - passed_on :]]]
+                inner.root = listed[0] if alone else inner.add(Opcode.TUPLE, listed)
+        return self.builder.module.add(inner)
+
+
+def _elements(b: TorchBuilder, value: HloInstruction) -> list[Any]:
+    return [b.add(Opcode.GET_TUPLE_ELEMENT, value, index=i) for i in range(len(value.shape.tuple_shapes))]
+
+
+def _base(name: str) -> str:
+    return name.removeprefix("aten.").removeprefix("prims.").partition(".")[0]
+
+
+def _place(node: Any) -> str:
+    """Where a node stands in the model: the submodule, and the line of the program."""
+    parts = []
+    modules = [v for v in (node.meta.get("nn_module_stack") or {}).values() if v[0]]
+    if modules:
+        path, kind = modules[-1]
+        parts.append(f"in {path} ({str(getattr(kind, '__name__', kind)).rpartition('.')[2]})")
+    lines = [ln.strip() for ln in (node.meta.get("stack_trace") or "").splitlines() if ln.strip().startswith("File")]
+    own = [ln for ln in lines if "/torch/" not in ln and "<string>" not in ln]
+    if own:
+        file, number = own[-1].split(", ")[:2]
+        parts.append(
+            f"at {file.removeprefix('File ').strip(chr(34)).rpartition('/')[2]}:{number.removeprefix('line ')}"
+        )
+    return " " + ", ".join(parts) if parts else ""
