@@ -179,4 +179,4 @@ def layers_of(agent: PassAgent) -> list[Layer]:
 
 def learned_order(agent: PassAgent, env: PassOrderEnv, provenance: dict[str, Any]) -> LearnedPassOrder:
     """What the compiler can use of an agent."""
-    return LearnedPassOrder(env.actions, tuple(layers_of(agent)), env.max_steps, provenance)
+    return LearnedPassOrder(env.actions, tuple(layers_of(agent)), env.max_steps, provenance=provenance)

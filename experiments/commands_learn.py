@@ -17,9 +17,7 @@ Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
 
 
 def train(
-    suite: Annotated[
-        str | None, typer.Option(help="Suite or folder of HLO files; commas join several.")
-    ] = None,
+    suite: Annotated[str | None, typer.Option(help="Suite or folder of HLO files; commas join several.")] = None,
     env: Annotated[str, typer.Option(help="Environment.")] = "hlogym/FusionMeasured-v0",
     agent: Annotated[str, typer.Option(help="Agent.")] = "maskable-ppo",
     timesteps: Annotated[int | None, typer.Option(help="Environment steps.", min=1)] = None,
@@ -56,7 +54,7 @@ def evaluate(
     suite: Annotated[str | None, typer.Option(help="Suites, with commas between (default: test, or jax/test).")] = None,
     baselines: Annotated[str | None, typer.Option(help="Strategies to compare with.")] = None,
     budget: Annotated[
-        int | None, typer.Option(help="Plans measured by each search (16), or passes it applies (150).", min=1)
+        int | None, typer.Option(help="Plans measured by each search (16), or passes it applies (300).", min=1)
     ] = None,
     rounds: Annotated[int, typer.Option(help="Timings of the final comparison.", min=2)] = 15,
     backend: Backend = "auto",
@@ -80,7 +78,7 @@ def evaluate(
         from experiments.pass_orders import evaluate_pass_order
 
         suites = (suite or "jax/test").split(",")
-        evaluate_pass_order(learned, suites, names, budget or learned.budget, results, seed, as_json)
+        evaluate_pass_order(learned, suites, names, budget or learned.budget + learned.finish, results, seed, as_json)
         return
     from experiments.evaluate import evaluate_policy
 

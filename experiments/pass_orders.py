@@ -140,10 +140,11 @@ def compare_orders(
         DEFAULT: _fixed(module, default_pipeline()),
     }
     for name, policy in policies.items():
-        found[name] = _contender(policy.actions, follow(policy, module, budget))
-        found[f"{name}, sampled ({search_budget})"] = _contender(
-            policy.actions, sample(policy, module, budget, search_budget, seed)
-        )
+        for label, order in ((name, policy), (f"{name}, until its stop", replace(policy, finish=0))):
+            episode = order.follow(PassGraph(module, order.actions), limit=budget)
+            found[label] = _contender(order.actions, _found(episode, len(episode.taken)))
+        drawn = sample(policy, module, search_budget, seed)
+        found[f"{name}, sampled ({search_budget})"] = _contender(policy.actions, drawn)
     actions = next(iter(policies.values())).actions if policies else default_pass_actions()
     for name in searches:
         for limit in dict.fromkeys((budget, search_budget)):
@@ -174,29 +175,22 @@ def _ops(state: PassState) -> float:
     return float(state.ops)
 
 
-def follow(policy: LearnedPassOrder, module: HloModule, budget: int) -> FoundOrder:
-    """What a policy does, taking its best action each time."""
-    episode = PassEpisode(PassGraph(module, policy.actions), budget)
-    while not episode.done:
-        episode.take(policy.choose(episode))
-    return FoundOrder(tuple(episode.taken), episode.state, len(episode.taken))
-
-
-def sample(policy: LearnedPassOrder, module: HloModule, budget: int, total: int, seed: int) -> FoundOrder:
+def sample(policy: LearnedPassOrder, module: HloModule, total: int, seed: int) -> FoundOrder:
     """The best of what a policy does when it is followed once and then drawn from until the applications are spent."""
     graph, rng = PassGraph(module, policy.actions), np.random.default_rng(seed)
-    best: FoundOrder | None = None
-    for turn in range(total):
-        episode = PassEpisode(graph, budget)
-        while not episode.done and graph.runs < total:
-            episode.take(policy.choose(episode, rng if turn else None))
-        if best is None or episode.state.ops < best.state.ops:
-            best = FoundOrder(tuple(episode.taken), episode.state, graph.runs)
-        if graph.runs >= total or turn >= total // 10:
+    best = policy.follow(graph, limit=total)
+    # Draws that only repeat what is known cost nothing, so their number has a limit of its own.
+    for _ in range(total // 10):
+        if graph.runs >= total:
             break
-    if best is None:
-        raise ValueError(f"a budget of {total} applications allows nothing")
-    return FoundOrder(best.actions, best.state, graph.runs)
+        episode = policy.follow(graph, rng, limit=total - graph.runs)
+        if episode.state.ops < best.state.ops:
+            best = episode
+    return _found(best, graph.runs)
+
+
+def _found(episode: PassEpisode, applications: int) -> FoundOrder:
+    return FoundOrder(tuple(episode.path), episode.state, applications)
 
 
 def measure_orders(program: Program, row: OrderRow, names: Sequence[str], measurer: Measurer, rounds: int) -> OrderRow:
@@ -301,7 +295,7 @@ def evaluate_pass_order(
     with progress() as bar:
         task = bar.add_task("evaluating", total=len(programs))
         evaluation = evaluate_orders(
-            programs, {"learned": policy}, budget, 10 * budget, facts, names, seed=seed,
+            programs, {"learned": policy}, budget, 5 * budget, facts, names, seed=seed,
             step=lambda name: bar.update(task, advance=1, description=name),
         )  # fmt: skip
     stem = time.strftime("pass-order-%Y%m%d-%H%M%S")

@@ -24,6 +24,7 @@ class PassEpisode:
     Attributes:
         state: the program now.
         taken: actions so far, the stop aside.
+        path: those of them that changed something and were kept; alone they lead to the same state.
         stopped: whether stop was chosen.
     """
 
@@ -32,6 +33,7 @@ class PassEpisode:
         self.state = graph.root
         self.taken: list[int] = []
         self.stopped = False
+        self.path: list[int] = []
         # Only what this episode has tried: what others have found out, a compiler that runs once does not know.
         self._idle: frozenset[int] = frozenset()
         self._history = History.empty(len(graph.actions))
@@ -65,22 +67,29 @@ class PassEpisode:
         if action == self.stop:
             self.stopped = True
             return self.state
-        before = self.state
-        self.state = self.graph.apply(before, action)
+        return self._go(action, self.graph.apply(self.state, action))
+
+    def attempt(self, action: int) -> bool:
+        """Run a pass and take it back if it leaves more ops, in which case it counts as idle; whether it was kept."""
+        after = self.graph.apply(self.state, action)
+        kept = after.ops <= self.state.ops
+        self._go(action, after if kept else self.state)
+        return kept
+
+    def _go(self, action: int, after: PassState) -> PassState:
+        before, self.state = self.state, after
         self.taken.append(action)
-        self._idle = self._idle | {action} if self.state is before else frozenset()
-        self._history.note(action, before, self.state)
-        return self.state
+        if after is before:
+            self._idle |= {action}
+        else:
+            self._idle = frozenset()
+            self.path.append(action)
+        self._history.note(action, before, after)
+        return after
 
     def effective(self) -> list[str]:
-        """Texts of the passes that changed something, in order."""
-        state, found = self.graph.root, []
-        for action in self.taken:
-            after = self.graph.apply(state, action)
-            if after is not state:
-                found.append(self.graph.actions[action])
-            state = after
-        return found
+        """`path` as texts of passes."""
+        return [self.graph.actions[a] for a in self.path]
 
     def observation(self) -> Vector:
         """The moment as a vector; see `compiler.passes.observations`."""
@@ -93,6 +102,6 @@ class PassEpisode:
     def fork(self) -> PassEpisode:
         """An independent episode that goes on from here."""
         other = copy.copy(self)
-        other.taken = list(self.taken)
+        other.taken, other.path = list(self.taken), list(self.path)
         other._history = copy.deepcopy(self._history)
         return other

@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from compiler.errors import HlogymError, PolicyError
 from compiler.ir import HloModule
-from compiler.passes.base import HloPass, op_count
+from compiler.passes.base import HloPass
 from compiler.passes.episode import PassEpisode
-from compiler.passes.observations import FEATURE_VERSION, History, observation_size, observe
+from compiler.passes.observations import FEATURE_VERSION, observation_size
 from compiler.passes.pipeline import PipelineRun
 from compiler.passes.registry import make_pass
-from compiler.passes.states import PassState
+from compiler.passes.states import PassGraph
 from compiler.weights import read_weights, write_weights
 
 __all__ = ["FORMAT", "Layer", "LearnedPassOrder", "load_pass_order"]
@@ -54,10 +54,14 @@ class Layer:
 class LearnedPassOrder:
     """Runs the pass that its network ranks highest, among those not known to be idle, until it ranks stop highest.
 
+    What is left then is tried in the network's order too, up to `finish` applications, and kept only where it leaves
+    no more ops: stopping says that nothing more is worth much, and this finds the rest of it.
+
     Attributes:
         actions: texts of the passes, in the order the network knows them.
         layers: of the network; the last has an output for each pass and one for stop.
-        budget: applications at most.
+        budget: applications until it stops, at most.
+        finish: applications after that, at most.
         provenance: what the policy file says about its making.
         name: as statistics show it.
     """
@@ -65,6 +69,7 @@ class LearnedPassOrder:
     actions: tuple[str, ...]
     layers: tuple[Layer, ...]
     budget: int = 150
+    finish: int = 150
     provenance: Mapping[str, Any] = field(default_factory=dict)
     name: str = "learned-order"
 
@@ -82,37 +87,45 @@ class LearnedPassOrder:
 
     def choose(self, episode: PassEpisode, rng: np.random.Generator | None = None) -> int:
         """The action for a moment: the best, or one drawn from the policy's distribution if there is an `rng`."""
-        return self._best(episode.observation(), episode.mask(), rng)
+        return self._best(episode, episode.mask(), rng)
 
-    def _best(self, observation: Array, mask: npt.NDArray[np.bool_], rng: np.random.Generator | None = None) -> int:
-        scores = self.scores(observation)
+    def _best(self, episode: PassEpisode, mask: npt.NDArray[np.bool_], rng: np.random.Generator | None = None) -> int:
+        scores = self.scores(episode.observation())
         if rng is not None:
             # The greatest of scores with such noise added is a draw from their softmax.
             scores = scores + rng.gumbel(size=scores.shape).astype(np.float32)
         return int(np.argmax(np.where(mask, scores, -np.inf)))
+
+    def follow(self, graph: PassGraph, rng: np.random.Generator | None = None, limit: int | None = None) -> PassEpisode:
+        """Decide from the start of a graph to the end.
+
+        Args:
+            graph: with this policy's actions.
+            rng: draw until the stop instead of taking the best.
+            limit: applications in all, at most; None: `budget + finish`.
+        """
+        limit = self.budget + self.finish if limit is None else limit
+        episode = PassEpisode(graph, self.budget)
+        while not episode.done and len(episode.taken) < limit:
+            episode.take(self.choose(episode, rng))
+        end = min(limit, len(episode.taken) + self.finish)
+        while len(episode.taken) < end:
+            mask = episode.mask()
+            mask[episode.stop] = False
+            if not mask.any():
+                break
+            episode.attempt(self._best(episode, mask))
+        return episode
 
     def run(self, module: HloModule) -> bool:
         """Order and run the passes; whether anything changed."""
         return PipelineRun().run(self, module)
 
     def run_within(self, run: PipelineRun, module: HloModule) -> bool:
-        """`run`, recorded in `run`."""
-        passes, history = self.passes, History.empty(len(self.actions))
-        start = state = PassState(module, "", op_count(module))
-        idle = np.zeros(len(passes), np.bool_)
+        """`run`, recorded in `run`: decided on copies, then what changed something is run."""
         changed = False
-        while history.used < self.budget and not idle.all():
-            mask = np.append(~idle, True)
-            action = self._best(observe(state, start, history, self.budget, idle.tolist()), mask)
-            if action == len(passes):
-                break
-            before = state
-            if run.apply(passes[action], module):
-                state, changed = PassState(module, "", op_count(module)), True
-                idle[:] = False
-            else:
-                idle[action] = True
-            history.note(action, before, state)
+        for text in self.follow(PassGraph(module, self.actions)).effective():
+            changed |= run.apply(make_pass(text), module)
         return changed
 
     def save(self, folder: Path) -> None:
@@ -132,6 +145,7 @@ class LearnedPassOrder:
             "passes": list(self.actions),
             "activations": [layer.activation for layer in self.layers],
             "budget": self.budget,
+            "finish": self.finish,
             "provenance": dict(self.provenance),
         }
         try:
@@ -174,7 +188,8 @@ def load_pass_order(folder: Path) -> LearnedPassOrder:
             Layer(weights[f"{n}.weight"], weights[f"{n}.bias"], activation)
             for n, activation in enumerate(told["activations"])
         )
-        made = LearnedPassOrder(tuple(told["passes"]), layers, int(told["budget"]), told.get("provenance", {}))
+        limits = int(told["budget"]), int(told["finish"])
+        made = LearnedPassOrder(tuple(told["passes"]), layers, *limits, told.get("provenance", {}))
         _check(made)
     except (KeyError, TypeError, ValueError, HlogymError) as error:
         raise PolicyError(f"{folder} is not a usable pass order: {error}") from error

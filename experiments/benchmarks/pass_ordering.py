@@ -1,6 +1,6 @@
 """Learned pass orders on held-out programs, beside fixed orders and searches; writes results/ and an MLflow run.
 
-    python -m experiments.benchmarks.pass_ordering NAME=POLICY... [--suite jax/test,test] [--budget 150]
+    python -m experiments.benchmarks.pass_ordering NAME=POLICY... [--suite jax/test,test] [--budget 300]
         [--search-budget 1500] [--measure] [--runs runs] [--out results/passes/ordering]
 
 A policy is what `hlogym train --env hlogym/PassOrder-v0 --set reward=op-count` leaves in runs/NAME/policy.
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("policies", nargs="+", metavar="NAME=POLICY")
     parser.add_argument("--suite", default="jax/test,test")
-    parser.add_argument("--budget", type=int, default=150)
+    parser.add_argument("--budget", type=int, default=300)
     parser.add_argument("--search-budget", type=int, default=1500)
     parser.add_argument("--measure", action="store_true", help="time the programs too")
     parser.add_argument("--rounds", type=int, default=15)

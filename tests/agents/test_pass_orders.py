@@ -1,6 +1,8 @@
 """Agents, searches and exported policies that order passes."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +59,7 @@ def scripted(*order: int, budget: int = 20) -> LearnedPassOrder:
     bias = np.full(len(PASSES) + 1, -5.0, np.float32)
     for rank, action in enumerate(order):
         bias[action] = -float(rank)
-    return LearnedPassOrder(PASSES, (Layer(np.zeros((len(bias), size), np.float32), bias, "none"),), budget)
+    return LearnedPassOrder(PASSES, (Layer(np.zeros((len(bias), size), np.float32), bias, "none"),), budget, 0)
 
 
 @pytest.mark.parametrize("kind", PASS_AGENTS)
@@ -87,7 +89,7 @@ def test_the_exported_network_ranks_as_the_agent_does(kind: str, folder: Path) -
     done = False
     while not done:
         mask = mask_of(observation, len(PASSES) + 1)
-        arguments = {"action_masks": mask} if kind == "maskable-ppo" else {}
+        arguments: dict[str, Any] = {"action_masks": mask} if kind == "maskable-ppo" else {}
         action, _ = agent.predict(observation, deterministic=True, **arguments)
         scores = np.where(mask, learned.scores(observation), -np.inf)
         assert int(action) == int(np.argmax(scores))
@@ -110,13 +112,13 @@ def test_a_policy_comes_back_from_its_folder(tmp_path: Path) -> None:
         Layer(rng.normal(size=(8, size)).astype(np.float32), rng.normal(size=8).astype(np.float32), "relu"),
         Layer(rng.normal(size=(5, 8)).astype(np.float32), rng.normal(size=5).astype(np.float32), "none"),
     )
-    LearnedPassOrder(PASSES, layers, 7, {"seed": 1}).save(tmp_path / "p")
+    LearnedPassOrder(PASSES, layers, 7, 5, {"seed": 1}).save(tmp_path / "p")
     again = load_pass_order(tmp_path / "p")
     x = rng.normal(size=size).astype(np.float32)
     # By hand: a hidden layer cut off at zero, and a linear one.
     hidden = np.maximum(layers[0].weight @ x + layers[0].bias, 0)
     np.testing.assert_allclose(again.scores(x), layers[1].weight @ hidden + layers[1].bias, rtol=1e-6)
-    assert (again.actions, again.budget, again.provenance) == (PASSES, 7, {"seed": 1})
+    assert (again.actions, again.budget, again.finish, again.provenance) == (PASSES, 7, 5, {"seed": 1})
 
 
 def test_policies_that_cannot_be_used_say_why(tmp_path: Path) -> None:
@@ -143,8 +145,8 @@ def test_a_learned_order_runs_as_a_pass_and_its_passes_are_recorded() -> None:
     order = scripted(2, 0, 1)
     module, run = parse(TEXT), PipelineRun(verify=True)
     assert run.run(order, module)
-    # dce comes first while it is not idle, then the identities, after each change dce again.
-    assert [r.name for r in run.records[:4]] == ["dce", "dce", "arithmetic-identities", "dce"]
+    # dce comes first, then, as it is idle, the identities, which leave it nothing; what changes nothing is not run.
+    assert [r.name for r in run.records[:2]] == ["dce", "arithmetic-identities"]
     # By hand: x + 0 is x, -(-x) is x, (-x)(-x) is xx; a product, a sum and the transpose are left.
     assert op_count(module) == 3
     session = CompilationSession(parse(TEXT), pipeline=order)
@@ -165,13 +167,32 @@ def test_the_environment_and_the_pass_decide_alike(folder: Path) -> None:
     size = observation_size(len(PASSES))
     layer = Layer(rng.normal(size=(len(PASSES) + 1, size)).astype(np.float32), np.zeros(5, np.float32), "none")
     order = LearnedPassOrder(PASSES, (layer,), 12)
-    episode = PassEpisode(PassGraph(parse(TEXT), PASSES), 12)
-    while not episode.done:
-        episode.take(order.choose(episode))
-    module, run = parse(TEXT), PipelineRun()
-    run.run(order, module)
-    assert [r.name for r in run.records] == [PASSES[a].removesuffix("@1") for a in episode.taken]
-    assert str(module) == str(episode.state.module)
+    env = PassOrderEnv(folder, passes=PASSES, reward="op-count", max_steps=12)
+    observation, _ = env.reset()
+    done = False
+    while not done:
+        scores = np.where(env.action_masks(), order.scores(observation), -np.inf)
+        observation, _, done, _, info = env.step(int(np.argmax(scores)))
+    run, module = PipelineRun(), parse(TEXT)
+    run.run(replace(order, finish=0), module)
+    assert [r.name for r in run.records] == [text.removesuffix("@1") for text in info["passes"]]
+
+
+def test_what_is_left_after_the_stop_is_tried_and_kept_only_without_more_ops() -> None:
+    module = parse(TEXT)
+    graph = PassGraph(module, ("dce@1", "batch-norm-expander@1"))
+    episode = PassEpisode(graph, 9)
+    assert episode.attempt(0)
+    assert episode.attempt(1)  # changes nothing
+    assert (episode.taken, episode.path) == ([0, 1], [0])
+    loop = (Path(__file__).parents[2] / "env/suites/jax/gru_over_reversed_sequence.hlo").read_text()
+    unroll = "while-loop-unroller{max_trips=8,max_ops=2000}@1"
+    episode = PassEpisode(PassGraph(parse(loop), (unroll, "dce@1")), 9)
+    before = episode.state
+    assert not episode.attempt(0)
+    assert episode.state is before
+    assert not episode.mask()[0]
+    assert episode.effective() == []
 
 
 @pytest.mark.parametrize("name", PASS_SEARCHES)
