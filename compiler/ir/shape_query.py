@@ -56,10 +56,10 @@ class ShapeQuery:
 ShapeRule = Callable[[ShapeQuery], Shape]
 
 
-def need(condition: bool, message: str) -> None:
-    """ShapeError unless the condition holds."""
+def need(condition: bool, message: str, *parts: object) -> None:
+    """ShapeError unless the condition holds; `parts` fill the braces of the message, and are spelled only then."""
     if not condition:
-        raise ShapeError(message)
+        raise ShapeError(message.format(*parts) if parts else message)
 
 
 def array(q: ShapeQuery, i: int) -> Shape:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.errors import ShapeError
 from compiler.ir.shape import TOKEN_SHAPE, Shape, array_shape, tuple_shape
 from compiler.ir.shape_query import (
     ShapeQuery,
@@ -25,8 +24,7 @@ def _check_call(f: Signature, operands: Sequence[Shape]) -> None:
     params = f.parameter_shapes
     need(len(params) == len(operands), f"{f.name} takes {len(params)} arguments, got {len(operands)}")
     for i, (p, o) in enumerate(zip(params, operands, strict=True)):
-        if not p.compatible(o):  # long tuples are not spelled for nothing
-            raise ShapeError(f"parameter {i} of {f.name} is {p}, the operand is {o}")
+        need(p.compatible(o), "parameter {} of {} is {}, the operand is {}", i, f.name, p, o)
 
 
 def call(q: ShapeQuery) -> Shape:
@@ -95,8 +93,7 @@ def tuple_(q: ShapeQuery) -> Shape:
 def get_tuple_element(q: ShapeQuery) -> Shape:
     """The part at that index."""
     s, i = q.operands[0], q.attr("index")
-    if not (s.is_tuple and 0 <= i < len(s.tuple_shapes)):  # a long tuple is not spelled for nothing
-        raise ShapeError(f"no element {i} in {s}")
+    need(s.is_tuple and 0 <= i < len(s.tuple_shapes), "no element {} in {}", i, s)
     element: Shape = s.tuple_shapes[i]
     return element
 

@@ -35,7 +35,9 @@ def reshape(q: ShapeQuery) -> Shape:
     unbounded = UNBOUNDED in s.dimensions or UNBOUNDED in d.dimensions
     need(
         d.is_array and s.element_type is d.element_type and (unbounded or s.num_elements == d.num_elements),
-        f"cannot reshape {s} to {d}: type and number of elements must stay",
+        "cannot reshape {} to {}: type and number of elements must stay",
+        s,
+        d,
     )
     return d
 
@@ -57,15 +59,14 @@ def dynamic_reshape(q: ShapeQuery) -> Shape:
 def broadcast(q: ShapeQuery) -> Shape:
     """The declared shape; each operand dimension is one of its."""
     s, d, dims = array(q, 0), declared(q), q.ints("dimensions")
-    need(d.is_array, f"the result must be an array, is {d}")
-    need(len(dims) == s.rank, f"dimensions {list(dims)} must name one result dimension for each of {s}")
+    need(d.is_array, "the result must be an array, is {}", d)
+    need(len(dims) == s.rank, "dimensions {} must name one result dimension for each of {}", list(dims), s)
     distinct_dims(dims, d.rank, "dimensions")
-    need(s.element_type is d.element_type, f"broadcast cannot change the type: {s} to {d}")
+    need(s.element_type is d.element_type, "broadcast cannot change the type: {} to {}", s, d)
     for i, to in enumerate(dims):
-        need(
-            fits(s.dimensions[i], d.dimensions[to]),
-            f"operand dimension {i} of size {s.dimensions[i]} does not fit result dimension {to} of {d}",
-        )
+        size = s.dimensions[i]
+        fit = fits(size, d.dimensions[to])
+        need(fit, "operand dimension {} of size {} does not fit result dimension {} of {}", i, size, to, d)
     return d
 
 

@@ -26,23 +26,17 @@ def check_reducer(f: Signature, elements: Sequence[Shape], initial: Sequence[Sha
     n, params, result = len(elements), f.parameter_shapes, f.result_shape
     need(len(params) == 2 * n, f"reducer {f.name} must take {2 * n} scalars, takes {len(params)}")
     returned = result.tuple_shapes if result.is_tuple else (result,)
-    need(len(returned) == n, f"reducer {f.name} must return {n} scalar(s), returns {result}")
+    need(len(returned) == n, "reducer {} must return {} scalar(s), returns {}", f.name, n, result)
+    wrong = "parameter {} of reducer {} is {}, {} {}"
     for i, accumulator in enumerate(returned):
-        need(accumulator.is_scalar, f"reducer {f.name} must return scalars, returns {result}")
-        need(
-            accumulator.compatible(params[i]),
-            f"parameter {i} of reducer {f.name} is {params[i]}, what it returns there is {accumulator}",
-        )
-        need(
-            same_but_precision(accumulator, initial[i]),
-            f"initial value {initial[i]} does not fit the accumulator {accumulator} of reducer {f.name}",
-        )
-        element = Shape(elements[i].element_type)
+        need(accumulator.is_scalar, "reducer {} must return scalars, returns {}", f.name, result)
+        same = accumulator.compatible(params[i])
+        need(same, wrong, i, f.name, params[i], "what it returns there is", accumulator)
+        fits = same_but_precision(accumulator, initial[i])
+        need(fits, "initial value {} does not fit the accumulator {} of reducer {}", initial[i], accumulator, f.name)
+        element, p = Shape(elements[i].element_type), params[n + i]
         for given, what in ((element, "the operand's elements are"), (accumulator, "what it returns there is")):
-            need(
-                same_but_precision(given, params[n + i]),
-                f"parameter {n + i} of reducer {f.name} is {params[n + i]}, {what} {given}",
-            )
+            need(same_but_precision(given, p), wrong, n + i, f.name, p, what, given)
     return [s.element_type for s in returned]
 
 
@@ -53,8 +47,8 @@ def _reduced(q: ShapeQuery, name: str) -> tuple[Shape, list[T]]:
     first = array(q, 0)
     for i in range(n):
         s, init = array(q, i), array(q, n + i)
-        need(first.same_dimensions(s), f"{name} operands must have the same dimensions, got {first} and {s}")
-        need(init.is_scalar, f"initial value {i} must be a scalar, is {init}")
+        need(first.same_dimensions(s), "{} operands must have the same dimensions, got {} and {}", name, first, s)
+        need(init.is_scalar, "initial value {} must be a scalar, is {}", i, init)
     return first, check_reducer(q.attr("to_apply"), q.operands[:n], q.operands[n:])
 
 
