@@ -2,34 +2,36 @@
 
 An `Emitter` holds the open loops. `value(i, index)` emits whatever `i[index]` needs, each (instruction, index) pair
 once, in the outermost open loop whose variables it depends on. Data movement is index arithmetic; a reduction becomes a
-loop at the level where its result is constant.
+loop at the level where its result is constant (`reductions`), a choice between regions a branch (`choices`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
+from compiler.codegen.choices import CHOICES, chosen_value, sliced_index
 from compiler.codegen.index import Index, Int, Runtime, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.moves import MOVES
+from compiler.codegen.reductions import reduce_values
 from compiler.errors import UnsupportedError
-from compiler.ir.attributes import PadDim
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
-from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType as T
 
-UNROLL_LIMIT = 16
-"""Reductions over at most this many elements are spelled out."""
 STATEMENT_LIMIT = 6000
 """A kernel with more statements than this is refused."""
+
+Memo: TypeAlias = dict[tuple[HloInstruction, Index], tuple[str, ...]]
+"""Names of values by instruction and index."""
 
 
 @dataclass
@@ -40,7 +42,8 @@ class Frame:
     is_guard: bool = False
     kind: LoopKind | None = None
     stmts: list[lir.Stmt] = field(default_factory=list)
-    memo: dict[tuple[HloInstruction, Index], tuple[str, ...]] = field(default_factory=dict)
+    memo: Memo = field(default_factory=dict)
+    helpers: dict[Hashable, str] = field(default_factory=dict)
 
 
 class RowCache:
@@ -61,8 +64,9 @@ class RowCache:
 class Emitter:
     """Emits statements for the instructions of one fused computation."""
 
-    def __init__(self, fused: HloComputation) -> None:
+    def __init__(self, fused: HloComputation, limit: int = STATEMENT_LIMIT) -> None:
         self.fused = fused
+        self.limit = limit
         # bound: parameters of called computations -> the operands they stand for. sources: instructions whose elements
         # come from elsewhere (a loop's carried state). floor: no code goes further out than this frame.
         self.frames: list[Frame] = [Frame(None)]
@@ -72,6 +76,11 @@ class Emitter:
         self.bound: dict[HloInstruction, HloInstruction] = {}
         self.sources: dict[HloInstruction, Callable[[Index], str]] = {}
         self.floor = 0
+        # Of `choices`: choices above each instruction, the order they were met in, those computed for two sides.
+        self.above: dict[HloInstruction, frozenset[HloInstruction]] = {}
+        self.numbers: dict[HloInstruction, int] = {}
+        self.shared: set[HloInstruction] = set()
+        self.visits = 0
         self._runtime_frame: dict[str, int] = {}
         self._count = 0
 
@@ -79,8 +88,8 @@ class Emitter:
 
     def fresh(self, prefix: str) -> str:
         self._count += 1
-        if self._count > STATEMENT_LIMIT:
-            raise UnsupportedError(f"the kernel would have more than {STATEMENT_LIMIT} statements")
+        if self._count > self.limit:
+            raise UnsupportedError(f"the kernel would have more than {self.limit} statements")
         return f"{prefix}{self._count}"
 
     def add(self, statement: lir.Stmt) -> None:
@@ -162,16 +171,32 @@ class Emitter:
 
     def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
         """Like `value`; a variadic reduce yields several."""
-        key = (i, index)
+        known = self.known(i, index)
+        if known is not None:
+            return known
+        with self._at(self._depth_of(index)):
+            names = self._cached(i, index)
+            self.frames[-1].memo[i, index] = names
+        return names
+
+    def known(self, i: HloInstruction, index: Index) -> tuple[str, ...] | None:
+        """Names of `i[index]` if it has been computed where the code stands now."""
         for frame in self.frames:
-            found = frame.memo.get(key)
+            found = frame.memo.get((i, index))
             if found is not None:
                 return found
-        depth = self._depth_of(index)
-        with self._at(depth):
-            names = self._cached(i, index)
-            self.frames[-1].memo[key] = names
-        return names
+        return None
+
+    def once(self, key: Hashable, make: Callable[[], str]) -> str:
+        """The name that `make` gives to a helper value, made once where the code stands now."""
+        name = self.helper(key)
+        if name is None:
+            name = self.frames[-1].helpers[key] = make()
+        return name
+
+    def helper(self, key: Hashable) -> str | None:
+        """The name of a helper value if it has been made where the code stands now."""
+        return next((f.helpers[key] for f in self.frames if key in f.helpers), None)
 
     def _cached(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
         """Through the row cache where it applies."""
@@ -220,11 +245,14 @@ class Emitter:
         if i in self.sources:
             return (self.sources[i](index),)
         if op is Opcode.GET_TUPLE_ELEMENT:
-            return (self._element(operands[0], i.attributes["index"], index),)
+            element = self.element(i)
+            if element is not None:
+                return (self.value(element, index),)
+            return (self.values(self._whole(i), index)[i.attributes["index"]],)
         if op is Opcode.REDUCE:
-            return self._reduce(i, index)
+            return reduce_values(self, i, index)
         if op in (Opcode.FUSION, Opcode.CALL):
-            return (self.value(self._enter(i), index),)
+            return (self.value(self.enter(i), index),)
         if not scalar.is_supported_type(t):
             raise UnsupportedError(f"%{i.name}: element type {t.text} has no kernel")
         if op is Opcode.PARAMETER and i in self.bound:
@@ -242,25 +270,26 @@ class Emitter:
         moved = MOVES.get(op)
         if moved is not None:
             return (self.value(operands[0], moved(i, index)),)
-        special = {
-            Opcode.CONCATENATE: self._concatenate, Opcode.PAD: self._pad, Opcode.DYNAMIC_SLICE: self._dynamic_slice,
-            Opcode.DYNAMIC_UPDATE_SLICE: self._dynamic_update_slice, Opcode.GATHER: self._gather,
-        }.get(op)  # fmt: skip
-        if special is not None:
-            return (special(i, index),)
-        template = scalar.template_of(i)
+        if op in CHOICES:
+            return (chosen_value(self, i, index),)
+        if op is Opcode.DYNAMIC_SLICE:
+            return (self.value(operands[0], sliced_index(self, i, index)),)
+        if op is Opcode.GATHER:
+            return (self._gather(i, index),)
         names = [self.value(o, () if o.shape.is_scalar else index) for o in operands]
-        return (self.apply(t, template, *names),)
+        return (self.apply(t, scalar.template_of(i), *names),)
 
-    def _element(self, whole: HloInstruction, k: int, index: Index) -> str:
-        """Element `k` of a tuple-valued instruction."""
-        if whole.opcode in (Opcode.FUSION, Opcode.CALL):
-            whole = self._enter(whole)
-        if whole.opcode is Opcode.TUPLE:
-            return self.value(whole.operands[k], index)
-        return self.values(whole, index)[k]
+    def _whole(self, element: HloInstruction) -> HloInstruction:
+        """The tuple that a get-tuple-element takes from, called computations entered."""
+        whole = element.operands[0]
+        return self.enter(whole) if whole.opcode in (Opcode.FUSION, Opcode.CALL) else whole
 
-    def _enter(self, call: HloInstruction) -> HloInstruction:
+    def element(self, element: HloInstruction) -> HloInstruction | None:
+        """The instruction a get-tuple-element stands for; None when it is one result of several of one op."""
+        whole = self._whole(element)
+        return whole.operands[element.attributes["index"]] if whole.opcode is Opcode.TUPLE else None
+
+    def enter(self, call: HloInstruction) -> HloInstruction:
         """Root of a called computation, its parameters bound to the operands."""
         called: HloComputation = call.called_computations()[0]
         for p, o in zip(called.parameters, call.operands, strict=True):
@@ -278,7 +307,7 @@ class Emitter:
             raise UnsupportedError(f"%{i.name}: an empty constant stays outside the kernel")
         if a.size > 1 and all(x.is_const for x in index):
             element = a[tuple(x.const for x in index)]
-        elif a.size == 1 or bool((a == a.flat[0]).all()):
+        elif a.tobytes() == a.flat[:1].tobytes() * a.size:
             element = a.flat[0]
         else:
             raise UnsupportedError(f"%{i.name}: a constant array stays outside the kernel")
@@ -304,61 +333,11 @@ class Emitter:
             return tuple(names[o] for o in root.operands)
         return (names[root],)
 
-    # ---- choices between regions
+    # ---- indices at run time
 
     def index_name(self, value: Int) -> str:
+        """Name of an index as a 64-bit integer."""
         return self.let(T.S64, lir.IndexValue(value))
-
-    def _choose(
-        self, t: T, condition: str, then: tuple[HloInstruction, Index], otherwise: str | tuple[HloInstruction, Index]
-    ) -> str:
-        """A scalar that is one element where `condition` holds and another where not, loading only the one."""
-        zero = self.let(t, lir.Constant(scalar.constant_text(0, t)))
-        result = self.fresh("c")
-        self.add(lir.Accumulator(result, t, zero))
-        bodies = []
-        for source in (then, otherwise):
-            with self.guard() as frame:
-                name = source if isinstance(source, str) else self.value(*source)
-                self.add(lir.Assign(result, name))
-            bodies.append(tuple(frame.stmts))
-        self.add(lir.If(condition, bodies[0], bodies[1]))
-        return self.let(t, lir.Current(result))
-
-    def _concatenate(self, i: HloInstruction, index: Index) -> str:
-        dim = i.dimensions[0]
-        at = index[dim]
-        pieces = []
-        start = 0
-        low, high = at.range
-        for o in i.operands:
-            size = o.shape.dimensions[dim]
-            if size and start <= high and start + size > low:
-                pieces.append((o, start, start + size))
-            start += size
-        return self._pieces(i, index, dim, pieces)
-
-    def _pieces(self, i: HloInstruction, index: Index, dim: int, pieces: list[tuple[HloInstruction, int, int]]) -> str:
-        def moved(piece: tuple[HloInstruction, int, int]) -> tuple[HloInstruction, Index]:
-            return piece[0], (*index[:dim], index[dim] - piece[1], *index[dim + 1 :])
-
-        if len(pieces) == 1:
-            return self.value(*moved(pieces[0]))
-        t = i.shape.element_type
-        half = len(pieces) // 2
-        condition = self.apply(T.PRED, f"({{0}} < {pieces[half][1]})", self.index_name(index[dim]))
-        if len(pieces) == 2:
-            return self._choose(t, condition, moved(pieces[0]), moved(pieces[1]))
-        zero = self.let(t, lir.Constant(scalar.constant_text(0, t)))
-        result = self.fresh("c")
-        self.add(lir.Accumulator(result, t, zero))
-        bodies = []
-        for part in (pieces[:half], pieces[half:]):
-            with self.guard() as frame:
-                self.add(lir.Assign(result, self._pieces(i, index, dim, part)))
-            bodies.append(tuple(frame.stmts))
-        self.add(lir.If(condition, bodies[0], bodies[1]))
-        return self.let(t, lir.Current(result))
 
     def all_of(self, conditions: Sequence[str]) -> str:
         """A pred scalar that holds where every one of these does."""
@@ -366,30 +345,7 @@ class Emitter:
             return self.let(T.PRED, lir.Constant("1"))
         return self.apply(T.PRED, "(" + " & ".join(f"{{{k}}}" for k in range(len(conditions))) + ")", *conditions)
 
-    def _pad(self, i: HloInstruction, index: Index) -> str:
-        config: tuple[PadDim, ...] = i.attributes["padding"]
-        x, fill = i.operands
-        conditions, source = [], []
-        for at, p, n in zip(index, config, x.shape.dimensions, strict=True):
-            step = p.interior + 1
-            inside = at - p.low
-            low, high = inside.range
-            if low < 0:
-                conditions.append(self.apply(T.PRED, "({0} >= 0)", self.index_name(inside)))
-            if high >= (n - 1) * step + 1:
-                conditions.append(self.apply(T.PRED, f"({{0}} < {(n - 1) * step + 1})", self.index_name(inside)))
-            if step > 1:
-                name = self.index_name(inside)
-                conditions.append(self.apply(T.PRED, f"({{0}} % {step} == 0)", name))
-                inside = inside.floordiv(step)
-            source.append(inside)
-        if 0 in x.shape.dimensions:
-            return self.value(fill, ())
-        if not conditions:
-            return self.value(x, tuple(source))
-        return self._choose(i.shape.element_type, self.all_of(conditions), (x, tuple(source)), (fill, ()))
-
-    def _start(self, operand: HloInstruction, index: Index, high: int) -> Int:
+    def start(self, operand: HloInstruction, index: Index, high: int) -> Int:
         """A run-time start index, clamped to 0..high."""
         if high <= 0:
             return ix.const(0)
@@ -399,48 +355,13 @@ class Emitter:
         else:
             text = f"({{0}} > {high}u ? {high} : {{0}})"
         with self._at(self._depth_of(index)):
-            name = self.apply(T.S64, text, raw)
+            name = self.once((raw, high), lambda: self.apply(T.S64, text, raw))
             return ix.of(self.runtime(name, 0, high))
 
     def runtime(self, name: str, low: int, high: int) -> Runtime:
-        """A let of the innermost open loop, for use in indices."""
-        self._runtime_frame[name] = len(self.frames) - 1
+        """A let of an open loop, for use in indices."""
+        self._runtime_frame.setdefault(name, len(self.frames) - 1)
         return Runtime(name, low, high)
-
-    def _starts(self, i: HloInstruction, first: int, sizes: Sequence[int]) -> list[Int]:
-        dims = i.operands[0].shape.dimensions
-        starts = i.operands[first:]
-        if len(starts) == 1 and starts[0].shape.rank == 1:
-            return [
-                self._start(starts[0], (ix.const(k),), d - n) for k, (d, n) in enumerate(zip(dims, sizes, strict=True))
-            ]
-        return [self._start(s, (), d - n) for s, d, n in zip(starts, dims, sizes, strict=True)]
-
-    def _dynamic_slice(self, i: HloInstruction, index: Index) -> str:
-        starts = self._starts(i, 1, i.attributes["dynamic_slice_sizes"])
-        return self.value(i.operands[0], tuple(a + s for a, s in zip(index, starts, strict=True)))
-
-    def update_starts(self, i: HloInstruction) -> list[Int]:
-        """Clamped start indices of a dynamic-update-slice."""
-        return self._starts(i, 2, i.operands[1].shape.dimensions)
-
-    def _dynamic_update_slice(self, i: HloInstruction, index: Index) -> str:
-        base, update = i.operands[:2]
-        if 0 in update.shape.dimensions:
-            return self.value(base, index)
-        starts = self.update_starts(i)
-        conditions, source = [], []
-        for at, s, n, d in zip(index, starts, update.shape.dimensions, base.shape.dimensions, strict=True):
-            inside = at - s
-            source.append(inside if n > 1 else ix.const(0))
-            if n == d:
-                source[-1] = at
-                continue
-            name = self.index_name(inside)
-            conditions.append(self.apply(T.PRED, f"(({{0}} >= 0) & ({{0}} < {n}))", name))
-        if not conditions:
-            return self.value(update, tuple(source))
-        return self._choose(i.shape.element_type, self.all_of(conditions), (update, tuple(source)), (base, index))
 
     def _gather(self, i: HloInstruction, index: Index) -> str:
         x, indices = i.operands
@@ -461,117 +382,8 @@ class Emitter:
             return (*batch[:vector_dim], ix.const(k), *batch[vector_dim:])
 
         for k, d in enumerate(start_map):
-            source[d] = source[d] + self._start(indices, start_at(k), x.shape.dimensions[d] - sizes[d])
+            source[d] = source[d] + self.start(indices, start_at(k), x.shape.dimensions[d] - sizes[d])
         batch_dims = [k for k in range(indices.shape.rank) if k != vector_dim]
         for d, b in zip(batching, index_batching, strict=True):
             source[d] = source[d] + batch[batch_dims.index(b)]
         return self.value(x, tuple(source))
-
-    # ---- reductions
-
-    def _reduce(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
-        dims, full = i.dimensions, i.operands[0].shape.dimensions
-        total = math.prod(full[d] for d in dims)
-        if total <= UNROLL_LIMIT:
-            return self._unrolled_reduce(i, index)
-        self._refuse_recomputation(i)
-        members = self.groups.get(i, (i,))
-        if not all(self._is_simple(m) for m in members):
-            members = (i,)
-        vars_ = [Var(self.fresh("r"), full[d]) for d in dims]
-        source = self._source_index(i, index, dict(zip(dims, map(ix.of, vars_), strict=True)))
-        if self._is_simple(i):
-            self._simple_reduce(members, index, vars_, source)
-            return self.frames[-1].memo[(i, index)]
-        return self._general_reduce(i, vars_, source)
-
-    @staticmethod
-    def _source_index(i: HloInstruction, index: Index, reduced: dict[int, Int]) -> Index:
-        kept = iter(index)
-        return tuple(reduced[d] if d in reduced else next(kept) for d in range(i.operands[0].shape.rank))
-
-    def _refuse_recomputation(self, i: HloInstruction) -> None:
-        runs = math.prod(f.var.extent for f in self.frames if f.var is not None)
-        if runs > max(1, _first_shape(i).num_elements) * 2:
-            raise UnsupportedError(
-                f"%{i.name}: the reduction would be computed {runs} times for {_first_shape(i).num_elements} results"
-            )
-        if any(f.is_guard for f in self.frames):
-            raise UnsupportedError(f"%{i.name}: a reduction under a condition has no kernel")
-
-    @staticmethod
-    def _is_simple(i: HloInstruction) -> bool:
-        return len(i.operands) == 2 and combiner_of(i.attributes["to_apply"]) is not None
-
-    def _unrolled_reduce(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
-        n = len(i.operands) // 2
-        full = i.operands[0].shape.dimensions
-        names = tuple(self.value(o, ()) for o in i.operands[n:])
-        extents = [full[d] for d in i.dimensions]
-        for k in range(math.prod(extents)):
-            at = dict(zip(i.dimensions, ix.delinearize(ix.const(k), extents), strict=True))
-            source = self._source_index(i, index, at)
-            elements = [self.value(o, source) for o in i.operands[:n]]
-            names = self.inline(i.attributes["to_apply"], [*names, *elements])
-        return names
-
-    def _simple_reduce(
-        self, members: tuple[HloInstruction, ...], index: Index, vars_: list[Var], source: Index
-    ) -> None:
-        """Reductions over one domain in one loop nest, the innermost dimension in lanes."""
-        reductions = []
-        accumulators = []
-        for m in members:
-            t, op = m.shape.element_type, combiner_of(m.attributes["to_apply"])
-            if op is None or not scalar.is_supported_type(t):
-                raise UnsupportedError(f"%{m.name}: element type {t.text} has no kernel")
-            identity = self.let(t, lir.Constant(scalar.identity_of(op, t)))
-            name = self.fresh("a")
-            self.add(lir.Accumulator(name, t, identity))
-            accumulators.append(name)
-            reductions.append(lir.Reduction(name, t, scalar.COMBINERS[op], scalar.identity_of(op, t)))
-        last = max((k for k, v in enumerate(vars_) if v.extent != 1), default=0)
-        kinds = [LoopKind.LANE if k == last else LoopKind.SERIAL for k in range(len(vars_))]
-        with self.loops(vars_, kinds, reductions):
-            for m, name in zip(members, accumulators, strict=True):
-                element = self.value(m.operands[0], source)
-                current = self.let(m.shape.element_type, lir.Current(name))
-                (combined,) = self.inline(m.attributes["to_apply"], [current, element])
-                self.add(lir.Assign(name, combined))
-        self.rows_complete()
-        for m, name in zip(members, accumulators, strict=True):
-            result = self.let(m.shape.element_type, lir.Current(name))
-            init = self.value(m.operands[1], ())
-            (final,) = self.inline(m.attributes["to_apply"], [init, result])
-            self.frames[-1].memo[(m, index)] = (final,)
-
-    def _general_reduce(self, i: HloInstruction, vars_: list[Var], source: Index) -> tuple[str, ...]:
-        """Any reducer, in order."""
-        n = len(i.operands) // 2
-        names = []
-        for o in i.operands[n:]:
-            name = self.fresh("a")
-            self.add(lir.Accumulator(name, o.shape.element_type, self.value(o, ())))
-            names.append(name)
-        types = [o.shape.element_type for o in i.operands[n:]]
-        with self.loops(vars_, [LoopKind.SERIAL] * len(vars_)):
-            elements = [self.value(o, source) for o in i.operands[:n]]
-            current = [self.let(t, lir.Current(a)) for a, t in zip(names, types, strict=True)]
-            for name, value in zip(names, self.inline(i.attributes["to_apply"], [*current, *elements]), strict=True):
-                self.add(lir.Assign(name, value))
-        self.rows_complete()
-        return tuple(self.let(t, lir.Current(a)) for a, t in zip(names, types, strict=True))
-
-
-def combiner_of(computation: HloComputation) -> Opcode | None:
-    """The one associative binary op a reducer consists of, or None."""
-    root = computation.root
-    if root.opcode not in scalar.COMBINERS or len(computation) != 3:
-        return None
-    a, b = root.operands
-    both = a.opcode is Opcode.PARAMETER and b.opcode is Opcode.PARAMETER and a is not b
-    return root.opcode if both and a.shape.compatible(root.shape) else None
-
-
-def _first_shape(i: HloInstruction) -> Shape:
-    return i.shape.tuple_shapes[0] if i.shape.is_tuple else i.shape

@@ -17,6 +17,7 @@ from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
+from compiler.codegen.choices import update_starts
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Int, Var
 from compiler.codegen.kernel_spec import KernelSpec, default_schedule, flops_of, spell
@@ -241,7 +242,7 @@ class _LoopLowering:
         at = next((d for d in range(len(dims)) if dims[d] == self.extent), None)
         if at is None or math.prod(dims) // self.extent > ELEMENT_LIMIT:
             raise UnsupportedError(f"%{update_op.name}: the written slice does not run along the loop's axis")
-        starts = e.update_starts(update_op)
+        starts = update_starts(e, update_op)
         for rest in itertools.product(*(range(n) for d, n in enumerate(dims) if d != at)):
             others = iter(rest)
             index = tuple(self.position if d == at else ix.const(next(others)) for d in range(len(dims)))

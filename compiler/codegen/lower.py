@@ -18,9 +18,11 @@ from contextlib import contextmanager
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
-from compiler.codegen.emit import UNROLL_LIMIT, Emitter, RowCache, combiner_of
+from compiler.codegen.choices import update_starts
+from compiler.codegen.emit import STATEMENT_LIMIT, Emitter, RowCache
 from compiler.codegen.index import Index, Var
 from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.reductions import UNROLL_LIMIT, combiner_of
 from compiler.codegen.scatter import lower_scatter
 from compiler.codegen.schedule import Schedule, optimize
 from compiler.errors import UnsupportedError
@@ -31,6 +33,8 @@ from compiler.ir.shape import Shape
 
 ROW_CACHE_BYTES = 32 * 1024
 """Largest row whose values are kept in local arrays."""
+COPIES, FREE_STATEMENTS = 16, 400
+"""A kernel may have FREE_STATEMENTS, and COPIES for each instruction; with more it computes the same over and over."""
 
 
 def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
@@ -66,7 +70,7 @@ class _Lowering:
         for r in self.roots:
             if not scalar.is_supported_type(r.shape.element_type):
                 raise UnsupportedError(f"%{r.name}: no kernel yields the shape {r.shape}")
-        self.emitter = Emitter(fused)
+        self.emitter = Emitter(fused, min(STATEMENT_LIMIT, FREE_STATEMENTS + COPIES * _size(fused)))
         self.outputs = [f"o{k}" for k in range(len(self.roots))]
 
     def kernel(self) -> lir.Kernel:
@@ -190,7 +194,7 @@ class _Lowering:
         e = self.emitter
         root = self.roots[0]
         update = root.operands[1]
-        starts = e.update_starts(root)
+        starts = update_starts(e, root)
         vars_, kinds = self._nest(update.shape.dimensions, "i")
         if 0 not in update.shape.dimensions:
             with e.loops(vars_, kinds):
@@ -339,6 +343,11 @@ class _Lowering:
                 init = e.value(h.operands[1], ())
                 e.frames[-1].memo[(h, at)] = e.inline(h.attributes["to_apply"], [init, result])
             self._store_all(self.roots, self.outputs, ix.linearize(at, dims), at, dims)
+
+
+def _size(computation: HloComputation) -> int:
+    """Instructions, those of called computations too."""
+    return sum(1 + sum(map(_size, i.called_computations())) for i in computation.instructions)
 
 
 def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:

@@ -97,6 +97,14 @@ def _extreme(op: str) -> Callable[[T], str]:
     return build
 
 
+def _clamp(t: T) -> str:
+    """min(max(x, low), high), also where low > high; NaN passes on. Written so that gcc vectorises it."""
+    if not t.is_float:
+        return _extreme("<=")(t).format(_extreme(">=")(t).format("{1}", "{0}"), "{2}")
+    bounded = "{1} > {2} ? {2} : {1} < {0} ? ({0} > {2} ? {2} : {0}) : {1}"
+    return f"({{0}} != {{0}} ? {{0}} : {{2}} != {{2}} ? {{2}} : {{1}} != {{1}} ? {{1}} : {bounded})"
+
+
 def _bitwise(op: str) -> Callable[[T], str]:
     return lambda t: f"({COMPUTE_TYPES[t]})({{0}} {op} {{1}})"
 
@@ -267,12 +275,7 @@ def template_of(i: HloInstruction) -> str:
     if op is Opcode.SELECT:
         return "({0} ? {1} : {2})"
     if op is Opcode.CLAMP:
-        lower = _extreme(">=")(t).format("{1}", "{0}")
-        return (
-            _extreme("<=")(t).format(lower, "{2}")
-            if not t.is_float
-            else ("(({1} != {1}) ? {1} : {1} < {0} ? {0} : {1} > {2} ? {2} : {1})")
-        )
+        return _clamp(t)
     if op is Opcode.CONVERT:
         return _convert(t, i.shape.element_type)
     if op is Opcode.BITCAST_CONVERT:

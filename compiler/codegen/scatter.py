@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen.emit import Emitter, combiner_of
+from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Int, Var
 from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.reductions import combiner_of
 from compiler.codegen.scalar import COMBINERS
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation

@@ -19,14 +19,12 @@ class Schedule:
     Attributes:
         tile: edge of the square tiles of a loop that reads along another dimension than it writes; 0: no tiles.
         columns: columns a column reduction takes at a time.
-        unroll: how often the innermost loop is unrolled by the C compiler; 0: as it likes.
         block: CUDA threads a block.
         lanes: elements a loop kernel carries through its loop at a time.
     """
 
     tile: int = 32
     columns: int = 256
-    unroll: int = 0
     block: int = 256
     lanes: int = 256
 
@@ -50,7 +48,7 @@ class Schedule:
         for name, value in data.items():
             if name not in known:
                 raise PlanError(f"a kernel has no choice {name!r}; choices: {', '.join(known)}")
-            least = 0 if name in ("tile", "unroll") else 1
+            least = 0 if name == "tile" else 1
             if not isinstance(value, int) or value < least:
                 raise PlanError(f"a kernel's {name} must be a whole number of at least {least}, not {value!r}")
         return replace(default or Schedule(), **dict(data))

@@ -19,7 +19,7 @@ from tests.codegen.random_fusions import random_fusion
 SCHEDULES = (
     Schedule(),
     Schedule(tile=0),
-    Schedule(tile=16, columns=16, unroll=4),
+    Schedule(tile=16, columns=16),
     Schedule(tile=64, columns=100, lanes=32),
 )
 

@@ -1,0 +1,133 @@
+"""Reductions: a loop where the result is constant, or the elements spelled out when they are few."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from compiler.codegen import index as ix
+from compiler.codegen import loop_ir as lir
+from compiler.codegen import scalar
+from compiler.codegen.index import Index, Int, Var
+from compiler.codegen.loop_ir import LoopKind
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+
+if TYPE_CHECKING:
+    from compiler.codegen.emit import Emitter
+
+UNROLL_LIMIT = 16
+"""Reductions over at most this many elements are spelled out."""
+
+
+def reduce_values(e: Emitter, i: HloInstruction, index: Index) -> tuple[str, ...]:
+    """Names of the results of the reduce `i` at `index`: one, or several for a variadic one."""
+    dims, full = i.dimensions, i.operands[0].shape.dimensions
+    total = math.prod(full[d] for d in dims)
+    if total <= UNROLL_LIMIT:
+        return _unrolled(e, i, index)
+    _refuse_recomputation(e, i)
+    members = e.groups.get(i, (i,))
+    if not all(_is_simple(m) for m in members):
+        members = (i,)
+    vars_ = [Var(e.fresh("r"), full[d]) for d in dims]
+    source = _source_index(i, index, dict(zip(dims, map(ix.of, vars_), strict=True)))
+    if _is_simple(i):
+        _simple(e, members, index, vars_, source)
+        return e.frames[-1].memo[(i, index)]
+    return _general(e, i, vars_, source)
+
+
+def combiner_of(computation: HloComputation) -> Opcode | None:
+    """The one associative binary op a reducer consists of, or None."""
+    root = computation.root
+    if root.opcode not in scalar.COMBINERS or len(computation) != 3:
+        return None
+    a, b = root.operands
+    both = a.opcode is Opcode.PARAMETER and b.opcode is Opcode.PARAMETER and a is not b
+    return root.opcode if both and a.shape.compatible(root.shape) else None
+
+
+def _source_index(i: HloInstruction, index: Index, reduced: dict[int, Int]) -> Index:
+    kept = iter(index)
+    return tuple(reduced[d] if d in reduced else next(kept) for d in range(i.operands[0].shape.rank))
+
+
+def _refuse_recomputation(e: Emitter, i: HloInstruction) -> None:
+    runs = math.prod(f.var.extent for f in e.frames if f.var is not None)
+    results = max(1, _first_shape(i).num_elements)
+    if runs > results * 2:
+        raise UnsupportedError(f"%{i.name}: the reduction would be computed {runs} times for {results} results")
+    if any(f.is_guard for f in e.frames):
+        raise UnsupportedError(f"%{i.name}: a reduction under a condition has no kernel")
+
+
+def _first_shape(i: HloInstruction) -> Shape:
+    return i.shape.tuple_shapes[0] if i.shape.is_tuple else i.shape
+
+
+def _is_simple(i: HloInstruction) -> bool:
+    return len(i.operands) == 2 and combiner_of(i.attributes["to_apply"]) is not None
+
+
+def _unrolled(e: Emitter, i: HloInstruction, index: Index) -> tuple[str, ...]:
+    n = len(i.operands) // 2
+    full = i.operands[0].shape.dimensions
+    names = tuple(e.value(o, ()) for o in i.operands[n:])
+    extents = [full[d] for d in i.dimensions]
+    for k in range(math.prod(extents)):
+        at = dict(zip(i.dimensions, ix.delinearize(ix.const(k), extents), strict=True))
+        source = _source_index(i, index, at)
+        elements = [e.value(o, source) for o in i.operands[:n]]
+        names = e.inline(i.attributes["to_apply"], [*names, *elements])
+    return names
+
+
+def _simple(e: Emitter, members: tuple[HloInstruction, ...], index: Index, vars_: list[Var], source: Index) -> None:
+    """Reductions over one domain in one loop nest, the innermost dimension in lanes."""
+    reductions = []
+    accumulators = []
+    for m in members:
+        t, op = m.shape.element_type, combiner_of(m.attributes["to_apply"])
+        if op is None or not scalar.is_supported_type(t):
+            raise UnsupportedError(f"%{m.name}: element type {t.text} has no kernel")
+        identity = e.let(t, lir.Constant(scalar.identity_of(op, t)))
+        name = e.fresh("a")
+        e.add(lir.Accumulator(name, t, identity))
+        accumulators.append(name)
+        reductions.append(lir.Reduction(name, t, scalar.COMBINERS[op], scalar.identity_of(op, t)))
+    last = max((k for k, v in enumerate(vars_) if v.extent != 1), default=0)
+    kinds = [LoopKind.LANE if k == last else LoopKind.SERIAL for k in range(len(vars_))]
+    with e.loops(vars_, kinds, reductions):
+        for m, name in zip(members, accumulators, strict=True):
+            element = e.value(m.operands[0], source)
+            current = e.let(m.shape.element_type, lir.Current(name))
+            (combined,) = e.inline(m.attributes["to_apply"], [current, element])
+            e.add(lir.Assign(name, combined))
+    e.rows_complete()
+    for m, name in zip(members, accumulators, strict=True):
+        result = e.let(m.shape.element_type, lir.Current(name))
+        init = e.value(m.operands[1], ())
+        (final,) = e.inline(m.attributes["to_apply"], [init, result])
+        e.frames[-1].memo[(m, index)] = (final,)
+
+
+def _general(e: Emitter, i: HloInstruction, vars_: list[Var], source: Index) -> tuple[str, ...]:
+    """Any reducer, in order."""
+    n = len(i.operands) // 2
+    names = []
+    for o in i.operands[n:]:
+        name = e.fresh("a")
+        e.add(lir.Accumulator(name, o.shape.element_type, e.value(o, ())))
+        names.append(name)
+    types = [o.shape.element_type for o in i.operands[n:]]
+    with e.loops(vars_, [LoopKind.SERIAL] * len(vars_)):
+        elements = [e.value(o, source) for o in i.operands[:n]]
+        current = [e.let(t, lir.Current(a)) for a, t in zip(names, types, strict=True)]
+        for name, value in zip(names, e.inline(i.attributes["to_apply"], [*current, *elements]), strict=True):
+            e.add(lir.Assign(name, value))
+    e.rows_complete()
+    return tuple(e.let(t, lir.Current(a)) for a, t in zip(names, types, strict=True))
