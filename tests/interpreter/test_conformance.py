@@ -10,7 +10,7 @@ from compiler.text import parse
 from tests.oracle import XlaError, run_xla
 from tests.sweeps.case import Case, difference
 from tests.sweeps.known import KNOWN
-from tests.sweeps.registry import NO_CASES, all_cases
+from tests.sweeps.registry import NO_CASES, all_cases, whole_sweep
 from tests.sweeps.worker import FAIL, NO_OURS, sweep
 
 CASES = list(all_cases())
@@ -42,5 +42,5 @@ def test_what_is_known_to_differ_exists() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_all_of_them() -> None:
-    outcomes = sweep(CASES)
+    outcomes = sweep(whole_sweep())
     assert not [o for o in outcomes if o.result in (FAIL, NO_OURS)]

@@ -48,7 +48,7 @@ def _convolutions() -> Iterator[Case]:
     orders = [(a, "01io", "b01f") for a in map("".join, permutations("b01f"))]
     orders += [("b01f", k, "b01f") for k in map("".join, permutations("01io"))]
     orders += [("b01f", "01io", o) for o in map("".join, permutations("b01f"))]
-    for a, k, o in orders:
+    for a, k, o in dict.fromkeys(orders):
         dims = [tuple(sizes[c] for c in order) for sizes, order in ((lhs, a), (rhs, k), (out, o))]
         text = simple(
             "convolution", shape("f32", dims[2]), [shape("f32", d) for d in dims[:2]],
