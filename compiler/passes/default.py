@@ -7,6 +7,7 @@ from compiler.passes.pipeline import FixedPoint, PassPipeline
 from compiler.passes.registry import make_pass
 
 STRUCTURE = (
+    "async-expander",
     "call-inliner",
     "rng-expander",
     "collective-simplifier",
@@ -46,7 +47,7 @@ LOOPS = (
 """Loops as a whole: their state, what does not change in them, and short ones written out."""
 
 XLA_ORDER = (
-    "collective-simplifier", "call-inliner", "dynamic-index-splitter", "batch-norm-expander",
+    "async-expander", "collective-simplifier", "call-inliner", "dynamic-index-splitter", "batch-norm-expander",
     "select-and-scatter-expander", "scan-expander", "zero-sized-elimination", "map-inliner", "rng-expander",
     "convolution-to-dot",
     "while-loop-unroller{max_trips=8,max_ops=2000}", "arithmetic-identities", "reassociation", "compare-select-logic",
