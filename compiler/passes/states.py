@@ -55,7 +55,7 @@ class PassGraph:
     Args:
         module: the start; it is copied.
         actions: texts of passes; a pass is called by its index here.
-        verified: check each module that a pass has changed.
+        verified: check each module that a pass has changed; a state is checked once, however often it is reached.
 
     Raises:
         UnknownNameError: no such pass.
