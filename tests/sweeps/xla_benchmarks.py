@@ -24,6 +24,7 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.verifier import check_module
 from compiler.text import parse
 from experiments.provenance import provenance
+from tests.oracle import XlaError
 from tests.sweeps.xla_benchmark_run import Run
 
 OK = "yes"
@@ -77,7 +78,11 @@ def _jaxlib_reads(module: HloModule, printed: str, original: str) -> str:
 
     options = hlo.HloPrintOptions()
     options.print_large_constants = True
-    theirs = parse(hlo.hlo_module_from_text(printed).to_string(options)).fingerprint()
+    try:
+        theirs = parse(hlo.hlo_module_from_text(printed).to_string(options)).fingerprint()
+    except XlaError as e:
+        complaint = next((line for line in str(e).splitlines() if "error: " in line), str(e))
+        return f"refused: {complaint.rpartition('error: ')[2].partition('.')[0]}"
     if theirs == module.fingerprint():
         return OK
     said = parse(hlo.hlo_module_from_text(original).to_string(options), fill_elided=True).fingerprint()
@@ -152,7 +157,10 @@ def write_table(found: list[Row], path: Path) -> None:
     ran = [r for r in found if r.run is not None and r.run.result.startswith(("agrees", "differs"))]
     agree = sum(r.run is not None and r.run.result == "agrees" for r in ran)
     read = [r for r in found if r.parses]
-    good = sum(r.parses == r.verifies == r.round_trips == OK and not r.reference.startswith("another") for r in read)
+    good = sum(
+        r.parses == r.verifies == r.round_trips == OK and not r.reference.startswith(("another", "refused"))
+        for r in read
+    )
     lines = [
         "# XLA's benchmark programs",
         "",
