@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
+from compiler.ir.printing import canonical_computations
 from compiler.plan import CompilationPlan, FusionStep
 
 
@@ -18,7 +19,7 @@ class Places:
     Attributes:
         fingerprint: of the module.
         sequences: names of the sequences, callees first.
-        instructions: for each sequence the names in post order.
+        instructions: for each sequence the names, in the order that hangs on the graph alone.
     """
 
     fingerprint: str
@@ -28,9 +29,11 @@ class Places:
     @staticmethod
     def of(module: HloModule) -> Places:
         """The places of a module as it stands."""
-        order = module.control_flow_computations()
-        names = tuple(tuple(i.name for i in c.post_order()) for c in order)
-        return Places(module.fingerprint(), tuple(c.name for c in order), names)
+        # Two ways to the same graph may list its instructions in different orders.
+        sequences = set(module.control_flow_computations())
+        orders = {c: order for c, order in canonical_computations(module.entry).items() if c in sequences}
+        names = tuple(tuple(i.name for i in order) for order in orders.values())
+        return Places(module.fingerprint(), tuple(c.name for c in orders), names)
 
     def table(self, steps: Iterable[FusionStep], kernels: Iterable[str]) -> dict[str, dict[str, int]]:
         """Positions of the original instructions that steps and kernel choices name, by sequence."""

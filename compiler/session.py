@@ -262,7 +262,7 @@ class CompilationSession:
         match decision:
             case _Passes(applied) | _LoopCleanup(applied):
                 for text in applied:
-                    make_pass(text).run(self.module)
+                    PipelineRun().run(make_pass(text), self.module)
                 self._decisions.append(decision)
             case LoopChoice():
                 self.phase = "loops"

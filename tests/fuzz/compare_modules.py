@@ -29,6 +29,11 @@ from tests.oracle import compile_xla, run_xla
 TOLERANCE = {2: 0.1, 4: 1e-3, 8: 1e-3}
 """Relative and absolute, by the bytes of the coarsest floating-point type in the module: its roundings add up."""
 
+KNOWN = {
+    (7, 17723): "XLA reads another row: it makes slices of a gather of a gather and loses the inner clamping, see "
+    "tests/interpreter/test_gather_of_gather.py",
+}
+"""Differences looked into and found to be XLA's, by seed and number."""
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
 
@@ -128,6 +133,7 @@ class Found:
     ops: Counter[str] = field(default_factory=Counter)
     modules: int = 0
     problems: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
 
 
@@ -145,7 +151,10 @@ def fuzz(count: int, compared: int, seed: int) -> Found:
             found.aborted.append(number)
             continue
         found.ops.update(seen[0])
-        if seen[1] is not None:
+        known = KNOWN.get((seed, number))
+        if seen[1] is not None and known is not None:
+            found.known.append(f"module {number}: {known}")
+        elif seen[1] is not None:
             found.problems.append(f"module {number}: {seen[1].splitlines()[0]}")
             print(f"module {number} of seed {seed}: {seen[1]}\n", file=sys.stderr, flush=True)
         if found.modules % 1000 == 0:
@@ -174,6 +183,8 @@ def _report(options: argparse.Namespace, found: Found) -> str:
     compared = min(options.count, options.compared)
     used = "\n".join(f"| {name} | {n:,} |" for name, n in found.ops.most_common())
     listed = "".join(f"- {p}\n" for p in found.problems) or "None.\n"
+    if found.known:
+        listed = f"Unexplained: {listed}\n" + "".join(f"- looked into, {k}\n" for k in found.known)
     died = ", ".join(str(n) for n in found.aborted)
     aborted = f"XLA:CPU aborts its process on {len(found.aborted)} of them, which are not compared" + (
         f": {died}." if died else "."
