@@ -127,7 +127,8 @@ def _window_text(window: Sequence[WindowDim]) -> str:
 
 
 def _reduce_window(r: random.Random) -> Case:
-    dims = sizes(r, r.randint(1, 3), 0, 8)
+    # XLA aborts, at the cost of a process, where padding leaves less than nothing: dimensions are at least 2.
+    dims = sizes(r, r.randint(1, 3), 2, 8)
     window = _window_text(_window(r, sizes(r, len(dims), 1, 3)))
     return (shape(r, dims), "f32[]"), f"reduce-window(%), {window}, to_apply=add", REDUCER
 

@@ -128,6 +128,7 @@ _CALLS = {
     "reduce_count": ("as many initial values", ADD + X + "z = f32[] constant(0); ROOT bad = f32[] reduce(x, z<<, z||>>), dimensions={0}, to_apply=add }"),
     "reduce_window": ("window has 2 dimensions", ADD + X + "z = f32[] constant(0); ROOT bad = f32[3] reduce-window(x, z), window={size=2<<x2||>>}, to_apply=add }"),
     "window_size": ("window size must be positive", ADD + X + "z = f32[] constant(0); ROOT bad = f32[<<5||3>>] reduce-window(x, z), window={size=<<0||2>>}, to_apply=add }"),
+    "window_padding": ("padding makes a dimension of size 4 negative", ADD + X + "z = f32[] constant(0); ROOT bad = f32[0] reduce-window(x, z), window={size=1 pad=<<-3||-2>>_-2}, to_apply=add }"),
     "window_dilation": ("must be positive", ADD + X + "z = f32[] constant(0); ROOT bad = f32[3] reduce-window(x, z), window={size=2 lhs_dilate=<<-1||1>>}, to_apply=add }"),
     "select_and_scatter": ("source f32\\[3\\] must have dimensions \\[2\\]", "ge { a = f32[] parameter(0); b = f32[] parameter(1); ROOT s = pred[] compare(a, b), direction=GE }; " + ADD + X + "s = f32[<<3||2>>] parameter(1); z = f32[] constant(0); ROOT bad = f32[4] select-and-scatter(x, s, z), window={size=2 stride=2}, select=ge, scatter=add }"),
     "select_function": ("must return pred", "ge { a = f32[] parameter(0); b = f32[] parameter(1); ROOT s = <<f32[] add(a, b)||pred[] compare(a, b), direction=GE>> }; " + ADD + X + "s = f32[2] parameter(1); z = f32[] constant(0); ROOT bad = f32[4] select-and-scatter(x, s, z), window={size=2 stride=2}, select=ge, scatter=add }"),

@@ -61,6 +61,7 @@ CASES = [
     (("f32[2,3]", "s32[2,3]", "f32[]", "s32[]"), "reduce(%), dimensions={1}, to_apply=pair", PAIR),
     (("f32[8,9]", "f32[]"), "reduce-window(%), window={size=3x2 stride=2x1 pad=1_1x0_1 rhs_dilate=1x2}, to_apply=add",
      REDUCER),
+    (("f32[0,9]", "f32[]"), "reduce-window(%), window={size=3x2 pad=1_2x0_0}, to_apply=add", REDUCER),
     (("f32[8]", "f32[4]", "f32[]"), "select-and-scatter(%), window={size=2 stride=2}, select=ge, scatter=add",
      GREATER + REDUCER),
     (("f32[2,3]",), "map(%), dimensions={0,1}, to_apply={ a = f32[] parameter(0) ROOT r = f32[] sine(a) }", ""),
@@ -173,7 +174,7 @@ def test_random_instructions_are_inferred_or_refused_as_by_xla() -> None:
 @pytest.mark.slow
 def test_many_random_instructions_are_inferred_or_refused_as_by_xla() -> None:
     r = random.Random(1)
-    found = ours_and_theirs([draw(r) for draw in GENERATORS.values() for _ in range(1000)])
+    found = ours_and_theirs([draw(r) for draw in GENERATORS.values() for _ in range(200)])
     assert [case for case in found if case[1] != case[2]] == []
 
 

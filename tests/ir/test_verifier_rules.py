@@ -29,7 +29,7 @@ UNASKED: dict[str, str] = {
         """after_all fusion_unused fusion_root fusion_shared fusion_result fusion_alias fusion_alias_index
         fusion_alias_shape entry_called thread send_kind send_shape recv_shape outfeed_shape infeed constrained origin
         host_copy host_bitcast host_slice host_update pin_alias unpin_alias entry_parameter entry_result donor_part
-        donor_aliased replicas compare_type channel sharding_of_tuple""".split(),
+        donor_aliased replicas compare_type channel sharding_of_tuple window_padding""".split(),
         _CARRIED,
     ),
     **dict.fromkeys(
