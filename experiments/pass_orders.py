@@ -36,7 +36,7 @@ from env.statistics import Interval, geometric_mean
 from env.suites import Program, load_suite
 from experiments.console import progress, stdout
 from experiments.provenance import provenance
-from experiments.results import check_writable, write_text
+from experiments.results import ResultError, check_writable, write_text
 
 __all__ = ["BASELINE", "DEFAULT", "OrderEvaluation", "compare_orders", "evaluate_orders", "evaluate_pass_order"]
 
@@ -105,6 +105,20 @@ class OrderEvaluation:
         found = [r.speedups[name].value for r in self.rows if name in r.speedups]
         return geometric_mean(found) if found else None
 
+    @staticmethod
+    def read(path: Path) -> OrderEvaluation:
+        """From a results file.
+
+        Raises:
+            ResultError: it cannot be read.
+        """
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            rows = tuple(_row(r) for r in told["rows"])
+            return OrderEvaluation(told["budget"], told["search_budget"], rows, told["provenance"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ResultError(f"cannot read {path}: {error}") from error
+
     def to_json(self) -> dict[str, Any]:
         """As a results file holds it."""
         return {
@@ -113,6 +127,16 @@ class OrderEvaluation:
             "provenance": dict(self.provenance),
             "rows": [asdict(r) for r in self.rows],
         }
+
+
+def _row(told: dict[str, Any]) -> OrderRow:
+    def interval(bounds: dict[str, float]) -> Interval:
+        return Interval(bounds["value"], bounds["low"], bounds["high"])
+
+    contenders = {n: Contender(**{**c, "passes": tuple(c["passes"])}) for n, c in told["contenders"].items()}
+    speedups = {n: interval(s) for n, s in told["speedups"].items()}
+    noise = None if told["noise"] is None else interval(told["noise"])
+    return OrderRow(**{**told, "contenders": contenders, "speedups": speedups, "noise": noise})
 
 
 def compare_orders(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from env.statistics import Interval
 from experiments.results import REFERENCE, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["learning_curve", "save_figure", "speedup_bars", "svg"]
+__all__ = ["learning_curve", "order_bars", "save_figure", "speedup_bars", "svg"]
 
 COLORS = {
     "none": "#9aa0a6",
@@ -77,10 +78,40 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
     return figure
 
 
-def learning_curve(points: Sequence[Mapping[str, Any]]) -> Figure | None:
+def order_bars(ratios: Mapping[str, Interval]) -> Figure:
+    """Op counts of pass orders over a baseline's, one bar an order, with intervals; shorter is better."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as NewFigure
+
+    names = list(ratios)[::-1]
+    with rc_context(_STYLE):
+        figure = NewFigure(figsize=(9, 0.9 + 0.3 * len(names)), layout="constrained")
+        axes = figure.subplots()
+        values = [ratios[n].value for n in names]
+        bounds = [ratios[n] for n in names]
+        errors = [[r.value - r.low for r in bounds], [r.high - r.value for r in bounds]]
+        axes.barh(names, values, 0.7, color=[_order_color(n) for n in names])
+        axes.errorbar(values, names, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
+        axes.axvline(1.0, color="#555555", linewidth=1)
+        axes.set_xlabel("op count over that of XLA's order run once (geometric mean, 95% interval)")
+        axes.grid(False, axis="y")
+    return figure
+
+
+def _order_color(name: str) -> str:
+    searched = name.partition(" (")[0]
+    if searched in COLORS:
+        return COLORS[searched]
+    if name.startswith(("XLA", "our")):
+        return COLORS["default"]
+    return COLORS["learned+search"] if "sampled" in name else COLORS["learned"]
+
+
+def learning_curve(points: Sequence[Mapping[str, Any]], what: str = "speedup over no fusion") -> Figure | None:
     """Speedup found by training episodes over steps; None when there are too few points to draw a line.
 
     Args:
+        what: that the speedup is.
         points: `{"timesteps": n, "speedup": mean of the episodes since the last point, "program_speedups": ...}`.
     """
     from matplotlib import rc_context
@@ -97,7 +128,7 @@ def learning_curve(points: Sequence[Mapping[str, Any]]) -> Figure | None:
         axes.plot(steps, _smooth(speedups), color=COLORS["learned"], linewidth=2.2, label="running mean of 5 updates")
         axes.axhline(1.0, color="#555555", linewidth=1)
         axes.set_xlabel("environment steps")
-        axes.set_ylabel("speedup over no fusion")
+        axes.set_ylabel(what)
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}x")
         axes.legend()
     return figure

@@ -8,9 +8,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from experiments.config import TrainConfig
 from experiments.console import factor, stdout
-from experiments.plots import learning_curve, speedup_bars, svg
+from experiments.pass_orders import BASELINE, OrderEvaluation, summary_table
+from experiments.plots import learning_curve, order_bars, speedup_bars, svg
 from experiments.results import Evaluation, ResultError, evaluation_rows, newest, write_text
+from experiments.run_folder import RunFolder
 
 __all__ = ["build_report", "latest_evaluation", "read_progress", "report_latest"]
 
@@ -51,11 +54,45 @@ def latest_evaluation(results: Path) -> Evaluation:
 
 
 def report_latest(output: Path, results: Path, runs: Path) -> None:
-    """See `hlogym report --help`: the newest evaluation, with the curve of the newest training run."""
-    evaluation = latest_evaluation(results)
+    """See `hlogym report --help`: the newest evaluations, with the curve of the newest training run.
+
+    Raises:
+        ResultError: there is no evaluation, or the page cannot be written.
+    """
+    orders = newest([*results.glob("**/pass-order*.json"), *results.glob("**/ordering.json")])
+    extra = [] if orders is None else [order_section(OrderEvaluation.read(orders))]
     curve = newest(runs.glob("*/progress.jsonl")) if runs.is_dir() else None
-    build_report(evaluation, [] if curve is None else read_progress(curve), output)
+    points = [] if curve is None else read_progress(curve)
+    what = "speedup over no fusion" if curve is None else meaning_of_speedup(RunFolder(curve.parent).config())
+    fusion = newest(results.glob("**/evaluation*.json"))
+    evaluation = latest_evaluation(results) if fusion is not None or not extra else None
+    build_report(evaluation, points, output, extra, what)
     stdout.print(f"report    {output}", soft_wrap=True)
+
+
+def meaning_of_speedup(config: TrainConfig) -> str:
+    """What the speedups are that a training run of these settings notes."""
+    if "PassOrder" not in config.env:
+        return "speedup over no fusion"
+    counted = config.reward == "op-count"
+    return "ops of the default passes over ops" if counted else "speedup over the default passes"
+
+
+def order_section(evaluation: OrderEvaluation) -> str:
+    """Pass orders: bars, and a line a contender."""
+    held_out = sum(not r.seen for r in evaluation.rows)
+    header, _, *rows = ([c.strip() for c in line.strip("|").split("|")] for line in summary_table(evaluation))
+    head = "".join(f"<th>{escape(c)}</th>" for c in header)
+    body = "".join(f"<tr>{''.join(_cell(c) for c in row)}</tr>" for row in rows)
+    ratios = {name: evaluation.ratio(name, BASELINE) for name in evaluation.names if name != BASELINE}
+    return (
+        f"<h2>Pass orders</h2><p>Op counts on {len(evaluation.rows)} programs, {held_out} of them held out. "
+        f"Every contender chooses from the same passes, one sweep an application; policies and searches had "
+        f"{evaluation.budget} applications, or as many as stand in brackets.</p>"
+        f"<figure>{svg(order_bars(ratios))}</figure>"
+        f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        + _facts(evaluation.provenance)
+    )
 
 
 def read_progress(file: Path) -> list[dict[str, Any]]:
@@ -71,26 +108,36 @@ def read_progress(file: Path) -> list[dict[str, Any]]:
     return points
 
 
-def build_report(evaluation: Evaluation, progress: Sequence[Mapping[str, Any]], to: Path) -> None:
+def build_report(
+    evaluation: Evaluation | None,
+    progress: Sequence[Mapping[str, Any]],
+    to: Path,
+    extra: Sequence[str] = (),
+    what: str = "speedup over no fusion",
+) -> None:
     """Write the page.
 
     Args:
-        evaluation: what the tables and bars show.
+        evaluation: what the tables and bars show; None when fusion was not evaluated.
         progress: points of the training run, empty when there was none.
         to: the HTML file.
+        extra: sections of HTML, after those on fusion.
+        what: that the speedups of `progress` are.
 
     Raises:
         ResultError: the file cannot be written.
     """
-    sections = [
-        _headline(evaluation),
-        "<h2>Speedup of each program</h2><figure>" + svg(speedup_bars(evaluation)) + "</figure>",
-        _times(evaluation),
-    ]
-    if (curve := learning_curve(progress)) is not None:
+    sections = ["<h1>hlogym</h1>"]
+    if evaluation is not None:
+        bars = svg(speedup_bars(evaluation))
+        sections = [
+            _headline(evaluation), f"<h2>Speedup of each program</h2><figure>{bars}</figure>", _times(evaluation),
+        ]  # fmt: skip
+    if (curve := learning_curve(progress, what)) is not None:
         sections.append("<h2>Learning</h2><figure>" + svg(curve) + "</figure>")
-    sections += [_noise(evaluation), _provenance(evaluation)]
-    body = "\n".join(sections)
+    if evaluation is not None:
+        sections += [_noise(evaluation), _provenance(evaluation)]
+    body = "\n".join([*sections, *extra])
     write_text(
         to,
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>hlogym report</title>"
@@ -176,5 +223,9 @@ def _noise(evaluation: Evaluation) -> str:
 
 def _provenance(evaluation: Evaluation) -> str:
     entries = {**evaluation.provenance, **{f"policy: {k}": v for k, v in evaluation.policy.items()}}
+    return "<h2>How this was made</h2>" + _facts(entries)
+
+
+def _facts(entries: Mapping[str, Any]) -> str:
     items = "".join(f"<dt>{escape(str(k))}</dt><dd>{escape(str(v))}</dd>" for k, v in entries.items())
-    return f"<h2>How this was made</h2><dl>{items}</dl>"
+    return f"<dl>{items}</dl>"

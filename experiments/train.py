@@ -16,7 +16,7 @@ from experiments.console import error_console, progress, stdout
 from experiments.learners import AGENTS, make_learner
 from experiments.plots import learning_curve, save_figure
 from experiments.provenance import provenance
-from experiments.report import read_progress
+from experiments.report import meaning_of_speedup, read_progress
 from experiments.run_folder import RunFolder, new_run, unfinished_run
 from experiments.tracking import TrackedRun
 from experiments.training_callback import TrainingCallback
@@ -92,7 +92,7 @@ def policy_provenance(config: TrainConfig, timesteps: int) -> dict[str, Any]:
 
 
 def _log_artifacts(run: RunFolder, tracked: TrackedRun) -> None:
-    curve = learning_curve(read_progress(run.progress))
+    curve = learning_curve(read_progress(run.progress), meaning_of_speedup(run.config()))
     if curve is not None:
         save_figure(curve, run.path / "learning.png")
         tracked.artifacts(run.path / "learning.png", "plots")
