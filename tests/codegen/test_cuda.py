@@ -50,7 +50,8 @@ def _nvrtc() -> Callable[[str, str], str]:
         options = [*OPTIONS, f"--gpu-architecture={architecture}", f"-I{headers}"]
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
         _, size = nvrtc.nvrtcGetProgramLogSize(program)
-        log = b" " * size
+        # NVRTC writes into these bytes. There must be two at least: Python has but one object for each single byte.
+        log = bytes(size + 1)
         nvrtc.nvrtcGetProgramLog(program, log)
         nvrtc.nvrtcDestroyProgram(program)
         return "" if result == nvrtc.nvrtcResult.NVRTC_SUCCESS else log.decode().strip("\0 ")
@@ -81,6 +82,12 @@ def test_nvrtc_takes_them_for_older_gpus_too(name: str) -> None:
 def test_nvrtc_takes_every_form_of_kernel(architecture: str) -> None:
     specs = [running.kernel_of(fusions.fusion(name), "cuda") for name in fusions.NAMES]
     assert _nvrtc()(source_of(specs), architecture) == ""
+
+
+@needs_nvrtc
+def test_an_empty_log_leaves_pythons_own_bytes_alone() -> None:
+    assert _nvrtc()("", "sm_90") == ""
+    assert [chr(k).encode("latin-1")[0] for k in range(256)] == list(range(256))
 
 
 # ---- the emulator
