@@ -21,13 +21,15 @@ class Timeline:
     Attributes:
         step: number of each thunk, in program order.
         reads, writes: steps at which each (resolved) buffer is accessed, ascending.
-        loops: spans (first step, last step) of loops, outer before inner.
+        loops: spans (first step, last step) of loops, ascending, outer before inner.
+        around: for each of these, the number of the loop right around it, or -1.
     """
 
     step: dict[Thunk, int] = field(default_factory=dict)
     reads: dict[Buffer, list[int]] = field(default_factory=dict)
     writes: dict[Buffer, list[int]] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
+    around: list[int] = field(default_factory=list)
     end: int = 0
 
     def interval(self, b: Buffer) -> Interval:
@@ -35,11 +37,14 @@ class Timeline:
 
         What is live into a loop and used there must outlast the whole loop: the next iteration needs it too.
         """
-        steps = [*self.reads.get(b, ()), *self.writes.get(b, ())]
-        start, end = min(steps), max(steps)
-        for low, high in reversed(self.loops):
+        ends = [x for x in (self.reads.get(b), self.writes.get(b)) if x]
+        start, end = min(x[0] for x in ends), max(x[-1] for x in ends)
+        at = bisect.bisect_right(self.loops, end, key=lambda span: span[0]) - 1
+        while at >= 0:
+            low, high = self.loops[at]
             if start < low <= end < high:
                 end = high
+            at = self.around[at]
         return Interval(start, end)
 
     def intervals(self) -> dict[Buffer, Interval]:
@@ -51,14 +56,14 @@ class Timeline:
 def timeline(thunks: list[Thunk], results: Sequence[Buffer]) -> Timeline:
     """Number the program's steps."""
     t = Timeline()
-    _number(thunks, t)
+    _number(thunks, t, -1)
     t.end += 1
     for b in results:
         t.reads.setdefault(b.resolve(), []).append(t.end)
     return t
 
 
-def _number(thunks: list[Thunk], t: Timeline) -> None:
+def _number(thunks: list[Thunk], t: Timeline, loop: int) -> None:
     for thunk in thunks:
         t.end += 1
         t.step[thunk] = t.end
@@ -67,21 +72,28 @@ def _number(thunks: list[Thunk], t: Timeline) -> None:
         for b in thunk.writes():
             t.writes.setdefault(b.resolve(), []).append(t.end)
         if isinstance(thunk, WhileThunk):
-            _number_loop(thunk, t)
+            _number_loop(thunk, t, loop)
         elif isinstance(thunk, ConditionalThunk):
             for branch in thunk.branches:
-                _number(branch, t)
+                _number(branch, t, loop)
 
 
-def _number_loop(thunk: WhileThunk, t: Timeline) -> None:
+def _number_loop(thunk: WhileThunk, t: Timeline, outer: int) -> None:
     at, first = len(t.loops), t.end + 1
-    t.loops.append((0, 0))
-    _number(thunk.condition, t)
+    t.loops.append((first, first))
+    t.around.append(outer)
+    _number(thunk.condition, t, at)
     t.end += 1
     t.reads.setdefault(thunk.predicate.resolve(), []).append(t.end)
-    _number(thunk.body, t)
+    _number(thunk.body, t, at)
     t.end += 1
     t.loops[at] = (first, t.end)
+
+
+def _any_between(steps: Sequence[int], low: int, high: int) -> bool:
+    """Whether one of the ascending steps lies in low .. high - 1."""
+    at = bisect.bisect_left(steps, low)
+    return at < len(steps) and steps[at] < high
 
 
 def coalesce(thunks: list[Thunk], results: Sequence[Buffer]) -> None:
@@ -128,24 +140,21 @@ def _backward(here: int, source: Buffer, target: Buffer, t: Timeline, sequence: 
     Birth and copy stand in one sequence, so that every run of the copy follows a run of the birth.
     """
     writes, reads = t.writes.get(source, []), t.reads.get(source, [])
-    if not writes or max(writes) >= here:
+    if not writes or writes[-1] >= here:
         return False
-    born = min(writes)
+    born, last_read = writes[0], reads[-1]
     at = bisect.bisect_right(steps, born) - 1
     if at < 0 or steps[at] != born:
         return False
-    if any(r < born for r in reads) or any(born <= w < here for w in t.writes.get(target, ())):
-        return False
-    last_read = max(reads)
-    if any(here < w <= last_read for w in t.writes.get(target, ())):
+    changes, old_reads = t.writes.get(target, []), t.reads.get(target, [])
+    if reads[0] < born or _any_between(changes, born, here) or _any_between(changes, here + 1, last_read + 1):
         return False
     # A read behind the copy but outside this sequence's loop would see later iterations.
     if t.interval(source).end > last_read:
         return False
-    old_reads = [r for r in t.reads.get(target, ()) if born <= r < here]
-    if any(r > born for r in old_reads):
+    if _any_between(old_reads, born + 1, here):
         return False
-    return not old_reads or _in_place(sequence[at], source, target)
+    return not _any_between(old_reads, born, born + 1) or _in_place(sequence[at], source, target)
 
 
 def _in_place(producer: Thunk, source: Buffer, target: Buffer) -> bool:
