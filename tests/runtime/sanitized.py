@@ -1,0 +1,164 @@
+"""Runs programs whose kernels were built with sanitizers; a process of its own, started by `test_sanitizers`.
+
+`python -m tests.runtime.sanitized WHAT FUSION LOOPS SEED`, WHAT a suite's name, "fusions", "loops", "scatters" or
+"canary". The environment must name a sanitizing compiler as CC and preload its runtime. Temporaries get gaps around
+them that nobody may touch, every program runs on memory with different rubbish in it, and the processor's state for
+floats is looked at after each. What goes wrong is written to the standard error output, by program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.api import decide
+from compiler.backends import cpu
+from compiler.codegen import support
+from compiler.fusion.policies import RandomFusion, make_policy
+from compiler.fusion.protocol import FusionPolicy
+from compiler.ir import HloModule
+from compiler.loops import KeepLoops, KernelLoops, LoopPolicy, UnrollLoops
+from compiler.runtime import executable
+from compiler.runtime.buffers import ALIGNMENT, Buffer, Interval
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.suites import load_suite, random_inputs
+from tests.codegen import running
+from tests.codegen.random_fusions import random_fusion
+from tests.codegen.test_scatter import CASES, REDUCERS, module_text
+from tests.runtime.random_loops import random_loops
+
+Array = npt.NDArray[Any]
+LOOPS: Mapping[str, LoopPolicy] = {
+    "keep": KeepLoops(), "kernel": KernelLoops(), "unroll": UnrollLoops(4), "full": UnrollLoops(0),
+}  # fmt: skip
+ENDLESS = ("collatz_and_vectorised_while",)
+"""Programs that some of their inputs keep running for ever."""
+
+
+class Arena:
+    """Places for temporaries, none of them shared, with forbidden memory behind each."""
+
+    def __init__(self) -> None:
+        self.gaps: list[tuple[int, int]] = []
+        words = ("poison", "unpoison")
+        self._forbid, self._allow = (ctypes.CDLL(None)[f"__asan_{word}_memory_region"] for word in words)
+        for f in (self._forbid, self._allow):
+            f.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+    def assign(self, intervals: dict[Buffer, Interval]) -> int:
+        """In place of `buffers.assign_offsets`."""
+        self.gaps.clear()
+        at = 0
+        for b in intervals:
+            b.index, end = at, at + b.size
+            at = -(-end // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+            self.gaps.append((end, at))
+        return at
+
+    def forbid(self, base: int, forbidden: bool) -> None:
+        for start, end in self.gaps:
+            (self._forbid if forbidden else self._allow)(base + start, end - start)
+
+
+ARENA = Arena()
+
+
+def tell(what: str) -> None:
+    """A line for the parent to find."""
+    print(what, file=sys.stderr, flush=True)
+
+
+def float_state() -> tuple[int, bool]:
+    """Rounding mode, and whether numbers near zero are kept."""
+    return ctypes.CDLL("libm.so.6").fegetround(), bool(np.array([1e-40], np.float32)[0] * np.float32(1) > 0)
+
+
+def run_program(name: str, module: HloModule, args: Sequence[Array], fusion: str, loops: str, seed: int) -> None:
+    """Compile, and run twice on different rubbish."""
+    policy: FusionPolicy = RandomFusion(seed=seed, max_actions=300) if fusion == "random" else make_policy(fusion)
+    session = CompilationSession(module, "cpu", [] if fusion == "none" else None)
+    decide(session, policy, LOOPS[loops])
+    built = session.finish()
+    assert isinstance(built, executable.CpuExecutable)
+    arena: Array = built._arena
+    results = []
+    for rubbish in (0, 0xA5):
+        arena[:] = rubbish
+        ARENA.forbid(arena.ctypes.data, True)
+        results.append(built(*args))
+        ARENA.forbid(arena.ctypes.data, False)
+    # Sums over threads come in any order.
+    why = running.problem(results[1], results[0], rtol=1e-3)
+    if why is not None:
+        tell(f"PROBLEM {name}: the second run differs: {why}")
+
+
+def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[str, Callable[[], None]]]:
+    """What to run, by name."""
+    rng = np.random.default_rng(seed)
+    if what == "fusions":
+        yield from ((f"fusions {n}", lambda: run_fusions(rng, 60)) for n in range(4))
+    elif what == "canary":
+        yield "canary", run_canary
+    elif what == "loops":
+        for n in range(25):
+            module = random_loops(rng)
+            args = running.random_args(module.entry.parameter_shapes, rng)
+            yield f"loops {n}", lambda m=module, a=args: run_program("loops", m, a, fusion, loops, seed)  # type: ignore[misc]
+    elif what == "scatters":
+        for case in CASES:
+            for reducer in REDUCERS:
+                module = parse(module_text(case, reducer, "f32"))
+                shapes = module.entry.parameter_shapes
+                args = [rng.integers(-9, 12, s.dimensions).astype(s.dtype) for s in shapes]
+                name = f"scatter {case} {reducer}"
+                yield name, lambda m=module, a=args: run_program("scatter", m, a, fusion, loops, seed)  # type: ignore[misc]
+    else:
+        for program in load_suite(what).programs:
+            if program.name not in ENDLESS:
+                module = parse(program.text())
+                wanted = [(s.dtype, s.dimensions) for s in executable.parameter_leaves(module)]
+                args = random_inputs(program, wanted, seed)
+                yield program.name, lambda m=module, a=args, n=program.name: run_program(n, m, a, fusion, loops, seed)  # type: ignore[misc]
+
+
+def run_fusions(rng: np.random.Generator, count: int) -> None:
+    """Random kernels, built in one go."""
+    cases: list[running.Case] = []
+    while len(cases) < count:
+        f = random_fusion(rng)
+        if support.why_not(f) is None:
+            cases.append(running.case_of(f, running.random_args(f.parameter_shapes, rng), "c"))
+    for case, found in zip(cases, running.run_c(cases), strict=True):
+        why = running.problem(found, case.wanted, rtol=1e-4)
+        if why is not None:
+            tell(f"PROBLEM {why}\n{case.spec.source}")
+
+
+def run_canary() -> None:
+    """A kernel that writes behind its output."""
+    library = ctypes.CDLL(str(cpu.toolchain().shared_object("void bad(float *p) { p[300] = 1; }", "bad")))
+    out = np.zeros(300, np.float32)
+    library.bad(ctypes.c_void_p(out.ctypes.data))
+
+
+def main(what: str, fusion: str, loops: str, seed: str) -> None:
+    """Run everything there is of one kind."""
+    setattr(executable, "assign_offsets", ARENA.assign)  # noqa: B010 - not the module's own name
+    before = float_state()
+    for name, run in programs(what, fusion, loops, int(seed)):
+        tell(f"RUN {name}")
+        run()
+        if float_state() != before:
+            tell(f"PROBLEM {name}: the processor's state for floats is {float_state()}, was {before}")
+    tell("DONE")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
