@@ -59,7 +59,12 @@ def _print_changed(hlo_pass: HloPass, module: HloModule, changed: bool) -> None:
 
 
 def _statistics(run: PipelineRun) -> Table:
-    table = Table("pass", "runs", "changed", "ops removed", "ms", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    table.add_column("pass")
+    for name in ("runs", "changed", "ops before", "ops after", "removed", "ms"):
+        table.add_column(name, justify="right")
     for s in run.statistics():
-        table.add_row(s.name, str(s.runs), str(s.changed), str(s.removed), f"{s.seconds * 1e3:.2f}")
+        table.add_row(
+            s.name, str(s.runs), str(s.changed), str(s.before), str(s.after), str(s.removed), f"{s.seconds * 1e3:.2f}"
+        )
     return table

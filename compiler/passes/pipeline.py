@@ -29,11 +29,19 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class PassStatistics:
-    """All applications of one pass in a run, added up; `removed` may be negative."""
+    """All applications of one pass in a run, added up.
+
+    Attributes:
+        before: op count before the first application.
+        after: op count after the last.
+        removed: by all of them; other passes between them do not count. May be negative.
+    """
 
     name: str
     runs: int
     changed: int
+    before: int
+    after: int
     removed: int
     seconds: float
 
@@ -101,6 +109,8 @@ class PipelineRun:
                 name,
                 len(rs),
                 sum(r.changed for r in rs),
+                rs[0].before,
+                rs[-1].after,
                 sum(r.before - r.after for r in rs),
                 sum(r.seconds for r in rs),
             )

@@ -82,6 +82,7 @@ def test_statistics_hooks_and_stop() -> None:
     assert seen == [("arithmetic-identities", True), ("cse", True)]
     assert [(r.name, r.before, r.after) for r in run.records] == [("arithmetic-identities", 5, 3), ("cse", 3, 2)]
     assert {s.name: s.removed for s in run.statistics()} == {"arithmetic-identities": 2, "cse": 1}
+    assert all(s.before - s.after == s.removed for s in run.statistics() if s.runs == 1)
 
 
 def test_fixed_point_ends_when_nothing_changes() -> None:
