@@ -176,6 +176,25 @@ def _hypot(b: TorchBuilder, x: H, y: H) -> H:
     return b.select(b.compare(large, math.inf, "EQ"), large, b.binary(Opcode.MULTIPLY, large, root, t), t)
 
 
+_SAME_WIDTH = {T.F16: T.S16, T.BF16: T.S16, T.F32: T.S32, T.F64: T.S64}
+
+
+@LOWERINGS.op("signbit")
+def _sign_bit(b: TorchBuilder, x: H) -> H:
+    """Also of zeros and NaN."""
+    t = x.shape.element_type
+    if t.is_float:
+        x = b.add(Opcode.BITCAST_CONVERT, x, shape=x.shape.with_type(_SAME_WIDTH[t]))
+    return b.compare(x, 0, "LT")
+
+
+@LOWERINGS.op("copysign")
+def _copy_sign(b: TorchBuilder, x: H, y: Any) -> H:
+    t, dims = b.out.element_type, b.out.dimensions
+    size = b.add(Opcode.ABS, b.operand(x, t, dims))
+    return b.select(_sign_bit(b, b.operand(y, t, dims)), b.add(Opcode.NEGATE, size), size, t)
+
+
 @LOWERINGS.op("reciprocal")
 def _reciprocal(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.DIVIDE, 1, x)

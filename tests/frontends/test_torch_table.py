@@ -58,7 +58,11 @@ class Together(nn.Module):
 
 def agree(program: Any, *args: Any) -> None:
     with torch.no_grad():
-        wanted = [w.numpy() for w in _pytree.tree_leaves(program(*args)) if isinstance(w, torch.Tensor)]
+        wanted = [
+            w.resolve_conj().resolve_neg().numpy()
+            for w in _pytree.tree_leaves(program(*args))
+            if isinstance(w, torch.Tensor)
+        ]
     module = lower(program, *args)
     verify(module)
     found = evaluate(module, arguments(program, *args))
