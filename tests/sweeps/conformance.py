@@ -16,7 +16,7 @@ from typing import Any
 
 from compiler.ir.opcodes import Opcode
 from experiments.provenance import provenance
-from tests.sweeps.registry import NO_CASES, whole_sweep
+from tests.sweeps.registry import NO_CASES, all_cases, whole_sweep
 from tests.sweeps.worker import FAIL, KNOWN, NO_OURS, NO_XLA, PASS, Outcome, sweep
 
 Key = tuple[str, str, str]
@@ -94,8 +94,9 @@ def main() -> int:
     options = parser.parse_args()
     wanted = set(options.opcode or ())
     had = known(options.out) if options.new else {}
+    every = whole_sweep() if not wanted or "custom-call" in wanted else all_cases()
     outcomes = sweep(
-        c for c in whole_sweep() if (not wanted or c.opcode in wanted) and (c.opcode, c.element_type, c.name) not in had
+        c for c in every if (not wanted or c.opcode in wanted) and (c.opcode, c.element_type, c.name) not in had
     )
     for o in outcomes:
         if o.result in (FAIL, NO_OURS):

@@ -29,6 +29,11 @@ KNOWN: tuple[Known, ...] = (
         Known("convert", "f4e2m1fn", f"to-{t}", "XLA:CPU saturates every finite number that is not small")
         for t in ("s4", "s8", "s16", "s32", "s64", "u4", "u8", "u16", "u32", "u64")
     ),
+    *(
+        Known(op, t, "no-variance-0", "a scale of infinity: XLA:CPU multiplies and subtracts in another order")
+        for op in ("batch-norm-inference", "batch-norm-grad")
+        for t in ("f32", "f64")
+    ),
     Known("popcnt", "s4", "edges", "XLA:CPU counts the bits of the number extended to 8 bits"),
     Known("power", "f8e8m0fnu", "edges", "XLA:CPU gives NaN where the result lies below the smallest number"),
 )

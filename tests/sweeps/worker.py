@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import sys
@@ -106,6 +107,8 @@ class _Worker:
 
 
 def _work(pipe: Connection) -> None:
+    # Else the kernels behind LAPACK's custom calls find no LAPACK; jax does this when it lowers such a call itself.
+    importlib.import_module("jaxlib.cpu._lapack").initialize()
     # What XLA says about its own failures is in the outcome already.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with contextlib.suppress(EOFError):
