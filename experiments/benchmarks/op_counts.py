@@ -28,7 +28,7 @@ from compiler.text import parse
 from env.suites import Program, load_suite
 from experiments.provenance import provenance
 
-SUITES = ("quickstart", "linear_algebra")
+SUITES = ("quickstart", "jax", "linear_algebra")
 
 
 @dataclass(frozen=True)
