@@ -62,7 +62,7 @@ class Base:
     def _reference(self) -> tuple[CompilationPlan, float]:
         session = self._default.fork()
         session.run_fusion_policy(make_policy(self._policy))
-        return session.plan, session.cost().seconds
+        return session.plan, max(session.cost().seconds, 1e-12)  # a program may have nothing left to do
 
     @property
     def plan(self) -> CompilationPlan:
@@ -71,7 +71,7 @@ class Base:
 
     @property
     def seconds(self) -> float:
-        """Of the reference, by the cost model."""
+        """Of the reference, by the cost model; positive."""
         return self._reference[1]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FLOORS = (
-    ("compiler.errors",),
+    ("compiler.errors", "compiler.weights"),
     ("compiler.ir",),
     ("compiler.text",),
     ("compiler.frontends",),

@@ -168,3 +168,18 @@ def test_random_orders_keep_the_meaning(suite: Path, reward: str) -> None:
         assert env._episode is not None
         for a, b in zip(evaluate(module, args), evaluate(env._episode.state.module, args), strict=True):
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reward", ["op-count", "cost"])
+def test_a_program_with_nothing_left_to_do_has_finite_rewards(tmp_path: Path, reward: str) -> None:
+    (tmp_path / "m.hlo").write_text(
+        "HloModule m\nENTRY e {\n  x = f32[4] parameter(0)\n  z = f32[] constant(0)\n"
+        "  b = f32[4] broadcast(z), dimensions={}\n  ROOT a = f32[4] add(x, b)\n}\n"
+    )
+    env = PassOrderEnv(tmp_path, passes=PASSES, reward=reward)  # type: ignore[arg-type]
+    env.reset()
+    for action in (0, 1, len(PASSES)):
+        _, paid, *_, info = env.step(action)
+        assert math.isfinite(paid)
+    assert info["ops"] == 0
+    assert info["speedup"] == pytest.approx(1)
