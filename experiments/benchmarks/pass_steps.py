@@ -74,7 +74,7 @@ def main() -> None:
     lines = [
         "# Steps of PassOrder",
         "",
-        f"- command: `python -m experiments.benchmarks.pass_steps {' '.join(sys.argv[1:])}`".replace(" `", "`"),
+        f"- command: `{' '.join(['python -m experiments.benchmarks.pass_steps', *sys.argv[1:]])}`",
         f"- commit: {facts['commit']}",
         f"- machine: {facts['machine']}; processor time of one process",
         f"- date: {facts['date']}",

@@ -37,8 +37,6 @@ Array = npt.NDArray[Any]
 LOOPS: Mapping[str, LoopPolicy] = {
     "keep": KeepLoops(), "kernel": KernelLoops(), "unroll": UnrollLoops(4), "full": UnrollLoops(0),
 }  # fmt: skip
-ENDLESS = ("collatz_and_vectorised_while",)
-"""Programs that some of their inputs keep running for ever."""
 
 
 class Arena:
@@ -121,11 +119,10 @@ def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[st
                 yield name, lambda m=module, a=args: run_program("scatter", m, a, fusion, loops, seed)  # type: ignore[misc]
     else:
         for program in load_suite(what).programs:
-            if program.name not in ENDLESS:
-                module = parse(program.text())
-                wanted = [(s.dtype, s.dimensions) for s in executable.parameter_leaves(module)]
-                args = random_inputs(program, wanted, seed)
-                yield program.name, lambda m=module, a=args, n=program.name: run_program(n, m, a, fusion, loops, seed)  # type: ignore[misc]
+            module = parse(program.text())
+            wanted = [(s.dtype, s.dimensions) for s in executable.parameter_leaves(module)]
+            args = random_inputs(program, wanted, seed)
+            yield program.name, lambda m=module, a=args, n=program.name: run_program(n, m, a, fusion, loops, seed)  # type: ignore[misc]
 
 
 def run_fusions(rng: np.random.Generator, count: int) -> None:
