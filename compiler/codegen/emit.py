@@ -276,8 +276,11 @@ class Emitter:
             return (self.value(operands[0], sliced_index(self, i, index)),)
         if op is Opcode.GATHER:
             return (self._gather(i, index),)
+        template = scalar.template_of(i)
+        if any(not o.shape.is_scalar and o.shape.dimensions != i.shape.dimensions for o in operands):
+            raise UnsupportedError(f"%{i.name}: {op.text} between shapes of other sizes has no kernel")
         names = [self.value(o, () if o.shape.is_scalar else index) for o in operands]
-        return (self.apply(t, scalar.template_of(i), *names),)
+        return (self.apply(t, template, *names),)
 
     def _whole(self, element: HloInstruction) -> HloInstruction:
         """The tuple that a get-tuple-element takes from, called computations entered."""
