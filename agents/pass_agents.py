@@ -7,7 +7,6 @@ read theirs from the end of the observation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -21,40 +20,16 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 
+from agents.settings import LearningSettings
 from compiler.errors import UnknownNameError
 from compiler.passes.learned import Activation, Layer, LearnedPassOrder
 from compiler.passes.observations import mask_of
 from env.pass_order import PassOrderEnv
 
-__all__ = ["PASS_AGENTS", "PassAgent", "PassAgentSettings", "layers_of", "make_pass_agent"]
+__all__ = ["PASS_AGENTS", "PassAgent", "layers_of", "make_pass_agent"]
 
 PassAgent: TypeAlias = MaskablePPO | A2C | DQN
 _NEVER = -1e8
-
-
-@dataclass(frozen=True)
-class PassAgentSettings:
-    """Hyperparameters; those of PPO unless said otherwise.
-
-    Attributes:
-        rollout: steps between updates, of all environments together (A2C: a sixteenth of it).
-        exploration: share of a DQN's training in which it explores less and less.
-        hidden: sizes of the layers.
-    """
-
-    rollout: int = 2048
-    batch: int = 256
-    epochs: int = 6
-    learning_rate: float = 5e-4
-    gamma: float = 0.995
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy: float = 0.01
-    value: float = 0.5
-    max_grad_norm: float = 0.5
-    exploration: float = 0.4
-    hidden: tuple[int, ...] = (256, 256)
-    seed: int = 0
 
 
 class MaskedActorCritic(ActorCriticPolicy):
@@ -115,40 +90,40 @@ def _mask(observations: torch.Tensor, actions: int) -> torch.Tensor:
     return observations[..., -actions:] > 0.5
 
 
-def _ppo(environments: DummyVecEnv, s: PassAgentSettings) -> PassAgent:
+def _ppo(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
     return MaskablePPO(
         "MlpPolicy", environments, n_steps=max(1, s.rollout // environments.num_envs), batch_size=s.batch,
         n_epochs=s.epochs, learning_rate=s.learning_rate, gamma=s.gamma, gae_lambda=s.gae_lambda, clip_range=s.clip,
         ent_coef=s.entropy, vf_coef=s.value, max_grad_norm=s.max_grad_norm,
-        policy_kwargs={"net_arch": list(s.hidden)}, seed=s.seed, device="cpu",
+        policy_kwargs={"net_arch": [s.hidden, s.hidden]}, seed=s.seed, device="cpu",
     )  # fmt: skip
 
 
-def _a2c(environments: DummyVecEnv, s: PassAgentSettings) -> PassAgent:
+def _a2c(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
     return A2C(
         MaskedActorCritic, environments, n_steps=max(1, s.rollout // environments.num_envs // 16),
         learning_rate=s.learning_rate, gamma=s.gamma, gae_lambda=s.gae_lambda, ent_coef=s.entropy, vf_coef=s.value,
-        max_grad_norm=s.max_grad_norm, policy_kwargs={"net_arch": list(s.hidden)}, seed=s.seed, device="cpu",
+        max_grad_norm=s.max_grad_norm, policy_kwargs={"net_arch": [s.hidden, s.hidden]}, seed=s.seed, device="cpu",
     )  # fmt: skip
 
 
-def _dqn(environments: DummyVecEnv, s: PassAgentSettings) -> PassAgent:
+def _dqn(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
     return MaskedDQN(
         MaskedDQNPolicy, environments, learning_rate=s.learning_rate, buffer_size=50_000, learning_starts=2_000,
         batch_size=s.batch, gamma=s.gamma, train_freq=4, gradient_steps=2, target_update_interval=1_000,
         exploration_fraction=s.exploration, exploration_final_eps=0.05,
-        policy_kwargs={"net_arch": list(s.hidden)}, seed=s.seed, device="cpu",
+        policy_kwargs={"net_arch": [s.hidden, s.hidden]}, seed=s.seed, device="cpu",
     )  # fmt: skip
 
 
-PASS_AGENTS: dict[str, Callable[[DummyVecEnv, PassAgentSettings], PassAgent]] = {
+PASS_AGENTS: dict[str, Callable[[DummyVecEnv, LearningSettings], PassAgent]] = {
     "maskable-ppo": _ppo,
     "a2c": _a2c,
     "dqn": _dqn,
 }
 
 
-def make_pass_agent(kind: str, environments: Sequence[PassOrderEnv], settings: PassAgentSettings) -> PassAgent:
+def make_pass_agent(kind: str, environments: Sequence[PassOrderEnv], settings: LearningSettings) -> PassAgent:
     """An untrained agent; the same settings and seed give the same agent.
 
     Raises:

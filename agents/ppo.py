@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -12,32 +11,13 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from agents.baseline import ProgramBaseline
 from agents.network import TorchPointerNetwork
 from agents.policy import PointerFeatures, PointerPolicy
+from agents.settings import PointerSettings
 from env.decision import DecisionEnv
 
-__all__ = ["PPOSettings", "baseline_of", "make_ppo", "network_of"]
+__all__ = ["baseline_of", "make_ppo", "network_of"]
 
 
-@dataclass(frozen=True)
-class PPOSettings:
-    """Hyperparameters; what they mean is said in `experiments.config`."""
-
-    rollout: int = 256
-    batch: int = 64
-    epochs: int = 4
-    learning_rate: float = 3e-4
-    gamma: float = 1.0
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy: float = 0.003
-    value: float = 0.5
-    max_grad_norm: float = 0.5
-    hidden: int = 64
-    rounds: int = 2
-    prior: float = 4.0
-    seed: int = 0
-
-
-def make_ppo(env: DecisionEnv, settings: PPOSettings) -> MaskablePPO:
+def make_ppo(env: DecisionEnv, settings: PointerSettings) -> MaskablePPO:
     """An untrained agent on one environment; the same settings and seed give the same agent."""
     # Nets this small run slower on several threads, which the kernels being measured need for themselves.
     torch.set_num_threads(1)

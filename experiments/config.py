@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from agents.settings import PointerSettings
 from compiler.errors import HlogymError, UnknownNameError
 
 __all__ = ["ConfigError", "TrainConfig"]
@@ -16,7 +17,7 @@ class ConfigError(HlogymError, ValueError):
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(PointerSettings):
     """Everything a run depends on; stored with it as JSON, so that it can be continued."""
 
     suite: str = "train"  # suite name, or a folder of HLO files
@@ -25,29 +26,10 @@ class TrainConfig:
     timesteps: int = 20_000  # environment steps in all
     minutes: float = 0.0  # stop after this much time, over all resumptions; 0: no limit
     backend: str = "auto"  # what measures: cpu, cuda, or cuda where there is one
-    seed: int = 0  # of weights, exploration and programs
 
     checkpoint_every: int = 512  # steps between checkpoints, rounded up to whole updates
 
-    # PPO. Episodes are short and end in one measured reward, hence the long horizon (gamma 1) and small rollouts, which
-    # give an update every minute or so even when measuring is slow.
-    rollout: int = 256  # steps an update
-    batch: int = 64
-    epochs: int = 4
-    learning_rate: float = 3e-4
-    gamma: float = 1.0
-    gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy: float = 0.003
-    value: float = 0.5
-    max_grad_norm: float = 0.5
-
-    # The network; see `compiler.fusion.pointer_network`.
-    hidden: int = 64
-    rounds: int = 2
-    prior: float = 4.0  # weight that the cost model's expected saving starts with; 0: start from nothing
-
-    # Pass orders only; the settings of PPO above then start from other values, see `defaults_for`.
+    # Pass orders only; the agent's settings then start from other values, see `defaults_for`.
     reward: str = ""  # op-count, cost or measured; empty: what the environment's id says
     budget: int = 150  # applications of passes an episode has
     step_cost: float = 0.0  # taken off the reward of each application

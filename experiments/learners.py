@@ -12,8 +12,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 import env as environments
 from agents.export import export_policy
-from agents.pass_agents import PASS_AGENTS, PassAgentSettings, learned_order, make_pass_agent
-from agents.ppo import PPOSettings, baseline_of, make_ppo, network_of
+from agents.pass_agents import PASS_AGENTS, learned_order, make_pass_agent
+from agents.ppo import baseline_of, make_ppo, network_of
 from compiler.errors import UnknownNameError
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
@@ -88,14 +88,7 @@ class FusionLearner:
 
     def __init__(self, config: TrainConfig, environment: DecisionEnv) -> None:
         self.environment = environment
-        self.model: MaskablePPO = make_ppo(
-            environment,
-            PPOSettings(
-                config.rollout, config.batch, config.epochs, config.learning_rate, config.gamma, config.gae_lambda,
-                config.clip, config.entropy, config.value, config.max_grad_norm, config.hidden, config.rounds,
-                config.prior, config.seed,
-            ),
-        )  # fmt: skip
+        self.model: MaskablePPO = make_ppo(environment, config)
 
     def extra(self) -> dict[str, Any]:
         """Running means and the generator of programs."""
@@ -124,12 +117,7 @@ class PassOrderLearner:
         count = 1 if first.measured else config.environments
         others = [cast(PassOrderEnv, make_env(config, shared=first)) for _ in range(count - 1)]
         self.environments = [first, *others]
-        settings = PassAgentSettings(
-            config.rollout, config.batch, config.epochs, config.learning_rate, config.gamma, config.gae_lambda,
-            config.clip, config.entropy, config.value, config.max_grad_norm, hidden=(config.hidden, config.hidden),
-            seed=config.seed,
-        )  # fmt: skip
-        self.model = make_pass_agent(config.agent, self.environments, settings)
+        self.model = make_pass_agent(config.agent, self.environments, config)
 
     def extra(self) -> dict[str, Any]:
         """The generators of programs."""

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from agents.pass_agents import PASS_AGENTS, PassAgentSettings, learned_order, make_pass_agent
+from agents.pass_agents import PASS_AGENTS, learned_order, make_pass_agent
 from agents.pass_search import PASS_SEARCHES, search_order
+from agents.settings import LearningSettings
 from compiler.api import compile as compile_hlo
 from compiler.errors import PolicyError, UnknownNameError
 from compiler.interpreter import evaluate
@@ -39,7 +40,7 @@ ENTRY e {
 }
 """
 PASSES = ("arithmetic-identities@1", "cse@1", "dce@1", "slice-movement@1")
-SMALL = PassAgentSettings(rollout=64, batch=32, epochs=2, hidden=(16, 16), seed=3)
+SMALL = LearningSettings(rollout=64, batch=32, epochs=2, hidden=16, seed=3)
 
 
 @pytest.fixture

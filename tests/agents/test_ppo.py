@@ -8,8 +8,9 @@ import torch
 from sb3_contrib import MaskablePPO
 
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
-from agents.ppo import PPOSettings, make_ppo, network_of
+from agents.ppo import make_ppo, network_of
 from agents.search import STRATEGIES, Starts, find_plan
+from agents.settings import PointerSettings
 from compiler.errors import UnknownNameError
 from compiler.fusion import features
 from env.environments import FusionEnv
@@ -17,7 +18,7 @@ from env.measurement import Measurer, MeasurerOptions
 from env.suites import load_suite
 from tests.env.small_programs import write_suite
 
-SMALL = PPOSettings(rollout=32, batch=16, epochs=2, hidden=16, rounds=1)
+SMALL = PointerSettings(rollout=32, batch=16, epochs=2, hidden=16, rounds=1)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_checkpoint_gives_everything_back(suite: Path, tmp_path: Path) -> None
     model = make_ppo(FusionEnv(suite), SMALL)
     model.learn(64)
     save_checkpoint(model, tmp_path / "c", {"best": {"chain": 2.0}})
-    other = make_ppo(FusionEnv(suite), PPOSettings(**{**SMALL.__dict__, "seed": 9}))
+    other = make_ppo(FusionEnv(suite), PointerSettings(**{**SMALL.__dict__, "seed": 9}))
     found = latest_checkpoint(tmp_path / "c")
     assert found is not None
     assert load_checkpoint(other, found) == {"best": {"chain": 2.0}}
@@ -95,7 +96,7 @@ def test_a_damaged_checkpoint_is_one_error(suite: Path, tmp_path: Path) -> None:
     (path / "tensors.safetensors").write_bytes(b"broken")
     with pytest.raises(CheckpointError, match="cannot resume"):
         load_checkpoint(model, path)
-    other = make_ppo(FusionEnv(suite), PPOSettings(**{**SMALL.__dict__, "hidden": 8}))
+    other = make_ppo(FusionEnv(suite), PointerSettings(**{**SMALL.__dict__, "hidden": 8}))
     whole = save_checkpoint(model, tmp_path / "d", {})
     with pytest.raises(CheckpointError, match="cannot resume"):
         load_checkpoint(other, whole)
@@ -132,7 +133,7 @@ def test_it_learns_without_the_prior(suite: Path) -> None:
                 total += reward
         return total / 10
 
-    settings = PPOSettings(rollout=64, batch=32, epochs=6, hidden=32, prior=0.0, learning_rate=3e-3)
+    settings = PointerSettings(rollout=64, batch=32, epochs=6, hidden=32, prior=0.0, learning_rate=3e-3)
     model = make_ppo(FusionEnv(suite), settings)
     before = mean_return(model)
     model.learn(1024)
