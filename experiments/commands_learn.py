@@ -34,9 +34,9 @@ def train(
 ) -> None:
     """Train an agent, tracked in MLflow.
 
-    Examples:
-        hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
-        hlogym train --suite jax/train --env hlogym/PassOrder-v0 --agent dqn --set reward=op-count
+    Example: hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
+
+    Pass orders: hlogym train --env hlogym/PassOrder-v0 --agent a2c --set reward=op-count
     """
     from experiments.config import TrainConfig
     from experiments.train import start_or_resume
