@@ -264,10 +264,10 @@ def evaluate_orders(
 
 
 def summary_table(evaluation: OrderEvaluation) -> list[str]:
-    """Markdown: a line a contender."""
+    """Markdown: a line a contender; geometric means with their 95% intervals, and the median of applications."""
     lines = [
-        "| contender | ops over XLA's order once (95%) | fewer | ops over our default | worse than our default "
-        "| applications (median) | time: speedup over XLA's order once (95%) |",
+        "| contender | ops / XLA's order once | fewer | ops / our default | worse than it | passes run "
+        "| speed / XLA's order once |",
         "|---|---|---:|---|---:|---:|---|",
     ]
     for name in evaluation.names:

@@ -34,7 +34,7 @@ from experiments.results import write_text
 from experiments.tracking import TrackedRun
 
 
-def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], command: str, suite: str) -> str:
+def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], suite: str) -> str:
     """The page of results."""
     facts = evaluation.provenance
     first = next(iter(policies))
@@ -49,7 +49,7 @@ def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], c
     lines = [
         "# Pass orders on held-out programs",
         "",
-        f"- command: `{command}`",
+        f"- command: `{facts['command']}`",
         f"- commit: {facts['commit']}",
         f"- machine: {facts['machine']}",
         f"- date: {facts['date']}",
@@ -60,8 +60,9 @@ def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], c
         f"Every contender chooses from the same {len(policies[first].actions)} passes, one sweep over the module an "
         f"application. A policy has {evaluation.budget} applications; searches have as many, and "
         f"{evaluation.search_budget} where it says so, as has a policy that is sampled from. Ops are counted without "
-        "parameters, constants and tuples, loop bodies and functions once each. Time is that of whole calls after "
-        "default fusion, in turns, outputs checked first.",
+        "parameters, constants and tuples, loop bodies and functions once each. Speed is that of whole calls after "
+        "default fusion, in turns, outputs checked first. Ratios are geometric means over the programs with 95% "
+        "intervals; passes run are a median.",
         "",
         *summary_table(evaluation),
         "",
@@ -96,18 +97,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pairs = [text.partition("=") for text in options.policies]
     policies = {name: load_pass_order(Path(folder)) for name, _, folder in pairs}
     programs = load_suite(options.suite).programs
+    shown = [f"{name}=runs/{name}/policy" for name in policies]
+    flags = [f"--suite {options.suite}", *(["--measure"] if options.measure else [])]
+    command = " ".join(["python -m experiments.benchmarks.pass_ordering", *shown, *flags])
     with contextlib.ExitStack() as stack:
         measurer = None
         if options.measure:
             measurer = stack.enter_context(Measurer(KernelStore(":memory:"), MeasurerOptions(rounds=options.rounds)))
         evaluation = evaluate_orders(
-            programs, policies, options.budget, options.search_budget, provenance(), measurer=measurer,
+            programs, policies, options.budget, options.search_budget, {**provenance(), "command": command},
+            measurer=measurer,
             rounds=options.rounds, step=lambda name: error_console.print(name),
         )  # fmt: skip
-    shown = [f"{name}=runs/{name}/policy" for name in policies]
-    flags = [f"--suite {options.suite}", *(["--measure"] if options.measure else [])]
-    command = " ".join(["python -m experiments.benchmarks.pass_ordering", *shown, *flags])
-    text = report(evaluation, policies, command, options.suite)
+    text = report(evaluation, policies, options.suite)
     page, data = options.out.with_suffix(".md"), options.out.with_suffix(".json")
     write_text(page, text)
     write_text(data, json.dumps(evaluation.to_json(), separators=(",", ":")) + "\n")
