@@ -98,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     policies = {name: load_pass_order(Path(folder)) for name, _, folder in pairs}
     programs = load_suite(options.suite).programs
     shown = [f"{name}=runs/{name}/policy" for name in policies]
-    flags = [f"--suite {options.suite}", *(["--measure"] if options.measure else [])]
+    flags = [f"--suite {options.suite}", f"--budget {options.budget}", f"--search-budget {options.search_budget}"]
+    flags += [f"--measure --rounds {options.rounds}"] if options.measure else []
     command = " ".join(["python -m experiments.benchmarks.pass_ordering", *shown, *flags])
     with contextlib.ExitStack() as stack:
         measurer = None
