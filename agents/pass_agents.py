@@ -153,5 +153,10 @@ def layers_of(agent: PassAgent) -> list[Layer]:
 
 
 def learned_order(agent: PassAgent, env: PassOrderEnv, provenance: dict[str, Any]) -> LearnedPassOrder:
-    """What the compiler can use of an agent."""
-    return LearnedPassOrder(env.actions, tuple(layers_of(agent)), env.max_steps, provenance=provenance)
+    """What the compiler can use of an agent.
+
+    One that was paid in op counts goes on after its stop with what adds no ops; to one that was paid in time, ops
+    say nothing.
+    """
+    finish = env.max_steps if env.reward == "op-count" else 0
+    return LearnedPassOrder(env.actions, tuple(layers_of(agent)), env.max_steps, finish, provenance)

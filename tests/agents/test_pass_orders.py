@@ -214,3 +214,9 @@ def test_unknown_agents_and_searches_are_named(folder: Path) -> None:
         make_pass_agent("dqm", environments(folder), SMALL)
     with pytest.raises(UnknownNameError, match="greedy"):
         search_order("gredy", parse(TEXT), PASSES, lambda s: s.ops, 5)
+
+
+def test_only_an_order_paid_in_op_counts_finishes_by_them(folder: Path) -> None:
+    for reward, finish in (("op-count", 12), ("cost", 0)):
+        env = PassOrderEnv(folder, passes=PASSES, reward=reward, max_steps=12)  # type: ignore[arg-type]
+        assert learned_order(make_pass_agent("a2c", [env], SMALL), env, {}).finish == finish
