@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from agents.network import TorchPointerNetwork
-from compiler.errors import PolicyError
 from compiler.fusion.features import FEATURE_VERSION
-from compiler.fusion.learned import DESCRIPTION_FILE, FORMAT, WEIGHTS_FILE, LearnedFusionPolicy
+from compiler.fusion.learned import FORMAT, LearnedFusionPolicy
 from compiler.fusion.pointer_network import Array, PointerNetwork
-from compiler.weights import write_weights
+from compiler.weights import write_policy_folder
 
 __all__ = ["export_policy", "numpy_policy"]
 
@@ -30,26 +26,13 @@ def export_policy(network: TorchPointerNetwork, folder: Path, provenance: Mappin
     Raises:
         PolicyError: the folder cannot be written, or holds something that is no policy.
     """
-    if folder.exists() and not (folder / DESCRIPTION_FILE).is_file() and (folder.is_file() or any(folder.iterdir())):
-        raise PolicyError(f"{folder} is there and is no policy folder; name another one")
     description = {
         "format": FORMAT,
         "feature_version": FEATURE_VERSION,
         "network": network.shape.to_json(),
         "provenance": dict(provenance),
     }
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as made:
-            draft = Path(made) / "policy"
-            draft.mkdir()
-            write_weights(draft / WEIGHTS_FILE, _weights(network))
-            (draft / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            draft.replace(folder)
-    except OSError as error:
-        raise PolicyError(f"cannot write the policy to {folder}: {error.strerror}") from error
+    write_policy_folder(folder, description, _weights(network))
 
 
 def _weights(network: TorchPointerNetwork) -> dict[str, Array]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agents.checkpoint import latest_checkpoint, load_checkpoint
 from compiler.errors import PolicyError, UnknownNameError
-from compiler.fusion.learned import DESCRIPTION_FILE
+from compiler.weights import DESCRIPTION_FILE
 from experiments.console import stdout
 from experiments.learned import load_learned
 from experiments.learners import make_learner

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from compiler.fusion.learned import DESCRIPTION_FILE, LearnedFusionPolicy, load_policy
+from compiler.fusion.learned import LearnedFusionPolicy, load_policy
 from compiler.passes.learned import FORMAT, LearnedPassOrder, load_pass_order
+from compiler.weights import DESCRIPTION_FILE
 
 __all__ = ["load_learned"]
 

@@ -28,7 +28,7 @@ from compiler.fusion.features import (
 from compiler.fusion.pointer_network import DecisionGraph, NetworkShape, PointerNetwork
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
-from compiler.weights import read_weights
+from compiler.weights import DESCRIPTION_FILE, WEIGHTS_FILE, read_weights
 
 if TYPE_CHECKING:
     from compiler.loops import LoopSite
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "LearnedFusionPolicy", "load_policy"]
 
 FORMAT = "hlogym-fusion-policy"
-DESCRIPTION_FILE, WEIGHTS_FILE = "policy.json", "policy.safetensors"
 
 
 @dataclass

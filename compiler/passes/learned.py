@@ -7,8 +7,6 @@ policy.safetensors   weights, float32
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +23,11 @@ from compiler.passes.observations import FEATURE_VERSION, observation_size
 from compiler.passes.pipeline import PipelineRun
 from compiler.passes.registry import make_pass
 from compiler.passes.states import PassGraph
-from compiler.weights import read_weights, write_weights
+from compiler.weights import DESCRIPTION_FILE, WEIGHTS_FILE, read_weights, write_policy_folder
 
 __all__ = ["FORMAT", "Layer", "LearnedPassOrder", "load_pass_order"]
 
 FORMAT = "hlogym-pass-order"
-DESCRIPTION_FILE, WEIGHTS_FILE = "policy.json", "policy.safetensors"
 Activation: TypeAlias = Literal["tanh", "relu", "none"]
 Array = npt.NDArray[np.float32]
 
@@ -134,8 +131,6 @@ class LearnedPassOrder:
         Raises:
             PolicyError: the folder cannot be written, or holds something that is no policy.
         """
-        if folder.exists() and not (folder / DESCRIPTION_FILE).is_file() and any(folder.iterdir()):
-            raise PolicyError(f"{folder} is there and is no policy folder; name another one")
         arrays = {}
         for n, layer in enumerate(self.layers):
             arrays[f"{n}.weight"], arrays[f"{n}.bias"] = layer.weight, layer.bias
@@ -148,18 +143,7 @@ class LearnedPassOrder:
             "finish": self.finish,
             "provenance": dict(self.provenance),
         }
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as made:
-                draft = Path(made) / "policy"
-                draft.mkdir()
-                write_weights(draft / WEIGHTS_FILE, arrays)
-                (draft / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-                if folder.exists():
-                    shutil.rmtree(folder)
-                draft.replace(folder)
-        except OSError as error:
-            raise PolicyError(f"cannot write the policy to {folder}: {error.strerror}") from error
+        write_policy_folder(folder, description, arrays)
 
 
 def load_pass_order(folder: Path) -> LearnedPassOrder:
