@@ -177,11 +177,10 @@ class ModuleFeatures:
 
 
 class FusionFeatures:
-    """Numbers of a module while it is being fused, and its candidates; keeps what an action does not change."""
+    """Numbers of a module while it is being fused, and its candidates."""
 
     def __init__(self, state: FusionState) -> None:
         self.state = state
-        self._savings: dict[FusionAction, tuple[object, float]] = {}
 
     # ---- facts of nodes
 
@@ -219,23 +218,13 @@ class FusionFeatures:
         The candidates have one entry more, at the end: to stop.
         """
         actions = self.state.actions()
-        savings = [self._saving(a) for a in actions]
+        savings = [self.state.estimate(a) for a in actions]
         if len(actions) >= MAX_CANDIDATES:
             best = np.argsort([-s for s in savings], kind="stable")[: MAX_CANDIDATES - 1]
             kept = sorted(int(i) for i in best)
             actions, savings = [actions[i] for i in kept], [savings[i] for i in kept]
         candidates = [self._candidate(a, s) for a, s in zip(actions, savings, strict=True)]
         return actions, [*candidates, STOP]
-
-    def _saving(self, action: FusionAction) -> float:
-        nodes = [self.state.find(action.computation, n) for n in (action.producer, *action.consumers)]
-        legality = self.state.sequences[action.computation].legality
-        # A node's facts are one object until it changes; who else uses the producer decides whether it goes.
-        signature = (tuple(id(legality.facts(n)) for n in nodes), len(consumers_of(nodes[0])))
-        found = self._savings.get(action)
-        if found is None or found[0] != signature:
-            found = self._savings[action] = (signature, self.state.estimate(action))
-        return found[1]
 
     def _candidate(self, action: FusionAction, saving: float) -> Candidate:
         producer = self.state.find(action.computation, action.producer)

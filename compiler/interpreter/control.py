@@ -24,6 +24,7 @@ def _fusion(machine: Machine, instruction: HloInstruction, values: list[Value]) 
 def _while(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     condition, body = instruction.attr("condition"), instruction.attr("body")
     while as_array(machine.run(condition, values)):
+        machine.context.iterate()
         values.append(machine.run(body, values, consumed=values))
     return values[0]
 

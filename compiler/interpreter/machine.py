@@ -31,12 +31,22 @@ class Context:
         outfeed: values that `outfeed` gave, in order.
         channels: values sent and not yet received, by channel.
         seed: of the generator behind `rng` and `rng-get-and-update-state`, whose numbers are our own, not XLA's.
+        iterations: how many iterations all while loops may still do together; None for as many as they like.
     """
 
     infeed: deque[Value] = field(default_factory=deque)
     outfeed: list[Value] = field(default_factory=list)
     channels: dict[int, deque[Value]] = field(default_factory=dict)
     seed: int = 0
+    iterations: int | None = None
+
+    def iterate(self) -> None:
+        """Count one iteration of a loop; InterpreterError when none is left."""
+        if self.iterations is None:
+            return
+        if self.iterations <= 0:
+            raise InterpreterError("the loops of the program did more iterations than they were allowed")
+        self.iterations -= 1
 
 
 class Machine:

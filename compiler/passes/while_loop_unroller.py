@@ -76,22 +76,28 @@ def unroll_fully(view: LoopView, counter: Induction, loops: Loops) -> None:
     computation = view.instruction.parent
     if computation is None:
         raise ValueError(f"%{view.instruction.name} has been removed already")
-    replace_loop(view, _copy_iterations(view, counter, counter.trip_count, computation, loops))
+    values, counted = _copy_iterations(view, counter, counter.trip_count, computation, loops)
+    replace_loop(view, values)
+    computation.remove_dead(counted)
 
 
 def _copy_iterations(
     view: LoopView, counter: Induction, count: int, computation: HloComputation, loops: Loops
-) -> list[HloInstruction]:
-    """The first `count` iterations in the loop's own computation; returns the values after them."""
-    values = list(view.init)
+) -> tuple[list[HloInstruction], list[HloInstruction]]:
+    """The first `count` iterations in the loop's own computation.
+
+    Returns:
+        The values after them, and the counters that constants stand for now. These are to be removed once all values
+        are in use: what an iteration hands on may have no other user than a counter so far.
+    """
+    values, counted = list(view.init), []
     leaves: dict[HloInstruction, HloInstruction] = {}
     dtype = values[counter.index].shape.dtype
     for n in range(1, count + 1):
         values = copy_iteration(view, computation, values, leaves, loops)
-        counted = values[counter.index]
+        counted.append(values[counter.index])
         values[counter.index] = computation.add_constant(np.asarray(counter.start + n * counter.step, dtype))
-        computation.remove_dead([counted])
-    return values
+    return values, counted
 
 
 def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> HloInstruction:
@@ -109,7 +115,7 @@ def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> 
     body.root = body.add(Opcode.TUPLE, values)
     body.remove_dead()
 
-    outside = _copy_iterations(view, counter, counter.trip_count % factor, computation, loops)
+    outside, counted = _copy_iterations(view, counter, counter.trip_count % factor, computation, loops)
     start = computation.add(Opcode.TUPLE, outside, name=loop.operand(0).name)
     attributes = {k: v for k, v in loop.attributes.items() if k != "backend_config"}
     attributes["body"] = body
@@ -118,7 +124,7 @@ def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> 
     loops.note_copies([unrolled])
     results = [computation.add(Opcode.GET_TUPLE_ELEMENT, [unrolled], index=n) for n in range(view.size)]
     replace_loop(view, results)
-    computation.remove_dead(results)
+    computation.remove_dead([*results, *counted])
     return unrolled
 
 

@@ -7,6 +7,7 @@ python -m tests.fuzz.pass_fuzz [--modules 10000] [--seed 0] [--workers 1] [--sav
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections import Counter
@@ -15,9 +16,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 
+from compiler.errors import InterpreterError
 from compiler.ir import HloInstruction, HloModule
 from compiler.ir.computation import has_side_effect
 from compiler.ir.verifier import check_module
@@ -29,6 +32,12 @@ from tests.fuzz.random_modules import random_inputs, random_module
 from tests.passes.programs import difference, run
 
 LONGEST = 60
+ITERATIONS = 10_000
+"""Random modules loop a few times; more is a loop that reduction, or a pass, has made endless."""
+
+SECONDS = 60
+"""A module and its sequence take a fraction of one; what takes so long is a finding of its own."""
+
 VARIANTS = (
     "while-loop-unroller{factor=2,full=false}",
     "while-loop-unroller{factor=3,full=false}",
@@ -62,7 +71,7 @@ def check(module: HloModule, passes: Sequence[str], inputs_seed: int = 0) -> str
     """What goes wrong when the passes run over a copy of the module; None when nothing does."""
     work = module.clone()
     args = random_inputs(module, np.random.default_rng(inputs_seed))
-    want = run(module, args)
+    want = run(module, args, ITERATIONS)
     for text in passes:
         before = str(work)
         try:
@@ -74,7 +83,10 @@ def check(module: HloModule, passes: Sequence[str], inputs_seed: int = 0) -> str
             return f"{text} left an invalid module: {findings[0]}"
         if changed != (str(work) != before):
             return f"{text} said changed={changed}, and the text says otherwise"
-    found = difference(run(work, args), want)
+    try:
+        found = difference(run(work, args, ITERATIONS), want)
+    except InterpreterError as e:
+        return f"results are missing: {e}"
     return None if found is None else f"results differ: {found}"
 
 
@@ -102,8 +114,23 @@ def fuzz_one(seed: int, instructions: int = 40) -> Failure | None:
     passes = [str(p) for p in rng.choice(pass_texts(), int(rng.integers(1, LONGEST + 1)))]
     single = rng.random(len(passes)) < rng.choice(SINGLE_SWEEPS)
     passes = [f"{p}@1" if once else p for p, once in zip(passes, single, strict=True)]
-    what = check(module, passes)
+    signal.signal(signal.SIGALRM, _too_late)
+    signal.alarm(SECONDS)
+    try:
+        what = check(module, passes)
+    except _TooLateError:
+        return Failure(seed, f"not done after {SECONDS} s", tuple(passes), str(module))
+    finally:
+        signal.alarm(0)
     return None if what is None else reduce_failure(seed, module, passes, what)
+
+
+class _TooLateError(BaseException):
+    """Past everything that takes an exception for a finding."""
+
+
+def _too_late(signum: int, frame: FrameType | None) -> None:
+    raise _TooLateError
 
 
 def reduce_failure(seed: int, module: HloModule, passes: Sequence[str], what: str) -> Failure:
@@ -116,7 +143,10 @@ def reduce_failure(seed: int, module: HloModule, passes: Sequence[str], what: st
 
 
 def _still(module: HloModule, kind: str, passes: Sequence[str]) -> bool:
-    found = check(module, passes)
+    try:
+        found = check(module, passes)
+    except InterpreterError:
+        return False  # the smaller module has no results to compare with
     return found is not None and found.startswith(kind)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.interpreter import evaluate
+from compiler.interpreter import Context, evaluate
 from compiler.ir import HloModule
 from compiler.text import parse
 from env.suites import load_suite, random_inputs
@@ -53,10 +53,9 @@ def program_results(name: str) -> tuple[Array, ...]:
     return tuple(run(parse(program_text(name)), program_inputs(name)))
 
 
-def run(module: HloModule, args: Sequence[Array]) -> list[Array]:
-    """The interpreter's results, floating point warnings aside."""
-    with np.errstate(all="ignore"):
-        return evaluate(module, list(args))
+def run(module: HloModule, args: Sequence[Array], iterations: int | None = None) -> list[Array]:
+    """The interpreter's results; InterpreterError when the loops do more iterations than allowed."""
+    return evaluate(module, list(args), Context(iterations=iterations))
 
 
 def difference(got: Sequence[Array], want: Sequence[Array], rtol: float = 2e-4) -> str | None:
