@@ -135,15 +135,23 @@ def reduce(
     output: Annotated[Path, typer.Option("--output", "-o", help="The smaller program (HLO).")],
     backend: Backend = "cpu",
     policy: Policy = None,
+    passes: Annotated[
+        str | None, typer.Option(help="Look for the fault in these passes instead, run in the interpreter.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Shrink a program on which a backend fails or differs from the interpreter, for a report of the fault.
+    """Shrink a program on which a backend, or passes, fail or differ from the interpreter, for a report of the fault.
 
     Example: hlogym reduce wrong.hlo -o small.hlo
-    """
-    from experiments.reduce import reduce_program
 
-    reduce_program(program, output, backend, policy, seed)
+    Example: hlogym reduce wrong.hlo --passes while-loop-unroller,dce -o small.hlo
+    """
+    from experiments.reduce import reduce_for_backend, reduce_for_passes
+
+    if passes is None:
+        reduce_for_backend(program, output, backend, policy, seed)
+    else:
+        reduce_for_passes(program, output, passes, seed)
 
 
 def doctor(as_json: Json = False) -> None:

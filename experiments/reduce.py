@@ -1,62 +1,124 @@
-"""`hlogym reduce`: shrink a program on which a backend fails or computes something else."""
+"""`hlogym reduce`: shrink a program on which a backend, or a list of passes, fails or computes something else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+from rich.progress import Progress
 
 from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
-from compiler.ir import HloInstruction, HloModule, Opcode
-from compiler.ir.verifier import verify
-from compiler.passes.registry import make_pass
+from compiler.interpreter import Context, evaluate
+from compiler.ir import HloModule
+from compiler.ir.verifier import check_module
+from compiler.passes.base import HloPass
+from compiler.passes.reducer import reduce_list, reduce_module
+from compiler.passes.registry import make_passes, pass_text
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
+from env.comparison import difference
 from env.measurement import Measurer, MeasurerOptions
 from env.suites import Program
 from experiments.console import progress, stdout
-from experiments.inputs import program_of, read_module
+from experiments.inputs import entry_inputs, program_of, read_module
 from experiments.results import check_writable, write_text
 from experiments.run import chosen_policy
 
-__all__ = ["ReduceError", "reduce_program"]
+__all__ = ["ReduceError", "reduce_for_backend", "reduce_for_passes"]
+
+FaultOf = Callable[[HloModule], str | None]
+"""What goes wrong with a module (`kind: details`), or None."""
+
+TIMEOUT = 20.0  # seconds for one candidate: reduction turns some loops into endless ones
+SPARE_ITERATIONS = 1000
 
 
 class ReduceError(HlogymError, RuntimeError):
     """A program with nothing to reduce."""
 
 
-def reduce_program(name: str, output: Path, backend: str, policy: str | None, seed: int) -> None:
+def reduce_for_backend(name: str, output: Path, backend: str, policy: str | None, seed: int) -> None:
     """See `hlogym reduce --help`. Each candidate runs in a worker process, so crashes and hangs are faults like others.
 
     Raises:
         ReduceError: the program is right as it is.
     """
+    program, module = _read(name, output)
+    options = MeasurerOptions(backend=backend, seed=seed, timeout=TIMEOUT)
+    with Measurer(options=options) as measurer, progress() as bar:
+        fault_of = partial(_backend_fault, measurer, program, policy)
+        if fault_of(module) is None:
+            raise ReduceError(f"{program.name} compiles on {backend} and equals the interpreter; there is no fault")
+        _write(output, _shrink(module, fault_of, bar), fault_of)
+
+
+def reduce_for_passes(name: str, output: Path, passes: str, seed: int) -> None:
+    """See `hlogym reduce --help`: the module and the list of passes as small as they still show the fault.
+
+    Raises:
+        ReduceError: the passes keep the module valid and its results as they were.
+        UnknownNameError: no such pass.
+    """
+    suspects = make_passes(passes)
+    program, module = _read(name, output)
+    fault_of = partial(_passes_fault, program, seed, _iterations_allowed(program, module, seed))
+    wanted = fault_of(suspects, module)
+    if wanted is None:
+        raise ReduceError(f"{program.name} keeps its results through these passes; there is no fault")
+
+    def fails(some: Sequence[HloPass], candidate: HloModule) -> bool:
+        return _same_kind(wanted, fault_of(some, candidate))
+
+    with progress() as bar:
+        few = reduce_list(suspects, lambda some: fails(some, module))
+        small = _shrink(module, partial(fault_of, few), bar)
+        few = reduce_list(few, lambda some: fails(some, small))
+    _write(output, small, partial(fault_of, few), f"// passes: {','.join(map(pass_text, few))}\n")
+
+
+def _read(name: str, output: Path) -> tuple[Program, HloModule]:
     program = program_of(name)
     module = read_module(program)
     check_writable(output.parent)
-    with Measurer(options=MeasurerOptions(backend=backend, seed=seed, timeout=60)) as measurer, progress() as bar:
-        fault = _fault(measurer, program, module, policy)
-        if fault is None:
-            raise ReduceError(f"{program.name} compiles on {backend} and equals the interpreter; there is no fault")
-        task = bar.add_task("reducing", total=None)
-        smaller: HloModule | None = module
-        while smaller is not None:
-            module = smaller
-            bar.update(task, description=f"reducing: {len(module.entry)} instructions in the entry")
-            kept = (c for c in _candidates(module) if _same_kind(fault, _fault(measurer, program, c, policy)))
-            smaller = next(kept, None)
-    write_text(output, str(module).rstrip() + "\n")
-    stdout.print(f"{len(module.entry)} instructions left in the entry; the fault: {fault}", markup=False)
+    # The inputs asked for belong to the whole program; they do not fit a smaller one's parameters.
+    return replace(program, inputs=()), module
 
 
-def _fault(measurer: Measurer, program: Program, module: HloModule, policy: str | None) -> str | None:
-    """What goes wrong with a module, or None."""
-    bare = replace(program, inputs=())  # the specs of the whole program do not fit a smaller one's parameters
+def _shrink(module: HloModule, fault_of: FaultOf, bar: Progress) -> HloModule:
+    wanted = fault_of(module) or ""
+    task = bar.add_task("reducing", total=None)
+
+    def fails(candidate: HloModule) -> bool:
+        if not _same_kind(wanted, fault_of(candidate)):
+            return False
+        bar.update(task, description=f"reducing: {candidate.instruction_count} instructions")
+        return True
+
+    return reduce_module(module, fails)
+
+
+def _write(output: Path, module: HloModule, fault_of: FaultOf, first_line: str = "") -> None:
+    write_text(output, first_line + str(module).rstrip() + "\n")
+    if first_line:
+        stdout.print(first_line.removeprefix("// ").rstrip(), markup=False)
+    stdout.print(f"{module.instruction_count} instructions left; the fault: {fault_of(module)}", markup=False)
+
+
+def _same_kind(wanted: str, found: str | None) -> bool:
+    """The same class of fault: a program that is wrong must not turn into one that merely does not compile."""
+    return found is not None and found.partition(":")[0] == wanted.partition(":")[0]
+
+
+# ---- faults of a backend
+
+
+def _backend_fault(measurer: Measurer, program: Program, policy: str | None, module: HloModule) -> str | None:
     try:
-        return measurer.check(bare, _plan(module, policy), text=str(module))
+        return measurer.check(program, _plan(module, policy), text=str(module))
     except HlogymError as error:
         return f"compile: {error}"
 
@@ -71,51 +133,35 @@ def _plan(module: HloModule, policy: str | None) -> CompilationPlan | None:
     return session.plan
 
 
-def _same_kind(wanted: str, found: str | None) -> bool:
-    """The same class of fault: a program that is wrong must not turn into one that merely does not compile."""
-    return found is not None and found.partition(":")[0] == wanted.partition(":")[0]
+# ---- faults of passes
 
 
-def _candidates(module: HloModule) -> Iterator[HloModule]:
-    """Valid modules that are smaller: another root first, then single instructions replaced by parameters."""
-    for make in (_with_root, _with_parameter):
-        for name in [i.name for i in module.entry.post_order()]:
-            try:
-                candidate = make(module.clone(), name)
-                if candidate is None:
-                    continue
-                candidate.header.pop("entry_computation_layout", None)
-                make_pass("dce").run(candidate)
-                _drop_dead_parameters(candidate)
-                verify(candidate)
-            except (HlogymError, ValueError):
-                continue
-            if len(candidate.entry) < len(module.entry):
-                yield candidate
+def _iterations_allowed(program: Program, module: HloModule, seed: int) -> int:
+    """Ten times what the whole program takes: a smaller one that takes more has become endless."""
+    started = 2**62
+    context = Context(iterations=started)
+    evaluate(module, entry_inputs(program, module, seed), context)
+    return 10 * (started - (context.iterations or 0)) + SPARE_ITERATIONS
 
 
-def _drop_dead_parameters(module: HloModule) -> None:
-    """DCE leaves parameters alone, because they are the program's face; here they are only in the way."""
-    for parameter in module.entry.parameters:
-        if parameter.is_dead:
-            module.entry.remove(parameter)
-    for number, parameter in enumerate(module.entry.parameters):
-        parameter.parameter_number = number
-
-
-def _with_root(module: HloModule, name: str) -> HloModule | None:
-    found = module.entry.find(name)
-    if found is None or found.is_root or not found.shape.is_array:
-        return None
-    module.entry.root = found
-    return module
-
-
-def _with_parameter(module: HloModule, name: str) -> HloModule | None:
-    found: HloInstruction | None = module.entry.find(name)
-    fixed = (Opcode.PARAMETER, Opcode.CONSTANT)
-    if found is None or found.is_root or found.opcode in fixed or not found.shape.is_array:
-        return None
-    parameter = module.entry.add_parameter(len(module.entry.parameters), found.shape, f"{name}.in")
-    module.entry.replace_uses(found, parameter)
-    return module
+def _passes_fault(
+    program: Program, seed: int, iterations: int, passes: Sequence[HloPass], module: HloModule
+) -> str | None:
+    try:
+        inputs = entry_inputs(program, module, seed)
+        wanted = evaluate(module, inputs, Context(iterations=iterations))
+    except HlogymError:
+        return None  # a candidate without results shows nothing
+    work = module.clone()
+    for hlo_pass in passes:
+        try:
+            hlo_pass.run(work)
+        except Exception as error:  # whatever a pass raises is its fault
+            return f"raised: {pass_text(hlo_pass)}: {type(error).__name__}: {error}"
+        if findings := check_module(work):
+            return f"invalid: after {pass_text(hlo_pass)}: {findings[0]}"
+    try:
+        found = difference(evaluate(work, inputs, Context(iterations=iterations)), wanted)
+    except HlogymError as error:
+        return f"evaluation: {error}"
+    return None if found is None else f"wrong: {found}"

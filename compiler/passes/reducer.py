@@ -25,8 +25,8 @@ T = TypeVar("T")
 def reduce_module(module: HloModule, fails: Fails, max_tests: int = 5000) -> HloModule:
     """The smallest variant found on which `fails` is true; `module` itself is left as it is.
 
-    Variants take another root, turn instructions into parameters, operands of theirs or constants, and drop what
-    is then dead. `fails` gets modules that verify, never the original object.
+    Variants take another root, put what is called where it is called, turn instructions into parameters, operands of
+    theirs or constants, and drop what is then dead. `fails` gets modules that verify, never the original object.
 
     Args:
         module: on which `fails` is true; ValueError when it is not.
@@ -38,7 +38,7 @@ def reduce_module(module: HloModule, fails: Fails, max_tests: int = 5000) -> Hlo
         raise ValueError("the module does not fail, there is nothing to reduce")
     while state.tests < max_tests:
         before = state.module.instruction_count
-        for moves in (_other_roots, _cuts, _bypasses, _constants):
+        for moves in (_other_roots, _inlines, _cuts, _bypasses, _constants):
             state.try_all(moves)
         state.attempt(lambda m: bool(m.remove_unreachable()))
         if state.module.instruction_count >= before:
@@ -183,6 +183,41 @@ def _cut(name: str) -> Edit:
         return True
 
     return edit
+
+
+def _inlines(module: HloModule) -> Iterator[Edit]:
+    """What is called stands where it is called; a loop's body, once; one of the branches of a conditional."""
+    for c, i in _others(module):
+        if i.opcode in (Opcode.CALL, Opcode.FUSION, Opcode.WHILE):
+            yield _inline(c.name, i.name, 0)
+        elif i.opcode is Opcode.CONDITIONAL:
+            yield from (_inline(c.name, i.name, n) for n in range(len(i.called_computations())))
+
+
+def _inline(computation: str, name: str, n: int) -> Edit:
+    def edit(module: HloModule) -> bool:
+        found = _find(module, computation, name)
+        if found is None or found.parent is None:
+            return False
+        caller = found.parent
+        match found.opcode:
+            case Opcode.CONDITIONAL:
+                callee, arguments = found.called_computations()[n], (found.operand(n + 1),)
+            case Opcode.WHILE:
+                callee, arguments = found.attr("body"), found.operands
+            case _:
+                callee, arguments = found.called_computations()[0], found.operands
+        caller.replace(found, caller.inline(callee, arguments))
+        _forward_elements(caller)
+        return True
+
+    return edit
+
+
+def _forward_elements(computation: HloComputation) -> None:
+    for i in computation.post_order():
+        if i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operand(0).opcode is Opcode.TUPLE:
+            computation.replace(i, i.operand(0).operand(i.attr("index")))
 
 
 def _bypasses(module: HloModule) -> Iterator[Edit]:

@@ -1,6 +1,8 @@
 """Peers compute the same, and reduction keeps the fault."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ import torch
 
 from compiler.errors import BackendError, UnknownNameError
 from compiler.interpreter import evaluate
+from compiler.ir import HloModule, Opcode
+from compiler.passes import PASSES
 from compiler.plan import CompilationPlan
 from compiler.text import parse
 from env.comparison import difference
@@ -15,7 +19,7 @@ from env.measurement import Measurer
 from env.suites import Program, load_suite
 from experiments.inputs import entry_inputs, read_module
 from experiments.peers import make_peer
-from experiments.reduce import ReduceError, reduce_program
+from experiments.reduce import ReduceError, reduce_for_backend, reduce_for_passes
 from experiments.torch_program import to_torch
 from tests.env.small_programs import CHAIN, LOOP, write_suite
 
@@ -66,8 +70,37 @@ class _Faulty(Measurer):
 def test_reduction_keeps_the_fault_and_little_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = write_suite(tmp_path / "suite")
     monkeypatch.setattr("experiments.reduce.Measurer", _Faulty)
-    reduce_program(str(suite / "chain.hlo"), tmp_path / "small.hlo", "cpu", None, 0)
+    reduce_for_backend(str(suite / "chain.hlo"), tmp_path / "small.hlo", "cpu", None, 0)
     small = parse((tmp_path / "small.hlo").read_text())
     assert [i.opcode.text for i in small.entry.post_order()] == ["parameter", "tanh"]
     with pytest.raises(ReduceError, match="there is no fault"):
-        reduce_program(str(suite / "loop.hlo"), tmp_path / "none.hlo", "cpu", None, 0)
+        reduce_for_backend(str(suite / "loop.hlo"), tmp_path / "none.hlo", "cpu", None, 0)
+
+
+@dataclass(frozen=True)
+class _Spoiler:
+    """Takes the cosine for the sine."""
+
+    name: ClassVar[str] = "spoiler"
+
+    def run(self, module: HloModule) -> bool:
+        found = [i for c in module.computations for i in c.instructions if i.opcode is Opcode.COSINE]
+        for i in found:
+            assert i.parent is not None
+            i.parent.replace(i, i.parent.add(Opcode.SINE, i.operands))
+        return bool(found)
+
+
+def test_reduction_of_passes_finds_the_pass_and_what_it_spoils(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = write_suite(tmp_path / "suite")
+    monkeypatch.setitem(PASSES, "spoiler", _Spoiler)
+    reduce_for_passes(str(suite / "loop.hlo"), tmp_path / "small.hlo", "cse,spoiler,dce", 0)
+    text = (tmp_path / "small.hlo").read_text()
+    assert text.startswith("// passes: spoiler\n")
+    assert "the fault: wrong:" in capsys.readouterr().out
+    left = [i.opcode.text for c in parse(text).computations for i in c.instructions]
+    assert left == ["parameter", "cosine"]
+    with pytest.raises(ReduceError, match="there is no fault"):
+        reduce_for_passes(str(suite / "chain.hlo"), tmp_path / "none.hlo", "cse,spoiler,dce", 0)
