@@ -200,13 +200,8 @@ def _inline(computation: str, name: str, n: int) -> Edit:
         if found is None or found.parent is None:
             return False
         caller = found.parent
-        match found.opcode:
-            case Opcode.CONDITIONAL:
-                callee, arguments = found.called_computations()[n], (found.operand(n + 1),)
-            case Opcode.WHILE:
-                callee, arguments = found.attr("body"), found.operands
-            case _:
-                callee, arguments = found.called_computations()[0], found.operands
+        callee = found.attr("body") if found.opcode is Opcode.WHILE else found.called_computations()[n]
+        arguments = found.operands[n + 1 : n + 2] if found.opcode is Opcode.CONDITIONAL else found.operands
         caller.replace(found, caller.inline(callee, arguments))
         _forward_elements(caller)
         return True
