@@ -72,22 +72,30 @@ def check(module: HloModule, passes: Sequence[str], inputs_seed: int = 0) -> str
     work = module.clone()
     args = random_inputs(module, np.random.default_rng(inputs_seed))
     want = run(module, args, ITERATIONS)
-    for text in passes:
-        before = str(work)
-        try:
-            changed = make_pass(text).run(work)
-        except Exception as e:  # whatever it raises is the finding
-            return f"{text} raised {type(e).__name__}: {e}"
-        findings = wrong_accounts(work) or check_module(work)
-        if findings:
-            return f"{text} left an invalid module: {findings[0]}"
-        if changed != (str(work) != before):
-            return f"{text} said changed={changed}, and the text says otherwise"
+    found = apply(work, passes)
+    if found is not None:
+        return found
     try:
-        found = difference(run(work, args, ITERATIONS), want)
+        differing = difference(run(work, args, ITERATIONS), want)
     except InterpreterError as e:
         return f"results are missing: {e}"
-    return None if found is None else f"results differ: {found}"
+    return None if differing is None else f"results differ: {differing}"
+
+
+def apply(module: HloModule, passes: Sequence[str]) -> str | None:
+    """Run the passes over the module; what is wrong with it or with what they say of it, None when nothing is."""
+    for text in passes:
+        before = str(module)
+        try:
+            changed = make_pass(text).run(module)
+        except Exception as e:  # whatever it raises is the finding
+            return f"{text} raised {type(e).__name__}: {e}"
+        findings = wrong_accounts(module) or check_module(module)
+        if findings:
+            return f"{text} left an invalid module: {findings[0]}"
+        if changed != (str(module) != before):
+            return f"{text} said changed={changed}, and the text says otherwise"
+    return None
 
 
 def wrong_accounts(module: HloModule) -> list[str]:

@@ -1,0 +1,220 @@
+"""What our passes and our compiler do to one HLO text that was written for something else: the checks of `real_texts`.
+
+A check takes a module and returns an `Outcome`; it knows nothing of processes and limits.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler import compile
+from compiler.analysis.flops import module_flops
+from compiler.errors import HlogymError, InterpreterError, UnsupportedError
+from compiler.fusion.policies import RandomFusion
+from compiler.interpreter import Context
+from compiler.interpreter import evaluate as interpret
+from compiler.ir import HloModule, Shape
+from compiler.ir.verifier import check_module
+from compiler.passes import PASSES
+from compiler.passes.base import op_count
+from compiler.passes.default import default_pipeline
+from compiler.text import parse
+from tests.fuzz.pass_fuzz import VARIANTS, apply
+from tests.fuzz.random_modules import random_array
+from tests.passes.programs import difference
+
+Array = npt.NDArray[Any]
+
+OK, FAILED, SKIPPED = "ok", "FAILED", "not tried"
+ITERATIONS = 2000
+MOST_ELEMENTS, MOST_FLOPS, MOST_INSTRUCTIONS = 1 << 21, 1e9, 1000
+SEQUENCES, SEQUENCE_LENGTH = 3, 25
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one check of one text.
+
+    Attributes:
+        result: OK, FAILED or SKIPPED.
+        told: what failed, or why it was not tried.
+        counts: numbers by name: the op counts of `counts`, the passes that changed something of `passes`.
+    """
+
+    result: str
+    told: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def read(text: str) -> HloModule | Outcome:
+    """The module of a text, or why there is nothing to check."""
+    try:
+        module = parse(text, fill_elided=True)
+    except HlogymError as e:
+        return Outcome(SKIPPED, f"does not parse: {_line(e)}")
+    findings = check_module(module)
+    if findings:
+        return Outcome(SKIPPED, f"does not verify: {findings[0][:200]}")
+    if any(str(module.header.get(k, "1")) != "1" for k in ("replica_count", "num_partitions")):
+        return Outcome(SKIPPED, "is for several devices")
+    if module.instruction_count > MOST_INSTRUCTIONS:
+        return Outcome(SKIPPED, "is too large")
+    largest = max(_elements(i.shape) for c in module.computations for i in c.instructions)
+    if largest > MOST_ELEMENTS or module_flops(module) > MOST_FLOPS:
+        return Outcome(SKIPPED, "is too large")
+    return module
+
+
+def _elements(shape: Shape) -> int:
+    if shape.is_tuple:
+        return max(map(_elements, shape.tuple_shapes), default=0)
+    return math.prod(shape.dimensions) if shape.is_array else 0
+
+
+def arguments(module: HloModule) -> list[Any]:
+    """Small exact numbers for the entry; integers, which may be used as indices, are small too."""
+    rng = np.random.default_rng(1)
+    return [_value(s, rng) for s in module.parameter_shapes]
+
+
+def _value(shape: Shape, rng: np.random.Generator) -> Any:
+    if shape.is_tuple:
+        return tuple(_value(s, rng) for s in shape.tuple_shapes)
+    if not shape.is_array:
+        raise InterpreterError(f"no value to give for a parameter of shape {shape}")
+    return np.asarray(random_array(shape, rng))
+
+
+def results(module: HloModule, args: Sequence[Any]) -> list[Array]:
+    """The interpreter's."""
+    with np.errstate(all="ignore"):
+        return interpret(module, list(args), Context(iterations=ITERATIONS))
+
+
+def check_passes(module: HloModule) -> Outcome:
+    """The default pipeline, each pass alone to its fixed point and in one sweep, and some random sequences."""
+    try:
+        args = arguments(module)
+        wanted: list[Array] | None = results(module, args)
+    except InterpreterError as e:
+        args, wanted, reason = [], None, f"without results: {_line(e)}"
+    else:
+        reason = ""
+    effective = 0
+    for passes in _sequences(str(module)):
+        work = module.clone()
+        told = apply(work, passes)
+        if told is None and str(work) != str(module):
+            effective += 1
+            told = _results_differ(work, args, wanted)
+        if told is not None:
+            return Outcome(FAILED, f"{';'.join(passes)}: {told}")
+    told = _pipeline(module.clone(), args, wanted)
+    if told is not None:
+        return Outcome(FAILED, f"default pipeline: {told}")
+    return Outcome(OK, reason, {"sequences with an effect": effective})
+
+
+def _sequences(text: str) -> list[list[str]]:
+    names = [*PASSES, *VARIANTS]
+    found = [[n] for n in names] + [[f"{n}@1"] for n in names]
+    rng = random.Random(len(text))
+    drawn = ([rng.choice(names) + rng.choice(("", "@1")) for _ in range(SEQUENCE_LENGTH)] for _ in range(SEQUENCES))
+    return [*found, *drawn]
+
+
+def _pipeline(work: HloModule, args: Sequence[Any], wanted: list[Array] | None) -> str | None:
+    before = str(work)
+    try:
+        changed = default_pipeline().run(work)
+    except Exception as e:  # whatever it raises is the finding
+        return f"raised {type(e).__name__}: {_line(e)}"
+    findings = check_module(work)
+    if findings:
+        return f"left an invalid module: {findings[0]}"
+    if not changed and str(work) != before:
+        return "said changed=False, and the text says otherwise"
+    return _results_differ(work, args, wanted)
+
+
+def _results_differ(work: HloModule, args: Sequence[Any], wanted: list[Array] | None) -> str | None:
+    if wanted is None:
+        return None
+    try:
+        return _differ(results(work, args), wanted)
+    except InterpreterError as e:
+        return f"results are missing: {_line(e)}"
+
+
+def _differ(found: Sequence[Array], wanted: Sequence[Array]) -> str | None:
+    told = difference(found, wanted)
+    return None if told is None else f"results differ: {told}"
+
+
+def check_native(module: HloModule) -> Outcome:
+    """The compiled program with default passes and fusion, and the text as it stands under random fusion."""
+    try:
+        args = arguments(module)
+        wanted = results(module, args)
+    except InterpreterError as e:
+        return Outcome(SKIPPED, f"the interpreter has no results: {_line(e)}")
+    if not all(isinstance(a, np.ndarray) for a in args):
+        return Outcome(SKIPPED, "takes tuples")
+    for name, options in _builds(str(module)):
+        try:
+            executable = compile(module, backend="cpu", **options)
+        except UnsupportedError as e:
+            return Outcome(SKIPPED, f"no native code: {_line(e)}")
+        except Exception as e:  # whatever it raises is the finding
+            return Outcome(FAILED, f"{name}: raised {type(e).__name__}: {_line(e)}")
+        try:
+            found = executable(*args)
+        except Exception as e:  # likewise
+            return Outcome(FAILED, f"{name}: running raised {type(e).__name__}: {_line(e)}")
+        told = _differ([np.asarray(a) for a in found], wanted)
+        if told is not None:
+            return Outcome(FAILED, f"{name}: {told}")
+    return Outcome(OK)
+
+
+def _builds(text: str) -> list[tuple[str, dict[str, Any]]]:
+    fusion = RandomFusion(seed=len(text), stop_probability=0.02, max_actions=200)
+    return [("default", {}), ("random fusion of the text as it stands", {"pipeline": [], "fusion_policy": fusion})]
+
+
+def check_counts(module: HloModule) -> Outcome:
+    """Op counts: as written, after our default pipeline, after all of XLA:CPU's passes."""
+    from tests.oracle import XlaError, optimized_text
+
+    work = module.clone()
+    default_pipeline().run(work)
+    try:
+        theirs = op_count(parse(optimized_text(str(module)), fill_elided=True))
+    except XlaError as e:
+        return Outcome(SKIPPED, f"XLA:CPU refuses it: {_line(e)}")
+    except HlogymError as e:
+        return Outcome(SKIPPED, f"what XLA:CPU makes of it does not parse: {_line(e)}")
+    return Outcome(OK, counts={"written": op_count(module), "ours": op_count(work), "XLA": theirs})
+
+
+CHECKS: Mapping[str, Callable[[HloModule], Outcome]] = MappingProxyType(
+    {"passes": check_passes, "native": check_native, "counts": check_counts}
+)
+
+
+def check(name: str, text: str) -> Outcome:
+    """One check, by name, of a text."""
+    module = read(text)
+    return module if isinstance(module, Outcome) else CHECKS[name](module)
+
+
+def _line(e: Exception) -> str:
+    return (str(e).strip().splitlines() or ["?"])[0][:200]
