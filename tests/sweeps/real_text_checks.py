@@ -104,7 +104,7 @@ def check_passes(module: HloModule) -> Outcome:
     try:
         args = arguments(module)
         wanted: list[Array] | None = results(module, args)
-    except InterpreterError as e:
+    except HlogymError as e:
         args, wanted, reason = [], None, f"without results: {_line(e)}"
     else:
         reason = ""
@@ -150,7 +150,7 @@ def _results_differ(work: HloModule, args: Sequence[Any], wanted: list[Array] | 
         return None
     try:
         return _differ(results(work, args), wanted)
-    except InterpreterError as e:
+    except HlogymError as e:
         return f"results are missing: {_line(e)}"
 
 
@@ -164,7 +164,7 @@ def check_native(module: HloModule) -> Outcome:
     try:
         args = arguments(module)
         wanted = results(module, args)
-    except InterpreterError as e:
+    except HlogymError as e:
         return Outcome(SKIPPED, f"the interpreter has no results: {_line(e)}")
     if not all(isinstance(a, np.ndarray) for a in args):
         return Outcome(SKIPPED, "takes tuples")
