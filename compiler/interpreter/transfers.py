@@ -12,6 +12,7 @@ from compiler.interpreter.machine import Machine
 from compiler.interpreter.registry import TOKEN, Value, arrays, evaluator
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
 
 
 def _grouped(instruction: HloInstruction, values: Sequence[Value]) -> Value:
@@ -55,7 +56,8 @@ def _collective_permute(machine: Machine, instruction: HloInstruction, values: l
     results: list[Value] = [x if "{0,0}" in pairs else np.zeros_like(x) for x in found]
     if instruction.opcode is Opcode.COLLECTIVE_PERMUTE:
         return _grouped(instruction, results)
-    return (values[0], results[0]) if len(found) == 1 else (tuple(values), tuple(results))
+    started = (values[0], results[0]) if len(found) == 1 else (tuple(values), tuple(results))
+    return *started, *map(_idle, instruction.shape.tuple_shapes[2:])
 
 
 @evaluator(Opcode.ALL_REDUCE_DONE)
@@ -99,7 +101,14 @@ def _async_start(machine: Machine, instruction: HloInstruction, values: list[Val
     calls = instruction.called_computations()
     if not calls:
         raise InterpreterError(f"%{instruction.name}: async-start calls no computation")
-    return tuple(values), machine.run(calls[0], values), TOKEN
+    return tuple(values), machine.run(calls[0], values), *map(_idle, instruction.shape.tuple_shapes[2:])
+
+
+def _idle(shape: Shape) -> Value:
+    """What stands for the state of a transfer that is over."""
+    if shape.is_tuple:
+        return tuple(map(_idle, shape.tuple_shapes))
+    return np.zeros(shape.dimensions, shape.dtype) if shape.is_array else TOKEN
 
 
 @evaluator(Opcode.ASYNC_UPDATE)

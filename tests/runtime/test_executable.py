@@ -386,3 +386,21 @@ def test_kernels_are_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert built
     compile(ADD)(A, B)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.so")} == built
+
+
+ASYNC_STARTS = """HloModule m
+ENTRY main {
+  p = f32[6]{0} parameter(0)
+  at = s32[] constant(3)
+  slice_start = ((f32[6]{0}, s32[]), f32[2]{0}, u32[]) dynamic-slice-start(p, at), dynamic_slice_sizes={2}
+  slice_done = f32[2]{0} dynamic-slice-done(slice_start)
+  send = (f32[2]{0}, f32[2]{0}, u32[], u32[]) collective-permute-start(slice_done), source_target_pairs={{0,0}}
+  ROOT sent = f32[2]{0} collective-permute-done(send)
+}
+"""
+
+
+def test_transfers_in_two_halves_run_as_they_stand() -> None:
+    made = compile(ASYNC_STARTS, pipeline=[])
+    assert any(i.opcode.text == "async-start" for i in made.module.entry.instructions)
+    np.testing.assert_array_equal(made(np.arange(6, dtype=np.float32))[0], [3, 4])
