@@ -14,7 +14,7 @@ from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
 from compiler.loops import LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
-from compiler.passes.default import default_pipeline
+from compiler.passes.default import default_pipeline, lower
 from compiler.passes.registry import pass_text
 from compiler.places import Places, Translation
 from compiler.plan import CompilationPlan, FusionStep, LoopChoice
@@ -149,9 +149,15 @@ class CompilationSession:
         return self._state
 
     def _start_fusion(self) -> None:
+        self._lower()
         self._places = Places.of(self.module)
         self._fusion_base = self.module.clone()
         self._state = FusionState(self.module, self.device)
+
+    def _lower(self) -> None:
+        """Follows from the module alone, so no plan needs to tell of it."""
+        if self.backend != "interpreter":
+            lower(self.module)
 
     def actions(self) -> list[FusionAction]:
         """The legal fusions now."""
@@ -322,6 +328,8 @@ class CompilationSession:
         from compiler.codegen.schedule import Schedule
         from compiler.runtime.build import build_executable
 
+        if self._state is None:
+            self._lower()
         plan = self.plan
         self.phase = "done"
         default = default_schedule("cuda" if self.backend == "cuda" else "c")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from compiler.ir import HloModule
 from compiler.passes.base import HloPass
-from compiler.passes.pipeline import FixedPoint, PassPipeline
+from compiler.passes.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.registry import make_pass
 
 STRUCTURE = (
@@ -68,6 +69,12 @@ Source of the order: `cpu_compiler.cc`, RunHloPassesThroughLayoutAssn; what XLA 
 simplifier stands together here, as single passes.
 """
 
+LOWERING = (
+    "async-expander", "rng-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander",
+    "scan-expander", "reduce-window-rewriter",
+)  # fmt: skip
+"""Ops that no kernel computes, written as ops that kernels do compute."""
+
 
 def default_pipeline() -> PassPipeline:
     """Target-independent optimisation as `compile` runs it before fusion."""
@@ -79,6 +86,19 @@ def default_pipeline() -> PassPipeline:
 def xla_order() -> PassPipeline:
     """Our passes in XLA's order, each run once: a fixed baseline to compare learned orders with."""
     return PassPipeline("xla-order", passes(*XLA_ORDER))
+
+
+def lower(module: HloModule) -> bool:
+    """Write out what no kernel computes, whatever passes ran before; whether anything changed.
+
+    Nothing changes after the default pipeline, which does the same. Other orders may leave such ops behind, and the
+    interpreter, which would compute them in the middle of a compiled program, is slower by orders of magnitude.
+    """
+    run = PipelineRun()
+    if not run.run(PassPipeline("lowering", passes(*LOWERING)), module):
+        return False
+    run.run(PassPipeline("after-lowering", passes("tuple-simplifier", "constant-folding", "cse", "dce")), module)
+    return True
 
 
 def passes(*texts: str) -> tuple[HloPass, ...]:

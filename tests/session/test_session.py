@@ -1,9 +1,11 @@
 import json
 
+import numpy as np
 import pytest
 
 from compiler.errors import PlanError, UnknownNameError
 from compiler.fusion.policies import RandomFusion, make_policy
+from compiler.interpreter import evaluate
 from compiler.ir import HloModule
 from compiler.loops import UnrollLoops
 from compiler.plan import CompilationPlan
@@ -175,3 +177,29 @@ def test_loop_choices_are_applied_and_kept_in_the_plan() -> None:
 def test_costs_agree() -> None:
     session = _decided("layer_norm_backward")
     assert session.cost().seconds == pytest.approx(session.fusion.seconds())
+
+
+@pytest.mark.parametrize("decided", ["finish", "fusion", "replay"])
+def test_what_no_kernel_computes_is_written_out_whatever_the_passes(decided: str) -> None:
+    module = parse(
+        "HloModule m\nsum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }\n"
+        "ENTRY e { x = f32[8,8] parameter(0) key = u64[2] parameter(1) zero = f32[] constant(0)\n"
+        "w = f32[8,8] reduce-window(x, zero), window={size=1x8 pad=0_0x7_0}, to_apply=sum\n"
+        "r = (u64[2], u32[4]) rng-bit-generator(key), algorithm=rng_three_fry\n"
+        "bits = u32[4] get-tuple-element(r), index=1\n"
+        "ROOT t = (f32[8,8], u32[4]) tuple(w, bits) }"
+    )
+    session = CompilationSession(module)
+    session.run_passes([])
+    if decided == "fusion":
+        session.run_fusion_policy(make_policy("default"))
+    if decided == "replay":
+        done = CompilationSession(module)
+        done.run_fusion_policy(make_policy("random"))
+        session.replay(done.plan)
+    executable = session.finish()
+    left = {i.opcode.text for c in executable.module.computations for i in c.instructions}
+    assert not left & {"reduce-window", "rng-bit-generator"}
+    inputs = [np.arange(64, dtype=np.float32).reshape(8, 8), np.array([3, 4], np.uint64)]
+    for got, want in zip(executable(*inputs), evaluate(module, inputs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
