@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.errors import InterpreterError, UnsupportedError
 from compiler.interpreter.machine import Machine
-from compiler.interpreter.registry import TOKEN, Value, arrays, evaluator
+from compiler.interpreter.registry import TOKEN, Array, Value, arrays, evaluator
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
@@ -31,20 +31,24 @@ def _grouped(instruction: HloInstruction, values: Sequence[Value]) -> Value:
 def _alone(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """Among one replica every one of these gives back what it was given."""
     found = arrays(values)
-    shapes = list(instruction.shape.leaves())
-    for x, shape in zip(found, shapes, strict=True):
+    _refuse_other_shapes(instruction, found, instruction.shape)
+    return _grouped(instruction, found)
+
+
+def _refuse_other_shapes(instruction: HloInstruction, given: Sequence[Array], result: Shape) -> None:
+    for x, shape in zip(given, result.leaves(), strict=True):
         if x.shape != shape.dimensions:
             raise UnsupportedError(
                 f"%{instruction.name}: {instruction.opcode.text} among several devices; "
                 "the interpreter runs one replica on one device"
             )
-    return _grouped(instruction, found)
 
 
 @evaluator(Opcode.ALL_GATHER_START)
 def _all_gather_start(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
     """What was given, and the result."""
     given = values[0] if len(values) == 1 else tuple(values)
+    _refuse_other_shapes(instruction, arrays(values), instruction.shape.tuple_shapes[1])
     return given, given
 
 

@@ -47,7 +47,8 @@ def starts_neutral(i: HloInstruction) -> bool:
 
 
 def _single(i: HloInstruction) -> bool:
-    return len(i.operands) == 2
+    """Of one operand, and not with a tuple of one as its result."""
+    return len(i.operands) == 2 and i.shape.is_array
 
 
 @RULES.on(Opcode.REDUCE)

@@ -88,7 +88,7 @@ def _window(i: HloInstruction) -> tuple[WindowDim, ...]:
 
 def _plain(i: HloInstruction) -> bool:
     """One operand with elements, and a start that changes nothing."""
-    if len(i.operands) != 2 or i.shape.num_elements == 0 or any(w.reversal for w in _window(i)):
+    if len(i.operands) != 2 or not i.shape.is_array or i.shape.num_elements == 0 or any(w.reversal for w in _window(i)):
         return False
     function, start = scalar_function(i.attributes["to_apply"]), splat_value(i.operand(1))
     if function is None or start is None or i.operand(0).shape.element_type is not i.shape.element_type:

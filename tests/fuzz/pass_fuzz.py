@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +25,7 @@ from compiler.ir import HloInstruction, HloModule
 from compiler.ir.computation import has_side_effect
 from compiler.ir.verifier import check_module
 from compiler.passes import PASSES, make_pass
+from compiler.passes.pipeline import run_pass
 from compiler.passes.reducer import reduce_list, reduce_module
 from compiler.text import parse
 from experiments.provenance import provenance
@@ -84,18 +85,23 @@ def check(module: HloModule, passes: Sequence[str], inputs_seed: int = 0) -> str
 
 def apply(module: HloModule, passes: Sequence[str]) -> str | None:
     """Run the passes over the module; what is wrong with it or with what they say of it, None when nothing is."""
+    before = str(module)
     for text in passes:
-        before = str(module)
         try:
-            changed = make_pass(text).run(module)
+            changed = run_pass(_pass(text), module, verify=False)
         except Exception as e:  # whatever it raises is the finding
             return f"{text} raised {type(e).__name__}: {e}"
-        findings = wrong_accounts(module) or check_module(module)
+        after = str(module)
+        if changed != (after != before):
+            return f"{text} said changed={changed}, and the text says otherwise"
+        findings = wrong_accounts(module) or (check_module(module) if changed else [])
         if findings:
             return f"{text} left an invalid module: {findings[0]}"
-        if changed != (str(module) != before):
-            return f"{text} said changed={changed}, and the text says otherwise"
+        before = after
     return None
+
+
+_pass = cache(make_pass)
 
 
 def wrong_accounts(module: HloModule) -> list[str]:
