@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,12 +24,14 @@ class DotStrengthReduction(RewritePass):
     Attributes:
         max_contracted: contract at most so many elements this way; 1 takes outer products alone.
         max_elements: the multiplied array has at most so many elements.
+        max_multiplications: one product of the batch does at most so many.
     """
 
     name: ClassVar[str] = "dot-strength-reduction"
     rules: ClassVar[RuleSet] = RULES
     max_contracted: int = 1
     max_elements: int = 1 << 24
+    max_multiplications: int = 1 << 24
 
     def rules_of(self) -> RulesOf:
         """See the class."""
@@ -44,10 +47,12 @@ class DotStrengthReduction(RewritePass):
         dims = DotDims.of(i)
         lhs = i.operands[0]
         contracted = [lhs.shape.dimensions[d] for d in dims.lhs_contracting]
-        total = 1
-        for n in contracted:
-            total *= n
-        if total > self.max_contracted or total * i.shape.num_elements > self.max_elements or total == 0:
+        total = math.prod(contracted)
+        work = total * i.shape.num_elements
+        if total > self.max_contracted or work > self.max_elements or work == 0:
+            return None
+        batch = math.prod(lhs.shape.dimensions[d] for d in dims.lhs_batch)
+        if work // batch > self.max_multiplications:
             return None
         return _multiply(i, dims, contracted, b)
 

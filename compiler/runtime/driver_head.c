@@ -3,17 +3,32 @@ typedef void (*kernel_t)(void *const *);
 typedef void (*host_t)(int);
 typedef void (*threads_t)(int);
 typedef void (*gemm_t)(char *, char *, int *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
+typedef void (*gemv_t)(char *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
 
 struct context {
   const kernel_t *kernels;
   host_t host;
   gemm_t sgemm, dgemm;
+  gemv_t sgemv, dgemv;
   threads_t set_blas_threads; /* null: the BLAS has threads of its own that cannot be turned off */
   int blas_threads;           /* what to set back afterwards */
   int failed;
 };
 
 int omp_get_max_threads(void);
+
+/* out = matrix vector: `length` results, each the sum of `k` products. The matrix is row-major [length, k], or [k, length]
+   if `across`, and its rows are `stride` apart. */
+static void gemv(struct context *context, int width, int length, int k, int across, int stride, char *matrix,
+                 char *vector, char *out) {
+  float one_f = 1, zero_f = 0;
+  double one_d = 1, zero_d = 0;
+  void *one = width == 4 ? (void *)&one_f : (void *)&one_d, *zero = width == 4 ? (void *)&zero_f : (void *)&zero_d;
+  char transposed = across ? 'N' : 'T';
+  int rows = across ? length : k, columns = across ? k : length, step = 1;
+  gemv_t blas = width == 4 ? context->sgemv : context->dgemv;
+  blas(&transposed, &rows, &columns, one, matrix, &stride, vector, &step, zero, out, &step);
+}
 
 /* out[b] = op(lhs[b]) op(rhs[b]), row-major; `width` bytes an element. Fortran sees the transposes: out' = rhs' lhs'.
    The BLAS runs on one thread; our own threads share the batches, and rows or columns of each. Two pools of threads
@@ -42,6 +57,14 @@ static void gemm(struct context *context, gemm_t blas, int width, int batch, int
     } else {
       r += (rhs_t ? first * k : first) * width;
       o += first * width;
+    }
+    if (nn == 1 && n == 1) {
+      gemv(context, width, mm, k, lhs_t, ldb, l, r, o);
+      continue;
+    }
+    if (mm == 1 && m == 1) {
+      gemv(context, width, nn, k, !rhs_t, lda, r, l, o);
+      continue;
     }
     int la = lda, lb = ldb, lc = ldc;
     blas(&ta, &tb, &nn, &mm, &kk, one, r, &la, l, &lb, zero, o, &lc);

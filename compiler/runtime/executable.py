@@ -109,6 +109,8 @@ class _Context(ctypes.Structure):
         ("host", ctypes.c_void_p),
         ("sgemm", ctypes.c_void_p),
         ("dgemm", ctypes.c_void_p),
+        ("sgemv", ctypes.c_void_p),
+        ("dgemv", ctypes.c_void_p),
         ("set_blas_threads", ctypes.c_void_p),
         ("blas_threads", ctypes.c_int),
         ("failed", ctypes.c_int),
@@ -224,6 +226,7 @@ class CpuExecutable:
         )
         if any(isinstance(t, GemmThunk) for t in self.thunks):
             context.sgemm, context.dgemm = cpu.blas_address("sgemm"), cpu.blas_address("dgemm")
+            context.sgemv, context.dgemv = cpu.blas_address("sgemv"), cpu.blas_address("dgemv")
             context.set_blas_threads, context.blas_threads = cpu.blas_threading()
         return context
 

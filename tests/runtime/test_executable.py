@@ -404,3 +404,22 @@ def test_transfers_in_two_halves_run_as_they_stand() -> None:
     made = compile(ASYNC_STARTS, pipeline=[])
     assert any(i.opcode.text == "async-start" for i in made.module.entry.instructions)
     np.testing.assert_array_equal(made(np.arange(6, dtype=np.float32))[0], [3, 4])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("m", "n"), [(1, 70), (70, 1), (1, 1), (300, 1), (1, 300)])
+@pytest.mark.parametrize("sides", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_products_with_a_vector(dtype: str, m: int, n: int, sides: tuple[int, int]) -> None:
+    k = 400
+    left, right = ((k, m) if sides[0] else (m, k)), ((n, k) if sides[1] else (k, n))
+    text = (
+        f"HloModule m\nENTRY e {{ a = {dtype}[3,{left[0]},{left[1]}] parameter(0)\n"
+        f"b = {dtype}[3,{right[0]},{right[1]}] parameter(1)\n"
+        f"ROOT d = {dtype}[3,{m},{n}] dot(a, b), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}, "
+        f"lhs_contracting_dims={{{1 if sides[0] else 2}}}, rhs_contracting_dims={{{2 if sides[1] else 1}}} }}"
+    )
+    rng = np.random.default_rng(0)
+    made = compile(text, pipeline=[])
+    a, b = (rng.standard_normal((3, *s)).astype(made.module.parameter_shapes[0].dtype) for s in (left, right))
+    want = np.matmul(a.transpose(0, 2, 1) if sides[0] else a, b.transpose(0, 2, 1) if sides[1] else b)
+    np.testing.assert_allclose(made(a, b)[0], want, rtol=1e-4, atol=1e-4)
