@@ -54,14 +54,14 @@ def _reduce(machine: Machine, instruction: HloInstruction, values: list[Value]) 
     inputs, inits = arrays(values[:n]), arrays(values[n:])
     dims, computation = instruction.dimensions, instruction.attr("to_apply")
     t = instruction.operands[0].shape.element_type
-    ufunc = ufunc_of(binary_opcode(computation), t) if n == 1 else None
+    ufunc = None if instruction.shape.is_tuple else ufunc_of(binary_opcode(computation), t)
     if ufunc is not None:
         x = inputs[0]
         wide = accumulator(t) if ufunc in (np.add, np.multiply) else compute_dtype(t)
         result = ufunc.reduce(x.astype(wide, copy=False), axis=dims, initial=inits[0].astype(wide)[()])
         return np.asarray(result).astype(t.dtype)
     results = reduce_generally(lift(machine, computation), inputs, inits, dims)
-    return results[0] if n == 1 else tuple(results)
+    return tuple(results) if instruction.shape.is_tuple else results[0]
 
 
 def reduce_generally(

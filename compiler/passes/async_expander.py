@@ -31,7 +31,7 @@ class AsyncExpander(ComputationPass):
     """async-start and async-done become a call, copy-start and copy-done a copy, those of collectives the collective.
 
     For devices that do one thing after the other, and for passes that look into what is called. A pair stays when its
-    state goes around a loop, when control edges order it, or when what is called has side effects.
+    state goes around a loop, when control edges order it, or when what is called has side effects or another thread.
     """
 
     name: ClassVar[str] = "async-expander"
@@ -67,6 +67,8 @@ def _expand(done: HloInstruction, computation: HloComputation, fixed: set[HloIns
 def _attributes(start: HloInstruction, whole: Opcode) -> dict[str, Any] | None:
     if whole is Opcode.CALL:
         called = start.called_computations()
-        return {"to_apply": called[0]} if len(called) == 1 and not called[0].has_side_effect else None
+        if len(called) != 1 or called[0].has_side_effect or "execution_thread" in called[0].attributes:
+            return None
+        return {"to_apply": called[0]}
     named = {*whole.row.required, *whole.row.optional, "metadata", "frontend_attributes"}
     return {k: v for k, v in start.attributes.items() if k in named}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from compiler.ir import HloComputation, HloInstruction, HloModule
+from compiler.passes.control import treatable
 
 
 @runtime_checkable
@@ -70,7 +71,7 @@ class Swept:
 
 @dataclass(frozen=True)
 class ComputationPass(ABC):
-    """A pass that treats each computation the entry reaches on its own, callees first."""
+    """A pass that treats each computation the entry reaches on its own, callees first, as `treatable` has them."""
 
     name: ClassVar[str]
 
@@ -81,7 +82,7 @@ class ComputationPass(ABC):
     def run(self, module: HloModule) -> bool:
         """`run_on` for every computation, callees first."""
         changed = False
-        for computation in module.post_order():
+        for computation in treatable(module):
             changed |= self.run_on(computation)
         return changed
 

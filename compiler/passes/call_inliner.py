@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloComputation, HloModule, Opcode
-from compiler.passes.control import pinned
+from compiler.passes.control import pinned, separate_fusions, treatable
 from compiler.passes.registry import register
 
 
@@ -26,9 +26,10 @@ class CallInliner:
 
     def run(self, module: HloModule) -> bool:
         """See the class."""
-        inlined = sum(self._inline_all(c) for c in module.post_order())
+        inlined = sum(self._inline_all(c) for c in treatable(module))
         if inlined:
             module.remove_unreachable()
+            separate_fusions(module)
         return inlined > 0
 
     def _inline_all(self, computation: HloComputation) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.passes.builder import Builder
-from compiler.passes.control import pinned
+from compiler.passes.control import pinned, treatable
 from compiler.passes.registry import register
 
 _IDENTITIES = frozenset(
@@ -35,7 +35,7 @@ class CollectiveSimplifier:
         if not _single_device(module):
             return False
         changed = False
-        for computation in module.post_order():
+        for computation in treatable(module):
             found = [i for i in computation.instructions if i.opcode in _NUMBERS or i.opcode in _IDENTITIES]
             fixed = pinned(computation) if found else set()
             for i in found:

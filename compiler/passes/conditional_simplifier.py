@@ -11,7 +11,7 @@ import numpy as np
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Trait
 from compiler.ir.computation import has_side_effect
 from compiler.passes.builder import Builder
-from compiler.passes.control import pinned
+from compiler.passes.control import pinned, separate_fusions, treatable
 from compiler.passes.registry import register
 
 
@@ -34,7 +34,10 @@ class ConditionalSimplifier:
     def run(self, module: HloModule) -> bool:
         """See the class."""
         changed = False
+        treated = set(treatable(module))
         for computation in module.control_flow_computations():
+            if computation not in treated:
+                continue
             found = [i for i in computation.post_order() if i.opcode is Opcode.CONDITIONAL]
             fixed = pinned(computation) if found else set()
             for i in found:
@@ -42,6 +45,7 @@ class ConditionalSimplifier:
                     changed |= self._simplify(i, computation)
         if changed:
             module.remove_unreachable()
+            separate_fusions(module)
         return changed
 
     def _simplify(self, i: HloInstruction, computation: HloComputation) -> bool:

@@ -1,10 +1,10 @@
-"""Control edges: what passes must leave where it is because others are ordered against it."""
+"""What passes must leave as it is: ends of control edges, single ops run asynchronously, and whose body is whose."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from compiler.ir import HloComputation, HloInstruction, HloModule
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 
 
 def pinned(computation: HloComputation) -> set[HloInstruction]:
@@ -26,3 +26,25 @@ def caller_counts(module: HloModule) -> Counter[HloComputation]:
         for i in c.notable:
             found.update(i.called_computations())
     return found
+
+
+def treatable(module: HloModule) -> list[HloComputation]:
+    """The computations that the entry reaches, callees first, but for those that async-start wraps around one op."""
+    order = module.post_order()
+    wrapped = {f for c in order for i in c.notable if i.opcode is Opcode.ASYNC_START for f in i.called_computations()}
+    return [c for c in order if c not in wrapped] if wrapped else order
+
+
+def separate_fusions(module: HloModule) -> None:
+    """Give each fusion a body of its own again, after instructions have been copied."""
+    owned: set[HloComputation] = set()
+    work = list(module.computations)
+    while work:
+        for i in list(work.pop().notable):
+            if i.opcode is not Opcode.FUSION:
+                continue
+            body: HloComputation = i.attributes["calls"]
+            if body in owned:
+                body = i.attributes["calls"] = module.add(body.clone())
+                work.append(body)
+            owned.add(body)

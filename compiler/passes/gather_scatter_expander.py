@@ -112,6 +112,11 @@ def _starts(
     return found
 
 
+def _cut(x: HloInstruction, starts: Sequence[HloInstruction], sizes: Sequence[int], b: Builder) -> HloInstruction:
+    """The window at `starts`; a scalar is its own."""
+    return b.add(Opcode.DYNAMIC_SLICE, x, *starts, dynamic_slice_sizes=tuple(sizes)) if starts else x
+
+
 @GATHERS.on(Opcode.GATHER)
 def _gather(i: HloInstruction, b: Builder) -> HloInstruction | None:
     source, indices = i.operands
@@ -130,7 +135,7 @@ def _gather(i: HloInstruction, b: Builder) -> HloInstruction | None:
     def step(c: Builder, n: HloInstruction, carried: Sequence[HloInstruction]) -> Sequence[HloInstruction]:
         data, at, result = carried
         starts = _starts(at, n, places.mapped, data.shape.rank, c)
-        taken = c.add(Opcode.DYNAMIC_SLICE, data, *starts, dynamic_slice_sizes=sizes)
+        taken = _cut(data, starts, sizes, c)
         zero = c.scalar(0, PrimitiveType.S32)
         put = c.reshape(taken, (1, *window))
         return data, at, c.add(Opcode.DYNAMIC_UPDATE_SLICE, result, put, n, *[zero] * len(window))
@@ -171,14 +176,15 @@ def _scatter(i: HloInstruction, b: Builder) -> HloInstruction | None:
         rows = [
             c.add(Opcode.DYNAMIC_SLICE, u, n, *[zero] * len(window), dynamic_slice_sizes=(1, *window)) for u in news
         ]
-        olds = [c.add(Opcode.DYNAMIC_SLICE, x, *starts, dynamic_slice_sizes=sizes) for x in datas]
+        olds = [_cut(x, starts, sizes, c) for x in datas]
         made = _combined(i, olds, [c.reshape(r, sizes) for r in rows], c)
         inside = _inside([starts[d] for d in mapped], [whole.dimensions[d] - sizes[d] for d in mapped], c)
         put = [
             new if inside is None else c.add(Opcode.SELECT, inside, new, old)
             for new, old in zip(made, olds, strict=True)
         ]
-        written = [c.add(Opcode.DYNAMIC_UPDATE_SLICE, x, p, *starts) for x, p in zip(datas, put, strict=True)]
+        parts = zip(datas, put, strict=True)
+        written = [c.add(Opcode.DYNAMIC_UPDATE_SLICE, x, p, *starts) if starts else p for x, p in parts]
         return *written, at, *news
 
     results = counted_loop(b, steps, (*sources, places.rows, *flat), step, range(count), "scatter")

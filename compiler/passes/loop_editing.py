@@ -10,7 +10,7 @@ from typing import Any
 from compiler.analysis.while_loop import LoopView, view_loop
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.shape import tuple_shape
-from compiler.passes.control import caller_counts, pinned
+from compiler.passes.control import caller_counts, pinned, treatable
 
 
 @dataclass
@@ -29,7 +29,10 @@ class Loops:
 
         The caller may change or remove the loop it was given, and others; one that is gone is not yielded.
         """
+        treated = set(treatable(self.module))
         for computation in self.module.control_flow_computations():
+            if computation not in treated:
+                continue
             loops = [i for i in computation.post_order() if i.opcode is Opcode.WHILE]
             fixed = pinned(computation) if loops else set()
             for loop in loops:
@@ -58,11 +61,15 @@ class Loops:
         return again
 
     def note_copies(self, instructions: Sequence[HloInstruction]) -> None:
-        """Count the callees of instructions that were just made."""
+        """Count the callees of instructions that were just made; fusions among them get bodies of their own."""
         counts = self._caller_counts()
         for i in instructions:
-            if i.attributes:
-                counts.update(i.called_computations())
+            if not i.attributes:
+                continue
+            if i.opcode is Opcode.FUSION and counts[i.attributes["calls"]]:
+                body = i.attributes["calls"] = self.module.add(i.attributes["calls"].clone())
+                self.note_copies(body.instructions)
+            counts.update(i.called_computations())
 
     def _caller_counts(self) -> Counter[HloComputation]:
         if self._counts is None:

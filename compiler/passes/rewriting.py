@@ -16,7 +16,7 @@ from compiler.ir.computation import has_side_effect
 from compiler.ir.shape import default_layout
 from compiler.passes.base import ComputationPass
 from compiler.passes.builder import Builder
-from compiler.passes.control import pinned
+from compiler.passes.control import pinned, treatable
 
 Rule = Callable[[HloInstruction, Builder], HloInstruction | None]
 RulesOf = Callable[[Opcode], Sequence[Rule]]
@@ -67,7 +67,7 @@ class RewritePass(ComputationPass):
         """Apply the rules in at most `sweeps` sweeps over each computation; whether anything changed."""
         rules_of = self.rules_of()
         changed = False
-        for computation in module.post_order():
+        for computation in treatable(module):
             changed |= sweep(computation, rules_of, sweeps)
         return changed
 

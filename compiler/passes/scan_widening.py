@@ -9,7 +9,7 @@ from typing import ClassVar
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Shape
 from compiler.ir.attributes import SliceDim
 from compiler.passes.builder import Builder
-from compiler.passes.control import pinned
+from compiler.passes.control import pinned, treatable
 from compiler.passes.registry import register
 from compiler.passes.scans import ScanView, add_scan, inline_step, step_of_array, view_scan, with_steps
 from compiler.passes.while_loop_unroller import unroll_factor, unroll_mark
@@ -36,7 +36,7 @@ class ScanWidening:
     def run(self, module: HloModule) -> bool:
         """See the class."""
         changed = False
-        for computation in module.post_order():
+        for computation in treatable(module):
             scans = [v for i in computation.post_order() if (v := view_scan(i)) is not None]
             fixed = pinned(computation) if scans else set()
             for view in scans:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType
 from compiler.ir.attributes import SliceDim
 from compiler.passes.builder import Builder
-from compiler.passes.control import pinned
+from compiler.passes.control import pinned, treatable
 from compiler.passes.registry import register
 
 
@@ -29,7 +29,7 @@ class SortSimplifier:
     def run(self, module: HloModule) -> bool:
         """See the class."""
         changed = False
-        for computation in module.post_order():
+        for computation in treatable(module):
             sorts = [i for i in computation.post_order() if i.opcode is Opcode.SORT]
             fixed = pinned(computation) if sorts else set()
             for i in sorts:

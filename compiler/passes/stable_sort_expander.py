@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Shape
-from compiler.passes.control import pinned
+from compiler.passes.control import pinned, treatable
 from compiler.passes.registry import register
 
 
@@ -23,7 +23,7 @@ class StableSortExpander:
     def run(self, module: HloModule) -> bool:
         """See the class."""
         changed = False
-        for computation in module.post_order():
+        for computation in treatable(module):
             sorts = [i for i in computation.instructions if i.opcode is Opcode.SORT and i.attr("is_stable")]
             fixed = pinned(computation) if sorts else set()
             for i in sorts:

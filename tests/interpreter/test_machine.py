@@ -257,3 +257,14 @@ def test_sort_takes_narrow_integers(t: str) -> None:
     x = values(t, (30,))
     (found,) = run(simple("sort", f"{t}[30]", [f"{t}[30]"], "dimensions={0}, to_apply=f", f), x)
     np.testing.assert_array_equal(found.astype(np.int8), np.sort(x.astype(np.int8))[::-1])
+
+
+def test_a_reduction_into_a_tuple_of_one() -> None:
+    found = run(
+        "HloModule m\n"
+        "f { a = f32[] parameter(0) b = f32[] parameter(1) s = f32[] add(a, b) ROOT t = (f32[]) tuple(s) }\n"
+        "ENTRY e { x = f32[2,3] parameter(0) z = f32[] constant(0)\n"
+        "  ROOT r = (f32[3]) reduce(x, z), dimensions={0}, to_apply=f }",
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+    )
+    np.testing.assert_array_equal(found[0], [3, 5, 7])
