@@ -15,6 +15,7 @@ from compiler.passes.patterns import (
     highest,
     is_integral,
     is_op,
+    is_real_float,
     is_splat,
     lowest,
     non_negative,
@@ -79,9 +80,20 @@ def _multiply(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return b.add(Opcode.NEGATE, x)
     if is_op(x, Opcode.NEGATE) and is_op(y, Opcode.NEGATE):
         return b.add(Opcode.MULTIPLY, x.operands[0], y.operands[0])
+    if x is y:
+        return _square(x, b)
     value = splat_value(y)
     if is_op(x, Opcode.NEGATE) and value is not None:
         return b.add(Opcode.MULTIPLY, x.operands[0], b.splat(-value, y.shape))
+    return None
+
+
+def _square(x: HloInstruction, b: Builder) -> HloInstruction | None:
+    """|x| * |x| is x * x, and the square of a root is what the root is of."""
+    if is_op(x, Opcode.ABS) and x.operands[0].shape.element_type is x.shape.element_type:
+        return b.add(Opcode.MULTIPLY, x.operands[0], x.operands[0])
+    if is_op(x, Opcode.SQRT) and is_real_float(x.shape) and _has_no_sign(x.operands[0]):
+        return x.operands[0]
     return None
 
 
@@ -103,11 +115,24 @@ def _negate(i: HloInstruction, b: Builder) -> HloInstruction | None:
 @RULES.on(Opcode.ABS)
 def _abs(i: HloInstruction, b: Builder) -> HloInstruction | None:
     x = i.operands[0]
-    if i.shape.element_type.is_unsigned or (non_negative(x) and i.shape.element_type is x.shape.element_type):
+    if i.shape.element_type.is_unsigned or (_has_no_sign(x) and i.shape.element_type is x.shape.element_type):
         return x
     if is_op(x, Opcode.ABS) and i.shape.element_type is x.shape.element_type:
         return x
     return b.add(Opcode.ABS, x.operands[0]) if is_op(x, Opcode.NEGATE) else None
+
+
+def _has_no_sign(x: HloInstruction, depth: int = 4) -> bool:
+    """Whether no element is below zero, a zero's sign aside: as `non_negative`, and through choices, of floats."""
+    if non_negative(x):
+        return True
+    if depth == 0 or not x.shape.is_array or not x.shape.element_type.is_float:
+        return False
+    if x.opcode is Opcode.MAXIMUM:
+        return any(_has_no_sign(o, depth - 1) for o in x.operands)
+    if x.opcode in (Opcode.MINIMUM, Opcode.ADD, Opcode.MULTIPLY):
+        return all(_has_no_sign(o, depth - 1) for o in x.operands)
+    return x.opcode is Opcode.SELECT and all(_has_no_sign(o, depth - 1) for o in x.operands[1:])
 
 
 @RULES.on(Opcode.MAXIMUM, Opcode.MINIMUM)
@@ -124,7 +149,18 @@ def _max_min(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return x
     if absorbing is not None and is_splat(y, absorbing) and not i.shape.element_type.is_float:
         return y
-    return _to_clamp(i, x, y, b)
+    return _of_clamp(i, x, y) or _to_clamp(i, x, y, b)
+
+
+def _of_clamp(i: HloInstruction, x: HloInstruction, bound: HloInstruction) -> HloInstruction | None:
+    """max(clamp(low, v, high), c) with constant c <= low <= high is the clamp; so is the minimum with c >= high."""
+    c = splat_value(bound)
+    if c is None or not is_op(x, Opcode.CLAMP):
+        return None
+    low, high = splat_value(x.operands[0]), splat_value(x.operands[2])
+    if low is None or high is None or not low <= high:
+        return None
+    return x if (c <= low if i.opcode is Opcode.MAXIMUM else c >= high) else None
 
 
 def _to_clamp(i: HloInstruction, x: HloInstruction, bound: HloInstruction, b: Builder) -> HloInstruction | None:
@@ -193,9 +229,9 @@ def _part(i: HloInstruction, b: Builder) -> HloInstruction | None:
     x = i.operands[0]
     if is_op(x, Opcode.COMPLEX):
         return x.operands[0 if i.opcode is Opcode.REAL else 1]
-    if i.opcode is Opcode.REAL and not x.shape.element_type.is_complex:
-        return x
-    return None
+    if x.shape.element_type.is_complex:
+        return None
+    return x if i.opcode is Opcode.REAL else b.splat(0, i.shape)
 
 
 @RULES.on(Opcode.COMPLEX)

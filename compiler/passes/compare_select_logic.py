@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.builder import Builder
 from compiler.passes.patterns import (
+    Scalar,
     all_ones,
     is_integral,
     is_op,
     is_splat,
     operands_with_constant_right,
+    other_operand,
     single_use,
     splat_value,
 )
@@ -36,6 +41,11 @@ class CompareSelectLogic(RewritePass):
 
 def _is_pred(i: HloInstruction) -> bool:
     return i.shape.element_type.text == "pred"
+
+
+def _by_total_order(i: HloInstruction) -> bool:
+    """Whether a comparison tells zeros and NaN apart."""
+    return bool(i.attr("type") == "TOTALORDER") and i.operands[0].shape.element_type.is_float
 
 
 def _negation(x: HloInstruction, y: HloInstruction) -> bool:
@@ -82,6 +92,25 @@ def _and_or(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if is_op(x, Opcode.NOT) and is_op(y, Opcode.NOT) and single_use(x) and single_use(y):
         return b.add(Opcode.NOT, b.add(dual, x.operands[0], y.operands[0]))
     return None
+
+
+@RULES.on(Opcode.AND, Opcode.OR)
+def _and_or_of_bounds(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Two bounds on one side are one: x < c and x < d -> x < min(c, d)."""
+    x, y = i.operands
+    if not is_op(x, Opcode.COMPARE) or not is_op(y, Opcode.COMPARE) or x.operands[0] is not y.operands[0]:
+        return None
+    if _by_total_order(x) or _by_total_order(y):
+        return None
+    direction = x.attributes["direction"]
+    c, d = splat_value(x.operands[1]), splat_value(y.operands[1])
+    if direction not in ("LT", "LE", "GT", "GE") or direction != y.attributes["direction"] or c is None or d is None:
+        return None
+    if not (c <= d or d <= c):
+        return None  # a NaN
+    narrow = x if (c <= d) == (direction in ("LT", "LE")) else y
+    wide = y if narrow is x else x
+    return narrow if i.opcode is Opcode.AND else wide
 
 
 @RULES.on(Opcode.XOR)
@@ -195,6 +224,57 @@ def _compare_iota(i: HloInstruction, b: Builder) -> HloInstruction | None:
     return b.splat(outcome[0], i.shape) if any(outcome) else None
 
 
+@RULES.on(Opcode.COMPARE)
+def _compare_extremum(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """A maximum against its operand: max(x, y) > x -> y > x, max(x, y) == x -> x >= y; a NaN makes all false."""
+    if _by_total_order(i):
+        return None
+    direction = i.attributes["direction"]
+    for side, (m, x) in enumerate((i.operands, (i.operands[1], i.operands[0]))):
+        if not is_op(m, Opcode.MAXIMUM, Opcode.MINIMUM) or x not in m.operands or _is_pred(x):
+            continue
+        says = SWAPPED[direction] if side else direction
+        beyond = "GT" if m.opcode is Opcode.MAXIMUM else "LT"
+        if says == beyond:
+            return b.compare(other_operand(m, x), x, beyond)
+        if says == "EQ":
+            return b.compare(x, other_operand(m, x), "GE" if beyond == "GT" else "LE")
+    return None
+
+
+@RULES.on(Opcode.COMPARE)
+def _compare_magnitude(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """|x| < 0 of floats; of integers the least one has no magnitude."""
+    x, y = i.operands
+    if not is_op(x, Opcode.ABS) or not x.shape.element_type.is_float or i.attributes["direction"] != "LT":
+        return None
+    if _by_total_order(i):
+        return None
+    bound = splat_value(y)
+    return b.splat(0, i.shape) if bound is not None and bound <= 0 else None
+
+
+@RULES.on(Opcode.COMPARE)
+def _compare_choice(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """select(p, c, d) against e, all known: p, its negation, or nothing to ask."""
+    x, y = i.operands
+    if not is_op(x, Opcode.SELECT) or x.operands[0].shape.rank != i.shape.rank:
+        return None
+    c, d, e = splat_value(x.operands[1]), splat_value(x.operands[2]), splat_value(y)
+    holds = _HOLDS[i.attributes["direction"]]
+    if c is None or d is None or e is None or _by_total_order(i):
+        return None
+    first, second = bool(holds(c, e)), bool(holds(d, e))
+    if first == second:
+        return b.splat(first, i.shape)
+    return x.operands[0] if first else b.add(Opcode.NOT, x.operands[0])
+
+
+_HOLDS: Mapping[str, Callable[[Scalar, Scalar], bool]] = MappingProxyType(
+    {"EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge}
+)
+
+
 # ---- select
 
 
@@ -258,3 +338,29 @@ def _select_extremum(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if direction in ("LT", "LE"):
         return b.add(Opcode.MINIMUM, x, y)
     return b.add(Opcode.MAXIMUM, x, y) if direction in ("GT", "GE") else None
+
+
+@RULES.on(Opcode.SELECT)
+def _select_of_equal(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """select(a == b, a, b) -> b, select(a != b, a, b) -> a; zeros of floats are equal and differ."""
+    p, x, y = i.operands
+    if not is_op(p, Opcode.COMPARE) or set(p.operands) != {x, y} or not (is_integral(i.shape) or _is_pred(i)):
+        return None
+    return {"EQ": y, "NE": x}.get(p.attributes["direction"])
+
+
+@RULES.on(Opcode.SELECT)
+def _select_magnitude(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """select(x < 0, -x, x) -> |x|, and its three other spellings; with |x| for -x too."""
+    p, x, y = i.operands
+    t = i.shape.element_type
+    if not is_op(p, Opcode.COMPARE) or not (t.is_float or (t.is_integer and t.is_signed)):
+        return None
+    if p.attributes["direction"] in ("GT", "GE"):
+        x, y = y, x
+    elif p.attributes["direction"] not in ("LT", "LE"):
+        return None
+    if p.operands[0] is not y or not is_splat(p.operands[1], 0) or not is_op(x, Opcode.NEGATE, Opcode.ABS):
+        return None
+    # Of a NaN every comparison is false: with GT and GE it would be negated, and stays a NaN.
+    return b.add(Opcode.ABS, y) if x.operands[0] is y else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
-from compiler.ir.attributes import SliceDim
+from compiler.ir.attributes import PadDim, SliceDim
 from compiler.passes.builder import Builder
 from compiler.passes.patterns import is_op, is_splat, splat_value
 from compiler.passes.registry import register
@@ -114,3 +114,15 @@ def _update(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if same_place and x.operands[1].shape.dimensions == update.shape.dimensions:
         return b.add(Opcode.DYNAMIC_UPDATE_SLICE, x.operands[0], update, *starts)
     return None
+
+
+@RULES.on(Opcode.DYNAMIC_UPDATE_SLICE)
+def _update_of_equal_values(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """What is written at a known place among equal values is padded with them."""
+    x, update = i.operands[:2]
+    value = splat_value(x)
+    at = known_starts(i.operands[2:], update.shape.dimensions, i.shape.dimensions)
+    if value is None or at is None or i.shape.rank == 0:
+        return None
+    sizes = zip(at, update.shape.dimensions, i.shape.dimensions, strict=True)
+    return b.pad(update, b.scalar(value, i.shape.element_type), [PadDim(k, n - k - m) for k, m, n in sizes])

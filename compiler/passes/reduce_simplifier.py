@@ -72,6 +72,18 @@ def _trivial(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 @RULES.on(Opcode.REDUCE)
+def _of_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Several operands without elements to reduce: the starts."""
+    half = len(i.operands) // 2
+    if not i.shape.is_tuple or any(s.dynamic for s in i.shape.tuple_shapes):
+        return None
+    if math.prod(i.operands[0].shape.dimensions[d] for d in i.dimensions):
+        return None
+    parts = zip(i.operands[half:], i.shape.tuple_shapes, strict=True)
+    return b.add(Opcode.TUPLE, *(b.broadcast(start, s.dimensions, ()) if s.rank else start for start, s in parts))
+
+
+@RULES.on(Opcode.REDUCE)
 def _of_reduce(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """Two reductions by one function are one over the dimensions of both."""
     if not _single(i) or not is_op(i.operands[0], Opcode.REDUCE) or not _single(i.operands[0]):

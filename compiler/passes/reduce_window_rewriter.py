@@ -59,6 +59,15 @@ def _side_by_side(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 @RULES.on(Opcode.REDUCE_WINDOW)
+def _one_element(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Windows of one element with padding are a pad, dilation and all."""
+    if not _plain(i) or any(w.size != 1 or w.stride != 1 for w in _window(i)):
+        return None
+    spec = [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) for w in _window(i)]
+    return b.pad(i.operand(0), i.operand(1), spec) if any(p != PadDim(0, 0) for p in spec) else None
+
+
+@RULES.on(Opcode.REDUCE_WINDOW)
 def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if not _plain(i):
         return None
