@@ -242,7 +242,7 @@ class HloComputation:
             original.literal,
             original.parameter_number,
         )
-        copy.line = original.line
+        copy.line, copy.sound_with = original.line, original.sound_with
         return self.insert(copy)
 
     # ---- changing
@@ -353,7 +353,7 @@ class HloComputation:
                 attrs["control-predecessors"] = tuple(map(image, i.control_predecessors))
             operands = tuple(map(image, i.operands))
             new = HloInstruction(i.name, i.opcode, i.shape, operands, attrs, i.literal, i.parameter_number)
-            new.line = i.line
+            new.line, new.sound_with = i.line, i.sound_with
             new.parent = copy
             mapping[i] = new
         copy._instructions = dict.fromkeys(map(image, self._instructions))

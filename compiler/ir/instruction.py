@@ -33,10 +33,12 @@ class HloInstruction:
         literal: the value of a constant. parameter_number: the position of a parameter, else None.
         parent: the computation it stands in; None once removed.
         line: line of the text it was read from, copied by clones; 0 for what was made since.
+        sound_with: what `ir.reverifier` has found it sound with, copied by clones; nobody need keep it up to date.
     """
 
     __slots__ = (
-        "attributes", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape", "users",
+        "attributes", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape",
+        "sound_with", "users",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +61,7 @@ class HloInstruction:
         self.parameter_number = parameter_number
         self.parent: HloComputation | None = None
         self.line = 0
+        self.sound_with: tuple[Any, ...] | None = None
         for o in self.operands:
             o.users[self] = None
 

@@ -78,7 +78,7 @@ def check_computation(computation: HloComputation) -> list[str]:
     if numbers != list(range(len(numbers))):
         findings.append(f"{where}: parameters are numbered {numbers}, expected 0 to {len(numbers) - 1}")
     for i in order:
-        found = _check_instruction(i)
+        found = check_instruction(i)
         if found:
             findings += (placed(i, f) for f in found)
     return findings
@@ -107,7 +107,8 @@ def _check_place(i: HloInstruction, computation: HloComputation) -> list[str]:
     return findings
 
 
-def _check_instruction(i: HloInstruction) -> list[str]:
+def check_instruction(i: HloInstruction) -> list[str]:
+    """Findings in one instruction; its operands and what it calls are where they belong."""
     findings = _check_attributes(i) if i.attributes or i.opcode.row.required else []
     if findings:
         return findings

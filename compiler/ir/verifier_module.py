@@ -107,13 +107,18 @@ def check_whole(module: HloModule, callers: Mapping[HloComputation, Sequence[Hlo
     found = [*check_chains(chained, callers), *check_host_transfers(transfers)]
     if buffers:
         found += check_buffers(module, callers)
-    return [placed(i, f) for i, f in found] or _check_header(module)
+    return [placed(i, f) for i, f in found] or check_header(module)
+
+
+def is_watched(i: HloInstruction) -> bool:
+    """Whether `check_whole` looks at more than headers when a module has this instruction."""
+    return i.opcode in _WATCHED or has_buffer(i.shape)
 
 
 # ---- header
 
 
-def _check_header(module: HloModule) -> list[str]:
+def check_header(module: HloModule) -> list[str]:
     """Findings in what the header says of the entry."""
     findings = []
     layout = module.header.get("entry_computation_layout")

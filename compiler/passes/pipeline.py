@@ -9,7 +9,7 @@ from typing import Protocol, TypeGuard
 
 from compiler.errors import HloVerificationError
 from compiler.ir import HloModule
-from compiler.ir.verifier import verify
+from compiler.ir.reverifier import reverify
 from compiler.passes.base import HloPass, Swept, op_count
 
 Hook = Callable[[HloPass, HloModule, bool], None]
@@ -210,6 +210,6 @@ def leaves(hlo_pass: HloPass) -> tuple[HloPass, ...]:
 
 def _verify_after(hlo_pass: HloPass, module: HloModule) -> None:
     try:
-        verify(module)
+        reverify(module)
     except HloVerificationError as e:
         raise HloVerificationError([f"after pass {hlo_pass.name}: {f}" for f in e.findings]) from None

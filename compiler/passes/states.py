@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.ir import HloModule
-from compiler.ir.verifier import verify
+from compiler.ir.reverifier import reverify
 from compiler.passes.base import HloPass, op_count
 from compiler.passes.default import xla_order
 from compiler.passes.pipeline import leaves
@@ -100,7 +100,7 @@ class PassGraph:
             self._spare = (state, module)  # as good as new
             return state
         if self._verified:
-            verify(module)
+            reverify(module)
         key = module.fingerprint()
         known = self._states.get(key)
         if known is not None:
