@@ -155,8 +155,10 @@ def layers_of(agent: PassAgent) -> list[Layer]:
 def learned_order(agent: PassAgent, env: PassOrderEnv, provenance: dict[str, Any]) -> LearnedPassOrder:
     """What the compiler can use of an agent.
 
-    One that was paid in op counts goes on after its stop with what adds no ops; to one that was paid in time, ops
-    say nothing.
+    One that was paid in op counts goes on after its stop with what adds no ops. One that was paid in time hands over
+    to the default pipeline, as its environment did.
     """
-    finish = env.max_steps if env.reward == "op-count" else 0
-    return LearnedPassOrder(env.actions, tuple(layers_of(agent)), env.max_steps, finish, provenance)
+    layers = tuple(layers_of(agent))
+    if env.reward == "op-count":
+        return LearnedPassOrder(env.actions, layers, env.max_steps, env.max_steps, "fewer-ops", provenance)
+    return LearnedPassOrder(env.actions, layers, env.max_steps, 0, "default", provenance)

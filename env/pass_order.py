@@ -1,4 +1,4 @@
-"""`hlogym/PassOrder-v0` and its measured twin: which pass runs next, until it stops."""
+"""`hlogym/PassOrder-v0` and its measured twin: which pass runs next, until it stops and the defaults go on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PassReward: TypeAlias = Literal["op-count", "cost", "measured"]
 
 
 class PassOrderEnv(CompilerEnv[Vector]):
-    """Which pass runs next, one sweep at a time, until it stops; then fusion by the default policy.
+    """Which pass runs next, one sweep at a time, until it stops; then the default pipeline and fusion by defaults.
 
     Action i runs `actions[i]`, the last action stops. A pass that changes nothing is no mistake, it costs one of the
     `max_steps` applications; `action_masks` leaves out those that this episode has seen to be idle in this state.
@@ -42,7 +42,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
 
     Rewards, all of them logarithms, so that an episode's return is the log of a ratio:
 
-    - "op-count": of the op count before a step and after it; in all, of the start to the end;
+    - "op-count": of the op count before a step and after it; in all, of the start to the end. Here nothing comes after
+      the stop;
     - "cost": the same of the cost model's time of the unfused program, and at the end what is missing to the estimated
       speedup of the fused program over the default passes, fused (potential-based shaping of that speedup);
     - "measured": nothing until the end, then the measured speedup over the default passes, fused.
@@ -196,6 +197,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         if known is None:
             session = self._base(self._program).session.fork()
             session.run_passes(episode.effective())
+            session.run_passes()
             session.run_fusion_policy(make_policy(COMPLETION_POLICY))
             known = episode.state.notes["completed"] = session.plan, session.cost().seconds
         return known

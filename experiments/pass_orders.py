@@ -21,6 +21,7 @@ from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
 from compiler.passes import PassPipeline
 from compiler.passes.base import op_count
+from compiler.passes.completion import complete
 from compiler.passes.default import XLA_ORDER, default_pipeline
 from compiler.passes.episode import PassEpisode
 from compiler.passes.learned import LearnedPassOrder
@@ -53,12 +54,14 @@ class Contender:
     Attributes:
         ops: after its passes.
         applications: passes it ran to find that, whether they changed anything or not.
+        completion: passes that the default pipeline ran after them.
         passes: those that lead there.
         seconds: of a call, end to end; None when not measured.
     """
 
     ops: int
     applications: int
+    completion: int = 0
     passes: tuple[str, ...] = ()
     seconds: float | None = None
 
@@ -164,16 +167,18 @@ def compare_orders(
         DEFAULT: _fixed(module, default_pipeline()),
     }
     for name, policy in policies.items():
-        for label, order in ((name, policy), (f"{name}, until its stop", replace(policy, finish=0))):
-            episode = order.follow(PassGraph(module, order.actions), limit=budget)
-            found[label] = _contender(order.actions, _found(episode, len(episode.taken)))
+        first = policy.follow(PassGraph(module, policy.actions), limit=budget)
+        stopped = replace(policy, finish=0).follow(PassGraph(module, policy.actions), limit=budget)
         drawn = sample(policy, module, search_budget, seed)
-        found[f"{name}, sampled ({search_budget})"] = _contender(policy.actions, drawn)
+        found[name] = _completed(policy.actions, _found(first, len(first.taken)))
+        found[f"{name}, alone"] = _contender(policy.actions, _found(first, len(first.taken)))
+        found[f"{name}, alone until its stop"] = _contender(policy.actions, _found(stopped, len(stopped.taken)))
+        found[f"{name}, sampled ({search_budget})"] = _completed(policy.actions, drawn)
     actions = next(iter(policies.values())).actions if policies else default_pass_actions()
     for name in searches:
         for limit in dict.fromkeys((budget, search_budget)):
             best = search_order(name, module, actions, _ops, limit, seed)
-            found[f"{name} ({limit})"] = _contender(actions, best)
+            found[f"{name} ({limit})"] = _completed(actions, best)
     learned_on = {name for p in policies.values() for name in p.provenance.get("programs", ())}
     return OrderRow(program.name, program.suite, program.split, program.name in learned_on, op_count(module), found)
 
@@ -188,11 +193,17 @@ def _fixed(module: HloModule, pipeline: Any) -> Contender:
     changed: list[str] = []
     run.hooks = (lambda p, _, did: changed.append(pass_text(p)) if did else None,)
     run.run(pipeline, work)
-    return Contender(op_count(work), len(run.records), tuple(changed))
+    return Contender(op_count(work), len(run.records), passes=tuple(changed))
 
 
 def _contender(actions: tuple[str, ...], found: FoundOrder) -> Contender:
-    return Contender(found.state.ops, found.applications, tuple(actions[a] for a in found.actions))
+    return Contender(found.state.ops, found.applications, passes=tuple(actions[a] for a in found.actions))
+
+
+def _completed(actions: tuple[str, ...], found: FoundOrder) -> Contender:
+    """The same, and then what the default pipeline finds, where that leaves fewer ops."""
+    done, alone = complete(found.state.module, found.state.ops), _contender(actions, found)
+    return Contender(done.ops, alone.applications, done.applications, (*alone.passes, *done.passes))
 
 
 def _ops(state: PassState) -> float:
@@ -266,20 +277,23 @@ def evaluate_orders(
 def summary_table(evaluation: OrderEvaluation) -> list[str]:
     """Markdown: a line a contender; geometric means with their 95% intervals, and the median of applications."""
     lines = [
-        "| contender | ops / XLA's order once | fewer | ops / our default | worse than it | passes run "
+        "| contender | ops / XLA's order once | fewer | ops / our default | worse than it | passes run | then "
         "| speed / XLA's order once |",
-        "|---|---|---:|---|---:|---:|---|",
+        "|---|---|---:|---|---:|---:|---:|---|",
     ]
     for name in evaluation.names:
         once, default = evaluation.ratio(name, BASELINE), evaluation.ratio(name, DEFAULT)
         worse = evaluation.worse(name, DEFAULT)
         share = len(worse) / len(evaluation.rows)
-        median = float(np.median([r.contenders[name].applications for r in evaluation.rows]))
+        run, then = (
+            float(np.median([getattr(r.contenders[name], n) for r in evaluation.rows]))
+            for n in ("applications", "completion")
+        )
         speed = evaluation.speedup(name)
         timed = "-" if speed is None else _interval(speed)
         lines.append(
             f"| {name} | {_interval(once)} | {1 - once.value:.1%} | {_interval(default)} "
-            f"| {len(worse)} ({share:.1%}) | {median:.0f} | {timed} |"
+            f"| {len(worse)} ({share:.1%}) | {run:.0f} | {then:.0f} | {timed} |"
         )
     return lines
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ import numpy.typing as npt
 from compiler.errors import HlogymError, PolicyError
 from compiler.ir import HloModule
 from compiler.passes.base import HloPass
+from compiler.passes.completion import complete
+from compiler.passes.default import default_pipeline
 from compiler.passes.episode import PassEpisode
 from compiler.passes.observations import FEATURE_VERSION, observation_size
 from compiler.passes.pipeline import PipelineRun
@@ -29,6 +31,7 @@ __all__ = ["FORMAT", "Layer", "LearnedPassOrder", "load_pass_order"]
 
 FORMAT = "hlogym-pass-order"
 Activation: TypeAlias = Literal["tanh", "relu", "none"]
+Completion: TypeAlias = Literal["none", "fewer-ops", "default"]
 Array = npt.NDArray[np.float32]
 
 
@@ -52,13 +55,15 @@ class LearnedPassOrder:
     """Runs the pass that its network ranks highest, among those not known to be idle, until it ranks stop highest.
 
     What is left then is tried in the network's order too, up to `finish` applications, and kept only where it leaves
-    no more ops: stopping says that nothing more is worth much, and this finds the rest of it.
+    no more ops: stopping says that nothing more is worth much, and this finds the rest of it. `completion` says
+    whether the default pipeline comes after that: "none", where it leaves "fewer-ops", or always ("default").
 
     Attributes:
         actions: texts of the passes, in the order the network knows them.
         layers: of the network; the last has an output for each pass and one for stop.
         budget: applications until it stops, at most.
         finish: applications after that, at most.
+        completion: what comes last.
         provenance: what the policy file says about its making.
         name: as statistics show it.
     """
@@ -67,6 +72,7 @@ class LearnedPassOrder:
     layers: tuple[Layer, ...]
     budget: int = 150
     finish: int = 150
+    completion: Completion = "none"
     provenance: Mapping[str, Any] = field(default_factory=dict)
     name: str = "learned-order"
 
@@ -120,9 +126,15 @@ class LearnedPassOrder:
 
     def run_within(self, run: PipelineRun, module: HloModule) -> bool:
         """`run`, recorded in `run`: decided on copies, then what changed something is run."""
+        episode = self.follow(PassGraph(module, self.actions))
+        texts = episode.effective()
+        if self.completion == "fewer-ops":
+            texts += complete(episode.state.module, episode.state.ops).passes
         changed = False
-        for text in self.follow(PassGraph(module, self.actions)).effective():
+        for text in texts:
             changed |= run.apply(make_pass(text), module)
+        if self.completion == "default":
+            changed |= run.apply(default_pipeline(), module)
         return changed
 
     def save(self, folder: Path) -> None:
@@ -141,6 +153,7 @@ class LearnedPassOrder:
             "activations": [layer.activation for layer in self.layers],
             "budget": self.budget,
             "finish": self.finish,
+            "completion": self.completion,
             "provenance": dict(self.provenance),
         }
         write_policy_folder(folder, description, arrays)
@@ -173,7 +186,8 @@ def load_pass_order(folder: Path) -> LearnedPassOrder:
             for n, activation in enumerate(told["activations"])
         )
         limits = int(told["budget"]), int(told["finish"])
-        made = LearnedPassOrder(tuple(told["passes"]), layers, *limits, told.get("provenance", {}))
+        completion = told.get("completion", "none")
+        made = LearnedPassOrder(tuple(told["passes"]), layers, *limits, completion, told.get("provenance", {}))
         _check(made)
     except (KeyError, TypeError, ValueError, HlogymError) as error:
         raise PolicyError(f"{folder} is not a usable pass order: {error}") from error
@@ -181,6 +195,8 @@ def load_pass_order(folder: Path) -> LearnedPassOrder:
 
 
 def _check(order: LearnedPassOrder) -> None:
+    if order.completion not in get_args(Completion):
+        raise ValueError(f"its completion is the unknown {order.completion!r}")
     for text in order.actions:
         make_pass(text)
     size = observation_size(len(order.actions))

@@ -16,9 +16,12 @@ from compiler.errors import PolicyError, UnknownNameError
 from compiler.interpreter import evaluate
 from compiler.passes import PipelineRun
 from compiler.passes.base import op_count
+from compiler.passes.completion import complete
+from compiler.passes.default import default_pipeline, simplification
 from compiler.passes.episode import PassEpisode
-from compiler.passes.learned import Layer, LearnedPassOrder, load_pass_order
+from compiler.passes.learned import Completion, Layer, LearnedPassOrder, load_pass_order
 from compiler.passes.observations import mask_of, observation_size
+from compiler.passes.registry import make_pass
 from compiler.passes.states import PassGraph
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -113,13 +116,14 @@ def test_a_policy_comes_back_from_its_folder(tmp_path: Path) -> None:
         Layer(rng.normal(size=(8, size)).astype(np.float32), rng.normal(size=8).astype(np.float32), "relu"),
         Layer(rng.normal(size=(5, 8)).astype(np.float32), rng.normal(size=5).astype(np.float32), "none"),
     )
-    LearnedPassOrder(PASSES, layers, 7, 5, {"seed": 1}).save(tmp_path / "p")
+    LearnedPassOrder(PASSES, layers, 7, 5, "fewer-ops", {"seed": 1}).save(tmp_path / "p")
     again = load_pass_order(tmp_path / "p")
     x = rng.normal(size=size).astype(np.float32)
     # By hand: a hidden layer cut off at zero, and a linear one.
     hidden = np.maximum(layers[0].weight @ x + layers[0].bias, 0)
     np.testing.assert_allclose(again.scores(x), layers[1].weight @ hidden + layers[1].bias, rtol=1e-6)
     assert (again.actions, again.budget, again.finish, again.provenance) == (PASSES, 7, 5, {"seed": 1})
+    assert again.completion == "fewer-ops"
 
 
 def test_policies_that_cannot_be_used_say_why(tmp_path: Path) -> None:
@@ -132,6 +136,7 @@ def test_policies_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         (('"feature_version": 1', '"feature_version": 99'), "version 99"),
         (('"cse@1",', ""), "are expected"),
         (('"cse@1"', '"csee@1"'), "csee"),
+        (('"none",\n  "provenance', '"never",\n  "provenance'), "the unknown 'never'"),
     ):
         (tmp_path / "p" / "policy.json").write_text(told.replace(*change))
         with pytest.raises(PolicyError, match=reason):
@@ -217,6 +222,32 @@ def test_unknown_agents_and_searches_are_named(folder: Path) -> None:
 
 
 def test_only_an_order_paid_in_op_counts_finishes_by_them(folder: Path) -> None:
-    for reward, finish in (("op-count", 12), ("cost", 0)):
+    for reward, ending in (("op-count", (12, "fewer-ops")), ("cost", (0, "default"))):
         env = PassOrderEnv(folder, passes=PASSES, reward=reward, max_steps=12)  # type: ignore[arg-type]
-        assert learned_order(make_pass_agent("a2c", [env], SMALL), env, {}).finish == finish
+        order = learned_order(make_pass_agent("a2c", [env], SMALL), env, {})
+        assert (order.finish, order.completion) == ending
+
+
+@pytest.mark.parametrize("completion", ["fewer-ops", "default"])
+def test_the_default_pipeline_goes_on_where_an_order_stops(completion: Completion) -> None:
+    order = replace(scripted(2, budget=1), completion=completion)
+    module, run = parse(TEXT), PipelineRun(verify=True)
+    assert run.run(order, module)
+    # dce alone would leave six; by hand: x + 0 is x, -(-x) is x, (-x)(-x) is xx.
+    assert op_count(module) == 3
+
+
+def test_a_completion_that_leaves_more_ops_is_not_taken() -> None:
+    loop = parse((Path(__file__).parents[2] / "env/suites/jax/gru_over_reversed_sequence.hlo").read_text())
+    simplified = loop.clone()
+    simplification().run(simplified)
+    whole = loop.clone()
+    default_pipeline().run(whole)
+    assert op_count(simplified) < op_count(whole)  # its loop is written out
+    done = complete(loop, op_count(loop))
+    assert done.ops == op_count(done.module) == op_count(simplified)
+    again = loop.clone()
+    for text in done.passes:
+        make_pass(text).run(again)
+    assert str(again) == str(done.module)
+    assert complete(done.module, done.ops).module is done.module

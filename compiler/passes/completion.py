@@ -1,0 +1,53 @@
+"""What the default pipeline still finds after another order of passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir import HloModule
+from compiler.passes.base import HloPass, op_count
+from compiler.passes.default import default_pipeline, simplification
+from compiler.passes.pipeline import PipelineRun
+from compiler.passes.registry import pass_text
+
+__all__ = ["Completed", "complete"]
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A module after its completion.
+
+    Attributes:
+        module: the program; the one given where nothing was found.
+        ops: what is left of it.
+        passes: texts of the passes that lead here from the module given.
+        applications: passes that were run, whether they changed anything or not.
+    """
+
+    module: HloModule
+    ops: int
+    passes: list[str]
+    applications: int
+
+
+def complete(module: HloModule, ops: int) -> Completed:
+    """Simplify to a fixed point, then run the whole default pipeline, each kept only if it leaves fewer ops.
+
+    Args:
+        module: any; it is not changed.
+        ops: `op_count` of it.
+    """
+    done = Completed(module, ops, [], 0)
+    for pipeline in (simplification(), default_pipeline()):
+        done = _attempt(done, pipeline)
+    return done
+
+
+def _attempt(done: Completed, pipeline: HloPass) -> Completed:
+    work, changed = done.module.clone(), []
+    run = PipelineRun(hooks=(lambda p, _, did: changed.append(pass_text(p)) if did else None,))
+    run.run(pipeline, work)
+    ops, applications = op_count(work), done.applications + len(run.records)
+    if ops >= done.ops:
+        return Completed(done.module, done.ops, done.passes, applications)
+    return Completed(work, ops, [*done.passes, *changed], applications)
