@@ -246,8 +246,8 @@ def test_a_completion_that_leaves_more_ops_is_not_taken() -> None:
     assert op_count(simplified) < op_count(whole)  # its loop is written out
     done = complete(loop, op_count(loop))
     assert done.ops == op_count(done.module) == op_count(simplified)
-    again = loop.clone()
+    again, run = loop.clone(), PipelineRun()
     for text in done.passes:
-        make_pass(text).run(again)
+        assert run.apply(make_pass(text), again)
     assert str(again) == str(done.module)
     assert complete(done.module, done.ops).module is done.module
