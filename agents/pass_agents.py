@@ -109,9 +109,9 @@ def _a2c(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
 
 def _dqn(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
     return MaskedDQN(
-        MaskedDQNPolicy, environments, learning_rate=s.learning_rate, buffer_size=50_000, learning_starts=2_000,
-        batch_size=s.batch, gamma=s.gamma, train_freq=4, gradient_steps=2, target_update_interval=1_000,
-        exploration_fraction=s.exploration, exploration_final_eps=0.05,
+        MaskedDQNPolicy, environments, learning_rate=s.learning_rate, buffer_size=100_000, learning_starts=2_000,
+        batch_size=s.batch, gamma=s.gamma, train_freq=4, gradient_steps=environments.num_envs, n_steps=8,
+        target_update_interval=2_000, exploration_fraction=s.exploration, exploration_final_eps=0.05,
         policy_kwargs={"net_arch": [s.hidden, s.hidden]}, seed=s.seed, device="cpu",
     )  # fmt: skip
 
