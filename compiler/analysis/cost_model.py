@@ -211,7 +211,7 @@ def library_flops(i: HloInstruction) -> float:
         case Opcode.SCATTER:
             return 4.0 * sum(o.shape.num_elements for o in i.operands[1:])
         case Opcode.REDUCE_WINDOW | Opcode.SELECT_AND_SCATTER:
-            window: Window = i.attributes["window"]
+            window: Window = i.attr("window", Window())
             return float(out * math.prod(w.size for w in window.dims))
         case _:
             return float(out * i.opcode.row.flops)

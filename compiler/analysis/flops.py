@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from compiler.analysis.trip_count import trip_count_of
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
-from compiler.ir.attributes import ConvDimLabels
+from compiler.ir.attributes import ConvDimLabels, Window
 
 
 def module_flops(module: HloModule) -> int:
@@ -56,7 +56,7 @@ class _Counter:
             return each * i.operands[-1].shape.num_elements
         if i.opcode is Opcode.REDUCE:
             return each * i.operands[0].shape.num_elements
-        window = _product(d.size for d in i.attributes["window"].dims)
+        window = _product(d.size for d in i.attr("window", Window()).dims)
         return each * window * next(i.shape.leaves()).num_elements
 
 

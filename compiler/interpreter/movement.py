@@ -19,6 +19,8 @@ from compiler.ir.types import PrimitiveType as T
 def _iota(instruction: HloInstruction) -> Array:
     shape, at = instruction.shape, instruction.attr("iota_dimension")
     t = shape.element_type
+    if shape.num_elements == 0:
+        return np.zeros(shape.dimensions, t.dtype)
     count = np.arange(shape.dimensions[at])
     line = narrow(count.astype(np.uint8), t) if compute_dtype(t).itemsize == 1 else count.astype(t.dtype)
     spread = [1] * shape.rank
@@ -131,7 +133,9 @@ def _dynamic_update_slice(machine: Machine, instruction: HloInstruction, values:
 
 @evaluator(Opcode.COPY)
 def _copy(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    return values[0]
+    """Programs of mixed precision copy into another float type."""
+    x, shape = values[0], instruction.shape
+    return x.astype(shape.dtype, copy=False) if isinstance(x, np.ndarray) and shape.is_array else x
 
 
 @array_evaluator(Opcode.GET_DIMENSION_SIZE)

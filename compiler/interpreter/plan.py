@@ -145,7 +145,7 @@ class _Writer:
             return f"{name} = {operands}[{int(i.attr('index'))}]{release}"
         if i.opcode is Opcode.TUPLE:
             return f"{name} = ({operands}{',' if operands else ''}){release}"
-        if i.opcode in _SAME_VALUE:
+        if i.opcode in _SAME_VALUE and i.shape.element_type is i.operands[0].shape.element_type:
             return f"{name} = {self.names[i.operands[0]]}{release}"
         function = _array_function(i)
         if function is not None:

@@ -26,7 +26,7 @@ def _reduce_window(machine: Machine, instruction: HloInstruction, values: list[V
     computation, window = instruction.attr("to_apply"), instruction.attr("window", Window())
     dims = next(instruction.shape.leaves()).dimensions
     t = instruction.operands[0].shape.element_type
-    ufunc = ufunc_of(binary_opcode(computation), t) if n == 1 else None
+    ufunc = None if instruction.shape.is_tuple else ufunc_of(binary_opcode(computation), t)
     if ufunc is not None:
         return _by_ufunc(ufunc, window, inputs[0], inits[0], dims, accumulator(t)).astype(t.dtype)
     f = lift(machine, computation)
@@ -35,14 +35,14 @@ def _reduce_window(machine: Machine, instruction: HloInstruction, values: list[V
         results = f([*(o[tap.outputs] for o in out), *(x[tap.inputs] for x in inputs)])
         for o, r in zip(out, results, strict=True):
             o[tap.outputs] = r
-    return out[0] if n == 1 else tuple(out)
+    return tuple(out) if instruction.shape.is_tuple else out[0]
 
 
 def _by_ufunc(ufunc: Any, window: Window, x: Array, init: Array, dims: Sequence[int], wide: np.dtype[Any]) -> Array:
     x = x.astype(wide, copy=False)
     out = np.full(dims, init.astype(wide), wide)
     for tap in taps(window, x.shape, dims):
-        target = out[tap.outputs]
+        target = out[(*tap.outputs, ...)]  # a view of scalars too
         ufunc(target, x[tap.inputs], out=target)
     return out
 

@@ -37,7 +37,8 @@ class OptimizationBarrierRemoval(RewritePass):
 
 @RULES.on(Opcode.COPY)
 def _copy(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    return i.operands[0]
+    """XLA takes a copy into another element type, and converts."""
+    return b.convert(i.operands[0], i.shape.element_type) if i.shape.is_array else i.operands[0]
 
 
 @RULES.on(Opcode.REDUCE_PRECISION)

@@ -91,7 +91,7 @@ def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _window(i: HloInstruction) -> tuple[WindowDim, ...]:
-    window: Window = i.attributes["window"]
+    window: Window = i.attr("window", Window())
     return window.dims
 
 

@@ -119,7 +119,7 @@ class Planner:
         if op is Opcode.GET_TUPLE_ELEMENT:
             element: Tree = _parts(operands[0])[i.attributes["index"]]
             return element
-        if op in _ALIASES or (op is Opcode.BITCAST and _same_memory(i)):
+        if (op in _ALIASES and _same_type(i)) or (op is Opcode.BITCAST and _same_memory(i)):
             return _as_shape(operands[0], i.shape)
         if op is Opcode.CALL:
             return self._sequence(i.attributes["to_apply"], operands, thunks, runs)
@@ -306,6 +306,11 @@ def _as_shape(tree: Tree, shape: Shape) -> Tree:
     alias = Buffer(shape.without_layout(), tree.kind, tree.index)
     alias.forward = tree
     return alias
+
+
+def _same_type(i: HloInstruction) -> bool:
+    """Not so for a copy in a program of mixed precision."""
+    return i.shape.element_type is i.operand(0).shape.element_type
 
 
 def _same_memory(i: HloInstruction) -> bool:
