@@ -42,7 +42,7 @@ def _by_ufunc(ufunc: Any, window: Window, x: Array, init: Array, dims: Sequence[
     x = x.astype(wide, copy=False)
     out = np.full(dims, init.astype(wide), wide)
     for tap in taps(window, x.shape, dims):
-        target = out[(*tap.outputs, ...)]  # a view of scalars too
+        target = out[tap.outputs] if out.ndim else out  # always a view
         ufunc(target, x[tap.inputs], out=target)
     return out
 
