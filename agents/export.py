@@ -10,7 +10,7 @@ from agents.network import TorchPointerNetwork
 from compiler.fusion.features import FEATURE_VERSION
 from compiler.fusion.learned import FORMAT, LearnedFusionPolicy
 from compiler.fusion.pointer_network import Array, PointerNetwork
-from compiler.weights import write_policy_folder
+from compiler.policy_folder import write_policy_folder
 
 __all__ = ["export_policy", "numpy_policy"]
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,7 @@ import numpy.typing as npt
 
 from compiler.errors import PolicyError
 
-__all__ = ["DESCRIPTION_FILE", "WEIGHTS_FILE", "read_weights", "write_policy_folder", "write_weights"]
-
-DESCRIPTION_FILE, WEIGHTS_FILE = "policy.json", "policy.safetensors"
+__all__ = ["read_weights", "write_weights"]
 
 MAX_HEADER_BYTES = 1 << 20
 Array = npt.NDArray[np.float32]
@@ -105,25 +101,3 @@ def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
-
-
-def write_policy_folder(folder: Path, description: Mapping[str, Any], weights: Mapping[str, Array]) -> None:
-    """Write a policy's description and weights; a policy that is there is replaced when the new one is complete.
-
-    Raises:
-        PolicyError: the folder cannot be written, or holds something that is no policy.
-    """
-    if folder.exists() and not (folder / DESCRIPTION_FILE).is_file() and (folder.is_file() or any(folder.iterdir())):
-        raise PolicyError(f"{folder} is there and is no policy folder; name another one")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as made:
-            draft = Path(made) / "policy"
-            draft.mkdir()
-            write_weights(draft / WEIGHTS_FILE, dict(weights))
-            (draft / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            draft.replace(folder)
-    except OSError as error:
-        raise PolicyError(f"cannot write the policy to {folder}: {error.strerror}") from error

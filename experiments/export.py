@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agents.checkpoint import latest_checkpoint, load_checkpoint
 from compiler.errors import PolicyError, UnknownNameError
-from compiler.weights import DESCRIPTION_FILE
+from compiler.policy_folder import is_policy_folder
 from experiments.console import stdout
 from experiments.learned import load_learned
 from experiments.learners import make_learner
@@ -26,7 +26,7 @@ def export_run(name: str, output: Path, runs: Path) -> None:
         UnknownNameError: no such run, here or in MLflow.
         PolicyError: the output is in the way, or cannot be written.
     """
-    if output.exists() and not (output / DESCRIPTION_FILE).is_file():
+    if output.exists() and not is_policy_folder(output):
         raise PolicyError(f"{output} is there and is no policy folder; name another one")
     try:
         run = find_run(runs, name)
@@ -41,7 +41,7 @@ def export_run(name: str, output: Path, runs: Path) -> None:
 
 
 def _from_folder(run: RunFolder, output: Path) -> None:
-    if run.state().get("finished") and (run.policy / DESCRIPTION_FILE).is_file():
+    if run.state().get("finished") and is_policy_folder(run.policy):
         _copy(run.policy, output)
         return
     checkpoint = latest_checkpoint(run.checkpoints)

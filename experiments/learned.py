@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from compiler.fusion.learned import LearnedFusionPolicy, load_policy
 from compiler.passes.learned import FORMAT, LearnedPassOrder, load_pass_order
-from compiler.weights import DESCRIPTION_FILE
+from compiler.policy_folder import describe_policy
 
 __all__ = ["load_learned"]
 
@@ -18,10 +17,6 @@ def load_learned(folder: Path) -> LearnedFusionPolicy | LearnedPassOrder:
     Raises:
         PolicyError: nothing that can be used.
     """
-    try:
-        told = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return load_policy(folder)  # which says what is wrong
-    if isinstance(told, dict) and told.get("format") == FORMAT:
+    if describe_policy(folder).get("format") == FORMAT:
         return load_pass_order(folder)
     return load_policy(folder)

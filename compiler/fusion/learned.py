@@ -6,7 +6,6 @@ policy.safetensors   weights, float32
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from compiler.fusion.features import (
 from compiler.fusion.pointer_network import DecisionGraph, NetworkShape, PointerNetwork
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
-from compiler.weights import DESCRIPTION_FILE, WEIGHTS_FILE, read_weights
+from compiler.policy_folder import read_policy_folder
 
 if TYPE_CHECKING:
     from compiler.loops import LoopSite
@@ -97,32 +96,9 @@ def load_policy(path: str | Path) -> LearnedFusionPolicy:
             damaged, of another shape, or not finite.
     """
     folder = Path(path)
-    description = _description(folder)
-    version = description.get("feature_version")
-    if version != FEATURE_VERSION:
-        raise PolicyError(
-            f"the policy in {folder} was learned on feature version {version}, and this compiler has "
-            f"version {FEATURE_VERSION}; train it again, or use the hlogym that made it"
-        )
+    description, weights = read_policy_folder(folder, FORMAT, FEATURE_VERSION)
     try:
-        network = PointerNetwork(
-            NetworkShape.from_json(description.get("network")), read_weights(folder / WEIGHTS_FILE)
-        )
+        network = PointerNetwork(NetworkShape.from_json(description.get("network")), weights)
     except PolicyError as error:
         raise PolicyError(f"the policy in {folder} cannot be used: {error}") from error
     return LearnedFusionPolicy(network, description.get("provenance", {}))
-
-
-def _description(folder: Path) -> dict[str, Any]:
-    file = folder / DESCRIPTION_FILE
-    if not folder.is_dir():
-        raise PolicyError(f"there is no policy folder {folder}")
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PolicyError(f"{folder} is no policy: cannot read {DESCRIPTION_FILE} ({error.strerror})") from error
-    except ValueError as error:
-        raise PolicyError(f"{file} is damaged: {error}") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise PolicyError(f"{file} does not describe a policy of hlogym")
-    return data

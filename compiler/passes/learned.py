@@ -1,12 +1,10 @@
 """A pass order that was learned elsewhere and exported: a pass like any other, run with NumPy alone.
 
-policy.json          format, feature version, passes, layers, provenance
-policy.safetensors   weights, float32
+Its folder (see `compiler.policy_folder`) tells the passes, the layers of the network and the limits.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +23,7 @@ from compiler.passes.observations import FEATURE_VERSION, observation_size
 from compiler.passes.pipeline import PipelineRun
 from compiler.passes.registry import make_pass
 from compiler.passes.states import PassGraph
-from compiler.weights import DESCRIPTION_FILE, WEIGHTS_FILE, read_weights, write_policy_folder
+from compiler.policy_folder import read_policy_folder, write_policy_folder
 
 __all__ = ["FORMAT", "Layer", "LearnedPassOrder", "load_pass_order"]
 
@@ -165,21 +163,7 @@ def load_pass_order(folder: Path) -> LearnedPassOrder:
     Raises:
         PolicyError: there is none, it is of another version, or its weights do not fit its passes.
     """
-    path = folder / DESCRIPTION_FILE
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PolicyError(f"cannot read the pass order: {error.strerror}: {path}") from error
-    except ValueError as error:
-        raise PolicyError(f"{path} is not JSON: {error}") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
-        raise PolicyError(f"{path} is no {FORMAT}")
-    if told.get("feature_version") != FEATURE_VERSION:
-        raise PolicyError(
-            f"{path} was learned on features of version {told.get('feature_version')}, and these are version "
-            f"{FEATURE_VERSION}; train it again"
-        )
-    weights = read_weights(folder / WEIGHTS_FILE)
+    told, weights = read_policy_folder(folder, FORMAT, FEATURE_VERSION)
     try:
         layers = tuple(
             Layer(weights[f"{n}.weight"], weights[f"{n}.bias"], activation)

@@ -127,12 +127,12 @@ def test_a_policy_comes_back_from_its_folder(tmp_path: Path) -> None:
 
 
 def test_policies_that_cannot_be_used_say_why(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="cannot read"):
+    with pytest.raises(PolicyError, match="no policy folder"):
         load_pass_order(tmp_path / "none")
     scripted(0).save(tmp_path / "p")
     told = (tmp_path / "p" / "policy.json").read_text()
     for change, reason in (
-        (("hlogym-pass-order", "hlogym-fusion-policy"), "is no hlogym-pass-order"),
+        (("hlogym-pass-order", "hlogym-fusion-policy"), "'hlogym-pass-order' is needed"),
         (('"feature_version": 1', '"feature_version": 99'), "version 99"),
         (('"cse@1",', ""), "are expected"),
         (('"cse@1"', '"csee@1"'), "csee"),
