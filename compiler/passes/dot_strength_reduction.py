@@ -58,26 +58,50 @@ class DotStrengthReduction(RewritePass):
 
 
 def _multiply(i: HloInstruction, dims: DotDims, contracted: list[int], b: Builder) -> HloInstruction:
-    """Both operands in the shape batch, left free, right free, contracted; multiplied, the last ones summed."""
+    """Both operands in the shape of the result and the contracted dimensions; multiplied, and those summed."""
     lhs, rhs = i.operands
-    sizes = (*i.shape.dimensions, *contracted)
+    result, at = i.shape.dimensions, _summed_at(i, dims)
+    sizes = (*result[:at], *contracted, *result[at:])
     batch, left_free = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank)
-    first = {d: n for n, d in enumerate(dims.lhs_batch)}
-    first |= {d: batch + n for n, d in enumerate(left_free)}
-    first |= {d: i.shape.rank + n for n, d in enumerate(dims.lhs_contracting)}
-    second = {d: n for n, d in enumerate(dims.rhs_batch)}
-    second |= {d: batch + len(left_free) + n for n, d in enumerate(dims.rhs_free(rhs.shape.rank))}
-    second |= {d: i.shape.rank + n for n, d in enumerate(dims.rhs_contracting)}
+
+    def place(n: int) -> int:
+        """Where dimension `n` of the result stands among the sizes."""
+        return n if n < at else n + len(contracted)
+
+    first = {d: place(n) for n, d in enumerate(dims.lhs_batch)}
+    first |= {d: place(batch + n) for n, d in enumerate(left_free)}
+    first |= {d: at + n for n, d in enumerate(dims.lhs_contracting)}
+    second = {d: place(n) for n, d in enumerate(dims.rhs_batch)}
+    second |= {d: place(batch + len(left_free) + n) for n, d in enumerate(dims.rhs_free(rhs.shape.rank))}
+    second |= {d: at + n for n, d in enumerate(dims.rhs_contracting)}
     x = _spread(lhs, sizes, first, b)
     y = _spread(rhs, sizes, second, b)
     product = b.add(Opcode.MULTIPLY, x, y)
     if all(n == 1 for n in contracted):
-        return b.reshape(product, i.shape.dimensions)
+        return b.reshape(product, result)
     module = b.computation.parent
     if module is None:
         raise ValueError("a computation outside of a module cannot take a reduction")
-    over = range(i.shape.rank, len(sizes))
+    over = range(at, at + len(contracted))
     return b.reduce(product, b.scalar(0, i.shape.element_type), tuple(over), _sum_of(i, module))
+
+
+def _summed_at(i: HloInstruction, dims: DotDims) -> int:
+    """Where the contracted dimensions go: last, unless neighbours in memory are neighbours in the result.
+
+    The operand that the fastest dimension of the result comes from is then walked along that dimension.
+    """
+    lhs, rhs = i.operands
+    batch, left, right = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank), dims.rhs_free(rhs.shape.rank)
+    wide_right = [d for d in right if rhs.shape.dimensions[d] != 1]
+    wide_left = [d for d in left if lhs.shape.dimensions[d] != 1]
+    if wide_right:
+        across = wide_right[-1] > max(dims.rhs_contracting, default=-1)
+        return batch + len(left) if across else i.shape.rank
+    if wide_left:
+        across = wide_left[-1] > max(dims.lhs_contracting, default=-1)
+        return batch if across else i.shape.rank
+    return i.shape.rank
 
 
 def _spread(x: HloInstruction, sizes: tuple[int, ...], where: dict[int, int], b: Builder) -> HloInstruction:

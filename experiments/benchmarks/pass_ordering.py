@@ -60,8 +60,8 @@ def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], s
         f"Every contender chooses from the same {len(policies[first].actions)} passes, one sweep over the module an "
         f"application. A policy has {evaluation.budget} applications; searches have as many, and "
         f"{evaluation.search_budget} where it says so, as has a policy that is sampled from. Policies and searches "
-        "hand over to the default pipeline, which is kept where it leaves fewer ops (its applications stand in the column "
-        "behind); a policy alone does not. Ops are counted without "
+        "hand over to the default pipeline, which is kept where it leaves fewer ops (its applications stand in the "
+        "column behind); a policy alone does not. Ops are counted without "
         "parameters, constants and tuples, loop bodies and functions once each. Speed is that of whole calls after "
         "default fusion, in turns, outputs checked first. Ratios are geometric means over the programs with 95% "
         "intervals; passes run are a median.",
