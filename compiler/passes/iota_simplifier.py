@@ -28,7 +28,7 @@ def _iota(i: HloInstruction, b: Builder) -> HloInstruction | None:
     size = i.shape.dimensions[at]
     if size == 1 and i.shape.num_elements:
         return b.splat(0, i.shape)
-    if i.shape.rank == 1:
+    if i.shape.rank == 1 or i.shape.num_elements == 0:
         return None
     counter = b.add(Opcode.IOTA, shape=i.shape.with_dimensions((size,)), iota_dimension=0)
     return b.broadcast(counter, i.shape.dimensions, (at,))

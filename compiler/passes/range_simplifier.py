@@ -33,7 +33,7 @@ class RangeSimplifier:
             if computation is None or i in fixed or i.is_dead or i.shape.is_dynamic:
                 continue
             builder = Builder(computation)
-            new = _known(i, ranges[i], builder) or _unchanged(i, ranges)
+            new = _known(i, ranges[i], builder) or _unchanged(i, ranges) or _shifted(i, ranges, builder)
             if new is not None and new.shape.compatible(i.shape):
                 ranges.setdefault(new, ranges[i])
                 computation.replace_uses(i, new)
@@ -80,6 +80,16 @@ def _unchanged(i: HloInstruction, ranges: dict[HloInstruction, Range]) -> HloIns
     if i.opcode is Opcode.AND:
         return _masked(i, a, b)
     return None
+
+
+def _shifted(i: HloInstruction, ranges: dict[HloInstruction, Range], b: Builder) -> HloInstruction | None:
+    """A remainder of what stays between two multiples of the divisor: a subtraction."""
+    if i.opcode is not Opcode.REMAINDER:
+        return None
+    a, n = ranges.get(i.operand(0)), ranges.get(i.operand(1))
+    if a is None or n is None or not n.is_point or n.low <= 0 or a.low < n.low or a.low // n.low != a.high // n.low:
+        return None
+    return b.add(Opcode.SUBTRACT, i.operand(0), b.splat(a.low // n.low * n.low, i.shape))
 
 
 def _masked(i: HloInstruction, a: Range, b: Range) -> HloInstruction | None:

@@ -15,6 +15,7 @@ from compiler.passes.builder import Builder
 from compiler.passes.patterns import (
     COMMUTATIVE,
     Scalar,
+    has_room,
     is_constant,
     is_numeric,
     is_op,
@@ -139,6 +140,32 @@ def _two_constants_meet(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if total is None:
         return None
     return b.add(i.opcode, b.add(i.opcode, x.operands[0], y.operands[0]), b.splat(total, i.shape))
+
+
+@RULES.on(Opcode.ADD, Opcode.MULTIPLY)
+def _scalars_meet(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """(x * c) * s -> x * (c * s) with a constant c and a broadcast scalar s: one op an element less."""
+    if i.shape.rank == 0 or not has_room(i.shape) or splat_value(i.operands[0]) is not None:
+        return None
+    for x, s in (i.operands, (i.operands[1], i.operands[0])):
+        if not is_op(x, i.opcode) or not single_use(x) or not _repeats_a_scalar(s):
+            continue
+        c = splat_value(x.operands[1])
+        if c is None or splat_value(x.operands[0]) is not None or not _moderate(i.opcode, c):
+            continue
+        scalar = s.operands[0]
+        both = b.add(i.opcode, scalar, b.splat(c, scalar.shape))
+        return b.add(i.opcode, x.operands[0], b.broadcast(both, i.shape.dimensions, ()))
+    return None
+
+
+def _repeats_a_scalar(i: HloInstruction) -> bool:
+    return is_op(i, Opcode.BROADCAST) and i.operands[0].shape.rank == 0 and splat_value(i) is None
+
+
+def _moderate(opcode: Opcode, c: Scalar) -> bool:
+    """Whether a factor takes no other number out of the range of floats that the whole product stays in."""
+    return opcode is Opcode.ADD or np.issubdtype(c.dtype, np.integer) or 1e-4 <= abs(float(c)) <= 1e4
 
 
 def _reassociates(i: HloInstruction) -> bool:

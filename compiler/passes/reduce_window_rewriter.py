@@ -8,7 +8,7 @@ from typing import ClassVar
 from compiler.ir import HloInstruction, Opcode
 from compiler.ir.attributes import PadDim, SliceDim, Window, WindowDim
 from compiler.passes.builder import Builder
-from compiler.passes.patterns import identity_value, scalar_function, splat_value
+from compiler.passes.patterns import identity_value, is_op, scalar_function, splat_value
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
 
@@ -80,6 +80,8 @@ def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
     forwards, backwards = WindowDim(n, pad_low=n - 1), WindowDim(n, pad_high=n - 1)
     if w not in (forwards, backwards) or n < 2:
         return None
+    if _only_the_whole(i, axis, w == forwards):
+        return None  # see _slice_of_running
     function = scalar_function(i.attributes["to_apply"])
     total, shift = source, 1
     while shift < n and function is not None:
@@ -88,6 +90,34 @@ def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
         total = b.add(function, total, b.pad(total, init, padding))
         shift *= 2
     return total
+
+
+def _only_the_whole(i: HloInstruction, axis: int, forwards: bool) -> bool:
+    """Whether of a running reduction only what has run through everything is taken."""
+    last = i.shape.dimensions[axis] - 1 if forwards else 0
+    taken = SliceDim(last, last + 1)
+    return not i.is_root and all(is_op(u, Opcode.SLICE) and u.attributes["slice"][axis] == taken for u in i.users)
+
+
+@RULES.on(Opcode.SLICE)
+def _slice_of_running(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """The end of a running reduction is a reduction."""
+    x = i.operand(0)
+    if not is_op(x, Opcode.REDUCE_WINDOW) or not _plain(x):
+        return None
+    running = [d for d, w in enumerate(_window(x)) if w != WindowDim(1)]
+    if len(running) != 1:
+        return None
+    (axis,) = running
+    n = x.shape.dimensions[axis]
+    forwards = _window(x)[axis] == WindowDim(n, pad_low=n - 1)
+    if not forwards and _window(x)[axis] != WindowDim(n, pad_high=n - 1):
+        return None
+    if n < 2 or not _only_the_whole(x, axis, forwards):
+        return None
+    total = b.reduce(x.operand(0), x.operand(1), (axis,), x.attributes["to_apply"])
+    kept = b.reshape(total, [1 if d == axis else m for d, m in enumerate(x.shape.dimensions)])
+    return b.slice(kept, [SliceDim(0, 1) if d == axis else s for d, s in enumerate(i.attributes["slice"])])
 
 
 def _window(i: HloInstruction) -> tuple[WindowDim, ...]:
