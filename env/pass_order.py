@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from compiler.analysis.cost_model import module_cost
+from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.errors import UnknownNameError
 from compiler.fusion.policies import make_policy
 from compiler.passes.episode import PassEpisode
@@ -100,6 +100,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         self._bases: dict[str, Base] = {} if shared is None else shared._bases
         self._graphs: dict[str, PassGraph] = {} if shared is None else shared._graphs
         self._episode: PassEpisode | None = None
+        self._cost_model: CostModel | None = None
 
     # ---- Gymnasium's methods
 
@@ -175,8 +176,9 @@ class PassOrderEnv(CompilerEnv[Vector]):
             return 0.0
         seconds: float | None = state.notes.get("seconds")
         if seconds is None:
-            session = self._base(self._program).session
-            seconds = state.notes["seconds"] = module_cost(state.module, session.device).seconds
+            if self._cost_model is None:
+                self._cost_model = CostModel(self._base(self._program).session.device)
+            seconds = state.notes["seconds"] = module_cost(state.module, self._cost_model).seconds
         return -math.log(max(seconds, 1e-12))
 
     def _outcome(self, potential: float) -> Outcome:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from compiler.analysis.kernel_summary import KernelSummary, summarize
+from compiler.analysis.kernel_summary import KernelSummary, summarize, summary_key
 from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
@@ -101,11 +101,16 @@ _FREE = frozenset(
 """Instructions that run no kernel: in row-major order a reshape is the same bytes under another name, as is a copy."""
 
 
+_MAX_KNOWN = 100_000
+"""Prices a cost model keeps."""
+
+
 class CostModel:
-    """Times of kernels and instructions on one device."""
+    """Times of kernels and instructions on one device; it remembers those of single instructions."""
 
     def __init__(self, device: DeviceModel | None = None) -> None:
         self.device = device or cpu()
+        self._known: dict[Hashable, float] = {}
 
     def kernel(self, summary: KernelSummary) -> float:
         """Seconds of one kernel."""
@@ -120,15 +125,24 @@ class CostModel:
 
     def instruction(self, i: HloInstruction) -> float:
         """Seconds of one execution of an instruction of a sequence, what it calls as control flow left out."""
-        if i.opcode in _FREE or i.opcode.has(Trait.TUPLE):
+        if i.opcode in _NO_KERNEL:
             return 0.0
         if i.opcode is Opcode.WHILE and is_kernel_loop(i):
             return self._kernel_loop(i)
         if i.opcode is Opcode.WHILE:
             return self.device.loop_iteration * self.trip_count(i)
-        if is_priced_as_kernel(i):
+        if i.opcode is Opcode.FUSION:
             return self.kernel(summarize(i))
-        return self._library(i)
+        return self._single(i) if is_priced_as_kernel(i) else self._library(i)
+
+    def _single(self, i: HloInstruction) -> float:
+        key = summary_key(i)
+        seconds = self._known.get(key)
+        if seconds is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            seconds = self._known[key] = self.kernel(summarize(i))
+        return seconds
 
     def _kernel_loop(self, loop: HloInstruction) -> float:
         """A whole loop in one kernel: its arithmetic, and its carried values read and written once."""
@@ -149,7 +163,7 @@ class CostModel:
         order = module.control_flow_computations()
         found = {module.entry: 1.0}
         for c in reversed(order):
-            for i in c.instructions if c in found else ():
+            for i in c.notable if c in found else ():
                 if not is_control_flow(i) or is_kernel_loop(i):
                     continue  # what a loop in one kernel calls is no sequence
                 times = self.trip_count(i) if i.opcode is Opcode.WHILE else 1.0
@@ -181,12 +195,17 @@ class CostModel:
 
 def is_priced_as_kernel(i: HloInstruction) -> bool:
     """Whether the instruction is generated code: a fusion, or an op that is treated as a fusion of one."""
-    op = i.opcode
-    if op in _FREE:
-        return False
+    return i.opcode in _KERNELS
+
+
+def _is_kernel(op: Opcode) -> bool:
     if op in (Opcode.FUSION, Opcode.REDUCE, Opcode.IOTA, Opcode.BITCAST_CONVERT):
         return True
     return op.is_elementwise or op.has(Trait.MOVEMENT)
+
+
+_NO_KERNEL = frozenset({*_FREE, *(op for op in Opcode if op.has(Trait.TUPLE))})
+_KERNELS = frozenset(op for op in Opcode if op not in _FREE and _is_kernel(op))
 
 
 def library_flops(i: HloInstruction) -> float:
@@ -217,9 +236,14 @@ def library_flops(i: HloInstruction) -> float:
             return float(out * i.opcode.row.flops)
 
 
-def module_cost(module: HloModule, device: DeviceModel | None = None) -> Cost:
-    """Estimated time of one run of a module, loops times their trip counts."""
-    model = CostModel(device)
+def module_cost(module: HloModule, on: DeviceModel | CostModel | None = None) -> Cost:
+    """Estimated time of one run of a module, loops times their trip counts.
+
+    Args:
+        module: the program.
+        on: the device; or a cost model of it, which is faster for several modules that have much in common.
+    """
+    model = on if isinstance(on, CostModel) else CostModel(on)
     by_instruction: dict[tuple[str, str], float] = {}
     for computation, weight in model.weights(module).items():
         for i in computation.post_order():

@@ -93,6 +93,16 @@ def summarize(instruction: HloInstruction) -> KernelSummary:
     return _Walk([instruction], (instruction,), instruction.operands).summary()
 
 
+def summary_key(instruction: HloInstruction) -> Hashable:
+    """What the kernel of a single instruction, no fusion, hangs on: where it is equal, so is the summary."""
+    i, operands = instruction, instruction.operands
+    same = tuple(map(operands.index, operands)) if len(operands) > 1 else ()
+    static = tuple([i.attributes.get(a) for a in _STATIC]) if i.attributes else ()
+    called = _callee_flops(i) if i.opcode in _CALLING else 0.0
+    in_place = i.opcode is Opcode.DYNAMIC_UPDATE_SLICE and _may_be_overwritten(operands[0])
+    return i.opcode, i.shape, tuple([o.shape for o in operands]), same, static, called, in_place
+
+
 def summarize_body(body: HloComputation) -> KernelSummary:
     """The kernel of a fused computation."""
     root = body.root
@@ -197,7 +207,7 @@ class _Walk:
         if output.opcode is not Opcode.DYNAMIC_UPDATE_SLICE or len(self.outputs) > 1:
             return False
         base = output.operands[0]
-        return base in self.inputs and (base.opcode is not Opcode.PARAMETER or len(base.users) == 1)
+        return base in self.inputs and _may_be_overwritten(base)
 
     def _input(self, p: HloInstruction) -> Input:
         n = first_leaf_elements(p)
@@ -253,6 +263,10 @@ class _Walk:
         self._need(o, _key_of(context, i, 0), use)
 
 
+def _may_be_overwritten(base: HloInstruction) -> bool:
+    return base.opcode is not Opcode.PARAMETER or len(base.users) == 1
+
+
 def _share(i: HloInstruction, n: int, o: HloInstruction) -> float:
     """Evaluations of operand `n` for each evaluation of the result."""
     result, size = max(1, i.shape.num_elements), o.shape.num_elements
@@ -282,6 +296,7 @@ def _broadcast_share(i: HloInstruction) -> float:
 
 
 _STATIC = ("dimensions", "slice", "padding")
+_CALLING = (Opcode.REDUCE, Opcode.MAP)
 
 
 def _key_of(context: int, i: HloInstruction, n: int) -> int:

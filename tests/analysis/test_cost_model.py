@@ -1,10 +1,13 @@
+import numpy as np
 import pytest
 
-from compiler.analysis.cost_model import CostModel, cpu, device_model, gpu, module_cost
+from compiler.analysis.cost_model import CostModel, cpu, device_model, gpu, is_priced_as_kernel, module_cost
 from compiler.analysis.kernel_summary import summarize
 from compiler.errors import UnknownNameError
 from compiler.ir import HloInstruction
 from compiler.text import parse
+from env.suites import load_suite
+from tests.fuzz.random_modules import random_module
 
 
 def _root(lines: str, parameters: str = "x: f32[1024,256]") -> HloInstruction:
@@ -145,3 +148,23 @@ ENTRY %main (x: f32[4096]) -> f32[4096] {
 def test_an_unknown_device_is_told() -> None:
     with pytest.raises(UnknownNameError, match="unknown device model 'cpuu'"):
         device_model("cpuu")
+
+
+def test_what_it_remembers_is_what_it_would_say_again() -> None:
+    model = CostModel(cpu(4))
+    modules = [parse(p.text()) for p in (*load_suite("quickstart").programs, *load_suite("linear_algebra").programs)]
+    modules += [random_module(np.random.default_rng(seed), 40) for seed in range(10)]
+    for module in modules:
+        for i in (i for c in module.computations for i in c.instructions if is_priced_as_kernel(i)):
+            assert model.instruction(i) == model.kernel(summarize(i)), i
+
+
+def test_an_update_that_copies_is_not_taken_for_one_in_place() -> None:
+    update = "dynamic-update-slice(p, u, i)"
+    head = "HloModule m\nENTRY e { p = f32[4096] parameter(0) u = f32[4] parameter(1) i = s32[] parameter(2)"
+    alone = parse(f"{head} ROOT r = f32[4096] {update} }}")
+    shared = parse(f"{head} r = f32[4096] {update} ROOT t = (f32[4096], f32[4096]) tuple(r, p) }}")
+    model = CostModel(cpu(1))
+    in_place = model.instruction(alone.entry.root)
+    assert in_place < model.instruction(shared.entry.root.operand(0))
+    assert in_place == model.instruction(alone.entry.root)
