@@ -20,6 +20,15 @@ def module_flops(module: HloModule) -> int:
     return _Counter().computation(module.entry)
 
 
+_SPECIAL = frozenset(
+    {
+        Opcode.WHILE, Opcode.CONDITIONAL, Opcode.CALL, Opcode.FUSION, Opcode.DOT, Opcode.CONVOLUTION, Opcode.REDUCE,
+        Opcode.REDUCE_WINDOW, Opcode.MAP, Opcode.SCATTER,
+    }
+)  # fmt: skip
+"""What hangs on more than the number of elements it yields."""
+
+
 class _Counter:
     def __init__(self) -> None:
         self._known: dict[HloComputation, int] = {}
@@ -32,6 +41,8 @@ class _Counter:
 
     def instruction(self, i: HloInstruction) -> int:
         op = i.opcode
+        if op not in _SPECIAL:
+            return op.row.flops * i.shape.num_elements if op.is_elementwise else 0
         called = i.called_computations()
         if op is Opcode.WHILE:
             return (trip_count_of(i) or 1) * sum(self.computation(c) for c in called)
@@ -44,9 +55,7 @@ class _Counter:
             return 2 * i.shape.num_elements * _product(i.operands[0].shape.dimensions[d] for d in contracted)
         if op is Opcode.CONVOLUTION:
             return _convolution(i)
-        if op in (Opcode.REDUCE, Opcode.REDUCE_WINDOW, Opcode.MAP, Opcode.SCATTER):
-            return self._applied(i)
-        return i.opcode.row.flops * i.shape.num_elements if i.opcode.is_elementwise else 0
+        return self._applied(i)
 
     def _applied(self, i: HloInstruction) -> int:
         each: int = self.computation(i.attributes["to_apply"])

@@ -14,6 +14,7 @@ Everything but the history is the same for the same text, and is worked out once
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ FACTS = (
 
 Vector = npt.NDArray[np.float32]
 _OPCODES = {opcode: n for n, opcode in enumerate(Opcode)}
+_ELEMENTWISE, _MOVEMENT = (frozenset(op for op in Opcode if op.has(t)) for t in (Trait.ELEMENTWISE, Trait.MOVEMENT))
 LIMIT = 8.0
 """No number is larger."""
 
@@ -112,36 +114,42 @@ def describe(state: PassState) -> Vector:
 
 
 def _describe(module: HloModule, ops: int) -> Vector:
-    counts, looped = np.zeros(len(_OPCODES)), np.zeros(len(_OPCODES))
     reachable = module.post_order()
     inside = _inside_loops(module)
-    total = elementwise = movement = shared = elements = 0
+    counts: Counter[Opcode] = Counter()
+    looped: Counter[Opcode] = Counter()
+    shared = elements = 0
     for computation in reachable:
-        into = looped if computation in inside else None
-        for i in computation.instructions:
-            number = _OPCODES[i.opcode]
-            counts[number] += 1
-            if into is not None:
-                into[number] += 1
-            total += 1
-            elementwise += Trait.ELEMENTWISE in i.opcode.row.traits
-            movement += Trait.MOVEMENT in i.opcode.row.traits
-            shared += len(i.users) > 1
-            elements += i.shape.num_elements if i.shape.is_array else 0
+        instructions = computation.instructions
+        opcodes = [i.opcode for i in instructions]
+        counts.update(opcodes)
+        if computation in inside:
+            looped.update(opcodes)
+        shared += sum([len(i.users) > 1 for i in instructions])
+        elements += sum([i.shape.num_elements for i in instructions])
+    total = counts.total()
+    elementwise, movement = (sum([n for op, n in counts.items() if op in kind]) for kind in (_ELEMENTWISE, _MOVEMENT))
     facts = (
         math.log1p(ops), 0.0, math.log1p(total), math.log1p(len(reachable)),
         math.log1p(max((_depth(c) for c in reachable), default=0)), 0.2 * math.log1p(module_flops(module)),
         0.2 * math.log1p(elements), elementwise / max(total, 1), movement / max(total, 1), shared / max(total, 1),
-        counts[_OPCODES[Opcode.CONSTANT]] / max(total, 1), counts[_OPCODES[Opcode.PARAMETER]] / max(total, 1),
+        counts[Opcode.CONSTANT] / max(total, 1), counts[Opcode.PARAMETER] / max(total, 1),
     )  # fmt: skip
-    return np.concatenate([np.log1p(counts), np.log1p(looped), facts]).astype(np.float32)
+    return np.concatenate([_logs(counts), _logs(looped), facts]).astype(np.float32)
+
+
+def _logs(counts: Counter[Opcode]) -> npt.NDArray[np.float64]:
+    found = np.zeros(len(_OPCODES))
+    for opcode, n in counts.items():
+        found[_OPCODES[opcode]] = n
+    return np.log1p(found)
 
 
 def _inside_loops(module: HloModule) -> set[HloComputation]:
     bodies = [
         called
         for c in module.post_order()
-        for i in c.instructions
+        for i in c.notable
         if i.opcode is Opcode.WHILE
         for called in i.called_computations()
     ]
@@ -151,5 +159,5 @@ def _inside_loops(module: HloModule) -> set[HloComputation]:
 def _depth(computation: HloComputation) -> int:
     depth: dict[Any, int] = {}
     for i in computation.post_order():
-        depth[i] = 1 + max((depth.get(o, 0) for o in i.operands), default=0)
+        depth[i] = 1 + max([depth[o] for o in i.operands], default=0)
     return max(depth.values(), default=0)
