@@ -89,11 +89,12 @@ _SPACES = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 
 
 class _Names:
-    """Names of instructions and computations: their own, or canonical numbers."""
+    """Names of instructions and computations: their own, or canonical numbers; and texts of shapes met before."""
 
     def __init__(self, canonical: bool) -> None:
         self.canonical = canonical
         self._numbers: dict[Any, str] = {}
+        self._shapes: dict[int, str] = {}
 
     def of(self, thing: HloInstruction | HloComputation, prefix: str) -> str:
         if not self.canonical:
@@ -101,6 +102,13 @@ class _Names:
         found = self._numbers.get(thing)
         if found is None:
             found = self._numbers[thing] = f"{prefix}{len(self._numbers)}"
+        return found
+
+    def shape_of(self, i: HloInstruction, layouts: bool) -> str:
+        key = id(i.shape)  # which the instruction keeps alive, and many have in common
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._shapes[key] = i.shape.to_text(layouts)
         return found
 
 
@@ -137,8 +145,8 @@ def print_computation(
     names = names or _Names(options.canonical_names)
     if order is None:
         order = canonical_order(computation) if options.canonical_names else computation.post_order()
-    params = ", ".join(f"{names.of(p, 'v')}: {p.shape.to_text(options.layouts)}" for p in computation.parameters)
-    result = computation.root.shape.to_text(options.layouts)
+    params = ", ".join(f"{names.of(p, 'v')}: {names.shape_of(p, options.layouts)}" for p in computation.parameters)
+    result = names.shape_of(computation.root, options.layouts)
     head = f"{'ENTRY ' if entry else ''}%{names.of(computation, 'c')} ({params}) -> {result} {{"
     lines = [head]
     lines += ["  " + print_instruction(i, options, names) for i in order]
@@ -199,7 +207,7 @@ def print_instruction(instruction: HloInstruction, options: PrintOptions, names:
     names = names or _Names(options.canonical_names)
     root = "ROOT " if i.is_root else ""
     operands = _operand_text(i, options, names)
-    text = f"{root}%{names.of(i, 'v')} = {i.shape.to_text(options.layouts)} {i.opcode.text}({operands})"
+    text = f"{root}%{names.of(i, 'v')} = {names.shape_of(i, options.layouts)} {i.opcode.text}({operands})"
     if not i.attributes:
         return text
     if options.canonical_names:
@@ -233,7 +241,12 @@ def _operand_text(i: HloInstruction, options: PrintOptions, names: _Names) -> st
         return str(i.parameter_number)
     if i.opcode is Opcode.CONSTANT:
         return print_literal(i.value, options.max_constant_elements)
-    if len(i.operands) <= 5:
+    count = len(i.operands)
+    if count == 0:
+        return ""
+    if count == 1:
+        return "%" + names.of(i.operands[0], "v")
+    if count <= 5:
         return ", ".join(["%" + names.of(o, "v") for o in i.operands])
     parts = [(f"/*index={n}*/" if n and n % 5 == 0 else "") + "%" + names.of(o, "v") for n, o in enumerate(i.operands)]
     return ", ".join(parts)
