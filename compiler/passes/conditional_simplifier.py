@@ -53,7 +53,8 @@ class ConditionalSimplifier:
         taken = _known_branch(i, branches)
         if taken is not None:
             result = computation.inline(branches[taken], [i.operand(1 + taken)])
-            computation.replace(i, result)
+            computation.replace_uses(i, result)
+            computation.remove(i)  # whatever its effects: they are in the copy
             return True
         if not all(map(_flattenable, branches)) or sum(len(c) for c in branches) > self.max_ops:
             return False

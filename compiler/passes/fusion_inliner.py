@@ -30,5 +30,6 @@ class FusionInliner(InstructionPass):
         if instruction.opcode is not Opcode.FUSION or instruction.control_predecessors or computation is None:
             return False
         body: HloComputation = instruction.attributes["calls"]
-        computation.replace(instruction, computation.inline(body, instruction.operands))
+        computation.replace_uses(instruction, computation.inline(body, instruction.operands))
+        computation.remove(instruction)  # whatever its effects: they are in the copy
         return True

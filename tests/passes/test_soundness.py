@@ -5,6 +5,7 @@ its results what they were, infinities and NaN included, for usual arguments and
 """
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from compiler.interpreter import evaluate, register_custom_call
-from compiler.ir import HloModule, Shape
+from compiler.ir import HloInstruction, HloModule, Shape
 from compiler.ir.verifier import check_module
 from compiler.passes import PASSES, HloPass, make_pass
 from compiler.passes.default import default_pipeline, xla_order
@@ -40,9 +41,19 @@ SUMS = frozenset(
 """Programs on which infinities meet in another order after a pass, as they may: usual arguments only."""
 
 
+LOGGED: list[npt.NDArray[Any]] = []
+"""What `log_it` was given, in order."""
+
+
+def _log(instruction: HloInstruction, values: Sequence[Any]) -> npt.NDArray[Any]:
+    del instruction
+    LOGGED.extend(np.array(v) for v in values if isinstance(v, np.ndarray))
+    return np.zeros((0,), np.float32)
+
+
 @pytest.fixture(autouse=True)
 def custom_calls() -> None:
-    register_custom_call("log_it", lambda i, values: np.zeros((0,), np.float32))
+    register_custom_call("log_it", _log)
     register_custom_call("negate_it", lambda i, values: -np.asarray(values[0]))
 
 
@@ -79,12 +90,16 @@ def _value(s: Shape, rng: np.random.Generator, extreme: bool) -> Any:
 
 
 def results(module: HloModule, args: list[Any]) -> list[npt.NDArray[Any]]:
+    """The results, and behind them what was logged."""
+    LOGGED.clear()
     with np.errstate(all="ignore"):
-        return evaluate(module, args)
+        return [*evaluate(module, args), *LOGGED]
 
 
 def differs(got: list[npt.NDArray[Any]], want: list[npt.NDArray[Any]]) -> str | None:
     """What differs beyond rounding; NaN and infinities must be where they were."""
+    if len(got) != len(want):
+        return f"{len(got)} results and logged values, expected {len(want)}"
     for n, (a, b) in enumerate(zip(got, want, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"result {n} is {a.dtype}{a.shape}, expected {b.dtype}{b.shape}"
