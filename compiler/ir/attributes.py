@@ -20,6 +20,8 @@ class AttrKind(enum.Enum):
     LITERAL = "literal"  # literal=s32[2] {1, 2} -> Literal
     ALIASES = "aliases"  # output_to_operand_aliasing={{}: (0, {})} -> ir.header.Aliases
     GROUPS = "groups"  # replica_groups={{0,1}}, [1,2]<=[2] or mesh[...]{...} -> Raw
+    LAYOUTS = "layouts"  # operand_layout_constraints={f32[2]{0}} -> Raw, layouts written out
+    PRECISION = "precision"  # operand_precision={high,default} -> Raw, in small letters
     RAW = "raw"  # balanced text kept as written -> Raw
     COMPUTATION = "computation"  # to_apply=%add -> HloComputation
     COMPUTATIONS = "computations"  # branch_computations={%a, %b} -> tuple[HloComputation, ...]
@@ -135,12 +137,13 @@ ATTRIBUTE_KINDS: dict[str, AttrKind] = {
         AttrKind.DIM_LABELS: "dim_labels",
         AttrKind.PADDING: "padding",
         AttrKind.INSTRUCTIONS: "control-predecessors",
-        AttrKind.GROUPS: "replica_groups source_target_pairs operand_precision",
+        AttrKind.GROUPS: "replica_groups source_target_pairs",
+        AttrKind.PRECISION: "operand_precision",
+        AttrKind.LAYOUTS: "operand_layout_constraints",
         AttrKind.ALIASES: "output_to_operand_aliasing",
         AttrKind.SHAPE: "outfeed_shape",
         AttrKind.LITERAL: "literal",
-        AttrKind.RAW: """metadata sharding frontend_attributes statistics origin
-            parameter_replication operand_layout_constraints
+        AttrKind.RAW: """metadata sharding frontend_attributes statistics origin parameter_replication
             result_accuracy domain sparsity sparsity_config ragged_dims output_operand_aliasing collective_device_group
             stacktrace""",
     }.items()
@@ -156,6 +159,9 @@ NAME_VALUES: dict[str, tuple[str, ...]] = {
         "kind": "kLoop kInput kOutput kCustom",
         "fft_type": "FFT IFFT RFFT IRFFT",
         "distribution": "rng_uniform rng_normal",
+        "algorithm": """unset dot_any_f8_any_f8_f32 dot_any_f8_any_f8_f32_fast_accum dot_f16_f16_f16 dot_f16_f16_f32
+            dot_bf16_bf16_bf16 dot_bf16_bf16_f32 dot_bf16_bf16_f32_x3 dot_bf16_bf16_f32_x6 dot_bf16_bf16_f32_x9
+            dot_tf32_tf32_f32 dot_tf32_tf32_f32_x3 dot_f32_f32_f32 dot_f64_f64_f64""",
         "transpose_a": "NO_TRANSPOSE TRANSPOSE ADJOINT",
         "schedule": "SCHEDULE_NONE SCHEDULE_LATEST SCHEDULE_EARLIEST",
         "padding_type": "PADDING_INVALID PADDING_VALID PADDING_SAME",
@@ -164,3 +170,12 @@ NAME_VALUES: dict[str, tuple[str, ...]] = {
     }.items()
 }
 """What the NAME attributes with a closed list of values may say."""
+_RNG_ALGORITHMS = ("rng_default", "rng_three_fry", "rng_philox")
+ANY_CASE = frozenset({"distribution", "algorithm", "schedule", "api_version"})
+"""NAME attributes whose values may be in capitals or small letters alike."""
+PRECISIONS = ("default", "high", "highest")
+
+
+def allowed_values(name: str, opcode: str) -> tuple[str, ...] | None:
+    """What a NAME attribute of an instruction may say, None when it is free: `algorithm` means two things."""
+    return _RNG_ALGORITHMS if (name, opcode) == ("algorithm", "rng-bit-generator") else NAME_VALUES.get(name)

@@ -296,7 +296,7 @@ class Opcode(enum.Enum):
         "custom-call", ANY, r.declared, Trait.EXPENSIVE | Trait.LIBRARY, 0, "custom_call_target",
         "window dim_labels feature_group_count batch_group_count operand_layout_constraints to_apply "
         "called_computations custom_call_has_side_effect output_to_operand_aliasing padding_type literal schedule "
-        "custom_call_schedule api_version operand_precision",
+        "api_version operand_precision",
     )  # fmt: skip
 
     __hash__ = object.__hash__

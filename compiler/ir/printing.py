@@ -78,6 +78,8 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "start_indices_batching_dims": ((),),
     "input_batching_dims": ((),),
     "scatter_indices_batching_dims": ((),),
+    "algorithm": ("unset",),
+    "async_execution_thread": ("main",),
     "schedule": ("SCHEDULE_NONE",),
     "api_version": ("API_VERSION_ORIGINAL",),
     "infeed_config": ("",),
@@ -122,8 +124,10 @@ def print_module(module: HloModule, options: PrintOptions) -> str:
     else:
         reachable = module.post_order()
         live = set(reachable)
+        # What nothing reaches comes first, with what it shares with the rest.
         others = module.post_order([c for c in module.computations if c not in live])
-        computations = [c for c in others if c not in live] + reachable
+        first = set(others)
+        computations = others + [c for c in reachable if c not in first]
         header = f"HloModule {module.name}"
         header += "".join(f", {k}={v}" for k, v in module.header.items())
     parts = [header, ""]
@@ -157,7 +161,8 @@ def print_computation(
 def canonical_order(computation: HloComputation) -> list[HloInstruction]:
     """An order that depends on the graph alone: parameters, what the root needs depth first, then the rest."""
     order: dict[HloInstruction, None] = dict.fromkeys(computation.parameters)
-    for start in (computation.root, *computation.instructions):
+    ends = (i for i in computation.instructions if not i.users)
+    for start in (computation.root, *ends, *computation.instructions):
         if start in order:
             continue
         stack = [(start, iter(_needs(start)))]
@@ -221,15 +226,23 @@ def print_instruction(instruction: HloInstruction, options: PrintOptions, names:
 
 def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
     found = []
-    for name, value in sorted(i.attributes.items()):
+    attributes = i.attributes
+    if i.opcode is Opcode.CUSTOM_CALL and "to_apply" in attributes:
+        attributes = {**attributes, "called_computations": (attributes["to_apply"],)}
+        del attributes["to_apply"]
+    for name, value in sorted(attributes.items()):
         if name in _CARRIED or value in _DEFAULTS.get(name, ()) or (name, i.opcode) == ("dimensions", Opcode.MAP):
             continue
         if name == "control-predecessors":
             value = tuple(sorted(value, key=lambda v: names.of(v, "v")))
+        if name == "outfeed_shape" and value == i.operands[0].shape:
+            continue
         text = _attribute_text(name, value, names)
         if name == "backend_config":
             # A string that reads like a dictionary is the dictionary.
             text = unquote(text)
+            if "".join(text.split()) == "{}":
+                continue
         if isinstance(value, Raw):
             text = _SPACES.sub(lambda m: m.group(1) or "", text)
         found.append(f", {name}={text}")
@@ -324,7 +337,7 @@ def float_text(value: Any) -> str:
         return "inf" if value > 0 else "-inf"
     text = str(value)
     # XLA's parser takes -0 for an integer, whose zero has no sign.
-    return text[:-2] if text.endswith(".0") and text != "-0.0" else text
+    return "-0.0" if text in ("-0", "-0.0") else text.removesuffix(".0")
 
 
 def element_text(value: Any) -> str:

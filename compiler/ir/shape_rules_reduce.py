@@ -82,7 +82,8 @@ def window_output(window: Window, dims: Sequence[int]) -> tuple[int, ...]:
 
 def reduce_window(q: ShapeQuery) -> Shape:
     """The positions of the window."""
-    first, types = _reduced(q, "reduce-window")
+    first, _ = _reduced(q, "reduce-window")
+    types = [s.element_type for s in q.operands[len(q.operands) // 2 :]]
     dims = window_output(q.attributes.get("window", Window()), first.dimensions)
     return _results(q, types, dims, dynamic_flags(first))
 

@@ -9,7 +9,7 @@ are checked by the shape rules; what else an instruction keeps stands in `verifi
 from __future__ import annotations
 
 from compiler.errors import HloVerificationError, ShapeError
-from compiler.ir.attributes import ATTRIBUTE_KINDS, NAME_VALUES, AttrKind, Raw
+from compiler.ir.attributes import ATTRIBUTE_KINDS, AttrKind, Raw, allowed_values
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction, infer_shape
 from compiler.ir.module import HloModule
@@ -147,8 +147,8 @@ def _check_attributes(i: HloInstruction) -> list[str]:
         if types is not None and not isinstance(value, types):
             wanted = " or ".join(t.__name__ for t in types)
             findings.append(f"%{i.name}: attribute {name} must be {wanted}, is {type(value).__name__}")
-        elif kind is AttrKind.NAME and name in NAME_VALUES and value not in NAME_VALUES[name]:
-            findings.append(f"%{i.name}: {name} cannot be {value}, only one of {', '.join(NAME_VALUES[name])}")
+        elif kind is AttrKind.NAME and value not in (allowed := allowed_values(name, row.text) or (value,)):
+            findings.append(f"%{i.name}: {name} cannot be {value}, only one of {', '.join(allowed)}")
     return findings
 
 

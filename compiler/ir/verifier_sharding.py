@@ -220,7 +220,7 @@ def _origins(text: str, prefix: tuple[int, ...] = ()) -> Iterator[tuple[int, ...
 def result_accuracy(i: HloInstruction) -> list[str]:
     """A mode or a tolerance: what an op is asked for, which the hint says and no shape."""
     text = "".join(str(i.attr("result_accuracy")).split())
-    if _ACCURACY.fullmatch(text):
+    if _ACCURACY.fullmatch(text.lower()):
         return []
     wanted = "{mode=default}, {mode=highest} or {tolerance={atol=...,rtol=...,ulps=...}}"
     return [f"%{i.name}: result_accuracy must be {wanted}, is {text}"]

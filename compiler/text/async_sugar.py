@@ -26,6 +26,8 @@ _NATIVE = frozenset(
     {Opcode.ALL_GATHER, Opcode.ALL_REDUCE, Opcode.COLLECTIVE_PERMUTE, Opcode.COPY, Opcode.RECV, Opcode.SEND}
 )
 """These have opcodes of their own for their async forms."""
+_VALUES = frozenset({Opcode.PARAMETER, Opcode.CONSTANT})
+"""These have a value in their parentheses, and no operands."""
 _CALLEES = {Opcode.CALL: "to_apply", Opcode.FUSION: "calls"}
 _PASSING = frozenset(
     {Opcode.ASYNC_UPDATE, Opcode.GET_TUPLE_ELEMENT, Opcode.OPTIMIZATION_BARRIER, Opcode.COPY, Opcode.DOMAIN}
@@ -39,7 +41,7 @@ def split(text: str) -> tuple[Opcode, Opcode] | None:
     """`add-start` -> (ASYNC_START, ADD); None for what is no such form."""
     for suffix, opcode in _FORMS:
         wrapped = BY_TEXT.get(text.removesuffix(suffix)) if text.endswith(suffix) else None
-        if wrapped is not None and wrapped not in _NATIVE:
+        if wrapped is not None and wrapped not in _NATIVE and wrapped not in _VALUES:
             return opcode, wrapped
     return None
 

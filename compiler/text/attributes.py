@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from compiler.ir.attributes import AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window, WindowDim
+from compiler.ir.attributes import PRECISIONS, AttrKind, ConvDimLabels, PadDim, Raw, SliceDim, Window, WindowDim
 from compiler.ir.literal import Literal
 from compiler.text.header import parse_aliases
 from compiler.text.literals import parse_literal
@@ -20,6 +20,7 @@ _PLAIN_INTS = re.compile(r"\{((?:-?\d{1,18}(?:,\s*-?\d{1,18})*)?)\}")
 _NESTED_INTS = re.compile(r"\{\s*\{")
 _PADDING = re.compile(r"-?\d+_-?\d+(?:_-?\d+)?(?:x-?\d+_-?\d+(?:_-?\d+)?)*")
 _WINDOW_VALUE = re.compile(r"-?\d+(?:_-?\d+)?(?:x-?\d+(?:_-?\d+)?)*")
+_GROUPS = re.compile(r"[{\[]|(?:maximal_)?mesh\b")
 _SPACES = re.compile(r"\s+")
 
 
@@ -124,8 +125,8 @@ def _dim_labels(s: Scanner) -> ConvDimLabels:
     m = s.match(_DIM_LABELS)
     if m is None:
         s.fail(f"expected dim_labels like bf01_oi01->bf01, found {s.shown()}")
-    labels = ConvDimLabels(*m.groups())
-    if not len(labels.lhs) == len(labels.rhs) == len(labels.out) >= 2:
+    labels = ConvDimLabels(*[text.rstrip("?") for text in m.groups()])
+    if "?" not in m.group() and not len(labels.lhs) == len(labels.rhs) == len(labels.out) >= 2:
         s.fail("input, kernel and output must have the same number of dimensions", m.start())
     for text, letters in ((labels.lhs, "bf"), (labels.rhs, "io"), (labels.out, "bf")):
         spatial = [c for c in text if c not in "bfio?"]
@@ -133,12 +134,44 @@ def _dim_labels(s: Scanner) -> ConvDimLabels:
             s.fail(f"'{text}' must name each of {letters[0]} and {letters[1]} once", m.start())
         if len(set(spatial)) != len(spatial) or any(int(c) >= len(text) - 2 for c in spatial):
             s.fail(f"'{text}' must number its spatial dimensions from 0, each once", m.start())
+    if len({sum(c.isdigit() for c in text) for text in (labels.lhs, labels.rhs, labels.out)}) > 1:
+        s.fail("input, kernel and output must have the same number of spatial dimensions", m.start())
     return labels
 
 
 def _groups(s: Scanner) -> Raw:
+    s.skip()
+    if _GROUPS.match(s.text, s.pos) is None:
+        s.fail(f"expected groups of devices like {{{{0,1}},{{2,3}}}}, [2,2]<=[4] or mesh[...], found {s.shown()}")
     raw = parse_raw(s)
     return Raw(_SPACES.sub("", raw.text)) if raw.text.startswith("{") else raw
+
+
+def _layouts(s: Scanner) -> Raw:
+    """Shapes in braces, with the default layout where none is written."""
+    shapes: list[str] = []
+    s.expect("{", "at the start of the operands' layouts")
+    while not s.accept("}"):
+        if shapes:
+            s.expect(",", "or '}' after a shape")
+        shapes.append(parse_shape(s).to_text())
+    return Raw("{" + ", ".join(shapes) + "}")
+
+
+def _precision(s: Scanner) -> Raw:
+    """`{high,default}`, one for each operand, in any letters."""
+    found: list[str] = []
+    s.expect("{", "at the start of the operands' precisions")
+    while not s.accept("}"):
+        if found:
+            s.expect(",", "or '}' after a precision")
+        s.skip()
+        at = s.pos
+        name = s.name("a precision")
+        if name.lower() not in PRECISIONS:
+            s.fail(f"no precision is called '{name}': {', '.join(PRECISIONS)}", at)
+        found.append(name.lower())
+    return Raw("{" + ",".join(found) + "}")
 
 
 def _literal(s: Scanner, depth: int = 0) -> Literal:
@@ -162,6 +195,8 @@ PARSERS: dict[AttrKind, Callable[[Scanner], Any]] = {
     AttrKind.BOOL: _bool,
     AttrKind.NAME: lambda s: s.name(),
     AttrKind.GROUPS: _groups,
+    AttrKind.PRECISION: _precision,
+    AttrKind.LAYOUTS: _layouts,
     AttrKind.ALIASES: parse_aliases,
     AttrKind.SHAPE: parse_shape,
     AttrKind.LITERAL: _literal,

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.errors import ShapeError
-from compiler.ir.attributes import ATTRIBUTE_KINDS, NAME_VALUES, AttrKind
+from compiler.ir.attributes import ANY_CASE, ATTRIBUTE_KINDS, AttrKind, allowed_values
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction, infer_shape
 from compiler.ir.literal import Literal
@@ -16,7 +16,7 @@ from compiler.ir.shape import Shape
 from compiler.text import async_sugar
 from compiler.text.attributes import PARSERS
 from compiler.text.literals import parse_literal
-from compiler.text.shapes import at_shape, parse_shape
+from compiler.text.shapes import at_shape, parse_shape, with_moved_layout
 
 if TYPE_CHECKING:
     from compiler.text.parser import Parser
@@ -28,6 +28,9 @@ _SEPARATOR = re.compile(r",\s*%?")
 _ATTRIBUTE = re.compile(r"([A-Za-z_][\w.\-]*)\s*=")
 _MORE = re.compile(r"[ \t]*\n[ \t]*[%R}]")
 """What mostly stands behind an instruction's operands: the next line. Then there are no attributes to look for."""
+
+
+_TOLD_BY_OPERANDS = frozenset({Opcode.SEND, Opcode.SEND_DONE, Opcode.RECV, Opcode.RECV_DONE, Opcode.OUTFEED})
 
 
 class BodyParser:
@@ -101,6 +104,8 @@ class BodyParser:
                 s.fail(f"{opcode.text} needs attribute '{required}'", at)
         if shape is None:
             shape = self._inferred(opcode, operands, attributes, at)
+        elif opcode in _TOLD_BY_OPERANDS:
+            shape = _as_operands_say(opcode, operands, attributes, shape)
         base = name or self.computation.unique_name(opcode.text)
         instruction = HloInstruction(base, opcode, shape, operands, attributes, literal, number)
         instruction.line = s.line(at)
@@ -123,9 +128,13 @@ class BodyParser:
 
     def _inferred(self, opcode: Opcode, operands: list[HloInstruction], attributes: dict[str, Any], at: int) -> Shape:
         try:
-            return infer_shape(opcode, [o.shape for o in operands], attributes)
+            shape = infer_shape(opcode, [o.shape for o in operands], attributes)
         except ShapeError as e:
             self.s.fail(f"{e}: cannot tell the result's shape, which is not written out", at)
+        if opcode is Opcode.TRANSPOSE:
+            # As XLA has it, a transpose whose shape nobody wrote moves nothing.
+            shape = with_moved_layout(shape, operands[0].shape, attributes["dimensions"])
+        return shape
 
     # ---- operands
 
@@ -139,15 +148,22 @@ class BodyParser:
                 s.pos = m.end()
                 return found  # type: ignore[return-value]  # None was looked for
         operands: list[HloInstruction] = []
+        first = True
         while not s.accept(")"):
-            if operands:
+            if not first:
                 s.expect(",", "or ')' after an operand")
-            operands.append(self._operand())
+            first = False
+            operand = self._operand()
+            if operand is not None:
+                operands.append(operand)
         return operands
 
-    def _operand(self) -> HloInstruction:
+    def _operand(self) -> HloInstruction | None:
+        """One operand; None where nothing, or a shape alone, stands before a comma or the end, as XLA takes it."""
         s = self.s
         shape = parse_shape(s) if at_shape(s) else None
+        if not self.implicit_parameters and (s.peek(",") or s.peek(")")):
+            return None
         s.skip()
         at = s.pos
         if _OPCODE.match(s.text, at):
@@ -207,7 +223,7 @@ class BodyParser:
                 s.fail(f"attribute '{name}' is given twice", m.start())
             if not _takes(opcode, wrapped, name):
                 self._unknown_attribute(wrapped or opcode, name, m.start())
-            attributes[name] = self._attribute(name)
+            attributes[name] = self._attribute(name, wrapped or opcode)
         return attributes
 
     def _unknown_attribute(self, opcode: Opcode, name: str, at: int) -> None:
@@ -217,7 +233,7 @@ class BodyParser:
         hint = f"; did you mean '{near[0]}'?" if near else f"; it takes {own}" if own else ""
         self.s.fail(f"{opcode.text} has no attribute '{name}'{hint}", at)
 
-    def _attribute(self, name: str) -> Any:
+    def _attribute(self, name: str, opcode: Opcode) -> Any:
         s = self.s
         kind = ATTRIBUTE_KINDS.get(name, AttrKind.RAW)
         if kind is AttrKind.COMPUTATION:
@@ -229,11 +245,14 @@ class BodyParser:
         s.skip()
         at = s.pos
         value = PARSERS[kind](s)
-        allowed = NAME_VALUES.get(name)
-        if allowed is not None and value not in allowed:
+        allowed = allowed_values(name, opcode.text)
+        if allowed is None or value in allowed:
+            return value
+        folded = next((a for a in allowed if a.lower() == value.lower()), None) if name in ANY_CASE else None
+        if folded is None:
             near = difflib.get_close_matches(value, allowed, n=1, cutoff=0.4)
             s.fail(f"{name} cannot be '{value}'; " + (f"did you mean '{near[0]}'?" if near else ", ".join(allowed)), at)
-        return value
+        return folded
 
     def _list(self, item: Any, what: str) -> tuple[Any, ...]:
         s = self.s
@@ -253,6 +272,15 @@ class BodyParser:
         if name not in self.names:
             self._unknown(name, at)
         return self.names[name]
+
+
+def _as_operands_say(opcode: Opcode, operands: list[HloInstruction], attributes: dict[str, Any], said: Shape) -> Shape:
+    """The shape of a transfer, which XLA tells by its operands; a wrong one in the text is passed over."""
+    try:
+        found = infer_shape(opcode, [o.shape for o in operands], attributes, said)
+    except ShapeError:
+        return said
+    return said if said.compatible(found) else found
 
 
 def _takes(opcode: Opcode, wrapped: Opcode | None, name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from compiler.ir.shape import UNBOUNDED, Layout, Shape, default_layout
 from compiler.ir.types import BY_TEXT, PrimitiveType
@@ -11,13 +12,14 @@ from compiler.text.scanner import MAX_DEPTH, Scanner
 _SIMPLE = re.compile(r"[a-z][a-z0-9]*\[[0-9, ]*\](?:\{[0-9, ]*\})?(?!\s*\{\s*[\d:]|[{\w])")
 _LAYOUT_FOLLOWS = re.compile(r"\s*\{\s*[\d:]|\{\}")
 _TYPE = re.compile(r"[a-z][a-z0-9]*")
+_TYPED = re.compile(r"([a-z][a-z0-9]*)\s*\[")
 _DIM = re.compile(r"(<=)?(\d+|\?)")
 _SUFFIX = re.compile(r"(?:[^{}()]|\([^{}()]*(?:\([^{}()]*\)[^{}()]*)*\))*")
 _KNOWN_SUFFIX = re.compile(
     r"(?:D\([DCS,]*\))?(?:T(?:\([\d*,\s]*\))+)?(?:L\(\d+\))?(?:#\(u\d+\))?(?:\*\(u\d+\))?(?:E\(\d+\))?(?:S\(\d+\))?"
-    r"(?:SC(?:\([\d,:\s-]*\))+)?(?:P\(.*\))?(?:M\(\d+\))?"
+    r"(?:SC(?:\([\d,:\s-]*\))+)?(?:M\(\d+\))?"
 )
-"""Levels, tiles, padding, index and pointer types, bits of an element, memory space, split, physical shape, prefix."""
+"""Levels, tiles, padding, index and pointer types, bits of an element, memory space, split, prefix."""
 _cache: dict[str, Shape] = {}
 
 
@@ -26,8 +28,8 @@ def at_shape(s: Scanner) -> bool:
     s.skip()
     if s.text.startswith(("(", "b("), s.pos):
         return True
-    m = _TYPE.match(s.text, s.pos)
-    return m is not None and m.group() in BY_TEXT and s.text.startswith("[", m.end())
+    m = _TYPED.match(s.text, s.pos)
+    return m is not None and m.group(1) in BY_TEXT
 
 
 def parse_shape(s: Scanner, depth: int = 0) -> Shape:
@@ -110,7 +112,7 @@ def parse_layout(s: Scanner, rank: int | None = None, element_type: PrimitiveTyp
         if _KNOWN_SUFFIX.fullmatch(suffix) is None:
             known = _KNOWN_SUFFIX.match(suffix)
             rest = suffix[known.end() if known is not None else 0 :]
-            s.fail(f"a layout takes D, T, L, #, *, E, S, SC, P and M, in that order, not '{rest}'")
+            s.fail(f"a layout takes D, T, L, #, *, E, S, SC and M, in that order, not '{rest}'")
         s.pos += 0 if m is None else m.end() - m.start()
     s.expect("}", "at the end of a layout")
     if rank is not None and sorted(order) != list(range(rank)) and (order or not suffix):
@@ -121,3 +123,10 @@ def parse_layout(s: Scanner, rank: int | None = None, element_type: PrimitiveTyp
     if layout == default_layout(len(order)):
         return None
     return layout
+
+
+def with_moved_layout(shape: Shape, operand: Shape, dimensions: tuple[int, ...]) -> Shape:
+    """The shape of a transpose, laid out so that its elements stay where they are in the operand."""
+    order = operand.layout.minor_to_major if operand.layout is not None else tuple(reversed(range(operand.rank)))
+    layout = Layout(tuple(dimensions.index(d) for d in order))
+    return replace(shape, layout=None if layout == default_layout(shape.rank) else layout)

@@ -8,6 +8,7 @@ PATH is a checkout, or a git directory with --revision. Each line of the output 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
@@ -17,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 SUFFIXES = (".cc", ".h", ".inc", ".py", ".hlo", ".txt")
-LARGEST = 4_000_000
+LARGEST = 600_000
 """Characters; longer files are dumps of whole programs, which the benchmark sweep has."""
 
 _CPP = re.compile(
@@ -44,6 +45,11 @@ class SourceText:
     path: str
     line: int
     text: str
+
+    @property
+    def digest(self) -> str:
+        """Names the text among others."""
+        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
 def source_texts(source: Path, revisions: Sequence[str] = ()) -> Iterator[SourceText]:

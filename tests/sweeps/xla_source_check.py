@@ -1,0 +1,240 @@
+"""What we and XLA say of one HLO text: reading, printing, verifying, running. Used by `xla_sources`."""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.errors import HlogymError, HloSyntaxError
+from compiler.interpreter import evaluate
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.module import HloModule
+from compiler.ir.opcodes import Opcode
+from compiler.ir.shape import Shape
+from compiler.ir.types import PrimitiveType as T
+from compiler.ir.verifier import check_module
+from compiler.text import parse
+from tests.oracle import XlaError, compile_xla, run_xla
+from tests.sweeps.xla_benchmark_run import compare
+
+Array = npt.NDArray[Any]
+OK = "ok"
+STEPS = ("parse", "verify", "round_trip", "xla_parse", "agree", "compile", "run")
+MOST_ELEMENTS = 20_000_000
+"""Elements of all results together up to which a module is run."""
+MOST_FILLED = 500_000
+"""Elements of constants whose text is short (`{...}`, or one value for all) up to which it is looked at."""
+_ELIDED = re.compile(r"\[([\d,\s]*)\](?:\{[^{}]*\})?\s+constant\(\s*(?:\{\s*\.\.\.\s*\}|[^{\s)]+)\s*\)")
+_OTHERS = ("all-", "reduce-scatter", "collective-", "ragged-all", "send", "recv", "infeed", "outfeed")
+
+
+@dataclass(frozen=True)
+class Said:
+    """The outcome of one step: `OK`, or what was said instead, after a word that tells its kind."""
+
+    step: str
+    outcome: str
+
+
+def check(text: str, run: bool) -> Iterator[Said]:
+    """The steps in order; those that cannot follow are left out. The process may end in those that ask XLA."""
+    elided = _elided(text)
+    if elided > MOST_FILLED:
+        yield Said("parse", "not tried: a constant is too large to be written out")
+        return
+    module, outcome = _parse(text)
+    yield Said("parse", outcome)
+    sound = module is not None
+    if module is not None:
+        found = _guarded(partial(_verify, module))
+        sound = found == OK
+        yield Said("verify", found)
+        yield Said("round_trip", _guarded(partial(_round_trip, module)))
+    theirs = _xla_reads(text)
+    yield Said("xla_parse", OK if theirs[1] is None else f"refuses: {theirs[1]}")
+    if module is not None and theirs[0] is not None and "..." not in text:
+        yield Said("agree", _guarded(partial(_agree, module, theirs[0])))
+    if not run or theirs[0] is None:
+        return
+    why = _why_not_compile(text) if module is None else why_not_run(module)
+    if why:
+        yield Said("compile", f"not tried: {why}")
+        return
+    yield from _run(text, module if sound else None)
+
+
+def _elided(text: str) -> int:
+    """Elements of the constants that the text does not write out."""
+    return sum(math.prod(map(int, dims.split(","))) for dims in _ELIDED.findall(text) if dims.strip())
+
+
+def _parse(text: str) -> tuple[HloModule | None, str]:
+    try:
+        return parse(text, fill_elided=True), OK
+    except HloSyntaxError as e:
+        return None, f"refuses: {e}"
+    except Exception as e:  # whatever it is, it is what this program looks for
+        return None, f"crashes: {type(e).__name__}: {e}"
+
+
+def _guarded(step: Any) -> str:
+    try:
+        found: str = step()
+    except Exception as e:  # as above
+        return f"crashes: {type(e).__name__}: {e}"
+    return found
+
+
+def _verify(module: HloModule) -> str:
+    findings = check_module(module)
+    return "refuses: " + " | ".join(findings) if findings else OK
+
+
+def _round_trip(module: HloModule) -> str:
+    printed = str(module)
+    again = parse(printed)
+    if str(again) != printed:
+        return "differs: the second print is another"
+    return OK if again.fingerprint() == module.fingerprint() else "differs: another fingerprint"
+
+
+def _xla_reads(text: str) -> tuple[str | None, str | None]:
+    """XLA's print of a text, or its complaint."""
+    from jax._src.lib import hlo  # type: ignore[attr-defined]  # no public name parses HLO text
+
+    options = hlo.HloPrintOptions()
+    options.print_large_constants = True
+    try:
+        return hlo.hlo_module_from_text(text).to_string(options), None
+    except Exception as e:  # jaxlib has several
+        return None, str(e)
+
+
+def _agree(module: HloModule, theirs: str) -> str:
+    """Whether XLA's print of a text, and its print of our print, are the same program to us."""
+    wanted = module.fingerprint()
+    if parse(theirs, fill_elided=True).fingerprint() != wanted:
+        return "differs: XLA reads another program in the text"
+    again, complaint = _xla_reads(str(module))
+    if again is None:
+        return f"refuses: our print: {complaint}"
+    return OK if parse(again, fill_elided=True).fingerprint() == wanted else "differs: XLA reads another in our print"
+
+
+def _why_not_compile(text: str) -> str | None:
+    found = re.search(rf"(?:{'|'.join(_OTHERS)})[\w-]*(?=\()", text)
+    return f"{found[0]} needs other devices" if found else None
+
+
+def why_not_run(module: HloModule) -> str | None:
+    """The reason why a module is not run on one device in a moment, or None."""
+    if any(int(str(module.header.get(key, 1))) > 1 for key in ("replica_count", "num_partitions")):
+        return "for several devices"
+    instructions = [i for c in module.computations for i in c.instructions]
+    for i in instructions:
+        if i.opcode.text.startswith(_OTHERS):
+            return "needs other devices"
+    leaves = [leaf for i in instructions for leaf in i.shape.leaves()]
+    if sum(math.prod(leaf.dimensions) for leaf in leaves) > MOST_ELEMENTS:
+        return "large"
+    return None
+
+
+def _run(text: str, module: HloModule | None) -> Iterator[Said]:
+    if module is None:
+        try:
+            compile_xla(text)
+        except Exception as e:  # as above
+            yield Said("compile", f"refuses: {e}")
+        else:
+            yield Said("compile", OK)
+        return
+    module = plainer(module)
+    try:
+        compile_xla(str(module))
+    except Exception as e:  # as above
+        yield Said("compile", f"refuses: {e}")
+        return
+    yield Said("compile", OK)
+    rng = np.random.default_rng(zlib.crc32(text.encode()))
+    flat = with_flat_parameters(module)
+    args = [random_input(shape, rng) for shape in flat.parameter_shapes]
+    yield Said("run", _guarded(partial(_values, flat, args)))
+
+
+def _values(module: HloModule, args: list[Array]) -> str:
+    try:
+        wanted = run_xla(str(module), args)
+    except XlaError as e:
+        return f"not run: XLA:CPU: {e}"
+    finally:
+        compile_xla.cache_clear()
+    try:
+        found = evaluate(module, args)
+    except HlogymError as e:
+        return f"refuses: {type(e).__name__}: {e}"
+    result, error, _ = compare(found, wanted)
+    return OK if result == "agrees" else f"{result} (error {error:.2g})"
+
+
+def plainer(module: HloModule) -> HloModule:
+    """A copy that XLA:CPU compiles as text: it takes only fusions that it made itself, and few bitcasts.
+
+    Fusions become calls, bitcasts between default layouts reshapes.
+    """
+    copy = module.clone()
+    for c in copy.computations:
+        for i in c.instructions:
+            if i.opcode is Opcode.FUSION:
+                c.replace(i, c.add(Opcode.CALL, i.operands, i.shape, to_apply=i.attr("calls")))
+            elif i.opcode is Opcode.BITCAST and _is_reshape(i.shape, i.operands[0].shape):
+                c.replace(i, c.add(Opcode.RESHAPE, i.operands, i.shape))
+    copy.header.pop("is_scheduled", None)
+    return copy
+
+
+def _is_reshape(to: Shape, of: Shape) -> bool:
+    return to.layout is None and of.layout is None and to.element_type is of.element_type
+
+
+def with_flat_parameters(module: HloModule) -> HloModule:
+    """The module itself, or, where an entry parameter is a tuple, a copy that takes its leaves one by one."""
+    if not any(p.shape.is_tuple for p in module.entry.parameters):
+        return module
+    copy = module.clone()
+    old, flat = copy.entry, HloComputation(copy.unique_computation_name("flat"))
+    leaves = [leaf for shape in old.parameter_shapes for leaf in shape.leaves()]
+    values = iter([flat.add_parameter(n, leaf) for n, leaf in enumerate(leaves)])
+    flat.root = flat.inline(old, [_packed(flat, shape, values) for shape in old.parameter_shapes])
+    copy.add(flat, entry=True)
+    copy.remove(old)
+    for key in ("entry_computation_layout", "input_output_alias", "buffer_donor", "is_scheduled"):
+        copy.header.pop(key, None)
+    return copy
+
+
+def _packed(entry: HloComputation, shape: Shape, leaves: Iterator[HloInstruction]) -> HloInstruction:
+    if not shape.is_tuple:
+        return next(leaves)
+    return entry.add(Opcode.TUPLE, [_packed(entry, part, leaves) for part in shape.tuple_shapes])
+
+
+def random_input(shape: Shape, rng: np.random.Generator) -> Array:
+    """Numbers of both signs around one; small integers, so that some are sound indices."""
+    t, dims = shape.element_type, shape.dimensions
+    if t is T.PRED:
+        return rng.integers(0, 2, dims).astype(np.bool_)
+    if t.is_complex:
+        return np.asarray(rng.uniform(-2, 2, dims) + 1j * rng.uniform(-2, 2, dims)).astype(shape.dtype)
+    if t.is_float:
+        return np.asarray(rng.uniform(-2, 2, dims)).astype(shape.dtype)
+    return np.asarray(rng.integers(0, 4, dims)).astype(shape.dtype)
