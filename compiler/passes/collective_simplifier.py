@@ -1,4 +1,4 @@
-"""Collectives among one: on a single replica and partition they change nothing."""
+"""Collectives and placements among one: on a single replica and partition they change nothing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ _IDENTITIES = frozenset(
     }
 )  # fmt: skip
 _NUMBERS = (Opcode.REPLICA_ID, Opcode.PARTITION_ID)
+_PLACEMENTS = frozenset(
+    {
+        "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
+        "xla.sdy.FuncResultSharding", "MoveToHost", "MoveToDevice",
+    }
+)  # fmt: skip
+"""Custom calls that say where a value lives, and on one device with one memory say nothing."""
 
 
 @register
@@ -25,7 +32,8 @@ _NUMBERS = (Opcode.REPLICA_ID, Opcode.PARTITION_ID)
 class CollectiveSimplifier:
     """In a module for one device, collectives are their operands, and the device's numbers are 0.
 
-    A permute that sends nothing to device 0 yields zeros there.
+    A permute that sends nothing to device 0 yields zeros there. Placements, which say where a value lives, are their
+    operands too.
     """
 
     name: ClassVar[str] = "collective-simplifier"
@@ -36,7 +44,7 @@ class CollectiveSimplifier:
             return False
         changed = False
         for computation in treatable(module):
-            found = [i for i in computation.instructions if i.opcode in _NUMBERS or i.opcode in _IDENTITIES]
+            found = [i for i in computation.instructions if _concerns_devices(i)]
             fixed = pinned(computation) if found else set()
             for i in found:
                 changed |= i not in fixed and _simplify(i)
@@ -47,6 +55,13 @@ class CollectiveSimplifier:
 
 def _single_device(module: HloModule) -> bool:
     return all(str(module.header.get(k, "1")) == "1" for k in ("replica_count", "num_partitions"))
+
+
+def _concerns_devices(i: HloInstruction) -> bool:
+    if i.opcode is Opcode.CUSTOM_CALL:
+        placed = i.attributes["custom_call_target"] in _PLACEMENTS and len(i.operands) == 1
+        return placed and i.shape == i.operand(0).shape
+    return i.opcode in _NUMBERS or i.opcode in _IDENTITIES
 
 
 def _simplify(i: HloInstruction) -> bool:
