@@ -106,12 +106,22 @@ class BodyParser:
             shape = self._inferred(opcode, operands, attributes, at)
         elif opcode in _TOLD_BY_OPERANDS:
             shape = _as_operands_say(opcode, operands, attributes, shape)
-        base = name or self.computation.unique_name(opcode.text)
+        base = name or self.free_name(opcode.text)
         instruction = HloInstruction(base, opcode, shape, operands, attributes, literal, number)
         instruction.line = s.line(at)
         self.computation.insert(instruction)
-        self.names[base] = instruction
+        if name is not None:
+            self.names[name] = instruction
         return instruction
+
+    def free_name(self, base: str) -> str:
+        """A name for what the text has none for, which it does not give to anything below either."""
+        name = self.computation.unique_name(base)
+        number = 0
+        while name in self.p.given_names:
+            number += 1
+            name = self.computation.unique_name(f"{base}.{number}")
+        return name
 
     def _parameter_number(self, name: str | None, shape: Shape | None, at: int) -> int:
         s = self.s
@@ -202,7 +212,7 @@ class BodyParser:
     def _element(self, of: HloInstruction, index: int, name: str, at: int) -> HloInstruction:
         try:
             element = self.computation.add(
-                Opcode.GET_TUPLE_ELEMENT, [of], index=index, name=self.computation.unique_name(name.replace("#", "_"))
+                Opcode.GET_TUPLE_ELEMENT, [of], index=index, name=self.free_name(name.replace("#", "_"))
             )
         except ShapeError as e:
             self.s.fail(str(e), at)
@@ -280,7 +290,7 @@ def _as_operands_say(opcode: Opcode, operands: list[HloInstruction], attributes:
         found = infer_shape(opcode, [o.shape for o in operands], attributes, said)
     except ShapeError:
         return said
-    return said if said.compatible(found) else found
+    return found
 
 
 def _takes(opcode: Opcode, wrapped: Opcode | None, name: str) -> bool:

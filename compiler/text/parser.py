@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from functools import cached_property
 
 from compiler.ir.computation import HloComputation
 from compiler.ir.module import HloModule
@@ -23,6 +24,7 @@ _TABLE = re.compile(
     r"|(?:FileLocations|StackFrames)(?:\s*\d+\s*\{[^{}]*\})*(?![\w.\-]|\s*[({=])"
 )
 _INSTRUCTION_START = re.compile(r"(?:ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*=")
+_GIVEN_NAME = re.compile(r"([A-Za-z_][\w.\-]*)\s*=")
 MAX_NESTING = 100
 """Deepest nesting of operands and inline computations that is read."""
 
@@ -53,6 +55,11 @@ class Parser:
         # Computations called above their definition are read out of turn; their text is passed over later.
         self._read_ahead: dict[int, tuple[int, HloComputation]] = {}
         self._under_way: set[str] = set()
+
+    @cached_property
+    def given_names(self) -> frozenset[str]:
+        """All that the text gives names to."""
+        return frozenset(_GIVEN_NAME.findall(self.s.text))
 
     def enter(self) -> None:
         """One level deeper; `leave` undoes it. A level is an inline computation or a nested operand."""

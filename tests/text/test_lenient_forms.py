@@ -39,6 +39,8 @@ FORMS = {
     "main_thread_said": 'HloModule m\nw { p = f32[8] parameter(0) ROOT n = f32[8] negate(p) }\nENTRY e {\n x = f32[8] parameter(0)\n s = ((f32[8]), f32[8], u32[]) async-start(x), async_execution_thread="main", calls=w\n ROOT d = f32[8] async-done(s)\n}',
     "not_needed_by_the_root": "HloModule m\nENTRY e {\n x = f32[4] parameter(0)\n b = f32[4] abs(x)\n c = f32[4] cosine(x)\n d = f32[4] add(c, b)\n ROOT n = f32[4] negate(x)\n}",
     "shared_with_the_dead": "HloModule m\ng { ROOT k = s32[] constant(1) }\ndead { q = s32[] call(), to_apply=g\n ROOT r = s32[] negate(q) }\nENTRY e {\n ROOT q = s32[] call(), to_apply=g\n}",
+    "a_name_given_below": "HloModule m\nENTRY e {\n x = (s32[], s32[]) parameter(0)\n y = s32[] add(s32[] constant(2), x#0)\n constant = s32[] constant(1)\n x_0 = s32[] add(y, constant)\n ROOT z = s32[] multiply(x_0, s32[] constant(3))\n}",
+    "a_transfer_takes_the_layout_of_its_operand": "HloModule m\nENTRY e {\n x = f32[3,2]{0,1} parameter(0)\n k = token[] after-all()\n s = (f32[3,2]{1,0}, u32[], token[]) send(x, k), channel_id=1\n ROOT d = token[] send-done(s), channel_id=1\n}",
     "negative_zeros": "HloModule m\nENTRY e {\n a = bf16[2] constant({-0.0, 0})\n b = f16[] constant(-0.0)\n c = f8e5m2[2] constant({-0.0, 1})\n ROOT t = tuple(a, b, c)\n}",
 }
 
