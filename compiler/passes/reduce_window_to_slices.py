@@ -1,0 +1,65 @@
+"""Small windows as elementwise work: the padded input's parts under each element of the window, combined."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.ir.attributes import PadDim, SliceDim, Window
+from compiler.passes.builder import Builder
+from compiler.passes.patterns import identity_value, is_real_float, scalar_function, splat_value
+from compiler.passes.registry import register
+from compiler.passes.rewriting import RewritePass, RuleSet, RulesOf
+
+
+@register
+@dataclass(frozen=True)
+class ReduceWindowToSlices(RewritePass):
+    """Write a reduce-window by one operation as slices of the padded input, combined one after the other.
+
+    Attributes:
+        max_parts: elements that the window may have.
+    """
+
+    name: ClassVar[str] = "reduce-window-to-slices"
+    rules: ClassVar[RuleSet] = RuleSet()
+    max_parts: int = 64
+
+    def rules_of(self) -> RulesOf:
+        """See the class."""
+
+        def cut(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return _cut(i, b, self.max_parts)
+
+        return lambda op: (cut,) if op is Opcode.REDUCE_WINDOW else ()
+
+
+def _cut(i: HloInstruction, b: Builder, max_parts: int) -> HloInstruction | None:
+    if len(i.operands) != 2 or not i.shape.is_array or 0 in (*i.shape.dimensions, *i.operand(0).shape.dimensions):
+        return None
+    x, init = i.operands
+    function = scalar_function(i.attributes["to_apply"])
+    window: Window = i.attr("window", Window())
+    neutral = None if function is None else identity_value(function, i.shape.element_type)
+    if function is None or neutral is None or math.prod(w.size for w in window.dims) > max_parts:
+        return None
+    # Narrow floats are rounded once a result, which sums one after the other would not do.
+    sums = function in (Opcode.ADD, Opcode.MULTIPLY)
+    if sums and is_real_float(i.shape) and i.shape.element_type.bits < 32:
+        return None
+    if {x.shape.element_type, init.shape.element_type} != {i.shape.element_type}:
+        return None
+    spec = [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) for w in window.dims]
+    padded = b.pad(x, b.scalar(neutral, i.shape.element_type), spec)
+    total = None if splat_value(init) == neutral else b.broadcast(init, i.shape.dimensions, ())
+    for element in itertools.product(*(range(w.size) for w in window.dims)):
+        under = []
+        for k, w, count in zip(element, window.dims, i.shape.dimensions, strict=True):
+            start = k * w.rhs_dilate
+            under.append(SliceDim(start, start + (count - 1) * w.stride + 1, w.stride))
+        part = b.slice(padded, under)
+        total = part if total is None else b.add(function, total, part)
+    return total
