@@ -97,6 +97,7 @@ def compile(  # the name users know
         session.replay(plan)
         return session.finish()
     decide(session, _policy(fusion_policy), loop_policy, kernel_selector)
+    session.module.reorder()  # fusions stand where they were made, a scheduled module is read in order
     if options.verify:
         verify(session.module)
     return session.finish()

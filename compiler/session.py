@@ -330,6 +330,7 @@ class CompilationSession:
 
         if self._state is None:
             self._lower()
+        self.module.reorder()  # what a scheduled module needs to be valid
         plan = self.plan
         self.phase = "done"
         default = default_schedule("cuda" if self.backend == "cuda" else "c")

@@ -57,12 +57,17 @@ static inline int64_t TOTAL_ORDER_F64(double x) {
   return bits ^ ((bits >> 63) & 0x7fffffffffffffffLL);
 }
 static inline float BITS_TO_BF16(uint16_t x) { return BITS_TO_F32((uint32_t)x << 16); }
+/* The bits of a NaN stay what they are on the way through a float; rounding a wider number makes the usual one. */
 static inline uint16_t BF16_TO_BITS(float x) {
-  uint32_t u = F32_TO_BITS(x);
-  uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  return (uint16_t)(x != x ? 0x7fc0u | ((u >> 16) & 0x8000u) : rounded);
+  uint32_t u = F32_TO_BITS(x), high = u >> 16;
+  uint32_t rounded = (u + 0x7fffu + (high & 1u)) >> 16;
+  return (uint16_t)(x != x ? high | ((uint32_t)((high & 0x7fu) == 0) << 6) : rounded);
 }
-static inline float ROUND_BF16(float x) { return BITS_TO_BF16(BF16_TO_BITS(x)); }
+static inline float ROUND_BF16(float x) {
+  uint32_t u = F32_TO_BITS(x), high = u >> 16;
+  uint32_t rounded = (u + 0x7fffu + (high & 1u)) >> 16;
+  return BITS_TO_BF16((uint16_t)(x != x ? 0x7fc0u | (high & 0x8000u) : rounded));
+}
 #ifdef __FLT16_MAX__
 static inline float BITS_TO_F16(uint16_t x) { union { uint16_t u; half_t f; } v = {x}; return (float)v.f; }
 static inline uint16_t F16_TO_BITS(float x) { union { half_t f; uint16_t u; } v = {(half_t)x}; return v.u; }

@@ -32,7 +32,11 @@ __device__ inline int64_t TOTAL_ORDER_F64(double x) {
   return bits ^ ((bits >> 63) & 0x7fffffffffffffffLL);
 }
 __device__ inline float BITS_TO_BF16(uint16_t x) { return __bfloat162float(__ushort_as_bfloat16(x)); }
-__device__ inline uint16_t BF16_TO_BITS(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+/* The bits of a NaN stay what they are on the way through a float; rounding a wider number makes the usual one. */
+__device__ inline uint16_t BF16_TO_BITS(float x) {
+  const uint32_t high = F32_TO_BITS(x) >> 16;
+  return (uint16_t)(x != x ? high | (uint32_t)((high & 0x7fu) == 0) << 6 : __bfloat16_as_ushort(__float2bfloat16_rn(x)));
+}
 __device__ inline float ROUND_BF16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
 __device__ inline float BITS_TO_F16(uint16_t x) { return __half2float(__ushort_as_half(x)); }
 __device__ inline uint16_t F16_TO_BITS(float x) { return __half_as_ushort(__float2half_rn(x)); }

@@ -262,6 +262,8 @@ def _bitcast_convert(a: T, b: T) -> str:
 
 def template_of(i: HloInstruction) -> str:
     """Expression template of an elementwise instruction; UnsupportedError when it has none."""
+    if not i.operands:
+        raise UnsupportedError(f"%{i.name}: {i.opcode.text} has no kernel")
     t = i.operands[0].shape.element_type
     for s in (i.shape, *(o.shape for o in i.operands)):
         if s.element_type not in COMPUTE_TYPES:

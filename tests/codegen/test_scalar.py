@@ -200,3 +200,17 @@ def test_iotas(text: str) -> None:
         if dims:
             bench.take(bench.entry.add(Opcode.IOTA, [], array_shape(BY_TEXT[text], *dims), iota_dimension=dim))
     assert bench.problems() == {}
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_bits_of_nan_pass_through_kernels(kind: str) -> None:
+    text = f"""HloModule m
+      ENTRY main {{
+        p = u16[6] parameter(0)
+        x = {kind}[6] bitcast-convert(p)
+        turned = {kind}[6] reverse(x), dimensions={{0}}
+        ROOT out = u16[6] bitcast-convert(turned)
+      }}"""
+    bits = np.array([0xFFFA, 0x7FC0, 0x7FFF, 0x8000, 0xFF80, 0x3F80], np.uint16)
+    made = compile(text, pipeline=[], fusion_policy="greedy")
+    np.testing.assert_array_equal(made(bits)[0], bits[::-1])

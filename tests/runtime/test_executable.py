@@ -12,6 +12,7 @@ from compiler import CompileOptions, compile
 from compiler.backends import cpu
 from compiler.errors import ArgumentError, BackendError, HlogymError
 from compiler.interpreter import evaluate
+from compiler.ir.verifier import verify
 from compiler.text import parse
 from tests.codegen.running import problem
 
@@ -423,3 +424,37 @@ def test_products_with_a_vector(dtype: str, m: int, n: int, sides: tuple[int, in
     a, b = (rng.standard_normal((3, *s)).astype(made.module.parameter_shapes[0].dtype) for s in (left, right))
     want = np.matmul(a.transpose(0, 2, 1) if sides[0] else a, b.transpose(0, 2, 1) if sides[1] else b)
     np.testing.assert_allclose(made(a, b)[0], want, rtol=1e-4, atol=1e-4)
+
+
+SCHEDULED = """HloModule m, is_scheduled=true
+ENTRY main {
+  p = f32[4] parameter(0)
+  q = f32[4] parameter(1)
+  a = f32[4] add(p, q)
+  b = f32[4] multiply(a, p)
+  c = f32[4] subtract(b, q)
+  ROOT d = f32[4] maximum(c, a)
+}
+"""
+
+
+@pytest.mark.parametrize("pipeline", [None, []])
+def test_a_scheduled_module_stays_valid_through_fusion(pipeline: list[str] | None) -> None:
+    made = compile(SCHEDULED, pipeline=pipeline)
+    assert str(parse(str(made.module))) == str(made.module)
+    verify(made.module)
+    p, q = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+    np.testing.assert_array_equal(made(p, q)[0], np.maximum((p + q) * p - q, p + q))
+
+
+def test_numbers_of_devices_beside_fusions() -> None:
+    text = """HloModule m
+      ENTRY main {
+        p = u32[4] parameter(0)
+        me = u32[] replica-id()
+        all = u32[4] broadcast(me), dimensions={}
+        a = u32[4] add(p, all)
+        ROOT b = u32[4] multiply(a, p)
+      }"""
+    made = compile(text, pipeline=[])
+    np.testing.assert_array_equal(made(np.arange(4, dtype=np.uint32))[0], [0, 1, 4, 9])
