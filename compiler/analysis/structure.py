@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from compiler.ir import HloComputation, HloInstruction, Opcode, Shape, Trait
 from compiler.ir.literal import Literal
 from compiler.ir.shape import default_layout
+from compiler.ir.verifier_buffers import has_buffer
 
 IGNORED = frozenset({"metadata", "frontend_attributes", "statistics", "origin"})
 """Attributes that do not change what an instruction computes."""
@@ -118,6 +119,9 @@ _COMMUTATIVE = frozenset(op for op in Opcode if op.has(Trait.COMMUTATIVE))
 def may_merge(instruction: HloInstruction) -> bool:
     """Whether two equal instructions on equal operands may become one."""
     i = instruction
+    if i.opcode is Opcode.CUSTOM_CALL and has_buffer(i.shape):
+        # A buffer is written in one place: two equal ones may not become one with two writers.
+        return False
     return i.opcode not in _NEVER_MERGED and not (i.attributes and i.control_predecessors)
 
 

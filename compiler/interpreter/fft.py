@@ -13,6 +13,11 @@ from compiler.ir.opcodes import Opcode
 @array_evaluator(Opcode.FFT)
 def _fft(instruction: HloInstruction, x: Array) -> Array:
     length, kind = instruction.attr("fft_length"), instruction.attr("fft_type")
+    if x.size == 0:
+        return np.zeros(instruction.shape.dimensions, instruction.shape.dtype)
+    last = x.shape[x.ndim - len(length) :]
+    if kind in ("FFT", "IFFT") and last != tuple(length):
+        raise InterpreterError(f"%{instruction.name}: fft_length {list(length)} must be the dimensions {list(last)}")
     return transform(x, kind, length).astype(instruction.shape.dtype)
 
 

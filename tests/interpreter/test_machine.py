@@ -22,6 +22,7 @@ from compiler.interpreter import (
 from compiler.interpreter.custom_calls import CUSTOM_CALLS
 from compiler.ir.opcodes import Opcode
 from compiler.text import parse
+from tests.oracle import run_xla
 from tests.sweeps.case import binary_computation, module, simple, values
 
 X = values("f32", (3,))
@@ -268,3 +269,16 @@ def test_a_reduction_into_a_tuple_of_one() -> None:
         np.arange(6, dtype=np.float32).reshape(2, 3),
     )
     np.testing.assert_array_equal(found[0], [3, 5, 7])
+
+
+def test_a_transform_of_nothing_is_nothing() -> None:
+    text = simple("fft", "c64[2,0]", ["c64[2,0]"], "fft_type=FFT, fft_length={1}")
+    (found,) = run(text, np.zeros((2, 0), np.complex64))
+    (wanted,) = run_xla(text, [np.zeros((2, 0), np.complex64)])
+    assert found.shape == wanted.shape == (2, 0)
+
+
+def test_a_transform_longer_than_its_operand_is_refused() -> None:
+    text = simple("fft", "c64[8]", ["c64[8]"], "fft_type=FFT, fft_length={32}")
+    with pytest.raises(InterpreterError, match=r"fft_length \[32\] must be the dimensions \[8\]"):
+        run(text, np.zeros(8, np.complex64))
