@@ -27,7 +27,8 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
     if len(scatter.operands) != 3:
         raise UnsupportedError(f"%{scatter.name}: a scatter of several operands has no kernel")
     operand, indices, updates = scatter.operands
-    if operand.opcode is not Opcode.PARAMETER or len(operand.users) != 1:
+    alone = len(operand.users) == 1 and scatter.operands.count(operand) == 1
+    if operand.opcode is not Opcode.PARAMETER or not alone:
         raise UnsupportedError(f"%{scatter.name}: its operand must be a parameter that nothing else reads")
     combiner = _combiner(scatter)
     e = Emitter(fused)

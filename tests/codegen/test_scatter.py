@@ -66,3 +66,47 @@ def test_a_scatter_kernel_equals_the_interpreter(case: str, reducer: str, t: str
             i[...] = np.resize(np.arange(i.size) % 5, i.shape) if case != "elements" else i
         (got,), (want,) = executable(x, i, u), evaluate(module, [x, i, u])
         np.testing.assert_array_equal(got, want)
+
+
+READS_WHAT_IT_UPDATES = """HloModule m
+second { a = s32[] parameter(0) ROOT b = s32[] parameter(1) }
+sum { a = s32[] parameter(0) b = s32[] parameter(1) ROOT c = s32[] add(a, b) }
+body {
+  a = s32[7] parameter(0)
+  i = s32[7] parameter(1)
+  b = s32[7] parameter(2)
+  ROOT s = s32[7] scatter(a, i, b), PLACES, to_apply=sum
+}
+bodyd {
+  a = s32[7] parameter(0)
+  k = s32[] parameter(1)
+  b = s32[7] parameter(2)
+  r = s32[7] reverse(b), dimensions={0}
+  part = s32[4] slice(r), slice={[0:4]}
+  ROOT s = s32[7] dynamic-update-slice(a, part, k)
+}
+ENTRY main {
+  x = s32[7] parameter(0)
+  i = s32[7] parameter(1)
+  k = s32[] parameter(2)
+  y = s32[7] add(x, x)
+  whole = s32[7] scatter(y, i, y), PLACES, to_apply=second
+  z = s32[7] multiply(x, x)
+  added = s32[7] scatter(z, z, z), PLACES, to_apply=sum
+  w = s32[7] subtract(x, i)
+  f = s32[7] fusion(w, i, w), kind=kLoop, calls=body
+  v = s32[7] subtract(i, x)
+  d = s32[7] fusion(v, k, v), kind=kLoop, calls=bodyd
+  ROOT t = (s32[7], s32[7], s32[7], s32[7]) tuple(whole, added, f, d)
+}"""
+
+
+@pytest.mark.parametrize("policy", ["default", "none"])
+def test_updates_that_read_what_they_update(policy: str) -> None:
+    places = "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+    text = READS_WHAT_IT_UPDATES.replace("PLACES", places)
+    x = np.arange(7, dtype=np.int32)
+    args = [x, x[::-1].copy(), np.array(2, np.int32)]
+    wanted = evaluate(parse(text), args)
+    for got, want in zip(compile(text, pipeline=[], fusion_policy=policy)(*args), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
