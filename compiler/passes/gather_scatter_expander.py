@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.ir import HloInstruction, Opcode, PrimitiveType
+from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType
 from compiler.ir.attributes import SliceDim
 from compiler.passes.builder import Builder
 from compiler.passes.counted_loop import counted_loop
 from compiler.passes.map_inliner import lifted
-from compiler.passes.patterns import inverse_permutation
+from compiler.passes.patterns import COMMUTATIVE, inverse_permutation, scalar_function
 from compiler.passes.registry import register
-from compiler.passes.rewriting import RewritePass, RuleSet
+from compiler.passes.rewriting import RewritePass, RuleSet, RulesOf
 
 GATHERS, SCATTERS = RuleSet(), RuleSet()
 
@@ -35,10 +35,30 @@ class ScatterExpander(RewritePass):
 
     Windows that do not lie inside leave the operands as they are. Scatters of several operands stay when their function
     is no elementwise work.
+
+    Attributes:
+        simple: whether to expand those too that replace elements of one operand, or combine them by one operation.
     """
 
     name: ClassVar[str] = "scatter-expander"
     rules: ClassVar[RuleSet] = SCATTERS
+    simple: bool = True
+
+    def rules_of(self) -> RulesOf:
+        """See the class."""
+        if self.simple:
+            return self.rules.of
+
+        def expand(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return None if _is_simple(i) else _scatter(i, b)
+
+        return lambda op: (expand,) if op is Opcode.SCATTER else ()
+
+
+def _is_simple(scatter: HloInstruction) -> bool:
+    function: HloComputation = scatter.attributes["to_apply"]
+    replaces = function.root.opcode is Opcode.PARAMETER and function.root.parameter_number == 1
+    return len(scatter.operands) == 3 and (replaces or scalar_function(function) in COMMUTATIVE)
 
 
 def _index_rows(indices: HloInstruction, vector_dim: int, b: Builder) -> HloInstruction:

@@ -99,6 +99,7 @@ class PassGraph:
         if not self._passes[action].run(module):
             self._spare = (state, module)  # as good as new
             return state
+        module.reorder()  # as a pipeline does, so that plans replay alike; and nobody has to sort this state again
         if self._verified:
             reverify(module)
         key = module.fingerprint()
