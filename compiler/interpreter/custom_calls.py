@@ -62,6 +62,9 @@ for _target in (
     "xla.sdy.FuncResultSharding",
     "MoveToDevice",
     "MoveToHost",
+    "ShardBarrierFrom",
+    "ShardBarrierTo",
+    "SetBound",
 ):
     register_custom_call(_target, _identity)
 

@@ -7,7 +7,8 @@ from operator import itemgetter, methodcaller
 
 import numpy as np
 
-from compiler.interpreter.machine import Machine
+from compiler.errors import UnsupportedError
+from compiler.interpreter.machine import Machine, describe
 from compiler.interpreter.precision import compute_dtype, is_direct, narrow
 from compiler.interpreter.registry import Array, Value, array_evaluator, arrays, evaluator, own, specialiser
 from compiler.ir.instruction import HloInstruction
@@ -65,7 +66,10 @@ def _reshape_of(instruction: HloInstruction) -> Callable[[Array], Array] | None:
 
 @evaluator(Opcode.DYNAMIC_RESHAPE)
 def _dynamic_reshape(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    return arrays(values)[0].reshape(instruction.shape.dimensions)
+    x, *sizes = arrays(values)
+    for dimension, (size, bound) in enumerate(zip(sizes, instruction.shape.dimensions, strict=True)):
+        _need_whole(instruction, dimension, int(size), bound)
+    return x.reshape(instruction.shape.dimensions)
 
 
 @array_evaluator(Opcode.TRANSPOSE)
@@ -145,5 +149,15 @@ def _get_dimension_size(instruction: HloInstruction, x: Array) -> Array:
 
 @array_evaluator(Opcode.SET_DIMENSION_SIZE)
 def _set_dimension_size(instruction: HloInstruction, x: Array, size: Array) -> Array:
-    """The array at its bound: sizes are static here."""
+    """The array at its bound."""
+    _need_whole(instruction, instruction.dimensions[0], int(size), x.shape[instruction.dimensions[0]])
     return x
+
+
+def _need_whole(instruction: HloInstruction, dimension: int, size: int, bound: int) -> None:
+    """A smaller size would have to be known to all that use the array, and they take it whole."""
+    if size != bound:
+        raise UnsupportedError(
+            f"{describe(instruction)}: dimension {dimension} is to have {size} of at most {bound} elements; sizes "
+            "known only at run time are not supported: give each dimension its whole size"
+        )

@@ -282,3 +282,14 @@ def test_a_transform_longer_than_its_operand_is_refused() -> None:
     text = simple("fft", "c64[8]", ["c64[8]"], "fft_type=FFT, fft_length={32}")
     with pytest.raises(InterpreterError, match=r"fft_length \[32\] must be the dimensions \[8\]"):
         run(text, np.zeros(8, np.complex64))
+
+
+def test_a_size_below_the_bound_is_refused() -> None:
+    text = simple("set-dimension-size", "f32[<=6]", ["f32[6]", "s32[]"], "dimensions={0}")
+    x = np.arange(6, dtype=np.float32)
+    assert np.array_equal(run(text, x, np.int32(6))[0], x)
+    with pytest.raises(UnsupportedError, match="dimension 0 is to have 3 of at most 6 elements"):
+        run(text, x, np.int32(3))
+    text = simple("dynamic-reshape", "f32[2,<=3]", ["f32[6]", "s32[]", "s32[]"])
+    with pytest.raises(UnsupportedError, match="dimension 1 is to have 2 of at most 3 elements"):
+        run(text, x, np.int32(2), np.int32(2))

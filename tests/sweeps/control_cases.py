@@ -222,6 +222,13 @@ def _calls() -> Iterator[Case]:
     x = "f32[2,3]"
     text = simple("custom-call", x, [x], 'custom_call_target="Sharding", sharding={replicated}')
     yield Case("custom-call", "f32", "Sharding", text, (values("f32", (2, 3)),), None, True)
+    for target, more in (
+        ("ShardBarrierFrom", "custom_call_has_side_effect=true"),
+        ("ShardBarrierTo", "custom_call_has_side_effect=true"),
+        ("SetBound", "literal=s32[] 2"),
+    ):
+        text = simple("custom-call", x, [x], f'custom_call_target="{target}", {more}')
+        yield Case("custom-call", "f32", target, text, (values("f32", (2, 3)),))
     # Random numbers are not XLA's own, so only what does not depend on the draw is compared.
     body = """a = f32[] parameter(0)
     b = f32[] parameter(1)
