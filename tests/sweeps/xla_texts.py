@@ -13,7 +13,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class SourceText:
     path: str
     line: int
     text: str
+    revision: str = ""
 
     @property
     def digest(self) -> str:
@@ -55,12 +56,12 @@ class SourceText:
 def source_texts(source: Path, revisions: Sequence[str] = ()) -> Iterator[SourceText]:
     """Every HLO text of a source tree once, in the order of the paths; or of some revisions in git, one by one."""
     seen: set[str] = set()
-    trees = [_git_files(source, r) for r in revisions] or [_tree_files(source)]
-    for path, content in chain.from_iterable(trees):
-        for text in texts_of(path, content):
+    trees = [(r, _git_files(source, r)) for r in revisions] or [("", _tree_files(source))]
+    for revision, files in trees:
+        for text in chain.from_iterable(texts_of(path, content) for path, content in files):
             if text.text.strip() not in seen:
                 seen.add(text.text.strip())
-                yield text
+                yield replace(text, revision=revision)
 
 
 def texts_of(path: str, content: str) -> Iterator[SourceText]:
