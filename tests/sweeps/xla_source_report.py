@@ -171,12 +171,12 @@ def report(rows: Sequence[Row], command: str) -> tuple[str, int]:
 
 
 _ABOUT = (
-    "Reading: our parser and verifier against jaxlib's parser. `As the same program`: what XLA prints of the text, and",
-    "of our print of it, has the fingerprint of what we read, and our print reads back as itself. Many texts are meant to",
-    "be refused: they stand in tests of XLA's parser and verifier. Verification and values: each nth text, modules for one",
-    "device of at most 20 million elements; fusions are calls there and bitcasts reshapes, because XLA:CPU compiles only",
-    "those that it made itself. Inputs are random; results are held against the tolerance of the coarsest type in the",
-    "module. Texts are named by file and line of XLA's source.",
+    "Reading: our parser and verifier against jaxlib's parser. `As the same program`: what XLA prints of the text,",
+    "and of our print of it, has the fingerprint of what we read, and our print reads back as itself. Many texts",
+    "are meant to be refused: they stand in tests of XLA's parser and verifier. Verification and values: each nth",
+    "text, modules for one device of at most 20 million elements; fusions are calls there and bitcasts reshapes,",
+    "because XLA:CPU compiles only those that it made itself. Inputs are random; results are held against the",
+    "tolerance of the coarsest type in the module. Texts are named by file and line of XLA's source.",
 )
 _TABLES = {
     "reading": "Reading",
