@@ -17,6 +17,7 @@ from compiler.passes.patterns import (
     Scalar,
     has_room,
     is_constant,
+    is_integral,
     is_numeric,
     is_op,
     single_use,
@@ -55,6 +56,18 @@ def _combine_constants(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if combined is None or splat_value(x.operands[0]) is not None:
         return None
     return b.add(i.opcode, x.operands[0], b.splat(combined, i.shape))
+
+
+@RULES.on(*COMMUTATIVE)
+def _combine_arrays(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """op(op(x, C), D) -> op(x, op(C, D)) of constant arrays, where it is exact: of integers and predicates."""
+    x, y = i.operands
+    if y.opcode is not Opcode.CONSTANT or not is_op(x, i.opcode) or not single_use(x):
+        return None
+    exact = is_integral(i.shape) or i.shape.element_type.text == "pred"
+    if x.operands[1].opcode is not Opcode.CONSTANT or is_constant(x.operands[0]) or not exact:
+        return None
+    return b.add(i.opcode, x.operands[0], b.add(i.opcode, x.operands[1], y))
 
 
 @RULES.on(Opcode.ADD, Opcode.SUBTRACT)
