@@ -44,6 +44,7 @@ __all__ = ["BASELINE", "DEFAULT", "OrderEvaluation", "compare_orders", "evaluate
 BASELINE = "XLA's order, once"
 LEAN = "XLA's order, once, without unrolling and splitting"
 DEFAULT = "our default, fixed point"
+NOTHING = "the default where it leaves fewer ops, alone"
 _EXPANDING = ("while-loop-unroller", "state-splitting")
 
 
@@ -165,6 +166,7 @@ def compare_orders(
         BASELINE: _fixed(module, _once(XLA_ORDER)),
         LEAN: _fixed(module, _once([t for t in XLA_ORDER if not t.startswith(_EXPANDING)])),
         DEFAULT: _fixed(module, default_pipeline()),
+        NOTHING: _completed((), FoundOrder((), PassGraph(module, ()).root, 0)),
     }
     for name, policy in policies.items():
         first = policy.follow(PassGraph(module, policy.actions), limit=budget)

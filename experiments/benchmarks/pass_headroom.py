@@ -1,0 +1,163 @@
+"""How much measured time the order of passes may still gain over the default pipeline, by search.
+
+    python -m experiments.benchmarks.pass_headroom [--suite jax/test,test] [--draws 40] [--rounds 11]
+        [--out results/passes/headroom.md]
+
+Passes drawn at random run before the default pipeline. Of the different programs that makes, some are timed beside
+the default's, in turns, outputs checked first; the one that came out best is timed again, and that figure counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compiler.errors import HlogymError
+from compiler.fusion.policies import make_policy
+from compiler.ir import HloModule
+from compiler.passes import PASSES, PassPipeline, make_pass
+from compiler.passes.default import default_pipeline
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.episode import COMPLETION_POLICY
+from env.measurement import Measurer, MeasurerOptions
+from env.statistics import Interval, geometric_mean
+from env.store import KernelStore
+from env.suites import Program, load_suite
+from experiments.console import error_console
+from experiments.provenance import provenance
+from experiments.results import write_text
+
+VARIANTS = (
+    "while-loop-unroller{factor=2,full=false}",
+    "while-loop-unroller{factor=4,full=false}",
+    "while-loop-unroller{max_trips=1000,max_ops=8000}",
+    "slice-movement{split=true}",
+)
+LONGEST, TIMED = 8, 6
+MAX_INSTRUCTIONS = 600
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program: how many different programs the draws made; the best of them, and the default again, over it."""
+
+    program: str
+    different: int
+    best: Interval | None
+    passes: tuple[str, ...]
+    noise: Interval
+
+
+def look(program: Program, draws: int, rng: np.random.Generator, measurer: Measurer) -> Row:
+    """Draw, sort by the cost model, time.
+
+    Raises:
+        HlogymError: the program does not compile.
+    """
+    module = parse(program.text(), filename=str(program.path))
+    texts = [t for t in (*PASSES, *VARIANTS) if t != "float-normalization"]
+    default = _session(module, ())
+    seen, found = {str(default.module)}, []
+    for _ in range(draws):
+        passes = tuple(str(t) for t in rng.choice(texts, int(rng.integers(1, LONGEST + 1))))
+        session = _session(module, passes)
+        if str(session.module) not in seen:
+            seen.add(str(session.module))
+            found.append((session.cost().seconds, passes, session.plan))
+    found.sort(key=lambda f: f[0])
+    timed = [*found[: TIMED // 2], *found[TIMED // 2 :: max(1, len(found) // TIMED)]][:TIMED]
+    plans = {f"{n}": plan for n, (_, _, plan) in enumerate(timed)}
+    compared = measurer.compare(program, {"default": default.plan, **plans})
+    speedups = {n: compared.speedup(n, "default").value for n in plans if n in compared.samples}
+    best = max(speedups, key=speedups.__getitem__, default=None)
+    final = {"default": default.plan, "again": default.plan} | ({} if best is None else {"best": plans[best]})
+    compared = measurer.compare(program, final)
+    return Row(
+        program.name,
+        len(found),
+        None if best is None else compared.speedup("best", "default"),
+        () if best is None else timed[int(best)][1],
+        compared.speedup("again", "default"),
+    )
+
+
+def _session(module: HloModule, passes: Sequence[str]) -> CompilationSession:
+    session = CompilationSession(module)
+    session.run_passes(PassPipeline("drawn", (*map(make_pass, passes), default_pipeline())))
+    session.run_fusion_policy(make_policy(COMPLETION_POLICY))
+    return session
+
+
+def report(rows: Sequence[Row], command: str, suite: str, draws: int, failures: Sequence[str]) -> str:
+    """The page of results."""
+    facts = provenance()
+    best = geometric_mean([1.0 if r.best is None else r.best.value for r in rows])
+    noise = geometric_mean([r.noise.value for r in rows])
+    clear = [r for r in rows if r.best is not None and r.best.low > max(1.03, r.noise.high)]
+    lines = [
+        "# What the order of passes may still gain in time",
+        "",
+        f"- command: `{command}`",
+        f"- commit: {facts['commit']}",
+        f"- machine: {facts['machine']}",
+        f"- date: {facts['date']}",
+        f"- programs: {len(rows)} of {suite}, those of up to {MAX_INSTRUCTIONS} instructions",
+        "",
+        f"{draws} times up to {LONGEST} passes drawn from all of them ran before the default pipeline. The best of the "
+        f"different programs (of at most {TIMED} timed) was timed again beside the default's: "
+        f"{best.value:.3f}x [{best.low:.3f}, {best.high:.3f}] as a geometric mean with its 95% interval, the default "
+        f"beside itself {noise.value:.3f}x [{noise.low:.3f}, {noise.high:.3f}]. Clearly faster than the default: "
+        f"{', '.join(r.program for r in clear) or 'none'}.",
+        "",
+        "| program | different programs | the best of them | the default again | passes before the default |",
+        "|---|---:|---|---|---|",
+    ]
+    lines += [
+        f"| {r.program} | {r.different} | {'-' if r.best is None else _shown(r.best)} | {_shown(r.noise)} "
+        f"| {', '.join(r.passes) if r in clear else ''} |"
+        for r in rows
+    ]
+    lines += ["", *(f"- not measured: {f}" for f in failures)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _shown(value: Interval) -> str:
+    return f"{value.value:.2f}x [{value.low:.2f}, {value.high:.2f}]"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", default="jax/test,test")
+    parser.add_argument("--draws", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("results/passes/headroom.md"))
+    options = parser.parse_args(arguments)
+    rng = np.random.default_rng(options.seed)
+    rows, failures = [], []
+    with Measurer(KernelStore(":memory:"), MeasurerOptions(rounds=options.rounds)) as measurer:
+        for program in load_suite(options.suite).programs:
+            if parse(program.text()).instruction_count > MAX_INSTRUCTIONS:
+                continue
+            error_console.print(program.name)
+            try:
+                rows.append(look(program, options.draws, rng, measurer))
+            except (HlogymError, KeyError) as error:  # one program that cannot be measured does not end the run
+                failures.append(f"{program.name}: {type(error).__name__}: {error}")
+    command = f"python -m experiments.benchmarks.pass_headroom --suite {options.suite} --draws {options.draws}"
+    text = report(
+        rows, f"{command} --rounds {options.rounds} --seed {options.seed}", options.suite, options.draws, failures
+    )
+    write_text(options.out, text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
