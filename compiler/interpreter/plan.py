@@ -15,7 +15,7 @@ import numpy as np
 
 from compiler.errors import UnsupportedError
 from compiler.interpreter.registry import ARRAY_FUNCTIONS, EVALUATORS, SPECIALISERS, Evaluator, Value
-from compiler.ir.computation import HloComputation, has_side_effect
+from compiler.ir.computation import HloComputation, has_side_effect, is_removable
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.literal import Literal
 from compiler.ir.opcodes import Opcode
@@ -69,7 +69,7 @@ def literal_value(literal: Literal) -> Value:
 
 def make_plan(machine: Machine, computation: HloComputation) -> Plan:
     """The plan of what the root needs, and of what has side effects."""
-    order = _early_elements_first(computation.post_order())
+    order = _early_elements_first(_needed(computation))
     constants: dict[HloInstruction, Value] = {}
     steps: list[HloInstruction] = []
     module = computation.parent
@@ -82,6 +82,18 @@ def make_plan(machine: Machine, computation: HloComputation) -> Plan:
         else:
             steps.append(i)
     return _Writer(constants, steps, computation.root).plan()
+
+
+def _needed(computation: HloComputation) -> list[HloInstruction]:
+    """What the root needs, what can be seen in another way, and the parameters, which come with the arguments."""
+    order = computation.post_order()
+    if not any(is_removable(i) for i in order):
+        return order
+    needed = {i for i in order if i.is_root or i.opcode is Opcode.PARAMETER or has_side_effect(i)}
+    for i in reversed(order):
+        if i in needed:
+            needed.update(i.operands)
+    return [i for i in order if i in needed]
 
 
 def _early_elements_first(order: Iterable[HloInstruction]) -> list[HloInstruction]:

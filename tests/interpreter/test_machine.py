@@ -293,3 +293,18 @@ def test_a_size_below_the_bound_is_refused() -> None:
     text = simple("dynamic-reshape", "f32[2,<=3]", ["f32[6]", "s32[]", "s32[]"])
     with pytest.raises(UnsupportedError, match="dimension 1 is to have 2 of at most 3 elements"):
         run(text, x, np.int32(2), np.int32(2))
+
+
+def test_what_nothing_needs_is_not_run() -> None:
+    text = """
+HloModule m
+ENTRY e {
+  x = f32[3] parameter(0)
+  y = f32[4] custom-call(x), custom_call_target="theirs"
+  z = f32[4] negate(y)
+  ROOT n = f32[3] abs(x)
+}
+"""
+    assert np.array_equal(run(text, X)[0], run_xla(text, [X])[0])
+    with pytest.raises(UnsupportedError, match="theirs"):
+        run(text.replace('"theirs"', '"theirs", custom_call_has_side_effect=true'), X)
