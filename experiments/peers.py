@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ def _xla(module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
         from jax._src.lib import _jax, hlo  # type: ignore[attr-defined]  # no public name compiles HLO text
     except ImportError as error:
         raise BackendError("XLA is not installed here; pip install 'hlogym[jax]'") from error
+    # Programs that call LAPACK crash the process else.
+    importlib.import_module("jaxlib.cpu._lapack").initialize()
     client: Any = xla_bridge.get_backend("cpu")
     device = client.devices()[0]
     try:

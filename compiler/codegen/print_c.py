@@ -11,7 +11,7 @@ from compiler.codegen.printer import Printer, statement_count
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES, combine_template
 from compiler.ir.types import PrimitiveType as T
 
-PARALLEL_WORK = 40_000
+PARALLEL_WORK = 60_000
 """Statements below which a loop is not worth waking threads for."""
 _OPERATORS = {"add": "+", "multiply": "*", "and": "&", "or": "|"}
 

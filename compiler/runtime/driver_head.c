@@ -40,8 +40,8 @@ static void gemm(struct context *context, gemm_t blas, int width, int batch, int
   void *one = width == 4 ? (void *)&one_f : (void *)&one_d, *zero = width == 4 ? (void *)&zero_f : (void *)&zero_d;
   const long size = (long)m * n * k;
   int lda = rhs_t ? k : n, ldb = lhs_t ? m : k, ldc = n;
-  int threads = context->set_blas_threads && size * batch > 100000 ? omp_get_max_threads() : 1;
-  int parts = batch >= threads || size < 50000 ? 1 : threads;
+  int threads = context->set_blas_threads && size * batch > 400000 ? omp_get_max_threads() : 1;
+  int parts = batch >= threads || size < 200000 ? 1 : threads;
   const int by_rows = m >= n, extent = by_rows ? m : n;
   if (parts > extent) parts = extent;
 #pragma omp parallel for schedule(static) if (threads > 1)
