@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeGuard
 
+from compiler.collector import collector_paused
 from compiler.errors import HloVerificationError
 from compiler.ir import HloModule
 from compiler.ir.reverifier import reverify
@@ -69,13 +70,14 @@ class PipelineRun:
     unsettled: list[str] = field(default_factory=list)
 
     def run(self, hlo_pass: HloPass, module: HloModule) -> bool:
-        """Run a pass or a pipeline; whether anything changed.
+        """Run a pass or a pipeline, with the collector of cycles paused; whether anything changed.
 
         Raises:
             HloVerificationError: `verify` is set and a pass broke a rule; the message names the pass.
         """
         try:
-            return self.apply(hlo_pass, module)
+            with collector_paused():
+                return self.apply(hlo_pass, module)
         except PipelineStopped:
             return any(r.changed for r in self.records)
 

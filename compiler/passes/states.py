@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from compiler.collector import collector_paused
 from compiler.ir import HloModule
 from compiler.ir.reverifier import reverify
 from compiler.passes.base import HloPass, op_count
@@ -91,7 +92,8 @@ class PassGraph:
             self.remembered += 1
             return found
         self.runs += 1
-        found = state._next[action] = self._run(state, action)
+        with collector_paused():
+            found = state._next[action] = self._run(state, action)
         return found
 
     def _run(self, state: PassState, action: int) -> PassState:
