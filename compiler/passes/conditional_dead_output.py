@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.passes.conditional_simplifier import branches_of
-from compiler.passes.control import pinned
+from compiler.passes.dead_outputs import trim_each
 from compiler.passes.registry import register
 
 
@@ -21,20 +21,11 @@ class ConditionalDeadOutput:
 
     def run(self, module: HloModule) -> bool:
         """See the class."""
-        changed = False
-        for computation in reversed(module.control_flow_computations()):
-            found = [i for i in computation.instructions if i.opcode is Opcode.CONDITIONAL and i.shape.is_tuple]
-            fixed = pinned(computation) if found else set()
-            for i in found:
-                changed |= i not in fixed and _trim(i, computation, module)
-        if changed:
-            module.remove_unreachable()
-        return changed
+        computations = reversed(module.control_flow_computations())
+        return trim_each(module, computations, frozenset({Opcode.CONDITIONAL}), _trim)
 
 
 def _trim(i: HloInstruction, computation: HloComputation, module: HloModule) -> bool:
-    if i.is_root or not i.users or any(u.opcode is not Opcode.GET_TUPLE_ELEMENT for u in i.users):
-        return False
     read: dict[int, list[HloInstruction]] = {}
     for user in i.users:
         if user.users or user.is_root:

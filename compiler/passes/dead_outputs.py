@@ -26,20 +26,40 @@ class DeadOutputElimination:
 
     def run(self, module: HloModule) -> bool:
         """See the class."""
-        changed = False
-        for computation in reversed(module.post_order()):
-            found = [i for i in computation.notable if i.opcode in _TRIMMED and i.shape.is_tuple]
-            fixed = pinned(computation) if found else set()
-            for i in found:
-                changed |= i not in fixed and _trim(i, computation, module)
-        if changed:
-            module.remove_unreachable()
-        return changed
+        return trim_each(module, reversed(module.post_order()), frozenset(_TRIMMED), _trim)
+
+
+def trim_each(
+    module: HloModule,
+    computations: Iterable[HloComputation],
+    opcodes: frozenset[Opcode],
+    trim: Callable[[HloInstruction, HloComputation, HloModule], bool],
+) -> bool:
+    """Call `trim` for the instructions that yield tuples of which only elements are used; whether any was changed.
+
+    Args:
+        module: what is trimmed.
+        computations: callers first, so that what they stop reading is not made in what they call.
+        opcodes: of the instructions to trim, all of them notable; those with control edges are left alone.
+        trim: says whether it changed the instruction.
+    """
+    changed = False
+    for computation in computations:
+        found = [i for i in computation.notable if i.opcode in opcodes and i.shape.is_tuple]
+        fixed = pinned(computation) if found else set()
+        for i in found:
+            if i not in fixed and i.users and not i.is_root and all(map(_is_element, i.users)):
+                changed |= trim(i, computation, module)
+    if changed:
+        module.remove_unreachable()
+    return changed
+
+
+def _is_element(i: HloInstruction) -> bool:
+    return i.opcode is Opcode.GET_TUPLE_ELEMENT
 
 
 def _trim(i: HloInstruction, computation: HloComputation, module: HloModule) -> bool:
-    if i.is_root or not i.users or any(u.opcode is not Opcode.GET_TUPLE_ELEMENT for u in i.users):
-        return False
     if any(s.is_dynamic or not s.is_array for s in i.shape.tuple_shapes) or has_side_effect(i):
         return False
     read = {u.attributes["index"] for u in i.users if u.users or u.is_root}

@@ -281,3 +281,26 @@ def replace_computations(
             if init[n] is view.init[n]:
                 gte.replace_operand(0, loop)
     return loop
+
+
+def copy_with_operands(
+    root: HloInstruction, to: HloComputation, mapping: dict[HloInstruction, HloInstruction]
+) -> HloInstruction:
+    """Copy an instruction, and what it is computed from, into a computation.
+
+    Args:
+        root: what is wanted there; no control edges are copied.
+        to: where copies are made.
+        mapping: what stands there for what already; copies are added to it.
+    """
+    stack = [root]
+    while stack:
+        i = stack.pop()
+        if i in mapping:
+            continue
+        missing = [o for o in i.operands if o not in mapping]
+        if missing:
+            stack += [i, *missing]
+        else:
+            mapping[i] = to.clone_instruction(i, [mapping[o] for o in i.operands])
+    return mapping[root]

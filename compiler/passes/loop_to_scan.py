@@ -12,7 +12,7 @@ from compiler.ir.attributes import SliceDim
 from compiler.ir.computation import has_side_effect
 from compiler.passes.builder import Builder
 from compiler.passes.control import pinned
-from compiler.passes.loop_editing import Loops
+from compiler.passes.loop_editing import Loops, copy_with_operands
 from compiler.passes.registry import register
 from compiler.passes.scans import add_scan
 from compiler.passes.while_loop_simplifier import replace_loop
@@ -193,7 +193,7 @@ def _function(view: LoopView, counter: Induction, walk: _Walk, carried: list[int
         mapping.update(dict.fromkeys(view.body_reads[n], value))
     updates = [view.outputs[n].operand(1) for n in walk.writes]
     nexts = [view.outputs[n] for n in carried]
-    made = [_copy(i, function, mapping) for i in (*updates, *nexts)]
+    made = [copy_with_operands(i, function, mapping) for i in (*updates, *nexts)]
     loops.note_copies(function.instructions)
     steps = [b.reshape(x, _without(x, walk.axis)) for x in made[: len(updates)]]
     function.root = b.add(Opcode.TUPLE, *steps, *made[len(updates) :])
@@ -204,20 +204,6 @@ def _function(view: LoopView, counter: Induction, walk: _Walk, carried: list[int
 def _without(x: HloInstruction, axis: int) -> tuple[int, ...]:
     dims = x.shape.dimensions
     return (*dims[:axis], *dims[axis + 1 :])
-
-
-def _copy(root: HloInstruction, to: HloComputation, mapping: dict[HloInstruction, HloInstruction]) -> HloInstruction:
-    stack = [root]
-    while stack:
-        i = stack.pop()
-        if i in mapping:
-            continue
-        missing = [o for o in i.operands if o not in mapping]
-        if missing:
-            stack += [i, *missing]
-        else:
-            mapping[i] = to.clone_instruction(i, [mapping[o] for o in i.operands])
-    return mapping[root]
 
 
 def _walked(x: HloInstruction, entries: Entries, walk: _Walk, count: int, b: Builder) -> HloInstruction:

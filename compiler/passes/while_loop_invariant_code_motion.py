@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.analysis.while_loop import LoopView, invariant_elements
-from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
+from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.computation import has_side_effect
 from compiler.passes.control import pinned
-from compiler.passes.loop_editing import LoopEdit, Loops
+from compiler.passes.loop_editing import LoopEdit, Loops, copy_with_operands
 from compiler.passes.registry import register
 
 
@@ -102,7 +102,9 @@ def _hoist(view: LoopView, moved: list[HloInstruction], loops: Loops) -> None:
     outside = view.instruction.parent
     assert outside is not None  # noqa: S101 - the loop was found in it
     mapping = {g: view.init[n] for n, gtes in enumerate(view.body_reads) for g in gtes}
-    carried = [_copy_out(i, outside, mapping, loops) for i in moved]
+    known = len(mapping)
+    carried = [copy_with_operands(i, outside, mapping) for i in moved]
+    loops.note_copies([*mapping.values()][known:])
     edit = LoopEdit.begin(view, [*view.init, *carried], {n: n for n in range(view.size)})
     outputs = list(view.outputs)
     for n, i in enumerate(moved):
@@ -113,21 +115,3 @@ def _hoist(view: LoopView, moved: list[HloInstruction], loops: Loops) -> None:
     edit.finish(outputs)
     edit.discard()
     view.body.remove_dead(moved)
-
-
-def _copy_out(
-    root: HloInstruction, outside: HloComputation, mapping: dict[HloInstruction, HloInstruction], loops: Loops
-) -> HloInstruction:
-    """Copy what computes `root` out of the body; `mapping` says what has been copied already."""
-    stack = [root]
-    while stack:
-        i = stack.pop()
-        if i in mapping:
-            continue
-        missing = [o for o in i.operands if o not in mapping]
-        if missing:
-            stack += [i, *missing]
-            continue
-        mapping[i] = outside.clone_instruction(i, [mapping[o] for o in i.operands])
-        loops.note_copies([mapping[i]])
-    return mapping[root]
