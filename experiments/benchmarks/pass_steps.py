@@ -3,7 +3,8 @@
     python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--out results/passes/steps.md]
 
 Actions are drawn from those not masked. "New" episodes run over states nobody has explored, "again" repeats the same
-episodes, as training does more and more. Seconds are processor time, so that other work beside it counts little.
+episodes, as training does more and more; "verified" are new ones whose modules are checked after each pass that changed
+them. Seconds are processor time, so that other work beside it counts little.
 """
 
 from __future__ import annotations
@@ -81,18 +82,19 @@ def main() -> None:
         "",
         f"{options.steps:,} steps of random actions that are not masked, of 150 at most an episode.",
         "",
-        "| suite | programs | reward | new: steps a second | again | passes run | remembered |",
-        "|---|---:|---|---:|---:|---:|---:|",
+        "| suite | programs | reward | new: steps a second | new, verified | again | passes run | remembered |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
     ]
     for suite in options.suites:
         for reward in REWARDS:
-            env = PassOrderEnv(suite, reward=reward)
+            env, checked = (PassOrderEnv(suite, reward=reward, verified=v) for v in (False, True))
             warm(env)
-            new, again = play(env, options.steps, 0), play(env, options.steps, 0)
+            warm(checked)
+            new, verified, again = (play(e, options.steps, 0) for e in (env, checked, env))
             graphs = env._graphs.values()
             lines.append(
                 f"| {suite} | {len(env.suite.programs)} | {reward} | {options.steps / new:,.0f} "
-                f"| {options.steps / again:,.0f} | {sum(g.runs for g in graphs):,} "
+                f"| {options.steps / verified:,.0f} | {options.steps / again:,.0f} | {sum(g.runs for g in graphs):,} "
                 f"| {sum(g.remembered for g in graphs):,} |"
             )
             print(lines[-1], flush=True)
