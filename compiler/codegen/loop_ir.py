@@ -176,7 +176,26 @@ class For:
     limit: int | None = None
 
 
-Stmt = Let | Accumulator | Assign | LocalArray | LocalStore | Store | Update | If | For
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Order the numbers 0 .. extent-1 stably, then run statements for each place.
+
+    Attributes:
+        left, right: variables of two numbers that are compared; their extent is how many there are.
+        compare: statements that tell whether `right` comes before `left`; `before` is that pred scalar.
+        place: variable of a place in the order; `left` is then the number that stands there.
+        body: statements run for each place.
+    """
+
+    left: Var
+    right: Var
+    compare: tuple[Stmt, ...]
+    before: str
+    place: Var
+    body: tuple[Stmt, ...]
+
+
+Stmt = Let | Accumulator | Assign | LocalArray | LocalStore | Store | Update | If | For | Sort
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +214,7 @@ class Kernel:
 
     Attributes:
         kind: "loop", "reduction" (row), "column-reduction", "block" (a reduction whose result is broadcast back along
-            its row), "transpose", "in-place-update", "scatter", "loop-kernel".
+            its row), "transpose", "in-place-update", "scatter", "sort", "loop-kernel".
         arguments: inputs, then outputs, in order of the call.
         in_place: (input, output) argument positions that may be one buffer.
         must_alias: (input, output) positions that must be one buffer: the kernel writes only part of the output.
@@ -217,6 +236,9 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
         elif isinstance(s, If):
             yield from walk(s.then)
             yield from walk(s.otherwise)
+        elif isinstance(s, Sort):
+            yield from walk(s.compare)
+            yield from walk(s.body)
 
 
 def map_indices(body: tuple[Stmt, ...], f: Callable[[Int], Int]) -> tuple[Stmt, ...]:
@@ -236,6 +258,8 @@ def _map_one(s: Stmt, f: Callable[[Int], Int]) -> Stmt:
         return replace(s, offset=f(s.offset))
     if isinstance(s, If):
         return replace(s, then=map_indices(s.then, f), otherwise=map_indices(s.otherwise, f))
+    if isinstance(s, Sort):
+        return replace(s, compare=map_indices(s.compare, f), body=map_indices(s.body, f))
     if isinstance(s, For):
         base = None if s.base is None else f(s.base)
         return replace(s, body=map_indices(s.body, f), base=base)

@@ -5,6 +5,7 @@ Forms (the kinds of `loop_ir.Kernel`):
     reduction: the reduced dimensions are the fastest; one row at a time, outputs one value a row.
     block: the same, and values of the row are walked again afterwards (softmax, normalisations).
     column-reduction: the fastest dimension is kept; a tile of columns at a time, accumulators in a local array.
+    sort: the root is a sort of parameters; see `sort`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
 """
 
@@ -25,6 +26,7 @@ from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.reductions import UNROLL_LIMIT, combiner_of
 from compiler.codegen.scatter import lower_scatter
 from compiler.codegen.schedule import Schedule, optimize
+from compiler.codegen.sort import lower_sort, sort_of
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -77,6 +79,9 @@ class _Lowering:
         """The form that fits, lowered."""
         if self.roots[0].opcode is Opcode.SCATTER and len(self.roots) == 1:
             return lower_scatter(self.fused, self.roots[0])
+        sort = sort_of(self.roots)
+        if sort is not None:
+            return lower_sort(self.fused, sort)
         if all(0 in r.shape.dimensions for r in self.roots):
             return self._finish("loop")
         heroes = self._heroes()

@@ -54,6 +54,51 @@ class _CPrinter(Printer):
         self.depth -= 1
         self.emit("}")
 
+    def sort(self, s: lir.Sort) -> None:
+        """Runs are merged from the bottom up, from one array of numbers into another and back."""
+        n, left, right = s.place.extent, s.left.name, s.right.name
+        self.emit("{")
+        self.depth += 1
+        for line in (
+            f"index_t *order = (index_t *)__builtin_malloc(2 * sizeof(index_t) * {n}), *spare = order + {n};",
+            "index_t *const memory = order;",
+            "if (memory == 0) __builtin_abort();",
+            f"for (index_t k = 0; k < {n}; k++) order[k] = k;",
+            f"for (int64_t width = 1; width < {n}; width *= 2) {{",
+            f"  for (int64_t first = 0; first < {n}; first += 2 * width) {{",
+            f"    const int64_t middle = first + width < {n} ? first + width : {n};",
+            f"    const int64_t last = first + 2 * width < {n} ? first + 2 * width : {n};",
+            "    int64_t i = first, j = middle, k = first;",
+            "    while (i < middle && j < last) {",
+            f"      const index_t {left} = order[i], {right} = order[j];",
+        ):
+            self.emit(line)
+        self.depth += 3
+        self.block(s.compare)
+        self.depth -= 3
+        for line in (
+            f"      const int take = {s.before};",
+            f"      spare[k++] = take ? {right} : {left};",
+            "      j += take;",
+            "      i += !take;",
+            "    }",
+            "    while (i < middle) spare[k++] = order[i++];",
+            "    while (j < last) spare[k++] = order[j++];",
+            "  }",
+            "  index_t *const other = order;",
+            "  order = spare;",
+            "  spare = other;",
+            "}",
+            f"for (index_t {s.place.name} = 0; {s.place.name} < {n}; {s.place.name}++) {{",
+            f"  const index_t {left} = order[{s.place.name}];",
+        ):
+            self.emit(line)
+        self.indented(s.body)
+        self.emit("}")
+        self.emit("__builtin_free(memory);")
+        self.depth -= 1
+        self.emit("}")
+
     def index_value(self, value: Int, t: T) -> str:
         # 32-bit integers convert to float in vectors, 64-bit ones do not everywhere.
         narrow = t.is_float and t is not T.F64 and self.index_type == "int64_t" and value.range[1] < 2**31

@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import Int
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
+from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
 
 INT32_LIMIT = 2**31 - 2**16
@@ -46,6 +47,8 @@ class Printer:
             self.update(s)
         elif isinstance(s, lir.If):
             self.condition(s)
+        elif isinstance(s, lir.Sort):
+            self.sort(s)
         else:
             self.loop(s)
 
@@ -113,6 +116,9 @@ class Printer:
     def local_element(self, array: str, offset: Int) -> str:
         return f"{array}[{offset.to_c()}]"
 
+    def sort(self, s: lir.Sort) -> None:
+        raise UnsupportedError("a sort has no kernel in this language")
+
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError
 
@@ -125,6 +131,9 @@ def statement_count(body: tuple[lir.Stmt, ...]) -> int:
             total += s.var.extent * statement_count(s.body)
         elif isinstance(s, lir.If):
             total += 1 + max(statement_count(s.then), statement_count(s.otherwise))
+        elif isinstance(s, lir.Sort):
+            n = s.place.extent
+            total += n * (max(1, n - 1).bit_length() * (2 + statement_count(s.compare)) + statement_count(s.body))
         else:
             total += 1
     return total

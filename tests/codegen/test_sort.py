@@ -1,0 +1,57 @@
+"""Sorts as kernels, against the interpreter."""
+
+import numpy as np
+import pytest
+
+from compiler.api import compile as compile_hlo
+from compiler.codegen.kernel_spec import make_kernel
+from compiler.errors import UnsupportedError
+from compiler.interpreter import evaluate
+from compiler.text import parse
+from tests.sweeps.case import Case, difference
+from tests.sweeps.corner_cases import cases as corner_cases
+from tests.sweeps.movement_cases import cases
+
+CASES = [c for c in (*cases(), *corner_cases()) if c.opcode == "sort"]
+
+
+def kinds(text: str) -> list[str]:
+    return [t.kind for t in compile_hlo(text, backend="cpu", pipeline=[]).kernels]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.element_type} {c.name}")
+def test_every_sort(case: Case) -> None:
+    made = compile_hlo(case.text, backend="cpu", pipeline=[])
+    assert difference(made(*case.args), evaluate(parse(case.text), list(case.args)), None) is None
+
+
+def test_most_types_have_a_kernel() -> None:
+    with_kernel = {c.element_type for c in CASES if "sort" in kinds(c.text)}
+    assert {"f32", "f64", "s32", "u8", "bf16", "f16", "pred", "s64"} <= with_kernel
+
+
+@pytest.mark.parametrize(("rows", "n", "behind"), [(1, 1000, 1), (7, 33, 1), (3, 64, 5), (1, 2, 9), (400, 100, 1)])
+def test_payloads_follow_their_keys_and_equal_keys_stay_in_order(rows: int, n: int, behind: int) -> None:
+    dims = f"[{rows},{n},{behind}]"
+    text = (
+        "HloModule m\nless { a = s32[] parameter(0) b = s32[] parameter(1) c = s32[] parameter(2) "
+        "d = s32[] parameter(3) ROOT l = pred[] compare(a, b), direction=GT }\n"
+        f"ENTRY e {{ k = s32{dims} parameter(0) i = s32{dims} iota(), iota_dimension=1\n"
+        f"ROOT s = (s32{dims}, s32{dims}) sort(k, i), dimensions={{1}}, is_stable=true, to_apply=less }}"
+    )
+    keys = np.random.default_rng(n).integers(0, 9, (rows, n, behind)).astype(np.int32)
+    got_keys, got_places = compile_hlo(text, backend="cpu")(keys)
+    places = np.argsort(-keys, axis=1, kind="stable")
+    np.testing.assert_array_equal(got_places, places)
+    np.testing.assert_array_equal(got_keys, np.take_along_axis(keys, places, 1))
+    assert "sort" in kinds(text)
+
+
+def test_a_gpu_has_none_yet() -> None:
+    module = parse(
+        "HloModule m\nless { a = f32[] parameter(0) b = f32[] parameter(1) "
+        "ROOT l = pred[] compare(a, b), direction=LT }\n"
+        "ENTRY e { x = f32[2,8] parameter(0) ROOT s = f32[2,8] sort(x), dimensions={1}, to_apply=less }"
+    )
+    with pytest.raises(UnsupportedError, match="no kernel in this language"):
+        make_kernel(module.entry.root, "cuda")
