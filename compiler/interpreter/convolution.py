@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from compiler.interpreter.conversion import convert
-from compiler.interpreter.dot import product_type, type_of
+from compiler.interpreter.dot import product_type, sum_type, type_of
 from compiler.interpreter.registry import Array, array_evaluator
 from compiler.interpreter.windows import Tap, taps
 from compiler.ir.attributes import ConvDimLabels, Window
@@ -26,7 +26,9 @@ def _convolution(instruction: HloInstruction, x: Array, kernel: Array) -> Array:
     labels: ConvDimLabels = instruction.attr("dim_labels")
     window: Window = instruction.attr("window", Window())
     result = instruction.shape.element_type
-    wide = product_type([o.shape.element_type for o in instruction.operands], result)
+    types = [o.shape.element_type for o in instruction.operands]
+    sums = sum_type(types, result)
+    wide = product_type(types, sums)
     # Both in the order group, batch or input feature, feature, space.
     x = x.astype(wide).transpose(_order(labels.lhs, "bf"))
     kernel = kernel.astype(wide).transpose(_order(labels.rhs, "io"))
@@ -44,6 +46,8 @@ def _convolution(instruction: HloInstruction, x: Array, kernel: Array) -> Array:
     # (group, batch, space, feature) -> (batch, group * feature, space) -> as labelled
     merged = np.moveaxis(out, (0, -1), (1, 2)).reshape(out.shape[1], groups * out.shape[-1], *out_dims)
     placed = merged.transpose(np.argsort(_order(labels.out, "bf")))
+    if sums is not result:
+        return convert(placed.astype(sums.dtype), sums, result)
     if result.is_integer:
         return convert(placed, type_of(placed), result)
     return placed.astype(result.dtype)

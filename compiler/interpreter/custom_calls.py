@@ -69,6 +69,14 @@ for _target in (
     register_custom_call(_target, _identity)
 
 
+def _nothing(instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    """An order of other instructions; no value."""
+    return ()
+
+
+register_custom_call("control_dep", _nothing)
+
+
 def _top_k(instruction: HloInstruction, values: Sequence[Value]) -> Value:
     k = instruction.shape.tuple_shapes[0].dimensions[-1]
     return top_k(arrays(values)[0], instruction.operands[0].shape.element_type, k, largest=True)

@@ -27,6 +27,14 @@ def product_type(operands: Sequence[T], result: T) -> np.dtype[Any]:
     return compute_dtype(result)
 
 
+def sum_type(operands: Sequence[T], result: T) -> T:
+    """The type of the sums: the result's, but floats are summed as floats before they become anything else."""
+    floats = [t for t in operands if t.is_float]
+    if not floats or result.is_float or result.is_complex or any(t.is_complex for t in operands):
+        return result
+    return max(floats, key=lambda t: t.bits)
+
+
 def contract(
     a: Array, b: Array, contracting: tuple[Sequence[int], Sequence[int]], batch: tuple[Sequence[int], Sequence[int]]
 ) -> Array:
@@ -46,6 +54,9 @@ def contract(
 
 def multiply(a: Array, b: Array, types: tuple[T, T], result: T, **dims: Any) -> Array:
     """`contract` with the factors in the result's product type, rounded or wrapped once."""
+    between = sum_type(types, result)
+    if between is not result:
+        return convert(multiply(a, b, types, between, **dims), between, result)
     wide = product_type(types, result)
     small = wide.kind in "iu" and all(t.bits <= 16 for t in types)
     if small and max(a.size, b.size) < 1 << 20:

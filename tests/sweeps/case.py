@@ -111,6 +111,12 @@ def values(element_type: str, dims: Sequence[int], key: object = 0, low: float =
     return integers(element_type, dims, rng)
 
 
+def quarters(element_type: str, dims: Sequence[int], key: object = 0) -> Array:
+    """Multiples of a quarter, whose products every type sums exactly."""
+    rng = generator(element_type, tuple(dims), key)
+    return np.asarray(rng.integers(-8, 9, dims) / 4).astype(type_class(element_type).dtype)
+
+
 def integers(element_type: str, dims: Sequence[int], rng: np.random.Generator) -> Array:
     """Integers over the whole range of the type."""
     t = type_class(element_type)

@@ -229,6 +229,12 @@ def _calls() -> Iterator[Case]:
     ):
         text = simple("custom-call", x, [x], f'custom_call_target="{target}", {more}')
         yield Case("custom-call", "f32", target, text, (values("f32", (2, 3)),))
+    body = """
+    p0 = f32[2,3] parameter(0)
+    n = f32[2,3] negate(p0)
+    o = () custom-call(p0, n), custom_call_target="control_dep", custom_call_has_side_effect=true
+    ROOT c = f32[2,3] copy(n)"""
+    yield Case("custom-call", "f32", "control_dep", module(body), (values("f32", (2, 3)),))
     # Random numbers are not XLA's own, so only what does not depend on the draw is compared.
     body = """a = f32[] parameter(0)
     b = f32[] parameter(1)
