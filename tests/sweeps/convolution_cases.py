@@ -57,8 +57,8 @@ def cases() -> Iterator[Case]:
         "convolution", "s32[2,4,5,5]", ["s8[2,3,7,6]", "s8[4,3,3,2]"], "window={size=3x2}, dim_labels=bf01_oi01->bf01"
     )
     one = "window={size=3x2}, dim_labels=bf01_oi01->bf01"
-    for to in ("s32", "u8", "pred"):
-        mixed = simple("convolution", f"{to}[2,4,5,5]", ["f32[2,3,7,6]", "f32[4,3,3,2]"], one)
+    for made in ("s32", "u8", "pred"):
+        mixed = simple("convolution", f"{made}[2,4,5,5]", ["f32[2,3,7,6]", "f32[4,3,3,2]"], one)
         given = (quarters("f32", (2, 3, 7, 6), 1), quarters("f32", (4, 3, 3, 2), 2))
-        yield Case("convolution", "f32", f"summed-before-it-is-{to}", mixed, given, None, to == "s32")
+        yield Case("convolution", "f32", f"summed-before-it-is-{made}", mixed, given, None, made == "s32")
     yield Case("convolution", "s8", "to-s32", text, (values("s8", (2, 3, 7, 6), 1), values("s8", (4, 3, 3, 2), 2)))

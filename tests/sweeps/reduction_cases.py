@@ -318,10 +318,10 @@ def _dot() -> Iterator[Case]:
         text = simple("dot", shape("f32", to), [shape(t, a), shape(t, b)], attributes)
         yield Case("dot", t, "to-f32", text, (values(t, a, 1), values(t, b, 2)), Tolerance(16, 1))
     for t in ("f64", "f32", "bf16", "f16"):
-        for to in ("pred", "s8", "u8", "s32"):
-            text = simple("dot", f"{to}[3,5]", [f"{t}[3,4]", f"{t}[4,5]"], attributes)
+        for made in ("pred", "s8", "u8", "s32"):
+            text = simple("dot", f"{made}[3,5]", [f"{t}[3,4]", f"{t}[4,5]"], attributes)
             given = (quarters(t, (3, 4), 1), quarters(t, (4, 5), 2))
-            yield Case("dot", t, f"summed-before-it-is-{to}", text, given, None, t == "f32")
+            yield Case("dot", t, f"summed-before-it-is-{made}", text, given, None, t == "f32")
     big = (values("f32", (64, 200), 1), values("f32", (200, 33), 2))
     text = simple("dot", "f32[64,33]", ["f32[64,200]", "f32[200,33]"], attributes)
     yield Case("dot", "f32", "larger", text, big, Tolerance(64, 10), True)
