@@ -56,10 +56,14 @@ def parse_literal(s: Scanner, shape: Shape, fill_elided: bool = False, depth: in
     if shape.rank > MAX_RANK or any(d < 0 for d in shape.dimensions):
         s.fail(f"no literal of shape {shape}: it takes at most {MAX_RANK} dimensions, all of known size")
     s.skip()
-    if _ELISION.match(s.text, s.pos):
-        return _elided(s, shape, fill_elided)
-    array = _fast_array(s, shape)
-    return Literal.adopt(_careful_array(s, shape) if array is None else array, shape)
+    at = s.pos
+    try:
+        if _ELISION.match(s.text, at):
+            return _elided(s, shape, fill_elided)
+        array = _fast_array(s, shape)
+        return Literal.adopt(_careful_array(s, shape) if array is None else array, shape)
+    except MemoryError:
+        s.fail(f"a constant of shape {shape} takes more memory than there is", at)
 
 
 def _tuple(s: Scanner, shape: Shape, fill_elided: bool, depth: int) -> Literal:
@@ -77,13 +81,19 @@ def _elided(s: Scanner, shape: Shape, fill_elided: bool) -> Literal:
     if not fill_elided:
         s.fail(ELIDED_HELP)
     s.pos = s.text.index("}", s.pos) + 1
-    pattern = np.arange(shape.num_elements) % 7
+    _need_room(shape)
+    pattern = np.arange(7)
     t = shape.element_type
     if t.is_float or t.is_complex:
         filled: Any = (pattern - 3) / 4
     else:
         filled = pattern % (2 if t.bits < 4 or t is PrimitiveType.PRED else 7)
-    return Literal.from_array(filled.astype(shape.dtype).reshape(shape.dimensions), shape)
+    return Literal.adopt(np.resize(filled.astype(shape.dtype), shape.dimensions), shape)
+
+
+def _need_room(shape: Shape) -> None:
+    if shape.num_elements * shape.dtype.itemsize >= 1 << 62:
+        raise MemoryError  # numpy has another error for what no machine could hold
 
 
 # ---- large plain arrays
@@ -271,6 +281,7 @@ def _fits(t: PrimitiveType, payload: int) -> bool:
 def _finish(shape: Shape, values: list[Any], bare: bool) -> Array:
     t = shape.element_type
     if bare:
+        _need_room(shape)
         array = np.zeros(shape.dimensions, shape.dtype)
         array.reshape(-1)[:1] = _finish(shape.with_dimensions(()), values, False)
         return array

@@ -19,7 +19,7 @@ from pathlib import Path
 
 SUFFIXES = (".cc", ".h", ".inc", ".py", ".hlo", ".txt")
 LARGEST = 600_000
-"""Characters; longer files are dumps of whole programs, which the benchmark sweep has."""
+"""Characters; longer texts are dumps of whole programs, which the benchmark sweep has."""
 
 _CPP = re.compile(
     r"""(?P<skip>//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])+')"""
@@ -76,7 +76,7 @@ def texts_of(path: str, content: str) -> Iterator[SourceText]:
         found = _cpp_literals(content)
     for at, text in found:
         filled = _TYPE_PLACEHOLDER.sub("f32", text)
-        if not _PLACEHOLDER.search(filled) and _is_hlo(filled):
+        if len(text) <= LARGEST and not _PLACEHOLDER.search(filled) and _is_hlo(filled):
             yield SourceText(path, content.count("\n", 0, at) + 1, filled)
 
 
@@ -127,7 +127,7 @@ def _python_literals(content: str) -> Iterator[tuple[int, str]]:
 
 def _tree_files(source: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(source.rglob("*")):
-        if path.suffix in SUFFIXES and path.is_file() and path.stat().st_size <= LARGEST:
+        if path.suffix in SUFFIXES and path.is_file():
             yield path.relative_to(source).as_posix(), path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -152,8 +152,7 @@ def _git_files(source: Path, revision: str) -> Iterator[tuple[str, str]]:
             if answer[-1] == b"missing":
                 continue
             content = cat.stdout.read(int(answer[2]) + 1)[:-1]
-            if len(content) <= LARGEST:
-                yield path, content.decode("utf-8", errors="replace")
+            yield path, content.decode("utf-8", errors="replace")
         cat.stdin.close()
 
 

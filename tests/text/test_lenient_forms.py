@@ -80,6 +80,13 @@ def test_what_xla_refuses_is_refused_with_a_reason(text: str) -> None:
         reprint(text)
 
 
+@pytest.mark.parametrize("value", ["0", "{...}"])
+def test_a_constant_no_machine_holds_is_refused(value: str) -> None:
+    text = f"HloModule m\nENTRY e {{\n ROOT c = f32[4000000000,4000000000,4000000000] constant({value})\n}}"
+    with pytest.raises(HloSyntaxError, match="takes more memory than there is"):
+        parse(text, fill_elided=True)
+
+
 def test_xla_prints_what_it_was_not_told() -> None:
     assert "(f32[3]{0}, u32[], token[]) send(%x, %k)" in reprint(FORMS["send_without_context"])
     s = parse(FORMS["send_without_context"]).entry.find("s")
