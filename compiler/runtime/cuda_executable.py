@@ -10,6 +10,7 @@ import numpy as np
 
 from compiler.backends import cuda
 from compiler.codegen.kernel_spec import KernelSpec
+from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
 from compiler.runtime.buffers import Buffer, BufferKind, assign_offsets
 from compiler.runtime.coalesce import coalesce, timeline
@@ -142,12 +143,13 @@ class _Device:
         self.constants = [self.xp.asarray(c) for c in program.constants]
         self.results = [self.xp.empty(b.shape.dimensions, b.shape.dtype) for b in program.results]
         self.parameters: list[Any] = []
+        self.machine = Machine()
         self.graphs: dict[tuple[int, ...], Any] = {}
         self.capturable = _launches(program.thunks) is not None
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """One call; results are fresh arrays."""
-        self.parameters = arguments
+        self.parameters, self.machine = arguments, Machine()
         if not self.capturable:
             self.sequence(self.program.thunks)
         else:
@@ -188,7 +190,7 @@ class _Device:
         elif isinstance(t, HostThunk):
             ins = [self.xp.asnumpy(self.view(b)) for b in t.inputs]
             outs = [np.empty(b.shape.dimensions, b.shape.dtype) for b in t.outputs]
-            evaluate_host(t, ins, outs)
+            evaluate_host(t, ins, outs, self.machine)
             for b, value in zip(t.outputs, outs, strict=True):
                 self.view(b).set(value)
         elif isinstance(t, WhileThunk):

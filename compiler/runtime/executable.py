@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from compiler.backends import cpu
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import ArgumentError, BackendError
-from compiler.interpreter import evaluate, evaluate_op
+from compiler.interpreter import evaluate
+from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
 from compiler.runtime.buffers import ALIGNMENT, Buffer, BufferKind, assign_offsets
@@ -185,6 +186,7 @@ class CpuExecutable:
         self.thunks: list[Thunk] = list(walk(built.program.thunks))
         self._lock = threading.Lock()
         self._error: BaseException | None = None
+        self._machine = Machine()
         self._arena = _aligned(built.arena_bytes)
         self._shapes = parameter_leaves(module)
         self._addresses = {s: cpu.kernel_address(s, path) for s, path in built.objects.items()}
@@ -243,6 +245,7 @@ class CpuExecutable:
     def _run(self, arguments: list[Array], results: list[Array]) -> None:
         self._arguments, self._results = arguments, results
         self._error = None
+        self._machine = Machine()
         self._context.failed = 0
         self._entry(
             self._arena.ctypes.data,
@@ -275,7 +278,8 @@ class CpuExecutable:
         """Called from the program for an op the interpreter computes; an exception is kept and raised by the call."""
         t = self.built.driver.host[number]
         try:
-            evaluate_host(t, [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs])
+            ins, outs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]
+            evaluate_host(t, ins, outs, self._machine)
         except BaseException as e:  # nothing may propagate through C frames
             self._error = e
             self._context.failed = 1
@@ -332,7 +336,7 @@ class CpuExecutable:
             return lambda: np.copyto(target.reshape(-1), source.reshape(-1))
         if isinstance(t, HostThunk):
             ins, outs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]
-            return lambda: evaluate_host(t, ins, outs)
+            return lambda: evaluate_host(t, ins, outs, self._machine)
         if isinstance(t, GemmThunk):
             lhs = self._view(t.lhs).reshape((t.batch, t.k, t.m) if t.lhs_transposed else (t.batch, t.m, t.k))
             rhs = self._view(t.rhs).reshape((t.batch, t.n, t.k) if t.rhs_transposed else (t.batch, t.k, t.n))
@@ -365,8 +369,11 @@ def traffic(t: Thunk) -> tuple[int, int]:
     return moved, 2 * t.batch * t.m * t.n * t.k if isinstance(t, GemmThunk) else 0
 
 
-def evaluate_host(t: HostThunk, inputs: list[Array], outputs: list[Array]) -> None:
-    """Run an op in the interpreter, on copies: it may keep or change what it is given."""
+def evaluate_host(t: HostThunk, inputs: list[Array], outputs: list[Array], machine: Machine) -> None:
+    """Run an op in the interpreter, on copies: it may keep or change what it is given.
+
+    One machine serves a call of the program: random numbers go on from op to op, and what was sent waits in it.
+    """
     values: list[Any] = []
     at = 0
     for o in t.instruction.operands:
@@ -374,7 +381,8 @@ def evaluate_host(t: HostThunk, inputs: list[Array], outputs: list[Array]) -> No
         part = [np.array(a) for a in inputs[at : at + count]]
         values.append(_tree(o.shape, iter(part)))
         at += count
-    result = evaluate_op(t.instruction, values)
+    with np.errstate(all="ignore"):
+        result = machine.evaluate(t.instruction, values)
     for target, value in zip(outputs, _flat(result), strict=True):
         np.copyto(target, value)
 

@@ -275,7 +275,7 @@ def test_an_error_inside_an_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyP
         raise ValueError("no more disks")
 
     with monkeypatch.context() as patch:
-        patch.setattr(executable, "evaluate_op", broken)
+        patch.setattr(executable, "evaluate_host", broken)
         for _ in range(2):
             with pytest.raises(ValueError, match="no more disks"):
                 exe(x)
@@ -458,3 +458,20 @@ def test_numbers_of_devices_beside_fusions() -> None:
       }"""
     made = compile(text, pipeline=[])
     np.testing.assert_array_equal(made(np.arange(4, dtype=np.uint32))[0], [0, 1, 4, 9])
+
+
+def test_random_numbers_go_on_from_op_to_op() -> None:
+    text = """HloModule m
+      ENTRY main {
+        low = s32[] constant(0)
+        high = s32[] constant(1000)
+        a = s32[8] rng(low, high), distribution=rng_uniform
+        b = s32[8] rng(low, high), distribution=rng_uniform
+        ROOT t = (s32[8], s32[8]) tuple(a, b)
+      }"""
+    made = compile(text)
+    first = made()
+    assert not np.array_equal(*first)
+    for got, want in zip(first, evaluate(parse(text), []), strict=True):
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(made(), first)
