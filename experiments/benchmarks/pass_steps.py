@@ -1,6 +1,6 @@
 """Steps a second of PassOrder on the suites, with a profile of where they go; writes results/passes/steps.md.
 
-    python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--out results/passes/steps.md]
+    python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--rewards op-count cost] [--out results/passes/steps.md]
 
 Actions are drawn from those not masked. "New" episodes run over states nobody has explored, "again" repeats the same
 episodes, as training does more and more; "verified" are new ones whose modules are checked after each pass that changed
@@ -69,6 +69,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", default=("quickstart", "linear_algebra", "jax/train"))
     parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rewards", nargs="+", choices=REWARDS, default=REWARDS)
     parser.add_argument("--out", type=Path, default=Path("results/passes/steps.md"))
     options = parser.parse_args()
     facts = provenance()
@@ -86,9 +87,10 @@ def main() -> None:
         "|---|---:|---|---:|---:|---:|---:|---:|",
     ]
     for suite in options.suites:
-        for reward in REWARDS:
+        for reward in options.rewards:
             env, checked = (PassOrderEnv(suite, reward=reward, verified=v) for v in (False, True))
             warm(env)
+            checked._bases = env._bases
             warm(checked)
             new, verified, again = (play(e, options.steps, 0) for e in (env, checked, env))
             graphs = env._graphs.values()
