@@ -1,6 +1,6 @@
 """Steps a second of PassOrder on the suites, with a profile of where they go; writes results/passes/steps.md.
 
-    python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--rewards op-count cost] [--out results/passes/steps.md]
+    python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--rewards op-count cost] [--out FILE.md]
 
 Actions are drawn from those not masked. "New" episodes run over states nobody has explored, "again" repeats the same
 episodes, as training does more and more; "verified" are new ones whose modules are checked after each pass that changed
