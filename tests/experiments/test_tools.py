@@ -104,3 +104,23 @@ def test_reduction_of_passes_finds_the_pass_and_what_it_spoils(
     assert left == ["parameter", "cosine"]
     with pytest.raises(ReduceError, match="there is no fault"):
         reduce_for_passes(str(suite / "chain.hlo"), tmp_path / "none.hlo", "cse,spoiler,dce", 0)
+
+
+def test_a_peer_runs_a_program_that_gives_its_arguments_away() -> None:
+    pytest.importorskip("jaxlib")
+    module = parse(
+        "HloModule m, input_output_alias={ {}: (0, {}, must-alias) }\n"
+        "ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"
+    )
+    x = np.arange(4, dtype=np.float32)
+    peer = make_peer("xla", module, [x])
+    peer.sample(3)
+    np.testing.assert_array_equal(peer.outputs()[0], -x)
+
+
+def test_a_peer_runs_a_program_that_calls_lapack() -> None:
+    pytest.importorskip("jaxlib")
+    program = load_suite("jax").find("cholesky_and_triangular_solve_gradient")
+    module = read_module(program)
+    arrays = entry_inputs(program, module, 0)
+    assert difference(make_peer("xla", module, arrays).outputs(), evaluate(module, arrays)) is None
