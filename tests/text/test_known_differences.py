@@ -37,7 +37,8 @@ def test_jaxlib_prints_the_least_scale_as_a_number_nearer_to_the_next() -> None:
 def test_jaxlib_prints_a_short_async_start_that_loses_what_its_computation_says() -> None:
     text = (
         "HloModule m\nw {\n p = f32[8] parameter(0)\n ROOT t = f32[8] add(p, p)\n}\nENTRY e {\n"
-        " x = f32[8] parameter(0)\n s = ((f32[8]), f32[8], u32[]) async-start(x), calls=w\n ROOT d = f32[8] async-done(s)\n}"
+        " x = f32[8] parameter(0)\n s = ((f32[8]), f32[8], u32[]) async-start(x), calls=w\n"
+        " ROOT d = f32[8] async-done(s)\n}"
     )
     printed = hlo.hlo_module_from_text(text).to_string()
     assert "add-start(%x)" in printed
