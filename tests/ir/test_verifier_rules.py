@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from compiler.errors import HloVerificationError
+from compiler.ir.shape import array_shape, tuple_shape
+from compiler.ir.types import PrimitiveType
 from compiler.ir.verifier import check_module, verify
 from compiler.text import parse
 from tests.ir.rule_table import RULES
@@ -27,7 +29,7 @@ UNASKED: dict[str, str] = {
     ),
     **dict.fromkeys(
         """after_all fusion_unused fusion_root fusion_shared fusion_result fusion_alias fusion_alias_index
-        fusion_alias_shape entry_called thread send_kind send_shape recv_shape outfeed_shape infeed constrained origin
+        fusion_alias_shape entry_called thread send_kind outfeed_shape infeed constrained origin
         host_copy host_bitcast host_slice host_update pin_alias unpin_alias entry_parameter entry_result donor_part
         donor_aliased replicas compare_type channel sharding_of_tuple window_padding""".split(),
         _CARRIED,
@@ -60,6 +62,26 @@ def test_a_breach_is_found_and_named_with_its_line(name: Any) -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_its_twin_is_sound(name: Any) -> None:
     assert check_module(parse(RULES[name].sound)) == []
+
+
+@pytest.mark.parametrize("name", ["s", "r"])
+def test_a_transfer_of_another_shape_is_found(name: str) -> None:
+    """In a text the operands tell the shape, so that only a pass can get it wrong."""
+    text = """HloModule m
+ENTRY e {
+  x = f32[4] parameter(0)
+  k = token[] after-all()
+  s = (f32[4], u32[], token[]) send(x, k), channel_id=1
+  d = token[] send-done(s), channel_id=1
+  r = (f32[4], u32[], token[]) recv(d), channel_id=2
+  ROOT o = (f32[4], token[]) recv-done(r), channel_id=2
+}"""
+    module = parse(text)
+    assert check_module(module) == []
+    transfer = module.entry.find(name)
+    assert transfer is not None
+    transfer.shape = tuple_shape(array_shape(PrimitiveType.F32, 5), *transfer.shape.tuple_shapes[1:])
+    assert any("f32[4]" in f and "f32[5]" in f for f in check_module(module))
 
 
 def xla_keeps(names: list[str]) -> dict[str, bool]:
