@@ -19,7 +19,11 @@ def kinds(text: str) -> list[str]:
     return [t.kind for t in compile_hlo(text, backend="cpu", pipeline=[]).kernels]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.element_type} {c.name}")
+FAST = ("f32", "bf16", "s32", "pred", "u8")
+EACH = [pytest.param(c, marks=() if c.element_type in FAST else pytest.mark.slow) for c in CASES]
+
+
+@pytest.mark.parametrize("case", EACH, ids=lambda c: f"{c.element_type} {c.name}")
 def test_every_sort(case: Case) -> None:
     made = compile_hlo(case.text, backend="cpu", pipeline=[])
     assert difference(made(*case.args), evaluate(parse(case.text), list(case.args)), None) is None
