@@ -77,6 +77,8 @@ class _Lowering:
 
     def kernel(self) -> lir.Kernel:
         """The form that fits, lowered."""
+        if not self.roots:
+            raise UnsupportedError("nothing to compute")
         if self.roots[0].opcode is Opcode.SCATTER and len(self.roots) == 1:
             return lower_scatter(self.fused, self.roots[0])
         sort = sort_of(self.roots)

@@ -69,6 +69,8 @@ def _attributes(start: HloInstruction, whole: Opcode) -> dict[str, Any] | None:
         called = start.called_computations()
         if len(called) != 1 or called[0].has_side_effect or "execution_thread" in called[0].attributes:
             return None
+        if len(called[0].parameters) != len(start.operands):  # the others are bound on the way
+            return None
         return {"to_apply": called[0]}
     named = {*whole.row.required, *whole.row.optional, "metadata", "frontend_attributes"}
     return {k: v for k, v in start.attributes.items() if k in named}

@@ -102,5 +102,9 @@ def step_of_array(x: HloInstruction, axis: int, n: int, b: Builder) -> HloInstru
 
 def inline_step(function: HloComputation, values: Sequence[HloInstruction], b: Builder) -> list[HloInstruction]:
     """One step in the builder's computation; what the function returns. The tuple around that is left behind, dead."""
+    before = set(b.computation.notable)
     root = b.computation.inline(function, values)
+    for i in b.computation.notable:
+        if i.opcode is Opcode.FUSION and i not in before and function.parent is not None:
+            i.attributes["calls"] = function.parent.add(i.attributes["calls"].clone())
     return list(root.operands) if root.opcode is Opcode.TUPLE else [root]

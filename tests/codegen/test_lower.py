@@ -177,3 +177,7 @@ def test_long_chains_are_not_too_deep() -> None:
     f.root = x
     assert support.why_not(f) is None
     assert _problems({"deep": running.case_of(f, [np.arange(8, dtype=np.float32)], "c")}) == {}
+
+
+def test_nothing_to_compute() -> None:
+    assert support.why_not(running.fused("ROOT t = () tuple()")) == "nothing to compute"

@@ -56,3 +56,19 @@ def test_pass_has_a_docstring_and_defaults(name: str) -> None:
     assert cls.__doc__
     assert cls() == make_pass(name)
     assert make_pass(name).name == name
+
+
+def test_operands_bound_on_the_way_stay_in_the_chain() -> None:
+    module = parse(
+        """HloModule m
+        apart { a = f32[2] parameter(0) b = f32[2] parameter(1) ROOT c = f32[2] add(a, b) }
+        ENTRY e {
+          x = f32[2] parameter(0)
+          y = f32[2] parameter(1)
+          s = ((f32[2]), (), s32[]) call-start(x), to_apply=apart
+          u = ((f32[2], f32[2]), f32[2], ()) call-update(s, y)
+          ROOT d = f32[2] call-done(u)
+        }"""
+    )
+    make_pass("async-expander").run(module)
+    assert check_module(module) == []
