@@ -188,7 +188,7 @@ def _reasons(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _kind(told: str) -> str:
-    return told.partition(":")[0]
+    return told.partition(": ")[0]
 
 
 def _counts(rows: Sequence[Row]) -> Iterator[str]:
