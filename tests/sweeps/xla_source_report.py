@@ -13,6 +13,10 @@ from tests.sweeps.xla_source_check import OK
 NEWER = (
     ("AsyncUpdate", "an async chain through other instructions, newer than this jaxlib"),
     ("unexpected attribute", "an attribute newer than this jaxlib"),
+    ("expects a list starting with", "a sharding newer than this jaxlib"),
+    ("device_ids=", "a mesh newer than this jaxlib"),
+    ("sub-attribute column", "a table of source locations newer than this jaxlib"),
+    ("FRONTEND_ATTRIBUTES", "a word that its test replaces"),
     ("cannot parse as an instruction name", "elements as operands (`t#1`), newer than this jaxlib"),
     ("expects '=' in instruction", "a computation without a header whose name has a percent sign"),
     ("called by more than one async op", "two async-starts that share a computation"),
