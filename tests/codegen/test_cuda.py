@@ -77,6 +77,17 @@ def test_nvrtc_takes_them_for_older_gpus_too(name: str) -> None:
     assert _nvrtc()(source_of(compile(text, backend="cuda").kernels), "sm_80") == ""
 
 
+JAX_PROGRAMS = [p.name for p in load_suite("jax").programs]
+
+
+@pytest.mark.slow
+@needs_nvrtc
+@pytest.mark.parametrize("name", JAX_PROGRAMS)
+def test_nvrtc_takes_the_kernels_of_the_jax_suite(name: str) -> None:
+    kernels = compile(load_suite("jax").find(name).text(), backend="cuda").kernels
+    assert _nvrtc()(source_of(kernels), "sm_90") == ""
+
+
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_80"])
 def test_nvrtc_takes_every_form_of_kernel(architecture: str) -> None:
@@ -138,6 +149,20 @@ def test_kernels_of_the_suite(policy: str, tmp_path: Path) -> None:
             if instruction is not None:
                 cases[f"{name}: {spec.name} ({spec.kind})"] = _case(instruction, spec, rng)
     assert {c.spec.kind for c in cases.values()} >= {"loop", "reduction"}
+    assert _complaints(cases, tmp_path) == {}
+
+
+@pytest.mark.slow
+@needs_emulator
+@pytest.mark.parametrize("name", JAX_PROGRAMS)
+def test_kernels_of_the_jax_suite(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    exe = compile(load_suite("jax").find(name).text(), backend="cuda")
+    cases = {}
+    for spec in exe.kernels:
+        instruction = _find(exe.module, spec.name)
+        if instruction is not None and instruction.opcode is not Opcode.WHILE:
+            cases[f"{spec.name} ({spec.kind})"] = _case(instruction, spec, rng)
     assert _complaints(cases, tmp_path) == {}
 
 
