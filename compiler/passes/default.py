@@ -72,7 +72,7 @@ simplifier stands together here, as single passes.
 LOWERING = (
     "rng-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander", "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
-    "convolution-to-patches", "scatter-expander{simple=false}",
+    "convolution-to-patches", "scatter-expander{simple=false}", "topk-decomposer",
     "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}",
 )  # fmt: skip
 """Ops that no kernel computes, written as ops that kernels do compute; and products so small that calling a library

@@ -1,0 +1,32 @@
+"""Top-k written as a sort."""
+
+import pytest
+
+from compiler.api import compile as compile_hlo
+from compiler.interpreter import evaluate
+from compiler.ir import Opcode
+from compiler.ir.verifier import check_module
+from compiler.passes.registry import make_pass
+from compiler.text import parse
+from tests.sweeps.case import Case, difference
+from tests.sweeps.corner_cases import cases as corner_cases
+from tests.sweeps.movement_cases import cases
+
+CASES = [c for c in (*cases(), *corner_cases()) if c.opcode == "topk"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.element_type} {c.name}")
+def test_every_topk(case: Case) -> None:
+    module = parse(case.text)
+    want = evaluate(module, list(case.args))
+    assert make_pass("topk-decomposer").run(module)
+    assert check_module(module) == []
+    assert all(i.opcode is not Opcode.TOPK for i in module.entry.instructions)
+    assert difference(evaluate(module, list(case.args)), want, None) is None
+
+
+def test_a_compiled_topk_is_a_kernel() -> None:
+    case = next(c for c in CASES if c.name == "many-ties" and c.element_type == "f32")
+    made = compile_hlo(case.text, backend="cpu", pipeline=[])
+    assert "sort" in [k.kind for k in made.kernels]
+    assert difference(made(*case.args), evaluate(parse(case.text), list(case.args)), None) is None
