@@ -97,6 +97,8 @@ def problem(found: Sequence[Array], wanted: Sequence[Array], rtol: float = 2e-5)
 def _differs(a: Array, b: Array, rtol: float) -> Array:
     if a.dtype.kind in "biu":
         return np.asarray(a != b)
+    if a.dtype.kind == "c":
+        return _differs(a.real, b.real, rtol) | _differs(a.imag, b.imag, rtol)
     step = {"bfloat16": 2e-2, "float16": 3e-3, "float64": 1e-9}.get(a.dtype.name, 0.0)
     x, y = a.astype(np.float64), b.astype(np.float64)
     finite = np.abs(y[np.isfinite(y)])
