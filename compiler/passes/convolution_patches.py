@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from compiler.passes.builder import Builder
 from compiler.passes.dots import DotDims
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet, RulesOf
+from compiler.passes.windows import at_position, edges, under_element
 
 RULES = RuleSet()
 _TYPES = {PrimitiveType.F32, PrimitiveType.F64}
@@ -146,7 +147,9 @@ class _Form:
         weights = b.reshape(self._weights(b), (math.prod(self.kernel), self.groups))
         total: HloInstruction | None = None
         for n, at in enumerate(self._elements()):
-            part = b.slice(x, (SliceDim(0, self.batch), *self._under(at), SliceDim(0, self.groups)))
+            part = b.slice(
+                x, (SliceDim(0, self.batch), *under_element(at, self.window, self.positions), SliceDim(0, self.groups))
+            )
             weight = b.slice(weights, (SliceDim(n, n + 1), SliceDim(0, self.groups)))
             factor = b.broadcast(b.reshape(weight, (self.groups,)), part.shape.dimensions, (part.shape.rank - 1,))
             term = b.add(Opcode.MULTIPLY, part, factor)
@@ -180,8 +183,7 @@ class _Form:
             inner = range(1 + len(self.space))
             x = b.transpose(x, (len(inner), *inner, len(inner) + 1))
         none = PadDim(0, 0)
-        spec = [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) for w in self.window]
-        return b.pad(x, b.scalar(0, self._type), (none, none, *spec, none))
+        return b.pad(x, b.scalar(0, self._type), (none, none, *edges(self.window), none))
 
     def _weights(self, b: Builder) -> HloInstruction:
         """[space..., features, groups * outputs], in the order in which the window meets them."""
@@ -195,33 +197,23 @@ class _Form:
         whole = (SliceDim(0, self.groups), SliceDim(0, self.batch))
         features = SliceDim(0, self.features)
         if math.prod(self.kernel) <= math.prod(self.positions):
-            parts = [b.slice(x, (*whole, *self._under(at), features)) for at in self._elements()]
+            parts = [
+                b.slice(x, (*whole, *under_element(at, self.window, self.positions), features))
+                for at in self._elements()
+            ]
             return b.concatenate(parts, x.shape.rank - 1)
         length = math.prod(self.kernel) * self.features
         parts = [
-            b.reshape(b.slice(x, (*whole, *self._at(position), features)), (self.groups, self.batch, 1, length))
+            b.reshape(
+                b.slice(x, (*whole, *at_position(position, self.window), features)),
+                (self.groups, self.batch, 1, length),
+            )
             for position in itertools.product(*map(range, self.positions))
         ]
         return b.concatenate(parts, 2)
 
     def _elements(self) -> Iterator[tuple[int, ...]]:
         return itertools.product(*map(range, self.kernel))
-
-    def _under(self, element: Sequence[int]) -> list[SliceDim]:
-        """Where the padded input meets one element of the kernel, a dimension of space each."""
-        found = []
-        for k, w, count in zip(element, self.window, self.positions, strict=True):
-            start = k * w.rhs_dilate
-            found.append(SliceDim(start, start + (count - 1) * w.stride + 1, w.stride))
-        return found
-
-    def _at(self, position: Sequence[int]) -> list[SliceDim]:
-        """What the window covers of the padded input at one of its positions."""
-        found = []
-        for p, w, size in zip(position, self.window, self.kernel, strict=True):
-            start = p * w.stride
-            found.append(SliceDim(start, start + (size - 1) * w.rhs_dilate + 1, w.rhs_dilate))
-        return found
 
     def _as_result(self, made: HloInstruction, b: Builder) -> HloInstruction:
         """From [batch, space..., features] to the order of the result."""

@@ -11,6 +11,7 @@ from compiler.passes.builder import Builder
 from compiler.passes.patterns import identity_value, is_op, scalar_function, splat_value
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
+from compiler.passes.windows import edges
 
 RULES = RuleSet()
 
@@ -63,7 +64,7 @@ def _one_element(i: HloInstruction, b: Builder) -> HloInstruction | None:
     """Windows of one element with padding are a pad, dilation and all."""
     if not _plain(i) or any(w.size != 1 or w.stride != 1 for w in _window(i)):
         return None
-    spec = [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) for w in _window(i)]
+    spec = edges(_window(i))
     return b.pad(i.operand(0), i.operand(1), spec) if any(p != PadDim(0, 0) for p in spec) else None
 
 

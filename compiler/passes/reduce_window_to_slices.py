@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
-from compiler.ir.attributes import PadDim, SliceDim, Window
+from compiler.ir.attributes import Window
 from compiler.passes.builder import Builder
 from compiler.passes.patterns import identity_value, is_real_float, scalar_function, splat_value
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet, RulesOf
+from compiler.passes.windows import edges, under_element
 
 
 @register
@@ -52,14 +53,9 @@ def _cut(i: HloInstruction, b: Builder, max_parts: int) -> HloInstruction | None
         return None
     if {x.shape.element_type, init.shape.element_type} != {i.shape.element_type}:
         return None
-    spec = [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) for w in window.dims]
-    padded = b.pad(x, b.scalar(neutral, i.shape.element_type), spec)
+    padded = b.pad(x, b.scalar(neutral, i.shape.element_type), edges(window.dims))
     total = None if splat_value(init) == neutral else b.broadcast(init, i.shape.dimensions, ())
     for element in itertools.product(*(range(w.size) for w in window.dims)):
-        under = []
-        for k, w, count in zip(element, window.dims, i.shape.dimensions, strict=True):
-            start = k * w.rhs_dilate
-            under.append(SliceDim(start, start + (count - 1) * w.stride + 1, w.stride))
-        part = b.slice(padded, under)
+        part = b.slice(padded, under_element(element, window.dims, i.shape.dimensions))
         total = part if total is None else b.add(function, total, part)
     return total
