@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from compiler.ir import HloModule
 from compiler.passes.base import HloPass
 from compiler.passes.pipeline import FixedPoint, PassPipeline, PipelineRun
@@ -102,11 +104,19 @@ def lower(module: HloModule) -> bool:
     The default pipeline expands the same ops. Other orders may leave them behind, and the interpreter, which would
     compute them in the middle of a compiled program, is slower by orders of magnitude.
     """
+    lowering, tidying = _lowering()
     run = PipelineRun()
-    if not run.run(PassPipeline("lowering", passes(*LOWERING)), module):
+    if not run.run(lowering, module):
         return False
-    run.run(PassPipeline("after-lowering", passes("tuple-simplifier", "constant-folding", "cse", "dce")), module)
+    run.run(tidying, module)
     return True
+
+
+@cache
+def _lowering() -> tuple[PassPipeline, PassPipeline]:
+    """Made once: each session lowers, and reading passes' texts takes longer than running them on a small module."""
+    tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
+    return PassPipeline("lowering", passes(*LOWERING)), PassPipeline("after-lowering", tidying)
 
 
 def passes(*texts: str) -> tuple[HloPass, ...]:

@@ -245,7 +245,8 @@ class CpuExecutable:
     def _run(self, arguments: list[Array], results: list[Array]) -> None:
         self._arguments, self._results = arguments, results
         self._error = None
-        self._machine = Machine()
+        if self.built.driver.host:
+            self._machine = Machine()
         self._context.failed = 0
         self._entry(
             self._arena.ctypes.data,
