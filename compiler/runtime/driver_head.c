@@ -19,14 +19,10 @@ int omp_get_max_threads(void);
 
 /* out = matrix vector: `length` results, each the sum of `k` products. The matrix is row-major [length, k], or [k, length]
    if `across`, and its rows are `stride` apart. */
-static void gemv(struct context *context, int width, int length, int k, int across, int stride, char *matrix,
-                 char *vector, char *out) {
-  float one_f = 1, zero_f = 0;
-  double one_d = 1, zero_d = 0;
-  void *one = width == 4 ? (void *)&one_f : (void *)&one_d, *zero = width == 4 ? (void *)&zero_f : (void *)&zero_d;
+static void gemv(gemv_t blas, int length, int k, int across, int stride, void *one, char *matrix, char *vector,
+                 void *zero, char *out) {
   char transposed = across ? 'N' : 'T';
   int rows = across ? length : k, columns = across ? k : length, step = 1;
-  gemv_t blas = width == 4 ? context->sgemv : context->dgemv;
   blas(&transposed, &rows, &columns, one, matrix, &stride, vector, &step, zero, out, &step);
 }
 
@@ -38,6 +34,7 @@ static void gemm(struct context *context, gemm_t blas, int width, int batch, int
   float one_f = 1, zero_f = 0;
   double one_d = 1, zero_d = 0;
   void *one = width == 4 ? (void *)&one_f : (void *)&one_d, *zero = width == 4 ? (void *)&zero_f : (void *)&zero_d;
+  const gemv_t vector_blas = width == 4 ? context->sgemv : context->dgemv;
   const long size = (long)m * n * k;
   int lda = rhs_t ? k : n, ldb = lhs_t ? m : k, ldc = n;
   int threads = context->set_blas_threads && size * batch > 400000 ? omp_get_max_threads() : 1;
@@ -58,12 +55,12 @@ static void gemm(struct context *context, gemm_t blas, int width, int batch, int
       r += (rhs_t ? first * k : first) * width;
       o += first * width;
     }
-    if (nn == 1 && n == 1) {
-      gemv(context, width, mm, k, lhs_t, ldb, l, r, o);
+    if (n == 1) {
+      gemv(vector_blas, mm, k, lhs_t, ldb, one, l, r, zero, o);
       continue;
     }
-    if (mm == 1 && m == 1) {
-      gemv(context, width, nn, k, !rhs_t, lda, r, l, o);
+    if (m == 1) {
+      gemv(vector_blas, nn, k, !rhs_t, lda, one, r, l, zero, o);
       continue;
     }
     int la = lda, lb = ldb, lc = ldc;
