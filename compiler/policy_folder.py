@@ -19,7 +19,7 @@ import numpy.typing as npt
 from compiler.errors import PolicyError
 from compiler.weights import read_weights, write_weights
 
-__all__ = ["DESCRIPTION_FILE", "describe_policy", "is_policy_folder", "read_policy_folder", "write_policy_folder"]
+__all__ = ["describe_policy", "is_policy_folder", "read_policy_folder", "write_policy_folder"]
 
 DESCRIPTION_FILE, WEIGHTS_FILE = "policy.json", "policy.safetensors"
 Array = npt.NDArray[np.float32]

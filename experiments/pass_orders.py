@@ -21,12 +21,11 @@ from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
 from compiler.passes import PassPipeline
 from compiler.passes.base import op_count
-from compiler.passes.completion import complete
+from compiler.passes.completion import complete, run_aside
 from compiler.passes.default import XLA_ORDER, default_pipeline
 from compiler.passes.episode import PassEpisode
 from compiler.passes.learned import LearnedPassOrder
-from compiler.passes.pipeline import PipelineRun
-from compiler.passes.registry import make_pass, pass_text
+from compiler.passes.registry import make_pass
 from compiler.passes.states import PassGraph, PassState, default_pass_actions
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
@@ -191,11 +190,8 @@ def _once(texts: Sequence[str]) -> PassPipeline:
 
 def _fixed(module: HloModule, pipeline: Any) -> Contender:
     """A pipeline; its applications are those of single passes."""
-    work, run = module.clone(), PipelineRun()
-    changed: list[str] = []
-    run.hooks = (lambda p, _, did: changed.append(pass_text(p)) if did else None,)
-    run.run(pipeline, work)
-    return Contender(op_count(work), len(run.records), passes=tuple(changed))
+    made = run_aside(module, pipeline)
+    return Contender(made.ops, made.applications, passes=tuple(made.passes))
 
 
 def _contender(actions: tuple[str, ...], found: FoundOrder) -> Contender:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.ir import HloModule
 from compiler.passes.base import HloPass, op_count
@@ -10,15 +10,15 @@ from compiler.passes.default import default_pipeline, simplification
 from compiler.passes.pipeline import PipelineRun
 from compiler.passes.registry import pass_text
 
-__all__ = ["Completed", "complete"]
+__all__ = ["Completed", "complete", "run_aside"]
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A module after its completion.
+    """A module after its completion, or any pipeline.
 
     Attributes:
-        module: the program; the one given where nothing was found.
+        module: the program; after a completion that found nothing, the one given.
         ops: what is left of it.
         passes: texts of the passes that lead here from the module given.
         applications: passes that were run, whether they changed anything or not.
@@ -43,11 +43,17 @@ def complete(module: HloModule, ops: int) -> Completed:
     return done
 
 
-def _attempt(done: Completed, pipeline: HloPass) -> Completed:
-    work, changed = done.module.clone(), []
+def run_aside(module: HloModule, pipeline: HloPass) -> Completed:
+    """What a pipeline makes of a copy of the module, and how."""
+    work, changed = module.clone(), []
     run = PipelineRun(hooks=(lambda p, _, did: changed.append(pass_text(p)) if did else None,))
     run.run(pipeline, work)
-    ops, applications = op_count(work), done.applications + len(run.records)
-    if ops >= done.ops:
-        return Completed(done.module, done.ops, done.passes, applications)
-    return Completed(work, ops, [*done.passes, *changed], applications)
+    return Completed(work, op_count(work), changed, len(run.records))
+
+
+def _attempt(done: Completed, pipeline: HloPass) -> Completed:
+    made = run_aside(done.module, pipeline)
+    applications = done.applications + made.applications
+    if made.ops >= done.ops:
+        return replace(done, applications=applications)
+    return replace(made, passes=[*done.passes, *made.passes], applications=applications)
