@@ -1,10 +1,16 @@
 """The checks of the sweep over foreign texts: what they let through, skip and notice."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 
 from compiler.ir import HloModule
 from tests.sweeps import real_text_checks
 from tests.sweeps.real_text_checks import FAILED, OK, SKIPPED, check
+from tests.sweeps.real_texts import read_texts
+from tests.sweeps.xla_texts import source_texts
 
 TEXT = """HloModule m
 ENTRY main {
@@ -49,3 +55,12 @@ def test_a_pass_that_changes_results_is_noticed(monkeypatch: pytest.MonkeyPatch)
     found = check("passes", TEXT)
     assert found.result == FAILED
     assert "results differ" in found.told
+
+
+def test_texts_are_read_as_the_finder_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "one.hlo").write_text("HloModule one\nENTRY e { ROOT x = f32[] parameter(0) }\n")
+    found = list(source_texts(tmp_path / "source"))
+    written = tmp_path / "texts.jsonl"
+    written.write_text("".join(json.dumps(asdict(t)) + "\n" for t in found))
+    assert [t.place for t in read_texts(written, "", 1)] == ["one.hlo:1"]

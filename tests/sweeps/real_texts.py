@@ -26,25 +26,13 @@ from pathlib import Path
 from experiments.benchmarks.op_counts import geometric_mean
 from experiments.provenance import provenance
 from tests.sweeps.real_text_checks import CHECKS, FAILED, OK, SKIPPED, Outcome, check
+from tests.sweeps.xla_texts import SourceText
 
 SECONDS = {"passes": 90, "native": 90, "counts": 60}
 MEMORY = 6 << 30
 SIMPLIFIER = "xla/hlo/transforms/simplifiers/algebraic_simplifier_test.cc"
 BATCH = 400
 """Checks a process does before a new one takes its place: XLA keeps what it compiled."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text, and where it stands in its source tree."""
-
-    path: str
-    line: int
-    text: str
-
-    @property
-    def place(self) -> str:
-        return f"{self.path}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -56,10 +44,10 @@ class Row:
     outcome: Outcome
 
 
-def read_texts(path: Path, only: str, every: int) -> list[Text]:
+def read_texts(path: Path, only: str, every: int) -> list[SourceText]:
     """The texts of a file whose path has `only` in it, each `every`-th of them."""
     with path.open(encoding="utf-8") as lines:
-        found = [Text(**json.loads(line)) for line in lines]
+        found = [SourceText(**json.loads(line)) for line in lines]
     return [t for t in found if only in t.path][::every]
 
 
@@ -71,7 +59,7 @@ def read_rows(path: Path | None) -> list[Row]:
     return [Row(f["place"], f["check"], Outcome(**f["outcome"])) for f in found]
 
 
-def sweep(texts: Sequence[Text], checks: Sequence[str], done: set[tuple[str, str]]) -> Iterator[Row]:
+def sweep(texts: Sequence[SourceText], checks: Sequence[str], done: set[tuple[str, str]]) -> Iterator[Row]:
     """The outcomes of all checks of all texts that are not done."""
     worker = _Worker()
     for name in checks:

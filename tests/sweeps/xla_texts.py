@@ -52,6 +52,11 @@ class SourceText:
         """Names the text among others."""
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()[:12]
 
+    @property
+    def place(self) -> str:
+        """Where people find it in the source."""
+        return f"{self.path}:{self.line}"
+
 
 def source_texts(source: Path, revisions: Sequence[str] = ()) -> Iterator[SourceText]:
     """Every HLO text of a source tree once, in the order of the paths; or of some revisions in git, one by one."""
