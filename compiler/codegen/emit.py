@@ -20,7 +20,7 @@ from compiler.codegen.choices import CHOICES, chosen_value, sliced_index
 from compiler.codegen.index import Index, Int, Runtime, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.moves import MOVES
-from compiler.codegen.reductions import reduce_values
+from compiler.codegen.reductions import reduce_values, without_unit_dimensions
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -50,8 +50,8 @@ class RowCache:
     """Values of one row kept in local arrays, because a later loop over the same row needs them again.
 
     Attributes:
-        wanted: instructions worth keeping.
-        row_index: index of the row. columns: sizes of the dimensions within a row.
+        wanted: instructions worth keeping; without dimensions of size 1 they have the shape of the rows.
+        row_index: index of the row. columns: sizes of the dimensions within a row. Neither has dimensions of size 1.
         frame: number of the frame that holds the arrays.
     """
 
@@ -203,7 +203,7 @@ class Emitter:
         cache = self.cache
         if cache is None or i not in cache.wanted or self.frames[-1].is_guard:
             return self._emit(i, index)
-        offset = self._column_offset(cache, index)
+        offset = self._column_offset(cache, without_unit_dimensions(index, i.shape.dimensions))
         if offset is None:
             return self._emit(i, index)
         t = i.shape.element_type
@@ -225,8 +225,6 @@ class Emitter:
             return None
         vars_ = []
         for part, extent in zip(index[rows:], cache.columns, strict=True):
-            if extent == 1:
-                continue
             atom = part.terms[0][0] if len(part.terms) == 1 and part.const == 0 and part.terms[0][1] == 1 else None
             if not isinstance(atom, Var) or atom.extent != extent:
                 return None

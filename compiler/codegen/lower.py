@@ -23,7 +23,7 @@ from compiler.codegen.choices import update_starts
 from compiler.codegen.emit import STATEMENT_LIMIT, Emitter, RowCache
 from compiler.codegen.index import Index, Var
 from compiler.codegen.loop_ir import LoopKind
-from compiler.codegen.reductions import UNROLL_LIMIT, combiner_of
+from compiler.codegen.reductions import UNROLL_LIMIT, Domain, combiner_of, operand_index, result_index
 from compiler.codegen.scatter import lower_scatter
 from compiler.codegen.schedule import Schedule, optimize
 from compiler.codegen.sort import lower_sort, sort_of
@@ -31,7 +31,6 @@ from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode, Trait
-from compiler.ir.shape import Shape
 
 ROW_CACHE_BYTES = 32 * 1024
 """Largest row whose values are kept in local arrays."""
@@ -107,7 +106,7 @@ class _Lowering:
                 found.append(i)
         for i in found[1:]:
             a, b = found[0], i
-            if _domain(a) != _domain(b):
+            if Domain.of(a) != Domain.of(b):
                 raise UnsupportedError(
                     f"reductions over different domains: %{a.name} reduces {list(a.dimensions)} of "
                     f"{a.operands[0].shape}, %{b.name} reduces {list(b.dimensions)} of {b.operands[0].shape}"
@@ -215,30 +214,26 @@ class _Lowering:
     # ---- reductions
 
     def _with_reductions(self, heroes: list[HloInstruction]) -> lir.Kernel:
-        full = heroes[0].operands[0].shape.dimensions
-        reduced = set(heroes[0].dimensions)
-        real = [d for d in range(len(full)) if full[d] != 1]
-        kept = [d for d in real if d not in reduced]
-        row_form = real[len(kept) :] == [d for d in real if d in reduced]
-        if 0 in full:
+        domain = Domain.of(heroes[0])
+        if 0 in domain.sizes:
             raise UnsupportedError("a reduction over no elements has no kernel")
-        if row_form:
-            return self._rows(heroes, full, kept)
-        if real[-1] not in reduced and all(combiner_of(h.attributes["to_apply"]) for h in heroes):
-            return self._columns(heroes, full, kept)
-        return self._scattered_rows(full, kept)
+        kept = domain.kept
+        if kept == tuple(range(len(kept))):
+            return self._rows(heroes, domain)
+        if len(domain.sizes) - 1 in kept and all(combiner_of(h.attributes["to_apply"]) for h in heroes):
+            return self._columns(heroes, domain)
+        return self._scattered_rows(domain)
 
-    def _rows(self, heroes: list[HloInstruction], full: tuple[int, ...], kept: list[int]) -> lir.Kernel:
+    def _rows(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
         """Rows in parallel; within one, a loop for each stage of reductions, then one for the full-sized outputs."""
-        e = self.emitter
-        count, total = math.prod(full[d] for d in kept), math.prod(full)
-        lead = max(kept) + 1 if kept else 0
+        e, full, lead = self.emitter, domain.sizes, len(domain.kept)
+        row_dims, columns = full[:lead], full[lead:]
+        count, total = math.prod(row_dims), math.prod(full)
         for r in self.roots:
             if r.shape.num_elements not in (count, total):
                 raise UnsupportedError(
                     f"%{r.name}: {r.shape} is neither one value a row nor the shape {list(full)} of the rows"
                 )
-        row_dims, columns = full[:lead], full[lead:]
         phases = _phases(heroes, self.roots, full)
         e.groups = _groups(heroes, phases)
         vars_ = [Var(e.fresh("i"), n) for n in row_dims]
@@ -253,103 +248,84 @@ class _Lowering:
                 offset = ix.linearize(row, row_dims)
                 self._store_all([r for r, _ in small], [o for _, o in small], offset, row, row_dims)
             if big:
-                self._prefetch_reductions(heroes, row)
+                for h in heroes:  # before the last loop, as the row's own values
+                    e.values(h, result_index(h, row))
                 cols = [Var(e.fresh("j"), n) for n in columns]
-                last = max((k for k, n in enumerate(columns) if n != 1), default=-1)
-                kinds = [LoopKind.LANE if k == last else LoopKind.SERIAL for k in range(len(columns))]
+                kinds = [LoopKind.SERIAL] * (len(columns) - 1) + [LoopKind.LANE]
                 with e.loops(cols, kinds):
                     at = (*row, *(ix.of(v) for v in cols))
                     self._store_all([r for r, _ in big], [o for _, o in big], ix.linearize(at, full), at, full)
         return self._finish("block" if big else "reduction")
 
-    def _prefetch_reductions(self, heroes: list[HloInstruction], row: Index) -> None:
-        """Emit reductions before the last loop, as the row's own values."""
-        for h in heroes:
-            dims = h.operands[0].shape.dimensions
-            index = tuple(row[d] if d < len(row) else ix.const(0) for d in range(len(dims)) if d not in h.dimensions)
-            self.emitter.values(h, index)
-
-    def _scattered_rows(self, full: tuple[int, ...], kept: list[int]) -> lir.Kernel:
+    def _scattered_rows(self, domain: Domain) -> lir.Kernel:
         """Reduced dimensions anywhere: one result at a time."""
         e = self.emitter
-        count = math.prod(full[d] for d in kept)
-        if any(r.shape.num_elements != count for r in self.roots):
+        dims = tuple(domain.sizes[k] for k in domain.kept)
+        if any(r.shape.num_elements != math.prod(dims) for r in self.roots):
             raise UnsupportedError("outputs must have one value for each result of the reduction")
-        dims = [full[d] for d in kept]
         vars_ = [Var(e.fresh("i"), n) for n in dims]
         with e.loops(vars_, [LoopKind.PARALLEL] * len(vars_)):
-            offset = ix.linearize([ix.of(v) for v in vars_], dims)
-            self._store_all(self.roots, self.outputs, offset, tuple(ix.of(v) for v in vars_), tuple(dims))
+            index = tuple(ix.of(v) for v in vars_)
+            self._store_all(self.roots, self.outputs, ix.linearize(index, dims), index, dims)
         return self._finish("reduction")
 
-    def _columns(self, heroes: list[HloInstruction], full: tuple[int, ...], kept: list[int]) -> lir.Kernel:
+    def _columns(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
         e = self.emitter
-        count = math.prod(full[d] for d in kept)
+        dims = [domain.sizes[k] for k in domain.kept]
         for r in self.roots:
-            if r.shape.num_elements != count:
-                raise UnsupportedError(f"%{r.name}: {r.shape} does not have one value for each column of {list(full)}")
+            if r.shape.num_elements != math.prod(dims):
+                raise UnsupportedError(
+                    f"%{r.name}: {r.shape} does not have one value for each column of {list(domain.sizes)}"
+                )
         for h in heroes:
             if _depends_on(h, set(heroes) - {h}):
                 raise UnsupportedError(f"%{h.name}: a column reduction of a column reduction has no kernel")
-        outer = [Var(e.fresh("i"), full[d]) for d in kept[:-1]]
-        width = full[kept[-1]]
+        outer = [Var(e.fresh("i"), n) for n in dims[:-1]]
+        width = dims[-1]
         tile = self.schedule.column_tile(width)
         tiles = Var(e.fresh("t"), width // tile)
         with e.loops([*outer, tiles], [LoopKind.PARALLEL] * (len(outer) + 1)):
-            self._column_tile(heroes, full, kept, outer, ix.of(tiles) * tile, tile)
+            self._column_tile(heroes, domain, outer, ix.of(tiles) * tile, tile)
         rest = width % tile
         if rest:
             with e.loops(outer, [LoopKind.PARALLEL] * len(outer)):
-                self._column_tile(heroes, full, kept, outer, ix.const(width - rest), rest)
+                self._column_tile(heroes, domain, outer, ix.const(width - rest), rest)
         return self._finish("column-reduction")
 
     def _column_tile(
-        self,
-        heroes: list[HloInstruction],
-        full: tuple[int, ...],
-        kept: list[int],
-        outer: list[Var],
-        base: ix.Int,
-        tile: int,
+        self, heroes: list[HloInstruction], domain: Domain, outer: list[Var], base: ix.Int, tile: int
     ) -> None:
         e = self.emitter
-        lane_index = {d: ix.of(v) for d, v in zip(kept[:-1], outer, strict=True)}
         arrays = []
-        combiners = []
         for h in heroes:
-            op = combiner_of(h.attributes["to_apply"])
-            if op is None:
-                raise UnsupportedError(f"%{h.name}: only simple reducers run down columns")
             arrays.append(e.fresh("acc"))
-            combiners.append(op)
             e.add(lir.LocalArray(arrays[-1], h.shape.element_type, tile))
         first = Var(e.fresh("l"), tile)
         with e.loops([first], [LoopKind.LANE]):
-            for h, array, op in zip(heroes, arrays, combiners, strict=True):
-                t = h.shape.element_type
-                e.add(lir.LocalStore(array, ix.of(first), e.let(t, lir.Constant(scalar.identity_of(op, t)))))
-        reduced = [d for d in range(len(full)) if d in heroes[0].dimensions]
-        rows = [Var(e.fresh("r"), full[d]) for d in reduced]
-        lane = Var(e.fresh("l"), tile)
-        lane_index[kept[-1]] = base + ix.of(lane)
-        with e.loops([*rows, lane], [LoopKind.SERIAL] * len(rows) + [LoopKind.LANE]):
-            index = dict(lane_index) | {d: ix.of(v) for d, v in zip(reduced, rows, strict=True)}
-            source = tuple(index.get(d, ix.const(0)) for d in range(len(full)))
             for h, array in zip(heroes, arrays, strict=True):
-                element = e.value(h.operands[0], source)
+                t, op = h.shape.element_type, combiner_of(h.attributes["to_apply"])
+                if op is None:
+                    raise UnsupportedError(f"%{h.name}: only simple reducers run down columns")
+                e.add(lir.LocalStore(array, ix.of(first), e.let(t, lir.Constant(scalar.identity_of(op, t)))))
+        rows = [Var(e.fresh("r"), domain.sizes[k]) for k in sorted(domain.reduced)]
+        lane = Var(e.fresh("l"), tile)
+        with e.loops([*rows, lane], [LoopKind.SERIAL] * len(rows) + [LoopKind.LANE]):
+            kept = (*(ix.of(v) for v in outer), base + ix.of(lane))
+            position = domain.position(kept, [ix.of(v) for v in rows])
+            for h, array in zip(heroes, arrays, strict=True):
+                element = e.value(h.operands[0], operand_index(h, position))
                 current = e.let(h.shape.element_type, lir.LocalLoad(array, ix.of(lane)))
                 (combined,) = e.inline(h.attributes["to_apply"], [current, element])
                 e.add(lir.LocalStore(array, ix.of(lane), combined))
         last = Var(e.fresh("l"), tile)
-        lane_index[kept[-1]] = base + ix.of(last)
         with e.loops([last], [LoopKind.LANE]):
-            dims = tuple(full[d] for d in range(len(full)) if d not in reduced)
-            at = tuple(lane_index.get(d, ix.const(0)) for d in range(len(full)) if d not in reduced)
+            kept = (*(ix.of(v) for v in outer), base + ix.of(last))
             for h, array in zip(heroes, arrays, strict=True):
                 result = e.let(h.shape.element_type, lir.LocalLoad(array, ix.of(last)))
                 init = e.value(h.operands[1], ())
-                e.frames[-1].memo[(h, at)] = e.inline(h.attributes["to_apply"], [init, result])
-            self._store_all(self.roots, self.outputs, ix.linearize(at, dims), at, dims)
+                e.frames[-1].memo[(h, result_index(h, kept))] = e.inline(h.attributes["to_apply"], [init, result])
+            dims = tuple(domain.sizes[k] for k in domain.kept)
+            self._store_all(self.roots, self.outputs, ix.linearize(kept, dims), kept, dims)
 
 
 def _size(computation: HloComputation) -> int:
@@ -376,13 +352,6 @@ def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:
             if same_size and loads.get(f"p{n}", {stores[out]}) == {stores[out]}:
                 pairs.append((n, len(lowering.fused.parameters) + k))
     return tuple(pairs)
-
-
-def _domain(reduce: HloInstruction) -> tuple[tuple[int, ...], frozenset[int]]:
-    """Sizes that are not 1, and which of them are reduced."""
-    full = reduce.operands[0].shape.dimensions
-    real = [d for d in range(len(full)) if full[d] != 1]
-    return tuple(full[d] for d in real), frozenset(k for k, d in enumerate(real) if d in reduce.dimensions)
 
 
 def _depends_on(i: HloInstruction, targets: set[HloInstruction]) -> bool:
@@ -427,25 +396,21 @@ def _phases(
 def _groups(
     heroes: Sequence[HloInstruction], phases: dict[HloInstruction, set[int]]
 ) -> dict[HloInstruction, tuple[HloInstruction, ...]]:
-    """Reductions of one stage with results of one shape share a loop."""
-    by_stage: dict[tuple[int, Shape], list[HloInstruction]] = {}
+    """Reductions of one stage share a loop: all run over the same domain."""
+    by_stage: dict[int, list[HloInstruction]] = {}
     for h in heroes:
         if len(h.operands) == 2:
-            key = (
-                min(phases[h]),
-                h.shape.with_dimensions(h.shape.dimensions).with_type(heroes[0].operands[0].shape.element_type),
-            )
-            by_stage.setdefault(key, []).append(h)
+            by_stage.setdefault(min(phases[h]), []).append(h)
     return {h: tuple(group) for group in by_stage.values() for h in group}
 
 
 def _worth_keeping(phases: dict[HloInstruction, set[int]], full: tuple[int, ...]) -> set[HloInstruction]:
-    """Expensive values of the full shape that two loops over the row need."""
+    """Expensive values of the full shape, but for dimensions of size 1, that two loops over the row need."""
     return {
         i
         for i, found in phases.items()
         if len(found) > 1
         and i.opcode.has(Trait.EXPENSIVE | Trait.ELEMENTWISE)
         and i.opcode is not Opcode.DIVIDE
-        and i.shape.dimensions == full
+        and tuple(n for n in i.shape.dimensions if n != 1) == full
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compiler.codegen import index as ix
@@ -23,22 +25,79 @@ UNROLL_LIMIT = 16
 """Reductions over at most this many elements are spelled out."""
 
 
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The elements a reduction runs over, without dimensions of size 1.
+
+    Reductions over equal domains can share loops, although their operands may differ in dimensions of size 1. A
+    position in the domain is one index per dimension of `sizes`; `operand_index` and `result_index` turn it into an
+    index of the arrays of one particular reduction.
+
+    Attributes:
+        sizes: sizes of the operand's dimensions, those of size 1 left out.
+        reduced: which of `sizes` are reduced.
+    """
+
+    sizes: tuple[int, ...]
+    reduced: frozenset[int]
+
+    @staticmethod
+    def of(reduce: HloInstruction) -> Domain:
+        """The domain of a reduce instruction."""
+        dims = [(n, d in reduce.dimensions) for d, n in enumerate(reduce.operands[0].shape.dimensions) if n != 1]
+        return Domain(tuple(n for n, _ in dims), frozenset(k for k, (_, is_reduced) in enumerate(dims) if is_reduced))
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The dimensions that are not reduced."""
+        return tuple(k for k in range(len(self.sizes)) if k not in self.reduced)
+
+    def position(self, kept: Sequence[Int], reduced: Sequence[Int]) -> Index:
+        """A position from the indices along the kept dimensions and along the reduced ones, each in order."""
+        sources = {True: iter(reduced), False: iter(kept)}
+        return tuple(next(sources[k in self.reduced]) for k in range(len(self.sizes)))
+
+
+def operand_index(reduce: HloInstruction, position: Index) -> Index:
+    """Index into the operands of a reduce at a position of its domain."""
+    return with_unit_dimensions(position, reduce.operands[0].shape.dimensions)
+
+
+def result_index(reduce: HloInstruction, kept: Index) -> Index:
+    """Index into the results of a reduce, from the indices along the kept dimensions of its domain."""
+    return with_unit_dimensions(kept, _first_shape(reduce).dimensions)
+
+
+def with_unit_dimensions(index: Index, dims: Sequence[int]) -> Index:
+    """An index that leaves out dimensions of size 1, as an index into an array of shape `dims`."""
+    rest = iter(index)
+    return tuple(ix.const(0) if n == 1 else next(rest) for n in dims)
+
+
+def without_unit_dimensions(index: Index, dims: Sequence[int]) -> Index:
+    """An index into an array of shape `dims`, dimensions of size 1 left out."""
+    return tuple(at for at, n in zip(index, dims, strict=True) if n != 1)
+
+
 def reduce_values(e: Emitter, i: HloInstruction, index: Index) -> tuple[str, ...]:
     """Names of the results of the reduce `i` at `index`: one, or several for a variadic one."""
-    dims, full = i.dimensions, i.operands[0].shape.dimensions
-    total = math.prod(full[d] for d in dims)
-    if total <= UNROLL_LIMIT:
+    full = i.operands[0].shape.dimensions
+    if math.prod(full[d] for d in i.dimensions) <= UNROLL_LIMIT:
         return _unrolled(e, i, index)
     _refuse_recomputation(e, i)
+    domain = Domain.of(i)
+    kept = without_unit_dimensions(index, _first_shape(i).dimensions)
+    vars_ = [Var(e.fresh("r"), domain.sizes[k]) for k in sorted(domain.reduced)]
+    position = domain.position(kept, [ix.of(v) for v in vars_])
+    if not _is_simple(i):
+        return _general(e, i, vars_, operand_index(i, position))
     members = e.groups.get(i, (i,))
     if not all(_is_simple(m) for m in members):
         members = (i,)
-    vars_ = [Var(e.fresh("r"), full[d]) for d in dims]
-    source = _source_index(i, index, dict(zip(dims, map(ix.of, vars_), strict=True)))
-    if _is_simple(i):
-        _simple(e, members, index, vars_, source)
-        return e.frames[-1].memo[(i, index)]
-    return _general(e, i, vars_, source)
+    names = _simple(e, members, vars_, position)
+    for m, name in zip(members, names, strict=True):
+        e.frames[-1].memo[(m, result_index(m, kept))] = (name,)
+    return (names[members.index(i)],)
 
 
 def combiner_of(computation: HloComputation) -> Opcode | None:
@@ -86,8 +145,8 @@ def _unrolled(e: Emitter, i: HloInstruction, index: Index) -> tuple[str, ...]:
     return names
 
 
-def _simple(e: Emitter, members: tuple[HloInstruction, ...], index: Index, vars_: list[Var], source: Index) -> None:
-    """Reductions over one domain in one loop nest, the innermost dimension in lanes."""
+def _simple(e: Emitter, members: tuple[HloInstruction, ...], vars_: list[Var], position: Index) -> list[str]:
+    """Reductions over one domain in one loop nest, the innermost dimension in lanes; the names of their results."""
     reductions = []
     accumulators = []
     for m in members:
@@ -99,20 +158,20 @@ def _simple(e: Emitter, members: tuple[HloInstruction, ...], index: Index, vars_
         e.add(lir.Accumulator(name, t, identity))
         accumulators.append(name)
         reductions.append(lir.Reduction(name, t, scalar.COMBINERS[op], scalar.identity_of(op, t)))
-    last = max((k for k, v in enumerate(vars_) if v.extent != 1), default=0)
-    kinds = [LoopKind.LANE if k == last else LoopKind.SERIAL for k in range(len(vars_))]
+    kinds = [LoopKind.SERIAL] * (len(vars_) - 1) + [LoopKind.LANE]
     with e.loops(vars_, kinds, reductions):
         for m, name in zip(members, accumulators, strict=True):
-            element = e.value(m.operands[0], source)
+            element = e.value(m.operands[0], operand_index(m, position))
             current = e.let(m.shape.element_type, lir.Current(name))
             (combined,) = e.inline(m.attributes["to_apply"], [current, element])
             e.add(lir.Assign(name, combined))
     e.rows_complete()
+    names: list[str] = []
     for m, name in zip(members, accumulators, strict=True):
         result = e.let(m.shape.element_type, lir.Current(name))
         init = e.value(m.operands[1], ())
-        (final,) = e.inline(m.attributes["to_apply"], [init, result])
-        e.frames[-1].memo[(m, index)] = (final,)
+        names += e.inline(m.attributes["to_apply"], [init, result])
+    return names
 
 
 def _general(e: Emitter, i: HloInstruction, vars_: list[Var], source: Index) -> tuple[str, ...]:
