@@ -1,4 +1,4 @@
-"""The CPU: C built by gcc, kept on disk by the hash of what it was built from."""
+"""The CPU: C built by gcc, kept on disk so that nothing is built twice."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler.backends.native_runtime import RUNTIME, RUNTIME_FLAGS, runtime_source
+from compiler.backends.object_cache import ObjectCache
 from compiler.codegen import print_c
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import BackendError, CodegenError
 
 FLAGS = (
-    "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
+    "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
     "-fno-semantic-interposition", "-w",
     # Else gcc joins sine and cosine of one angle into sincos, which has no vector form.
     "-fno-builtin-sin", "-fno-builtin-sinf", "-fno-builtin-cos", "-fno-builtin-cosf",
     # Else it moves loads and arithmetic under the conditions of selects, which vectors cannot follow.
     "-fno-tree-sink", "-fno-thread-jumps",
 )  # fmt: skip
+DRIVER_FLAGS = ("-O1", "-fPIC", "-shared", "-w")
 LIBRARIES = ("-lmvec", "-lm")
 BUILD_SECONDS = 300
 
@@ -37,7 +40,7 @@ class CpuToolchain:
     compiler: str
     version: str
     macros: tuple[str, ...]
-    cache: Path
+    cache: ObjectCache
 
     @property
     def identity(self) -> str:
@@ -48,24 +51,38 @@ class CpuToolchain:
     def shared_object(self, source: str, name: str, flags: Sequence[str] = FLAGS) -> Path:
         """Build `source` unless that was done before; the path of the result.
 
-        CodegenError with the compiler's own words when it fails.
+        Raises:
+            CodegenError: the compiler refused the source; with its own words.
+            BackendError: the cache cannot be written.
         """
-        digest = hashlib.sha256("\n".join([source, *flags, self.identity]).encode()).hexdigest()[:24]
-        path = self.cache / f"{name}-{digest}.so"
-        if path.exists():
-            return path
-        with tempfile.TemporaryDirectory(dir=self.cache) as folder:
+        key = hashlib.sha256("\n".join([source, *flags, self.identity]).encode()).hexdigest()
+        found = self.cache.find("sources", key)
+        if found is None:
+            found = self.cache.keep(self._build(source, name, flags))
+            self.cache.note("sources", key, found)
+        return found
+
+    def runtime(self) -> Path:
+        """The shared object of the C runtime."""
+        return self.shared_object(runtime_source(), "runtime", RUNTIME_FLAGS)
+
+    def _build(self, source: str, name: str, flags: Sequence[str]) -> bytes:
+        with self.cache.draft_folder() as folder:
             c_file, out = Path(folder) / f"{name}.c", Path(folder) / f"{name}.so"
-            c_file.write_text(source)
             command = [self.compiler, *flags, *self.macros, str(c_file), "-o", str(out), *LIBRARIES]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+                c_file.write_text(source)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False,
+                    env={**os.environ, "TMPDIR": folder},
+                )  # fmt: skip
+                if done.returncode != 0:
+                    raise CodegenError(f"the C compiler refused {name}:\n{done.stderr.strip()[:4000]}")
+                return out.read_bytes()
             except subprocess.TimeoutExpired:
                 raise CodegenError(f"the C compiler took more than {BUILD_SECONDS} s on {name}") from None
-            if done.returncode != 0:
-                raise CodegenError(f"the C compiler refused {name}:\n{done.stderr.strip()[:4000]}")
-            out.replace(path)
-        return path
+            except OSError as e:
+                raise BackendError(f"cannot build {name} in {self.cache.folder}: {e.strerror}") from e
 
 
 def find_compiler() -> str:
@@ -82,16 +99,23 @@ def find_compiler() -> str:
 
 def toolchain() -> CpuToolchain:
     """The C compiler found now, probed once for each place it stands at."""
-    return _probe(find_compiler(), os.environ.get("HLOGYM_CACHE", ""))
+    return _probe(find_compiler(), _cache_folder())
+
+
+def object_cache() -> ObjectCache:
+    """Where built code is kept."""
+    return ObjectCache(_cache_folder())
 
 
 @functools.lru_cache(maxsize=8)
-def _probe(compiler: str, cache: str) -> CpuToolchain:
+def _probe(compiler: str, folder: Path) -> CpuToolchain:
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as e:
         raise BackendError(f"the C compiler {compiler} does not run: {e}") from e
-    base = CpuToolchain(compiler, done.stdout.splitlines()[0] if done.stdout else compiler, (), _cache_folder(cache))
+    cache = ObjectCache(folder)
+    cache.remove_stale_drafts()
+    base = CpuToolchain(compiler, done.stdout.splitlines()[0] if done.stdout else compiler, (), cache)
     full = """
         __attribute__((simd("notinbranch"))) float tanhf(float);
         void f(float *x) {
@@ -114,10 +138,21 @@ def _links(chain: CpuToolchain, source: str) -> bool:
         return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
-def _cache_folder(wished: str) -> Path:
-    """Where built kernels are kept: $HLOGYM_CACHE, the user's cache folder, or a temporary one."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    for folder in ([Path(wished)] if wished else []) + [Path(home) / "hlogym"]:
+def _cache_folder() -> Path:
+    """Where built code is kept: $HLOGYM_CACHE, the user's cache folder, or a temporary one."""
+    wished = os.environ.get("HLOGYM_CACHE", "")
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return _first_writable(*((_absolute(wished),) if wished else ()), _absolute(home) / "hlogym")
+
+
+def _absolute(path: str) -> Path:
+    # The current folder may change before the cache is used.
+    return Path(path).expanduser().absolute()
+
+
+@functools.lru_cache(maxsize=8)
+def _first_writable(*folders: Path) -> Path:
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
@@ -139,39 +174,23 @@ def processor() -> str:
     return f"{found.get('model name', platform.machine())} {features}"
 
 
-class LoadedLibraries:
-    """Shared objects in this process; loading one twice gives the same handle."""
-
-    def __init__(self) -> None:
-        self._handles: dict[Path, ctypes.CDLL] = {}
-
-    def load(self, path: Path) -> ctypes.CDLL:
-        found = self._handles.get(path)
-        if found is None:
-            try:
-                found = self._handles[path] = ctypes.CDLL(str(path))
-            except OSError as e:
-                raise BackendError(f"cannot load the built kernels {path.name}: {e}") from e
-        return found
-
-
-LIBRARIES_LOADED = LoadedLibraries()
+def load_runtime() -> ctypes.CDLL:
+    """The C runtime of this process, built when it is not there."""
+    return RUNTIME.load(toolchain().runtime())
 
 
 def kernel_objects(kernels: Sequence[KernelSpec], chain: CpuToolchain) -> dict[str, Path]:
     """Shared object that holds each kernel, by symbol; what was not built before is built in one go."""
-    kept = chain.cache / f"kernels-{chain.identity}"
-    kept.mkdir(exist_ok=True)
+    index = f"kernels-{chain.identity}"
     distinct = {k.symbol: k for k in kernels}
-    links = {symbol: kept / f"{symbol}.so" for symbol in distinct}
-    missing = [k for symbol, k in distinct.items() if not links[symbol].exists()]
-    for group in _halves(missing):
+    objects = chain.cache.find_all(index, distinct)
+    for group in _halves([k for symbol, k in distinct.items() if symbol not in objects]):
         source = print_c.preamble() + "\n" + "\n".join(k.source for k in group)
-        name = "kernels" if len(group) > 1 else "kernel"
-        built = chain.shared_object(source, name)
+        built = chain.shared_object(source, "kernels" if len(group) > 1 else "kernel")
         for k in group:
-            _link(built, links[k.symbol])
-    return {symbol: link.resolve() for symbol, link in links.items()}
+            chain.cache.note(index, k.symbol, built)
+            objects[k.symbol] = built
+    return objects
 
 
 def _halves(kernels: list[KernelSpec]) -> list[list[KernelSpec]]:
@@ -185,55 +204,6 @@ def _halves(kernels: list[KernelSpec]) -> list[list[KernelSpec]]:
         groups[-1].append(k)
         size += len(k.source)
     return groups
-
-
-def _link(target: Path, link: Path) -> None:
-    """A symbolic link, put in place at once even when several processes do so."""
-    temporary = link.with_name(f"{link.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(link)
-
-
-def kernel_address(symbol: str, path: Path) -> int:
-    """Address of a built kernel's function."""
-    function = getattr(LIBRARIES_LOADED.load(path), symbol)
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-@functools.lru_cache(maxsize=16)
-def blas_address(name: str) -> int:
-    """Address of a Fortran BLAS routine, as SciPy hands it to Cython code."""
-    from scipy.linalg import cython_blas
-
-    capsules: dict[str, object] = dict(cython_blas.__pyx_capi__)
-    capsule = capsules[name]
-    get_name = ctypes.pythonapi.PyCapsule_GetName
-    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return int(get_pointer(capsule, get_name(capsule)))
-
-
-@functools.lru_cache(maxsize=1)
-def blas_threading() -> tuple[int, int]:
-    """Address of the function that sets how many threads SciPy's OpenBLAS uses, and how many it uses now.
-
-    (0, 0) when SciPy's BLAS is not OpenBLAS or cannot be found.
-    """
-    blas_address("sgemm")
-    try:
-        mapped = {line.rpartition(" ")[2] for line in Path("/proc/self/maps").read_text().splitlines()}
-    except OSError:
-        return 0, 0
-    for name in sorted(p for p in mapped if "scipy" in p and "openblas" in p):
-        library = ctypes.CDLL(name)
-        for prefix in ("scipy_", ""):
-            setter = getattr(library, f"{prefix}openblas_set_num_threads", None)
-            getter = getattr(library, f"{prefix}openblas_get_num_threads", None)
-            if setter is not None and getter is not None:
-                return ctypes.cast(setter, ctypes.c_void_p).value or 0, int(getter())
-    return 0, 0
 
 
 def why_unavailable() -> str | None:

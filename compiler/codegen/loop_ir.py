@@ -277,3 +277,41 @@ def indices_in(body: tuple[Stmt, ...]) -> Iterator[Int]:
             yield s.offset
         elif isinstance(s, For) and s.base is not None:
             yield s.base
+
+
+def names_used(body: tuple[Stmt, ...]) -> Iterator[str]:
+    """Every name that statements read or assign: values, accumulators, local arrays, loop variables."""
+    for s in walk(body):
+        if isinstance(s, Let):
+            yield from _names_of(s.value)
+        elif isinstance(s, Accumulator):
+            yield s.init
+        elif isinstance(s, Assign):
+            yield from (s.name, s.value)
+        elif isinstance(s, LocalStore):
+            yield from (s.array, s.value)
+        elif isinstance(s, Store | Update):
+            yield s.value
+        elif isinstance(s, If):
+            yield s.condition
+    for i in indices_in(body):
+        yield from (v.name for v in i.variables())
+
+
+def _names_of(value: Expr) -> tuple[str, ...]:
+    if isinstance(value, Apply):
+        return value.args
+    if isinstance(value, Current):
+        return (value.name,)
+    return (value.array,) if isinstance(value, LocalLoad) else ()
+
+
+def names_defined(body: tuple[Stmt, ...]) -> Iterator[str]:
+    """Every name that statements introduce."""
+    for s in walk(body):
+        if isinstance(s, Let | Accumulator | LocalArray):
+            yield s.name
+        elif isinstance(s, For):
+            yield s.var.name
+        elif isinstance(s, Sort):
+            yield from (s.left.name, s.right.name, s.place.name)

@@ -14,6 +14,10 @@ typedef _Float16 half_t;
 #define bool _Bool
 #define NAN __builtin_nanf("")
 #define INFINITY __builtin_inff()
+/* Of the runtime (compiler/backends/runtime.c). */
+void hlogym_parallel(void (*task)(void *context, int64_t first, int64_t last), void *context, int64_t count,
+                     int64_t grain);
+int hlogym_interrupted(void);
 #define CLZ32(x) __builtin_clz(x)
 #define CLZ64(x) __builtin_clzll(x)
 #define POPCOUNT32(x) __builtin_popcount(x)

@@ -51,13 +51,12 @@ def print_driver(thunks: list[Thunk]) -> Driver:
     """The program's C source; buffers must have their places."""
     printer = _Printer()
     printer.sequence(thunks)
-    lines = printer.lines
+    before, after = ["unsigned iterations = 0;", "hlogym_begin(&context->call);"], ["hlogym_end(&context->call);"]
     if any(isinstance(t, GemmThunk) for t in walk(thunks)):
-        before, after = "context->set_blas_threads(1)", "context->set_blas_threads(context->blas_threads)"
-        lines = [f"  if (context->set_blas_threads) {before};", *lines, "end:"]
-        lines.append(f"  if (context->set_blas_threads) {after};")
-    else:
-        lines.append("end:;")
+        threading = "context->get_blas_threads, context->set_blas_threads"
+        before.append(f"if (context->set_blas_threads) hlogym_blas_enter({threading});")
+        after.insert(0, "if (context->set_blas_threads) hlogym_blas_leave(context->set_blas_threads);")
+    lines = [*(f"  {line}" for line in before), *printer.lines, "end:", *(f"  {line}" for line in after)]
     head = resources.files("compiler.runtime").joinpath("driver_head.c").read_text()
     printer.driver.source = head + _ENTRY + "\n".join(lines) + "\n}\n"
     return printer.driver
@@ -98,7 +97,7 @@ class _Printer:
             self.emit(f"gemm(context, context->{BLAS_TYPES[element]}, {sizes}, {sides}, {address(t.out)});")
         elif isinstance(t, HostThunk):
             self.emit(f"context->host({len(self.driver.host)});")
-            self.emit("if (context->failed) goto end;")
+            self.emit("if (hlogym_interrupted()) goto end;")
             self.driver.host.append(t)
         elif isinstance(t, WhileThunk):
             self._while(t)
@@ -109,6 +108,8 @@ class _Printer:
         self.emit("for (;;) {")
         self.inside(t.condition)
         self.depth += 1
+        # Not in each iteration: one over small kernels takes little longer than the look itself.
+        self.emit("if (++iterations % 16 == 0 && hlogym_interrupted()) goto end;")
         self.emit(f"if (!*(unsigned char *){address(t.predicate)}) break;")
         self.depth -= 1
         self.inside(t.body)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.backends import cpu
+from compiler.backends.blas import blas_address, blas_threading
+from compiler.backends.libraries import load_library
+from compiler.backends.native_runtime import RUNTIME, Call
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import ArgumentError, BackendError
 from compiler.interpreter import evaluate
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from compiler.plan import CompilationPlan
 
 Array = NDArray[Any]
+_ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
+_HOST = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +110,17 @@ def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Arra
 class _Context(ctypes.Structure):
     """`struct context` of the program's C source."""
 
+    call: Call
     _fields_ = [  # the form ctypes wants
+        ("call", Call),
         ("kernels", ctypes.c_void_p),
         ("host", ctypes.c_void_p),
         ("sgemm", ctypes.c_void_p),
         ("dgemm", ctypes.c_void_p),
         ("sgemv", ctypes.c_void_p),
         ("dgemv", ctypes.c_void_p),
+        ("get_blas_threads", ctypes.c_void_p),
         ("set_blas_threads", ctypes.c_void_p),
-        ("blas_threads", ctypes.c_int),
-        ("failed", ctypes.c_int),
     ]
 
 
@@ -162,18 +168,55 @@ class BuiltProgram:
 
     Attributes:
         arena_bytes: memory for temporaries.
+        runtime_path: shared object of the runtime that kernels and driver call.
         driver_path: shared object with the program's function. objects: shared object of each kernel, by symbol.
     """
 
     program: ThunkProgram
     arena_bytes: int
     driver: Driver
+    runtime_path: Path
     driver_path: Path
     objects: Mapping[str, Path]
 
 
+class _Frame:
+    """The memory that one call of a program works in; later calls use it again.
+
+    Attributes:
+        arena: temporaries. context: what the program's C function is given.
+        arguments, results: arrays of the call.
+        error: what an op computed in Python raised.
+    """
+
+    def __init__(self, arena_bytes: int, context: _Context) -> None:
+        self.arena = _aligned(arena_bytes)
+        self.context = context
+        self.arguments: list[Array] = []
+        self.results: list[Array] = []
+        self.machine = Machine()
+        self.error: BaseException | None = None
+
+    def stop(self, error: BaseException) -> None:
+        """Let the running call end early, and raise an error then."""
+        self.error = error
+        self.context.call.stopped = 1
+
+    def raise_error(self) -> None:
+        """Raise what ended the call early, if anything did."""
+        if not self.context.call.stopped:
+            return
+        error, self.error = self.error, None
+        self.context.call.raise_exception()
+        if error is not None:
+            raise error
+
+
 class CpuExecutable:
-    """A program in this process's memory: built kernels, an arena, and one C function that runs them."""
+    """A program in this process's memory: built kernels, an arena, and one C function that runs them.
+
+    Several threads may call it at once; each call has an arena of its own.
+    """
 
     backend = "cpu"
 
@@ -184,17 +227,22 @@ class CpuExecutable:
         self.program = built.program
         self.arena_bytes = built.arena_bytes
         self.thunks: list[Thunk] = list(walk(built.program.thunks))
-        self._lock = threading.Lock()
-        self._error: BaseException | None = None
-        self._machine = Machine()
-        self._arena = _aligned(built.arena_bytes)
+        self._runtime = RUNTIME.load(built.runtime_path)
+        libraries = {path: load_library(path) for path in {built.driver_path, *built.objects.values()}}
+        self._libraries = tuple(libraries.values())  # they stay loaded as long as this does
+        self._addresses = {symbol: libraries[path].function(symbol) for symbol, path in built.objects.items()}
+        self._entry_address = libraries[built.driver_path].function("hlogym_program")
+        self._entry = _ENTRY(self._entry_address)
         self._shapes = parameter_leaves(module)
-        self._addresses = {s: cpu.kernel_address(s, path) for s, path in built.objects.items()}
-        self._entry = cpu.LIBRARIES_LOADED.load(built.driver_path).hlogym_program
-        self._entry.restype = None
-        self._entry.argtypes = [ctypes.c_void_p] * 5
-        self._context = self._make_context()
         self._constants = _pointers(self.program.constants)
+        symbols = built.driver.kernels
+        self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
+        # Not the method itself: a program nobody uses any more goes at once, with its libraries, and not by and by.
+        host = weakref.WeakMethod(self._run_host)
+        self._callback = _HOST(lambda number: _call(host(), number))
+        self._frames: list[_Frame] = []
+        self._last: _Frame | None = None
+        self._running = threading.local()  # `frame`: that of the call which a thread is in
 
     @staticmethod
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CpuExecutable:
@@ -204,8 +252,9 @@ class CpuExecutable:
         driver = print_driver(program.thunks)
         chain = cpu.toolchain()
         objects = cpu.kernel_objects(kernels_of(walk(program.thunks)), chain)
-        path = chain.shared_object(driver.source, "driver", ("-O1", "-fPIC", "-shared", "-fopenmp", "-w"))
-        return CpuExecutable(module, BuiltProgram(program, arena_bytes, driver, path, objects), plan)
+        path = chain.shared_object(driver.source, "driver", cpu.DRIVER_FLAGS)
+        built = BuiltProgram(program, arena_bytes, driver, chain.runtime(), path, objects)
+        return CpuExecutable(module, built, plan)
 
     @property
     def kernels(self) -> list[KernelSpec]:
@@ -218,88 +267,88 @@ class CpuExecutable:
 
         save(self, Path(path))
 
-    def _make_context(self) -> _Context:
-        """The tables the program's C function works with."""
-        symbols = self.built.driver.kernels
-        self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
-        self._callback = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._run_host)
-        context = _Context(
-            kernels=ctypes.addressof(self._table), host=ctypes.cast(self._callback, ctypes.c_void_p).value
-        )
-        if any(isinstance(t, GemmThunk) for t in self.thunks):
-            context.sgemm, context.dgemm = cpu.blas_address("sgemm"), cpu.blas_address("dgemm")
-            context.sgemv, context.dgemv = cpu.blas_address("sgemv"), cpu.blas_address("dgemv")
-            context.set_blas_threads, context.blas_threads = cpu.blas_threading()
-        return context
-
     # ---- running
 
     def __call__(self, *arrays: Any) -> list[Array]:
         """Leaves of the entry's result, in order; ArgumentError when the arguments do not fit."""
-        arguments = check_arguments(arrays, self._shapes)
-        results = [np.empty(b.shape.dimensions, b.shape.dtype) for b in self.program.results]
-        with self._lock:
-            self._run(arguments, results)
+        frame = self._start(check_arguments(arrays, self._shapes))
+        results = frame.results
+        try:
+            self._entry(
+                frame.arena.ctypes.data, _pointers(frame.arguments), _pointers(results), self._constants,
+                ctypes.addressof(frame.context),
+            )  # fmt: skip
+            frame.raise_error()
+        finally:
+            self._release(frame)
         return results
 
-    def _run(self, arguments: list[Array], results: list[Array]) -> None:
-        self._arguments, self._results = arguments, results
-        self._error = None
+    def _start(self, arguments: list[Array]) -> _Frame:
+        """A frame for one call, with fresh results."""
+        frame = self._take_frame()
+        frame.arguments = arguments
+        frame.results = [np.empty(b.shape.dimensions, b.shape.dtype) for b in self.program.results]
         if self.built.driver.host:
-            self._machine = Machine()
-        self._context.failed = 0
-        self._entry(
-            self._arena.ctypes.data,
-            _pointers(arguments),
-            _pointers(results),
-            self._constants,
-            ctypes.byref(self._context),
+            self._running.frame, frame.machine = frame, Machine()
+        return frame
+
+    def _release(self, frame: _Frame) -> None:
+        self._last = frame
+        self._frames.append(frame)
+
+    def _take_frame(self) -> _Frame:
+        try:
+            return self._frames.pop()
+        except IndexError:  # all are in use by other threads, or this is the first call
+            return _Frame(self.arena_bytes, self._make_context())
+
+    def _make_context(self) -> _Context:
+        """The tables the program's C function works with."""
+        context = _Context(
+            kernels=ctypes.addressof(self._table), host=ctypes.cast(self._callback, ctypes.c_void_p).value
         )
-        self._raise_kept()
-
-    def _raise_kept(self) -> None:
-        """Raise what an op computed in Python has left behind."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _view(self, b: Buffer) -> Array:
-        """The memory of a buffer as an array."""
-        shape, b = b.shape, b.resolve()
-        if b.kind is BufferKind.PARAMETER:
-            return self._arguments[b.index].reshape(shape.dimensions)
-        if b.kind is BufferKind.OUTPUT:
-            return self._results[b.index].reshape(shape.dimensions)
-        if b.kind is BufferKind.CONSTANT:
-            return self.program.constants[b.index].reshape(shape.dimensions)
-        raw = self._arena[b.index : b.index + shape.byte_size]
-        return raw.view(shape.dtype).reshape(shape.dimensions)
+        if any(isinstance(t, GemmThunk) for t in self.thunks):
+            context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
+            context.sgemv, context.dgemv = blas_address("sgemv"), blas_address("dgemv")
+            context.get_blas_threads, context.set_blas_threads = blas_threading()
+        return context
 
     def _run_host(self, number: int) -> None:
         """Called from the program for an op the interpreter computes; an exception is kept and raised by the call."""
+        frame: _Frame = self._running.frame
         t = self.built.driver.host[number]
         try:
-            ins, outs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]
-            evaluate_host(t, ins, outs, self._machine)
+            ins, outs = [self._view(frame, b) for b in t.inputs], [self._view(frame, b) for b in t.outputs]
+            evaluate_host(t, ins, outs, frame.machine)
         except BaseException as e:  # nothing may propagate through C frames
-            self._error = e
-            self._context.failed = 1
+            frame.stop(e)
+
+    def _view(self, frame: _Frame, b: Buffer) -> Array:
+        """The memory of a buffer as an array."""
+        shape, b = b.shape, b.resolve()
+        if b.kind is BufferKind.PARAMETER:
+            return frame.arguments[b.index].reshape(shape.dimensions)
+        if b.kind is BufferKind.OUTPUT:
+            return frame.results[b.index].reshape(shape.dimensions)
+        if b.kind is BufferKind.CONSTANT:
+            return self.program.constants[b.index].reshape(shape.dimensions)
+        raw = frame.arena[b.index : b.index + shape.byte_size]
+        return raw.view(shape.dtype).reshape(shape.dimensions)
 
     # ---- timing
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
         """Seconds of each of `repeats` runs of the whole program, the clock read in C; call once before to warm up."""
-        arguments = check_arguments(arrays, self._shapes)
-        results = [np.empty(b.shape.dimensions, b.shape.dtype) for b in self.program.results]
+        frame = self._start(check_arguments(arrays, self._shapes))
         seconds = (ctypes.c_double * repeats)()
-        with self._lock:
-            self._arguments, self._results = arguments, results
-            self._context.failed = 0
-            _support().hlogym_time_program(
-                ctypes.cast(self._entry, ctypes.c_void_p), self._arena.ctypes.data, _pointers(arguments),
-                _pointers(results), self._constants, ctypes.byref(self._context), repeats, seconds,
+        try:
+            self._runtime.hlogym_time_program(
+                self._entry_address, frame.arena.ctypes.data, _pointers(frame.arguments), _pointers(frame.results),
+                self._constants, ctypes.addressof(frame.context), repeats, seconds,
             )  # fmt: skip
-            self._raise_kept()
+            frame.raise_error()
+        finally:
+            self._release(frame)
         return list(seconds)
 
     def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
@@ -307,22 +356,26 @@ class CpuExecutable:
 
         Loops and branches have no time of their own: 0.
         """
+        if self._last is None:
+            raise RuntimeError("call the program once before a thunk of it is timed")
         t = self.thunks[number]
-        with self._lock:
-            if isinstance(t, KernelThunk):
-                return self._time_kernel(t, repeats, inner)
-            return self._time_other(t, repeats, inner)
+        if isinstance(t, KernelThunk):
+            return self._time_kernel(self._last, t, repeats, inner)
+        return self._time_other(self._last, t, repeats, inner)
 
-    def _time_kernel(self, t: KernelThunk, repeats: int, inner: int) -> list[float]:
+    def _time_kernel(self, frame: _Frame, t: KernelThunk, repeats: int, inner: int) -> list[float]:
         buffers = [*t.inputs, *t.outputs]
-        pointers = (ctypes.c_void_p * len(buffers))(*(self._view(b).ctypes.data for b in buffers))
+        pointers = (ctypes.c_void_p * len(buffers))(*(self._view(frame, b).ctypes.data for b in buffers))
         seconds = (ctypes.c_double * repeats)()
-        function = ctypes.c_void_p(self._addresses[t.spec.symbol])
-        _support().hlogym_time_kernel(function, pointers, repeats, inner, seconds)
+        call = Call()
+        self._runtime.hlogym_time_kernel(
+            self._addresses[t.spec.symbol], pointers, repeats, inner, seconds, ctypes.addressof(call)
+        )
+        call.raise_exception()
         return list(seconds)
 
-    def _time_other(self, t: Thunk, repeats: int, inner: int) -> list[float]:
-        step = self._python_step(t)
+    def _time_other(self, frame: _Frame, t: Thunk, repeats: int, inner: int) -> list[float]:
+        step = self._python_step(frame, t)
         out = []
         for _ in range(repeats):
             start = time.perf_counter()
@@ -331,17 +384,17 @@ class CpuExecutable:
             out.append((time.perf_counter() - start) / inner)
         return out
 
-    def _python_step(self, t: Thunk) -> Any:
+    def _python_step(self, frame: _Frame, t: Thunk) -> Any:
         if isinstance(t, CopyThunk):
-            source, target = self._view(t.source), self._view(t.target)
+            source, target = self._view(frame, t.source), self._view(frame, t.target)
             return lambda: np.copyto(target.reshape(-1), source.reshape(-1))
         if isinstance(t, HostThunk):
-            ins, outs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]
-            return lambda: evaluate_host(t, ins, outs, self._machine)
+            ins, outs = [self._view(frame, b) for b in t.inputs], [self._view(frame, b) for b in t.outputs]
+            return lambda: evaluate_host(t, ins, outs, frame.machine)
         if isinstance(t, GemmThunk):
-            lhs = self._view(t.lhs).reshape((t.batch, t.k, t.m) if t.lhs_transposed else (t.batch, t.m, t.k))
-            rhs = self._view(t.rhs).reshape((t.batch, t.n, t.k) if t.rhs_transposed else (t.batch, t.k, t.n))
-            out = self._view(t.out).reshape(t.batch, t.m, t.n)
+            lhs = self._view(frame, t.lhs).reshape((t.batch, t.k, t.m) if t.lhs_transposed else (t.batch, t.m, t.k))
+            rhs = self._view(frame, t.rhs).reshape((t.batch, t.n, t.k) if t.rhs_transposed else (t.batch, t.k, t.n))
+            out = self._view(frame, t.out).reshape(t.batch, t.m, t.n)
             a = lhs.swapaxes(1, 2) if t.lhs_transposed else lhs
             b = rhs.swapaxes(1, 2) if t.rhs_transposed else rhs
             return lambda: np.matmul(a, b, out=out)
@@ -407,19 +460,10 @@ def _aligned(size: int) -> Array:
     return raw[start : start + max(1, size)]
 
 
+def _call(method: Callable[[int], None] | None, number: int) -> None:
+    if method is not None:
+        method(number)
+
+
 def _pointers(arrays: Sequence[Array]) -> Any:
     return (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
-
-
-def _support() -> ctypes.CDLL:
-    source = resources.files("compiler.runtime").joinpath("support.c").read_text()
-    library = cpu.LIBRARIES_LOADED.load(cpu.toolchain().shared_object(source, "support", ("-O2", "-fPIC", "-shared")))
-    library.hlogym_time_program.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int, ctypes.c_void_p]
-    library.hlogym_time_kernel.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_void_p,
-    ]
-    return library

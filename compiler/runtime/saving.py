@@ -1,16 +1,17 @@
-"""Executables on disk: a folder of JSON, shared objects (or CUDA source) and arrays. Nothing is pickled.
+"""Executables on disk: JSON, shared objects (or CUDA source) and arrays in a `saved_folder`. Nothing is pickled.
 
-manifest.json   format, backend, processor, buffers, thunks, kernels
+program.json    backend, processor, buffers, thunks, kernels
 module.hlo      the optimised module; plan.json: the decisions
-program.so, kernels-N.so, constants.npz
+driver.so, kernels-N.so, runtime.so, constants.npz
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from compiler.backends import cpu
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.errors import BackendError, HlogymError
+from compiler.errors import BackendError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
@@ -26,6 +27,7 @@ from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.driver_c import print_driver
 from compiler.runtime.executable import BuiltProgram, CpuExecutable
 from compiler.runtime.planner import ThunkProgram
+from compiler.runtime.saved_folder import Contents, SavedProgramError, read_folder, write_folder
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
@@ -42,34 +44,26 @@ from compiler.text.shapes import parse_shape
 if TYPE_CHECKING:
     from compiler.runtime.cuda_executable import CudaExecutable
 
-FORMAT = 1
+__all__ = ["SavedProgramError", "load", "save"]
+
 _KINDS: dict[str, type[Thunk]] = {
     t.__name__: t for t in (KernelThunk, CopyThunk, GemmThunk, HostThunk, WhileThunk, ConditionalThunk)
 }
-
-
-class SavedProgramError(HlogymError, ValueError):
-    """A folder that is no saved executable, or one that cannot run here."""
 
 
 # ---- writing
 
 
 def save(executable: CpuExecutable | CudaExecutable, folder: Path) -> None:
-    """Write `executable` into `folder`, which is made; what stood there under the same names is replaced."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(executable, folder)
-    except OSError as e:
-        raise SavedProgramError(f"cannot write to {folder}: {e.strerror}; choose another folder") from e
+    """Write `executable` into `folder`, which is made; a program saved there before is replaced.
 
-
-def _write(executable: CpuExecutable | CudaExecutable, folder: Path) -> None:
+    Raises:
+        SavedProgramError: the folder cannot be written, or holds something of somebody else's.
+    """
     writer = _Writer()
     thunks = [writer.thunk(t) for t in executable.program.thunks]
     program = executable.program
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
+    told: dict[str, Any] = {
         "backend": executable.backend,
         "arena_bytes": executable.arena_bytes,
         "parameters": [writer.buffer(b) for b in program.parameters],
@@ -78,23 +72,38 @@ def _write(executable: CpuExecutable | CudaExecutable, folder: Path) -> None:
         "thunks": thunks,
         "kernels": [_spec_to_json(k) for k in executable.kernels],
     }
-    manifest["buffers"] = writer.buffers
-    if isinstance(executable, CpuExecutable):
-        manifest["processor"] = cpu.processor()
-        shutil.copyfile(executable.built.driver_path, folder / "program.so")
-        files: dict[Path, str] = {}
-        for path in executable.built.objects.values():
-            if path not in files:
-                files[path] = f"kernels-{len(files)}.so"
-                shutil.copyfile(path, folder / files[path])
-        manifest["objects"] = {symbol: files[path] for symbol, path in executable.built.objects.items()}
-    (folder / "module.hlo").write_text(str(executable.module))
+    told["buffers"] = writer.buffers
+    files: dict[str, Callable[[Path], object]] = {
+        "module.hlo": _text(str(executable.module)),
+        "constants.npz": partial(_write_constants, program.constants),
+    }
     if executable.plan is not None:
-        (folder / "plan.json").write_text(executable.plan.to_json())
-    raw = {f"c{n}": np.frombuffer(c.tobytes(), np.uint8) for n, c in enumerate(program.constants)}
-    with (folder / "constants.npz").open("wb") as f:
+        files["plan.json"] = _text(executable.plan.to_json())
+    if isinstance(executable, CpuExecutable):
+        told["processor"] = cpu.processor()
+        objects = dict.fromkeys(executable.built.objects.values())
+        names = {path: f"kernels-{n}.so" for n, path in enumerate(objects)}
+        told["objects"] = {symbol: names[path] for symbol, path in executable.built.objects.items()}
+        names |= {executable.built.driver_path: "driver.so", executable.built.runtime_path: "runtime.so"}
+        files |= {name: partial(_copy_object, path) for path, name in names.items()}
+    files["program.json"] = _text(json.dumps(told, indent=1) + "\n")
+    write_folder(folder, files)
+
+
+def _text(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+def _copy_object(source: Path, target: Path) -> None:
+    if not source.exists():
+        raise SavedProgramError(f"the built code {source} is gone from the cache; compile the program again")
+    shutil.copyfile(source, target)
+
+
+def _write_constants(constants: list[Any], path: Path) -> None:
+    raw = {f"c{n}": np.frombuffer(c.tobytes(), np.uint8) for n, c in enumerate(constants)}
+    with path.open("wb") as f:
         np.savez(f, allow_pickle=False, **raw)
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
 def _spec_to_json(k: KernelSpec) -> dict[str, Any]:
@@ -145,66 +154,67 @@ def load(path: str | Path) -> CpuExecutable | CudaExecutable:
     """Read what `Executable.save` wrote; no compiler is needed for a cpu program.
 
     Raises:
-        SavedProgramError: no such folder, another format, or built for another kind of processor.
+        SavedProgramError: no such folder, another format, damaged, or built for another kind of processor.
     """
     folder = Path(path)
-    manifest = _manifest(folder)
+    contents = read_folder(folder)
     try:
-        return _Reader(folder, manifest).executable()
-    except (KeyError, TypeError, IndexError, OSError) as e:
+        return _Reader(folder, contents).executable()
+    except (LookupError, TypeError, ValueError, AttributeError, OSError, RecursionError) as e:
+        if isinstance(e, SavedProgramError):
+            raise
         raise SavedProgramError(f"{folder} is damaged: {e!r}; save the program again") from e
 
 
-def _manifest(folder: Path) -> Mapping[str, Any]:
-    try:
-        data = json.loads((folder / "manifest.json").read_text())
-    except OSError as e:
-        raise SavedProgramError(f"{folder} is no saved program: {e.strerror}: manifest.json") from e
-    except ValueError as e:
-        raise SavedProgramError(f"{folder}/manifest.json is not JSON: {e}") from e
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise SavedProgramError(f"{folder} has another format than {FORMAT}; save the program again")
-    here = cpu.processor()
-    if data.get("backend") == "cpu" and data.get("processor") != here:
-        raise SavedProgramError(
-            f"{folder} was built for the processor {data.get('processor')!r}, this one is {here!r}: compile it here"
-        )
-    return data
-
-
 class _Reader:
-    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        self.folder, self.manifest = folder, manifest
-        self.module: HloModule = parse((folder / "module.hlo").read_text(), filename=str(folder / "module.hlo"))
-        self.specs = {k["symbol"]: _spec_from_json(k) for k in manifest["kernels"]}
-        self.buffers = [Buffer(_shape(b["shape"]), BufferKind(b["kind"]), int(b["index"])) for b in manifest["buffers"]]
+    def __init__(self, folder: Path, contents: Contents) -> None:
+        self.folder, self.contents = folder, contents
+        self.told: Mapping[str, Any] = json.loads(contents.path("program.json").read_text(encoding="utf-8"))
+        here = cpu.processor()
+        if self.told["backend"] == "cpu" and self.told["processor"] != here:
+            built_for = self.told["processor"]
+            raise SavedProgramError(
+                f"{folder} was built for the processor {built_for!r}, this one is {here!r}: compile it here"
+            )
+        text = contents.path("module.hlo").read_text(encoding="utf-8")
+        self.module: HloModule = parse(text, filename=str(folder / "module.hlo"))
+        self.specs = {k["symbol"]: _spec_from_json(k) for k in self.told["kernels"]}
+        self.buffers = [
+            Buffer(_shape(b["shape"]), BufferKind(b["kind"]), int(b["index"])) for b in self.told["buffers"]
+        ]
 
     def executable(self) -> CpuExecutable | CudaExecutable:
         from compiler.plan import CompilationPlan
 
-        plan_file = self.folder / "plan.json"
-        plan = CompilationPlan.from_json(plan_file.read_text()) if plan_file.exists() else None
+        plan = None
+        if "plan.json" in self.contents.digests:
+            plan = CompilationPlan.from_json(self.contents.path("plan.json").read_text(encoding="utf-8"))
         program = self._program()
-        if self.manifest["backend"] == "cuda":
+        if self.told["backend"] == "cuda":
             from compiler.runtime.cuda_executable import CudaExecutable
 
-            return CudaExecutable(self.module, program, self.manifest["arena_bytes"], plan)
-        if self.manifest["backend"] != "cpu":
-            raise BackendError(f"{self.folder} was saved for an unknown backend {self.manifest['backend']!r}")
-        objects = {s: self._inside(name) for s, name in self.manifest["objects"].items()}
+            return CudaExecutable(self.module, program, self.told["arena_bytes"], plan)
+        if self.told["backend"] != "cpu":
+            raise BackendError(f"{self.folder} was saved for an unknown backend {self.told['backend']!r}")
         built = BuiltProgram(
-            program, self.manifest["arena_bytes"], print_driver(program.thunks), self._inside("program.so"), objects
+            program,
+            self.told["arena_bytes"],
+            print_driver(program.thunks),
+            self._object("runtime.so"),
+            self._object("driver.so"),
+            {symbol: self._object(name) for symbol, name in self.told["objects"].items()},
         )
         return CpuExecutable(self.module, built, plan)
 
-    def _inside(self, name: str) -> Path:
-        """A file of the folder itself, whatever the manifest says."""
-        return (self.folder / Path(name).name).resolve()
+    def _object(self, name: str) -> Path:
+        """A shared object, in the cache: the folder may be written to while its code is in use."""
+        cache = cpu.object_cache()
+        return cache.object(self.contents.digests[name]) or cache.keep(self.contents.path(name).read_bytes())
 
     def _program(self) -> ThunkProgram:
-        m = self.manifest
+        m = self.told
         buffers = [self.buffers[n] for n in m["constant_buffers"]]
-        with np.load(self.folder / "constants.npz", allow_pickle=False) as raw:
+        with np.load(self.contents.path("constants.npz"), allow_pickle=False) as raw:
             constants = [
                 np.frombuffer(raw[f"c{n}"].tobytes(), b.shape.dtype).reshape(b.shape.dimensions)
                 for n, b in enumerate(buffers)

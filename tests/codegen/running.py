@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.backends import cpu, cuda
+from compiler.backends.libraries import load_library
 from compiler.codegen.kernel_spec import KernelSpec, default_schedule, flops_of, spell
 from compiler.codegen.lower import lower, roots_of
 from compiler.codegen.schedule import Schedule
@@ -113,11 +114,13 @@ def _differs(a: Array, b: Array, rtol: float) -> Array:
 
 def run_c(cases: Sequence[Case]) -> list[list[Array]]:
     """Results of all cases on the CPU, built in one go."""
+    cpu.load_runtime()
     objects = cpu.kernel_objects([c.spec for c in cases], cpu.toolchain())
     out = []
     for c in cases:
         buffers, pointers = _memory(c)
-        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(cpu.kernel_address(c.spec.symbol, objects[c.spec.symbol]))
+        library = load_library(objects[c.spec.symbol])
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.function(c.spec.symbol))
         function(ctypes.addressof(pointers))
         out.append(buffers[len(c.args) :])
     return out

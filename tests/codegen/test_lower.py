@@ -70,7 +70,7 @@ def test_large_flat_arrays_use_threads() -> None:
         """
     )
     case = running.case_of(f, running.random_args(f.parameter_shapes, np.random.default_rng(4)), "c")
-    assert "parallel for" in case.spec.source
+    assert "hlogym_parallel" in case.spec.source
     assert _problems({"large": case}) == {}
 
 

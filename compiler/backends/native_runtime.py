@@ -1,0 +1,121 @@
+"""The C runtime under every native program: its thread pool, its look at pending signals, its clock.
+
+One copy is loaded per process and never unloaded. Kernels and programs find its functions by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+from importlib import resources
+from pathlib import Path
+
+from compiler.errors import BackendError
+
+__all__ = ["RUNTIME", "RUNTIME_FLAGS", "Call", "NativeRuntime", "runtime_source"]
+
+RUNTIME_FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+def runtime_source() -> str:
+    """C source of the runtime."""
+    return resources.files("compiler.backends").joinpath("runtime.c").read_text()
+
+
+class Call(ctypes.Structure):
+    """`struct hlogym_call` of runtime.c: one call of a program, and the exception a signal handler raised in it."""
+
+    stopped: int
+    _fields_ = [  # the form ctypes wants
+        ("exception", ctypes.c_void_p * 3),
+        ("stopped", ctypes.c_int),
+        ("polled", ctypes.c_int64),
+        ("outer", ctypes.c_void_p),
+    ]
+
+    def raise_exception(self) -> None:
+        """Raise what a signal handler raised while the call ran (KeyboardInterrupt on Ctrl-C), if anything."""
+        if self.stopped and self.exception[0]:
+            self.stopped = 0
+            ctypes.pythonapi.PyErr_Restore(*(ctypes.c_void_p(address) for address in self.exception))
+
+
+class NativeRuntime:
+    """The runtime of this process, and the number of threads it shares loops among."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._library: ctypes.CDLL | None = None
+        self._wished: int | None = None
+
+    def load(self, path: Path) -> ctypes.CDLL:
+        """The runtime; the first file that is given serves from then on."""
+        with self._lock:
+            if self._library is None:
+                self._library = _load(path)
+                self._library.hlogym_set_threads(self.num_threads, available_cores())
+            return self._library
+
+    @property
+    def num_threads(self) -> int:
+        """How many threads share a loop.
+
+        Raises:
+            BackendError: HLOGYM_NUM_THREADS is no positive number.
+        """
+        return default_threads() if self._wished is None else self._wished
+
+    def set_num_threads(self, count: int) -> None:
+        """Share loops among `count` threads from now on; ValueError unless that is a positive number."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"the number of threads must be a positive whole number, not {count!r}")
+        with self._lock:
+            self._wished = count
+            if self._library is not None:
+                self._library.hlogym_set_threads(count, available_cores())
+
+    def renew_lock(self) -> None:
+        """Forget who holds the lock: in a forked child that may be a thread which is not there."""
+        self._lock = threading.Lock()
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        # Global, because kernels find its functions by name; pinned, because its threads outlive every program.
+        library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise BackendError(f"cannot load the runtime of native programs: {error}") from error
+    names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch")
+    library.hlogym_set_python(*(ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p) for n in names))
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    library.hlogym_time_kernel.argtypes = [pointer, pointer, number, number, pointer, pointer]
+    library.hlogym_time_program.argtypes = [*[pointer] * 6, number, pointer]
+    return library
+
+
+def default_threads() -> int:
+    """Threads unless `set_num_threads` says otherwise: HLOGYM_NUM_THREADS, OMP_NUM_THREADS, or one per core."""
+    for name in THREAD_VARIABLES:
+        text = os.environ.get(name, "").partition(",")[0].strip()
+        if text.isdecimal() and int(text) > 0:
+            return int(text)
+        if text and name == THREAD_VARIABLES[0]:
+            raise BackendError(f"{name} must be a positive whole number, not {text!r}")
+    return available_cores()
+
+
+def available_cores() -> int:
+    """Cores this process may use, by its affinity and by the quota of its control group."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):
+        return cores
+
+
+RUNTIME = NativeRuntime()
+os.register_at_fork(after_in_child=RUNTIME.renew_lock)

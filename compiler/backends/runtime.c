@@ -1,0 +1,329 @@
+/* What kernels and programs call while they run: a pool of threads that share loops, a look at pending signals, and a
+   clock. One copy serves the whole process; kernels find these functions by name.
+
+   The pool. One thread, the caller, offers a loop; workers that are awake help. Every thread starts on a range of its own,
+   so that consecutive kernels find in a core's cache what that core wrote, and takes chunks from the ranges of others when
+   its own is used up, so that a thread the scheduler holds back delays nobody: the caller finishes alone if need be. Idle
+   workers look out for work for some microseconds and then sleep: spinning for longer would take time from neighbours, and
+   from ourselves where neighbours keep the cores busy. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define MAX_THREADS 256
+#define CHUNKS_PER_THREAD 16
+#define SPIN_NANOSECONDS 50000
+#define POLL_MILLISECONDS 50
+
+typedef void (*task_t)(void *context, int64_t first, int64_t last);
+
+/* ---- signals */
+
+/* One call of a program. A signal handler of Python's may raise while the call runs; the exception is kept here until the
+   call has returned. The first three members are what PyErr_Fetch gives. */
+struct hlogym_call {
+  void *exception[3];
+  volatile int stopped; /* loops end early from now on; what they computed is of no use */
+  int64_t polled;       /* milliseconds, when signals were last looked at */
+  struct hlogym_call *outer;
+};
+
+static struct {
+  int (*gil_ensure)(void);
+  void (*gil_release)(int);
+  int (*check_signals)(void);
+  void (*fetch)(void **, void **, void **);
+} python;
+
+static _Thread_local struct hlogym_call *current;
+static _Thread_local int is_worker, in_task;
+
+/* Functions of Python's C API; without them signals are not looked at. */
+EXPORT void hlogym_set_python(void *gil_ensure, void *gil_release, void *check_signals, void *fetch) {
+  python.gil_ensure = (int (*)(void))gil_ensure;
+  python.gil_release = (void (*)(int))gil_release;
+  python.check_signals = (int (*)(void))check_signals;
+  python.fetch = (void (*)(void **, void **, void **))fetch;
+}
+
+static int64_t now(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int poll_signals(struct hlogym_call *call) {
+  const int64_t ms = now(CLOCK_MONOTONIC_COARSE) / 1000000;
+  if (ms - call->polled < POLL_MILLISECONDS || python.check_signals == 0) return call->stopped;
+  call->polled = ms;
+  const int gil = python.gil_ensure();
+  if (python.check_signals() != 0) {
+    python.fetch(&call->exception[0], &call->exception[1], &call->exception[2]);
+    call->stopped = 1;
+  }
+  python.gil_release(gil);
+  return call->stopped;
+}
+
+/* Whether the running call is to end. Cheap enough for every iteration of a loop over kernels. */
+EXPORT int hlogym_interrupted(void) {
+  struct hlogym_call *const call = current;
+  if (call == 0) return 0;
+  return is_worker || call->stopped ? call->stopped : poll_signals(call);
+}
+
+EXPORT void hlogym_begin(struct hlogym_call *call) {
+  call->exception[0] = call->exception[1] = call->exception[2] = 0;
+  call->stopped = 0;
+  call->polled = now(CLOCK_MONOTONIC_COARSE) / 1000000;
+  call->outer = current; /* an op computed in Python may call another program */
+  current = call;
+}
+
+EXPORT void hlogym_end(struct hlogym_call *call) { current = call->outer; }
+
+/* ---- the pool */
+
+struct range {
+  _Alignas(64) _Atomic int64_t next;
+  int64_t end;
+};
+
+static struct {
+  task_t task;
+  void *context;
+  int64_t grain;
+  int parts;
+  struct hlogym_call *call;
+  struct range ranges[MAX_THREADS];
+} job;
+
+#define OPEN 0x10000u /* in `state`: a job is offered; below it, how many workers take part in it */
+static _Atomic uint32_t state, offers, sleepers, caller_sleeps;
+static atomic_flag busy = ATOMIC_FLAG_INIT; /* one job at a time; further callers run their loops alone */
+static int wanted_threads = 1, workers = 0, spins = 1;
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int count) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, 0, 0, 0);
+}
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/* Look at a word until it differs from a value, for a while; whether it does. */
+static int spin_while(_Atomic uint32_t *word, uint32_t value, int64_t nanoseconds) {
+  if (nanoseconds <= 0) return atomic_load(word) != value;
+  const int64_t end = now(CLOCK_MONOTONIC) + nanoseconds;
+  for (;;) {
+    for (int i = 0; i < 32; i++) {
+      if (atomic_load_explicit(word, memory_order_acquire) != value) return 1;
+      relax();
+    }
+    if (now(CLOCK_MONOTONIC) > end) return 0;
+  }
+}
+
+/* Run chunks of the job until none is left: the thread's own range first, then those of the others. */
+static void take_part(int number) {
+  const int64_t grain = job.grain;
+  in_task = 1;
+  for (int k = 0; k < job.parts; k++) {
+    struct range *const r = &job.ranges[(number + k) % job.parts];
+    for (;;) {
+      if (atomic_load_explicit(&r->next, memory_order_relaxed) >= r->end) break;
+      const int64_t first = atomic_fetch_add_explicit(&r->next, grain, memory_order_relaxed);
+      if (first >= r->end) break;
+      job.task(job.context, first, first + grain < r->end ? first + grain : r->end);
+      if (hlogym_interrupted()) goto end;
+    }
+  }
+end:
+  in_task = 0;
+}
+
+static void *worker(void *number) {
+  is_worker = 1;
+  uint32_t seen = 0;
+  int64_t patience = SPIN_NANOSECONDS;
+  for (;;) {
+    if (spin_while(&offers, seen, spins ? patience : 0)) {
+      patience = SPIN_NANOSECONDS;
+    } else {
+      patience /= 2; /* waiting has been in vain lately: sleep sooner */
+      atomic_fetch_add(&sleepers, 1);
+      while (atomic_load(&offers) == seen) futex_wait(&offers, seen);
+      atomic_fetch_sub(&sleepers, 1);
+      if (patience < SPIN_NANOSECONDS / 16) patience = SPIN_NANOSECONDS / 16;
+    }
+    seen = atomic_load(&offers);
+    uint32_t s = atomic_load(&state);
+    while (s & OPEN) {
+      if (!atomic_compare_exchange_weak(&state, &s, s + 1)) continue;
+      /* From here until the count goes down again the job stays what it is. */
+      if ((int)(intptr_t)number < job.parts) {
+        current = job.call;
+        take_part((int)(intptr_t)number);
+        current = 0;
+      }
+      if (atomic_fetch_sub(&state, 1) == 1 && atomic_load(&caller_sleeps)) futex_wake(&state, 1);
+      break;
+    }
+  }
+  return 0;
+}
+
+/* Started when first needed, with all signals blocked: those are for the threads of the program we are part of. */
+static void start_workers(void) {
+  sigset_t all, before;
+  pthread_attr_t attributes;
+  sigfillset(&all);
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, 8 << 20);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  while (workers < wanted_threads - 1) {
+    pthread_t thread;
+    if (pthread_create(&thread, &attributes, worker, (void *)(intptr_t)(workers + 1)) != 0) break;
+    workers++;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, 0);
+  pthread_attr_destroy(&attributes);
+}
+
+static pthread_mutex_t blas_lock = PTHREAD_MUTEX_INITIALIZER;
+static int blas_users = 0, blas_threads = 1;
+
+/* A forked child has the forking thread alone: its pool starts anew. */
+static void after_fork_in_child(void) {
+  const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+  blas_lock = unlocked;
+  blas_users = 0;
+  workers = 0;
+  atomic_store(&state, 0);
+  atomic_store(&offers, 0);
+  atomic_store(&sleepers, 0);
+  atomic_store(&caller_sleeps, 0);
+  atomic_flag_clear(&busy);
+}
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(0, 0, after_fork_in_child); }
+
+/* How many threads share a loop from now on; `cores` are there for them. */
+EXPORT void hlogym_set_threads(int count, int cores) {
+  wanted_threads = count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : count;
+  spins = wanted_threads <= cores;
+}
+
+EXPORT int hlogym_threads(void) { return wanted_threads; }
+
+static void run_alone(task_t task, void *context, int64_t count, int64_t grain) {
+  for (int64_t first = 0; first < count; first += grain) {
+    task(context, first, first + grain < count ? first + grain : count);
+    if (hlogym_interrupted()) return;
+  }
+}
+
+/* task(context, first, last) for chunks that cover 0 .. count-1, in any order and on any thread; a chunk is at least
+   `grain` long, but for the last of a range. Returns when all are done. */
+EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t grain) {
+  const int threads = wanted_threads;
+  if (count <= 0) return;
+  if (threads == 1 || count <= grain || in_task || atomic_flag_test_and_set(&busy)) {
+    run_alone(task, context, count, grain);
+    return;
+  }
+  if (workers < threads - 1) start_workers();
+  const int parts = workers + 1 < threads ? workers + 1 : threads;
+  const int64_t fair = count / ((int64_t)parts * CHUNKS_PER_THREAD);
+  if (fair > grain) grain = (fair + grain - 1) / grain * grain;
+  const int64_t chunks = (count + grain - 1) / grain;
+  job.task = task;
+  job.context = context;
+  job.grain = grain;
+  job.parts = parts;
+  job.call = current;
+  for (int k = 0; k < parts; k++) {
+    const int64_t end = chunks * (k + 1) / parts * grain;
+    atomic_store_explicit(&job.ranges[k].next, chunks * k / parts * grain, memory_order_relaxed);
+    job.ranges[k].end = end < count ? end : count;
+  }
+  atomic_store(&state, OPEN);
+  atomic_fetch_add(&offers, 1);
+  if (atomic_load(&sleepers)) futex_wake(&offers, chunks > parts ? parts - 1 : (int)chunks - 1);
+  take_part(0);
+  /* Every chunk is taken; wait for those who still work on one. */
+  uint32_t s = atomic_fetch_and(&state, ~OPEN) & ~OPEN;
+  int64_t patience = spins ? SPIN_NANOSECONDS : 0;
+  while (s != 0) {
+    if (!spin_while(&state, s, patience)) {
+      patience = 0;
+      atomic_store(&caller_sleeps, 1);
+      if (atomic_load(&state) == s) futex_wait(&state, s);
+      atomic_store(&caller_sleeps, 0);
+    }
+    s = atomic_load(&state);
+  }
+  atomic_flag_clear(&busy);
+}
+
+/* ---- the BLAS: one thread of its own while our threads share its work, for as long as any call wants it so */
+
+EXPORT void hlogym_blas_enter(int (*get_threads)(void), void (*set_threads)(int)) {
+  pthread_mutex_lock(&blas_lock);
+  if (blas_users++ == 0) {
+    blas_threads = get_threads();
+    set_threads(1);
+  }
+  pthread_mutex_unlock(&blas_lock);
+}
+
+EXPORT void hlogym_blas_leave(void (*set_threads)(int)) {
+  pthread_mutex_lock(&blas_lock);
+  if (--blas_users == 0) set_threads(blas_threads);
+  pthread_mutex_unlock(&blas_lock);
+}
+
+/* ---- timing: the clock is read in C, so that Python's own time is not measured */
+
+typedef void (*kernel_t)(void *const *);
+typedef void (*program_t)(char *, char *const *, char *const *, char *const *, struct hlogym_call *);
+
+EXPORT void hlogym_time_kernel(kernel_t kernel, void *const *arguments, int repeats, int inner, double *seconds,
+                               struct hlogym_call *call) {
+  hlogym_begin(call);
+  for (int i = 0; i < repeats && !hlogym_interrupted(); i++) {
+    const int64_t start = now(CLOCK_MONOTONIC);
+    for (int j = 0; j < inner; j++) kernel(arguments);
+    seconds[i] = 1e-9 * (double)(now(CLOCK_MONOTONIC) - start) / inner;
+  }
+  hlogym_end(call);
+}
+
+/* A program's context begins with its call. */
+EXPORT void hlogym_time_program(program_t program, char *arena, char *const *parameters, char *const *results,
+                                char *const *constants, struct hlogym_call *context, int repeats, double *seconds) {
+  for (int i = 0; i < repeats; i++) {
+    const int64_t start = now(CLOCK_MONOTONIC);
+    program(arena, parameters, results, constants, context);
+    seconds[i] = 1e-9 * (double)(now(CLOCK_MONOTONIC) - start);
+    if (context->stopped) break;
+  }
+}

@@ -1,0 +1,199 @@
+"""The folder of a saved program: written whole, replaced in one step, checked when it is read.
+
+manifest.json       which contents are current; size and SHA-256 of each of their files
+contents-<hash>/    the files; the hash is that of the manifest's table
+
+New contents are written beside the old ones and renamed; replacing the manifest makes them current. Files that are in
+use are never written to, and nothing is removed but files that a manifest of ours lists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from compiler.errors import HlogymError
+
+__all__ = ["Contents", "SavedProgramError", "read_folder", "write_folder"]
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+_BLOCK = 1 << 20
+
+
+class SavedProgramError(HlogymError, ValueError):
+    """A folder that holds no saved program, a damaged one, or one that cannot run here."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The files of a saved program, found whole.
+
+    Attributes:
+        folder: where they are.
+        digests: SHA-256 of each, by name.
+    """
+
+    folder: Path
+    digests: Mapping[str, str]
+
+    def path(self, name: str) -> Path:
+        """The path of a file; SavedProgramError when the program has none of that name."""
+        if name not in self.digests:
+            raise SavedProgramError(f"{self.folder.parent} is damaged: it has no {name}; save the program again")
+        return self.folder / name
+
+
+# ---- writing
+
+
+def write_folder(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> None:
+    """Make `folder` hold these files and no other program's.
+
+    Args:
+        folder: made when it is not there. A program saved there before is replaced; other files are left alone.
+        files: by name, what writes the file to a path.
+
+    Raises:
+        SavedProgramError: the folder cannot be written, or holds a manifest.json that is not ours.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        before = _manifest_to_replace(folder)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".draft-") as draft:
+            table = _write_files(Path(draft) / "contents", files)
+            contents = folder / _contents_name(table)
+            _move(Path(draft) / "contents", contents, Path(draft) / "damaged")
+            manifest = Path(draft) / MANIFEST
+            manifest.write_text(_manifest_text(contents.name, table), encoding="utf-8")
+            _flush(manifest)
+            manifest.replace(folder / MANIFEST)
+        if before.get("contents") != contents.name:
+            _remove_contents(folder, before)
+    except OSError as e:
+        raise SavedProgramError(f"cannot write to {folder}: {e.strerror}; choose another folder") from e
+
+
+def _manifest_to_replace(folder: Path) -> Mapping[str, object]:
+    path = folder / MANIFEST
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or "format" not in found:
+        raise SavedProgramError(f"{path} was not written by hlogym; save the program to another folder")
+    return found
+
+
+def _write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> dict[str, dict[str, object]]:
+    folder.mkdir()
+    table: dict[str, dict[str, object]] = {}
+    for name, write in sorted(files.items()):
+        path = folder / name
+        write(path)
+        _flush(path)
+        table[name] = {"bytes": path.stat().st_size, "sha256": _digest(path)}
+    return table
+
+
+def _move(source: Path, target: Path, aside: Path) -> None:
+    """Rename a folder; one of that name has the same content, unless it was damaged since."""
+    if target.exists():
+        target.rename(aside)
+    source.rename(target)
+
+
+def _remove_contents(folder: Path, manifest: Mapping[str, object]) -> None:
+    """Remove the files that a manifest lists, which is no longer current, and their folder if nothing else is in it."""
+    name, table = manifest.get("contents"), manifest.get("files")
+    if not isinstance(name, str) or not isinstance(table, dict) or name != _contents_name(table):
+        return
+    for file in table:
+        with suppress(OSError):
+            (folder / name / Path(file).name).unlink()
+    with suppress(OSError):
+        (folder / name).rmdir()
+
+
+def _manifest_text(contents: str, table: Mapping[str, object]) -> str:
+    return json.dumps({"format": FORMAT, "contents": contents, "files": table}, indent=1) + "\n"
+
+
+def _contents_name(table: Mapping[str, object]) -> str:
+    return f"contents-{hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]}"
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+# ---- reading
+
+
+def read_folder(folder: Path) -> Contents:
+    """The current contents of a folder, every file compared with its checksum.
+
+    Raises:
+        SavedProgramError: there is no saved program, or it is of another format, or damaged.
+    """
+    for _ in range(3):
+        text = _read_manifest(folder)
+        try:
+            return _check(folder, text)
+        except SavedProgramError:
+            if _read_manifest(folder) == text:
+                raise
+        # Another program was saved here meanwhile; read that one.
+    return _check(folder, _read_manifest(folder))
+
+
+def _read_manifest(folder: Path) -> str:
+    try:
+        return (folder / MANIFEST).read_text(encoding="utf-8")
+    except OSError as e:
+        raise SavedProgramError(f"{folder} is no saved program: {e.strerror}: {MANIFEST}") from e
+    except UnicodeDecodeError as e:
+        raise SavedProgramError(f"{folder}/{MANIFEST} is not text: {e.reason} at byte {e.start}") from e
+
+
+def _check(folder: Path, text: str) -> Contents:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise SavedProgramError(f"{folder}/{MANIFEST} is not JSON: {e}") from e
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise SavedProgramError(f"{folder} has another format than {FORMAT}; save the program again")
+    table, name = data.get("files"), data.get("contents")
+    # The name is the hash of the table, so that no other manifest than the one written passes.
+    if not isinstance(table, dict) or name != _contents_name(table):
+        raise SavedProgramError(f"{folder} is damaged: {MANIFEST} was changed; save the program again")
+    for file, facts in table.items():
+        path = folder / name / file
+        try:
+            size = path.stat().st_size
+            whole = size == facts["bytes"] and _digest(path) == facts["sha256"]
+        except OSError as e:
+            raise SavedProgramError(f"{folder} is damaged: {name}/{file}: {e.strerror}; save the program again") from e
+        if not whole:
+            raise SavedProgramError(
+                f"{folder} is damaged: {name}/{file} is not what was saved ({size} of {facts['bytes']} bytes); "
+                "save the program again"
+            )
+    return Contents(folder / name, {file: facts["sha256"] for file, facts in table.items()})

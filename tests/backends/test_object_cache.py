@@ -1,0 +1,150 @@
+"""Built code on disk: shared by processes and threads, found whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler import compile
+from compiler.backends import cpu
+from compiler.backends.object_cache import ObjectCache, content_hash
+from compiler.errors import BackendError
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = """
+HloModule scaled
+ENTRY main {{
+  x = f32[100] parameter(0)
+  c = f32[] constant({factor})
+  b = f32[100] broadcast(c), dimensions={{}}
+  ROOT r = f32[100] multiply(x, b)
+}}
+"""
+X = np.arange(100, dtype=np.float32)
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectCache:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    return cpu.object_cache()
+
+
+def run(factor: int) -> None:
+    (out,) = compile(PROGRAM.format(factor=factor))(X)
+    np.testing.assert_array_equal(out, X * factor)
+
+
+def test_an_object_is_kept_once_under_its_content(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    path = cache.keep(b"code")
+    cache.note("sources", "a", path)
+    cache.note("sources", "b", cache.keep(b"code"))
+    assert path.stem == content_hash(b"code")
+    assert cache.find_all("sources", ["a", "b", "c"]) == {"a": path, "b": path}
+
+
+@pytest.mark.parametrize("noted", ["", "0123", "../../etc/passwd", "\xff", "a" * 64])
+def test_an_index_that_says_nothing_useful(noted: str, tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    cache.note("sources", "key", cache.keep(b"code"))
+    (tmp_path / "sources" / "key").write_text(noted, encoding="latin-1")
+    assert cache.find("sources", "key") is None
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("damage", [empty, cut, flip, Path.unlink])
+def test_damaged_objects_are_built_again(damage: Callable[[Path], object], cache: ObjectCache) -> None:
+    run(5)
+    # The runtime stays loaded in this process; what belongs to the program has been unloaded.
+    runtime = cpu.toolchain().runtime()
+    for path in cache.objects.glob("*.so"):
+        if path != runtime:
+            damage(path)
+    run(5)
+    assert all(cache.object(p.stem) == p for p in cache.objects.glob("*.so"))
+
+
+def test_a_relative_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HLOGYM_CACHE", "kept/here")
+    run(6)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run(6)
+    assert list((tmp_path / "kept" / "here" / "objects").glob("*.so"))
+    assert list((tmp_path / "elsewhere" / "kept" / "here" / "objects").glob("*.so"))
+
+
+def test_threads_that_compile_one_program_on_a_cold_cache(cache: ObjectCache) -> None:
+    failures: list[BaseException] = []
+    start = threading.Barrier(8)
+
+    def work() -> None:
+        try:
+            start.wait()
+            run(7)
+        except BaseException as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert failures == []
+    assert not list(cache.folder.rglob(".draft-*"))
+
+
+def test_processes_that_compile_one_program_on_a_cold_cache(cache: ObjectCache) -> None:
+    code = "from tests.backends.test_object_cache import run; run(8); run(9)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = [subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=ROOT) for _ in range(6)]
+    assert [p.wait() for p in running] == [0] * 6
+
+
+def test_a_cache_that_can_no_longer_be_written(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(10)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full)
+    with pytest.raises(BackendError, match=r"cannot write built kernels to .*No space left on device"):
+        run(11)
+    monkeypatch.undo()
+    monkeypatch.setenv("HLOGYM_CACHE", str(cache.folder))
+    run(11)
+    assert not list(cache.folder.rglob(".draft-*"))
+
+
+def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    cache.keep(b"code")
+    old, new = tmp_path / ".draft-old", cache.objects / ".draft-new"
+    old.mkdir()
+    (old / "kernel.c").write_text("int x;")
+    new.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    cache.remove_stale_drafts()
+    assert not old.exists()
+    assert new.exists()
