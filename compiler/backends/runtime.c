@@ -33,7 +33,7 @@ typedef void (*task_t)(void *context, int64_t first, int64_t last);
 struct hlogym_call {
   void *exception[3];
   volatile int stopped; /* loops end early from now on; what they computed is of no use */
-  int64_t polled;       /* milliseconds, when signals were last looked at */
+  int64_t polled;       /* milliseconds, when signals were last looked at; 0: not yet */
   struct hlogym_call *outer;
 };
 
@@ -63,6 +63,7 @@ static int64_t now(clockid_t clock) {
 
 static int poll_signals(struct hlogym_call *call) {
   const int64_t ms = now(CLOCK_MONOTONIC_COARSE) / 1000000;
+  if (call->polled == 0) call->polled = ms; /* not at the call's begin: short calls need no clock */
   if (ms - call->polled < POLL_MILLISECONDS || python.check_signals == 0) return call->stopped;
   call->polled = ms;
   const int gil = python.gil_ensure();
@@ -84,7 +85,7 @@ EXPORT int hlogym_interrupted(void) {
 EXPORT void hlogym_begin(struct hlogym_call *call) {
   call->exception[0] = call->exception[1] = call->exception[2] = 0;
   call->stopped = 0;
-  call->polled = now(CLOCK_MONOTONIC_COARSE) / 1000000;
+  call->polled = 0;
   call->outer = current; /* an op computed in Python may call another program */
   current = call;
 }

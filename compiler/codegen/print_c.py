@@ -48,6 +48,7 @@ class _CPrinter(Printer):
         self.symbol = symbol
         self.functions: list[str] = []
         self._types: dict[str, str] = {}  # C types of the names that stand where the text has got to
+        self._constants: dict[str, str] = {}  # and the values of those that are literals
         self._inside_parallel = False
         self._inside_lane = False
 
@@ -63,6 +64,8 @@ class _CPrinter(Printer):
         super().statement(s)
         if isinstance(s, lir.Let | lir.Accumulator):
             self._types[s.name] = COMPUTE_TYPES[s.type]
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant):
+            self._constants[s.name] = s.value.text
 
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
@@ -250,6 +253,8 @@ class _CPrinter(Printer):
 
     def _share(self, names: Mapping[str, str], items: int, grain: int, write_body: Callable[[], None]) -> None:
         """Define a function of a range of items that sees `names` (and their C types), and share its items."""
+        constants = [name for name in names if name in self._constants]
+        names = {name: c_type for name, c_type in names.items() if name not in self._constants}
         number = len(self.functions)
         function = f"{self.symbol}_part{number}"
         self.functions.append("")
@@ -257,6 +262,8 @@ class _CPrinter(Printer):
         self.lines, self.depth, self._inside_parallel = [], 1, True
         self.emit(f"const struct {function} *const shared = (const struct {function} *)context;")
         self.prologue("shared->arguments")
+        for name in constants:  # literals again, so that the C compiler knows their values
+            self.emit(f"{self._types[name]} const {name} = {self._constants[name]};")
         for name, c_type in names.items():
             self.emit(f"{c_type} const {name} = shared->{name};")
         write_body()
