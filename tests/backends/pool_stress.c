@@ -1,0 +1,44 @@
+/* Several threads share loops at once through the runtime's pool; each checks what the loops have computed. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void hlogym_parallel(void (*task)(void *, int64_t, int64_t), void *context, int64_t count, int64_t grain);
+void hlogym_set_threads(int count, int cores);
+
+struct addition {
+  int64_t *values;
+  int64_t amount;
+};
+
+static void add(void *context, int64_t first, int64_t last) {
+  const struct addition *const a = context;
+  for (int64_t i = first; i < last; i++) a->values[i] += a->amount;
+}
+
+static void *caller(void *number) {
+  const int64_t count = 1000 + 37 * (int64_t)(intptr_t)number;
+  int64_t *const values = calloc((size_t)count, sizeof *values), sum = 0;
+  for (int64_t round = 1; round < 2000; round++) {
+    struct addition a = {values, round};
+    hlogym_parallel(add, &a, count, 1 + round % 50);
+    sum += round;
+    for (int64_t i = 0; i < count; i++) {
+      if (values[i] == sum) continue;
+      printf("round %ld: element %ld is %ld, not %ld\n", (long)round, (long)i, (long)values[i], (long)sum);
+      exit(1);
+    }
+  }
+  free(values);
+  return 0;
+}
+
+int main(void) {
+  pthread_t threads[3];
+  hlogym_set_threads(4, 4);
+  for (intptr_t i = 0; i < 3; i++) pthread_create(&threads[i], 0, caller, (void *)i);
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
+  puts("right");
+  return 0;
+}
