@@ -1,9 +1,9 @@
 """How much a busy machine slows us down beside XLA: programs timed alone and beside a busy loop on each core.
 
-python -m experiments.benchmarks.neighbours [--suites quickstart jax] [--rounds 11] [--out results/robustness/neighbours]
+python -m experiments.benchmarks.neighbours [--suites quickstart jax] [--rounds 11] [--out FILE without its ending]
 
-Both compilers' programs are timed around their Python call, in turns, outputs compared first. The busy loops are stopped
-and continued by signals, so that both states are measured within the same seconds.
+Both compilers' programs are timed around their Python call, in turns, outputs compared first. The busy loops are
+stopped and continued by signals, so that both states are measured within the same seconds.
 """
 
 from __future__ import annotations

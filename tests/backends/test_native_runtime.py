@@ -18,6 +18,8 @@ import pytest
 from compiler import compile
 from compiler.backends.native_runtime import RUNTIME, default_threads
 from compiler.errors import BackendError
+from compiler.loops import KeepLoops, KernelLoops, LoopPolicy
+from compiler.runtime.executable import CpuExecutable
 
 ROOT = Path(__file__).parent.parent.parent
 REDUCTIONS = """
@@ -207,3 +209,60 @@ def test_ctrl_c_ends_a_compiled_loop(loops: str) -> None:
     done = _interrupted(endless, loops)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["running", "interrupted", "done"]
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("loops", [KeepLoops(), KernelLoops()], ids=["loop", "kernel"])
+def test_a_signal_handler_may_end_a_call(loops: LoopPolicy) -> None:
+    x = np.linspace(0, 1, 64, dtype=np.float32)
+    endless = compile(COUNTER.replace("LIMIT", "constant(2000000000)"), loop_policy=loops)
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError("too late")
+
+    signal.signal(signal.SIGALRM, late)
+    for run in (lambda: endless(x), lambda: endless.benchmark([x], 2)):
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(TimeoutError, match="too late"):
+            run()
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_signal_handler_that_does_not_raise_runs_in_the_middle_of_a_call() -> None:
+    x = np.linspace(0, 1, 64, dtype=np.float32)
+    endless = compile(COUNTER.replace("LIMIT", "constant(2000000000)"), loop_policy=KeepLoops())
+    seen: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        seen.append(number)
+        if len(seen) == 3:
+            raise TimeoutError("three times")
+
+    signal.signal(signal.SIGALRM, note)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    with pytest.raises(TimeoutError, match="three times"):
+        endless(x)
+    assert seen == [signal.SIGALRM] * 3
+
+
+def test_a_program_runs_on_after_a_call_of_it_was_ended() -> None:
+    text = COUNTER.replace("LIMIT", "constant(2000)")
+    x = np.linspace(0, 1, 64, dtype=np.float32)
+    exe = compile(text, loop_policy=KeepLoops())
+    assert isinstance(exe, CpuExecutable)
+    wanted = exe(x)
+    frame = exe._take_frame()
+    frame.stop(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        frame.raise_error()
+    exe._release(frame)
+    for a, b in zip(exe(x), wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
