@@ -16,6 +16,7 @@ from pathlib import Path
 
 from compiler.backends.native_runtime import RUNTIME, RUNTIME_FLAGS, runtime_source
 from compiler.backends.object_cache import ObjectCache
+from compiler.backends.processes import run_bounded
 from compiler.codegen import print_c
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import BackendError, CodegenError
@@ -72,10 +73,7 @@ class CpuToolchain:
             command = [self.compiler, *flags, *self.macros, str(c_file), "-o", str(out), *LIBRARIES]
             try:
                 c_file.write_text(source)
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False,
-                    env={**os.environ, "TMPDIR": folder},
-                )  # fmt: skip
+                done = run_bounded(command, BUILD_SECONDS, {**os.environ, "TMPDIR": folder})
                 if done.returncode != 0:
                     raise CodegenError(f"the C compiler refused {name}:\n{done.stderr.strip()[:4000]}")
                 return out.read_bytes()
