@@ -10,7 +10,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FLOORS = (
-    ("compiler.errors", "compiler.collector", "compiler.weights", "compiler.policy_folder"),
+    (
+        "compiler.errors",
+        "compiler.names",
+        "compiler.files",
+        "compiler.json_reading",
+        "compiler.collector",
+        "compiler.weights",
+        "compiler.policy_folder",
+    ),
     ("compiler.ir",),
     ("compiler.text",),
     ("compiler.frontends",),
