@@ -21,10 +21,10 @@ def numpy_policy(network: TorchPointerNetwork, seed: int | None = None) -> Learn
 
 
 def export_policy(network: TorchPointerNetwork, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Write the policy folder; one that is there is replaced when the new one is complete.
+    """Write the policy folder; a policy that is there is replaced, other files are left.
 
     Raises:
-        PolicyError: the folder cannot be written, or holds something that is no policy.
+        PolicyError: the folder cannot be written, or holds something else and no policy of hlogym.
     """
     description = {
         "format": FORMAT,

@@ -1,4 +1,7 @@
-"""Writes files whole or not at all: what stood there stays until the new contents are on the disk."""
+"""Files written whole or not at all, and read up to a limit.
+
+What stood in the place of a file stays until the new contents are on the disk.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-__all__ = ["DRAFT_PREFIX", "write_draft", "write_file"]
+__all__ = ["DRAFT_PREFIX", "check_folder", "read_up_to", "write_draft", "write_file"]
 
 DRAFT_PREFIX = ".hlogym-draft-"
 """How names of files begin that are not finished; a kill may leave one behind, which anybody may remove."""
@@ -68,6 +71,35 @@ def write_draft(folder: Path, data: bytes, *, durable: bool = False) -> Path:
             draft.unlink()
         raise
     return draft
+
+
+def check_folder(folder: Path) -> None:
+    """Find out before the work whether files can be written into a folder, without making it.
+
+    Raises:
+        OSError: they cannot.
+    """
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    # Some bytes, because a full disk still takes empty files.
+    write_draft(there, b"\0" * 4096).unlink()
+
+
+def read_up_to(path: Path, most: int) -> bytes:
+    """The contents of a file.
+
+    Raises:
+        OSError: it cannot be read, or is longer than `most` bytes (a device may have no end).
+    """
+    parts, left = [], most
+    with path.open("rb") as file:
+        while part := file.read(min(left + 1, 1 << 20)):
+            left -= len(part)
+            if left < 0:
+                raise OSError(errno.EFBIG, f"longer than {most} bytes", str(path))
+            parts.append(part)
+    return b"".join(parts)
 
 
 def _is_stream(path: Path) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from compiler.files import read_up_to
+
 __all__ = ["MAX_DEPTH", "parse_json", "parse_object", "read_object"]
 
 MAX_BYTES = 1 << 28
@@ -33,8 +35,7 @@ def read_object(path: str | Path, error: ErrorClass, *, finite: bool = True) -> 
             holds something else than an object.
     """
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_up_to(Path(path), MAX_BYTES)
     except (OSError, ValueError) as e:  # ValueError: a path with a null character
         raise error(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
     return parse_object(data, str(path), error, finite=finite)
@@ -60,8 +61,6 @@ def parse_json(text: str | bytes, where: str, error: ErrorClass, *, finite: bool
     Raises:
         error: the text cannot be read; see `read_object`.
     """
-    if len(text) > MAX_BYTES:
-        raise error(f"{where} is longer than {MAX_BYTES >> 20} MiB")
     try:
         # Some editors begin a file with a byte order mark.
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text

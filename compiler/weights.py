@@ -17,10 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import PolicyError
+from compiler.files import read_up_to, write_file
+from compiler.json_reading import parse_object
 
-__all__ = ["read_weights", "write_weights"]
+__all__ = ["parse_weights", "read_weights", "read_weights_file", "weights_to_bytes", "write_weights"]
 
 MAX_HEADER_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 30
 Array = npt.NDArray[np.float32]
 
 
@@ -30,14 +33,31 @@ def read_weights(path: Path) -> dict[str, Array]:
     Raises:
         PolicyError: the file is missing, cut short, not of this format, or holds NaN or infinite weights.
     """
+    return parse_weights(read_weights_file(path), str(path))
+
+
+def read_weights_file(path: Path) -> bytes:
+    """The bytes of a weights file, to be checked by `parse_weights`.
+
+    Raises:
+        PolicyError: it is missing, cannot be read, or is absurdly large.
+    """
     try:
-        data = path.read_bytes()
+        return read_up_to(path, MAX_FILE_BYTES)
     except OSError as error:
         raise PolicyError(f"cannot read the weights: {error.strerror}: {path}") from error
+
+
+def parse_weights(data: bytes, where: str) -> dict[str, Array]:
+    """Arrays by name, of the bytes of a file.
+
+    Raises:
+        PolicyError: they are cut short, not of this format, or hold NaN or infinite weights.
+    """
     try:
         return _parse(data)
     except ValueError as error:
-        raise PolicyError(f"{path} is not a usable weights file: {error}") from error
+        raise PolicyError(f"{where} is not a usable weights file: {error}") from error
 
 
 def _parse(data: bytes) -> dict[str, Array]:
@@ -46,9 +66,7 @@ def _parse(data: bytes) -> dict[str, Array]:
     size = int.from_bytes(data[:8], "little")
     if size > min(MAX_HEADER_BYTES, len(data) - 8):
         raise ValueError("its header is longer than the file")
-    header = json.loads(data[8 : 8 + size].decode("utf-8"))
-    if not isinstance(header, dict):
-        raise ValueError("its header is not a table of tensors")
+    header = parse_object(data[8 : 8 + size], "its header", ValueError)
     header.pop("__metadata__", None)
     body = memoryview(data)[8 + size :]
     arrays: dict[str, Array] = {}
@@ -69,7 +87,7 @@ def _offsets(entry: Any) -> tuple[int, int]:
         start, stop = entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
         raise ValueError("a tensor has no data_offsets") from None
-    if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start <= stop):
+    if not (type(start) is type(stop) is int and 0 <= start <= stop):
         raise ValueError("a tensor has impossible data_offsets")
     return start, stop
 
@@ -77,8 +95,8 @@ def _offsets(entry: Any) -> tuple[int, int]:
 def _tensor(name: str, entry: Mapping[str, Any], raw: memoryview, size: int) -> Array:
     shape = entry.get("shape")
     if entry.get("dtype") != "F32":
-        raise ValueError(f"tensor {name!r} is {entry.get('dtype')}, and only F32 is read")
-    if not isinstance(shape, list) or not all(isinstance(d, int) and d >= 0 for d in shape):
+        raise ValueError(f"tensor {name!r} is {entry.get('dtype')!r:.40}, and only F32 is read")
+    if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
         raise ValueError(f"tensor {name!r} has no proper shape")
     if len(raw) != size or size != 4 * math.prod(shape):
         raise ValueError(f"tensor {name!r} is cut short or of another size than its shape")
@@ -90,6 +108,11 @@ def _tensor(name: str, entry: Mapping[str, Any], raw: memoryview, size: int) -> 
 
 def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays as float32 safetensors; the same arrays always give the same bytes."""
+    write_file(path, weights_to_bytes(arrays))
+
+
+def weights_to_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """Arrays as the bytes of a float32 safetensors file."""
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0
@@ -100,4 +123,4 @@ def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
         at += len(raw)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(parts))
+    return len(text).to_bytes(8, "little") + text + b"".join(parts)

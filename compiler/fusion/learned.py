@@ -101,4 +101,4 @@ def load_policy(path: str | Path) -> LearnedFusionPolicy:
         network = PointerNetwork(NetworkShape.from_json(description.get("network")), weights)
     except PolicyError as error:
         raise PolicyError(f"the policy in {folder} cannot be used: {error}") from error
-    return LearnedFusionPolicy(network, description.get("provenance", {}))
+    return LearnedFusionPolicy(network, description["provenance"])

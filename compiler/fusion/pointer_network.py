@@ -69,7 +69,7 @@ class NetworkShape:
         names = [f.name for f in fields(NetworkShape)]
         if not isinstance(data, dict) or sorted(data) != sorted(names):
             raise PolicyError(f"the network's shape needs exactly {', '.join(names)}")
-        if not all(isinstance(v, int) and 0 < v <= 4096 for v in data.values()):
+        if not all(type(v) is int and 0 < v <= 4096 for v in data.values()):
             raise PolicyError("the network's shape has a size that is no number between 1 and 4096")
         return NetworkShape(**data)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ FORMAT = "hlogym-pass-order"
 Activation: TypeAlias = Literal["tanh", "relu", "none"]
 Completion: TypeAlias = Literal["none", "fewer-ops", "default"]
 Array = npt.NDArray[np.float32]
+MOST_APPLICATIONS = 1_000_000
+"""No order has more: what a file asks for beyond is a mistake in it."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,10 @@ class LearnedPassOrder:
         return changed
 
     def save(self, folder: Path) -> None:
-        """Write the policy folder; one that is there is replaced when the new one is complete.
+        """Write the policy folder; a policy that is there is replaced, other files are left.
 
         Raises:
-            PolicyError: the folder cannot be written, or holds something that is no policy.
+            PolicyError: the folder cannot be written, or holds something else and no policy of hlogym.
         """
         arrays = {}
         for n, layer in enumerate(self.layers):
@@ -165,28 +167,49 @@ def load_pass_order(folder: Path) -> LearnedPassOrder:
     """
     told, weights = read_policy_folder(folder, FORMAT, FEATURE_VERSION)
     try:
-        layers = tuple(
-            Layer(weights[f"{n}.weight"], weights[f"{n}.bias"], activation)
-            for n, activation in enumerate(told["activations"])
-        )
-        limits = int(told["budget"]), int(told["finish"])
-        completion = told.get("completion", "none")
-        made = LearnedPassOrder(tuple(told["passes"]), layers, *limits, completion, told.get("provenance", {}))
-        _check(made)
-    except (KeyError, TypeError, ValueError, HlogymError) as error:
+        return _order(told, weights)
+    except KeyError as error:
+        raise PolicyError(f"{folder} is not a usable pass order: {error} is missing") from error
+    except (ValueError, HlogymError) as error:
         raise PolicyError(f"{folder} is not a usable pass order: {error}") from error
+
+
+def _order(told: Mapping[str, Any], weights: Mapping[str, Array]) -> LearnedPassOrder:
+    actions, activations = _texts(told, "passes"), _texts(told, "activations")
+    layers = []
+    for n, activation in enumerate(activations):
+        if activation not in get_args(Activation):
+            raise ValueError(f"layer {n} has the unknown activation {activation!r:.80}")
+        layers.append(Layer(weights[f"{n}.weight"], weights[f"{n}.bias"], cast(Activation, activation)))
+    completion = told.get("completion", "none")
+    if completion not in get_args(Completion):
+        raise ValueError(f"its completion is the unknown {completion!r:.80}")
+    made = LearnedPassOrder(
+        actions, tuple(layers), _limit(told, "budget"), _limit(told, "finish"), completion, told["provenance"]
+    )
+    _check(made)
     return made
 
 
+def _texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = told[name]
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise ValueError(f"its {name} must be a list of texts")
+    return tuple(value)
+
+
+def _limit(told: Mapping[str, Any], name: str) -> int:
+    value = told[name]
+    if type(value) is not int or not 0 <= value <= MOST_APPLICATIONS:
+        raise ValueError(f"its {name} must be a whole number from 0 to {MOST_APPLICATIONS}, not {value!r:.80}")
+    return value
+
+
 def _check(order: LearnedPassOrder) -> None:
-    if order.completion not in get_args(Completion):
-        raise ValueError(f"its completion is the unknown {order.completion!r}")
     for text in order.actions:
         make_pass(text)
     size = observation_size(len(order.actions))
     for n, layer in enumerate(order.layers):
-        if layer.activation not in ("tanh", "relu", "none"):
-            raise ValueError(f"layer {n} has the unknown activation {layer.activation!r}")
         if layer.weight.ndim != 2 or layer.weight.shape[1] != size or layer.bias.shape != layer.weight.shape[:1]:
             raise ValueError(f"layer {n} takes {layer.weight.shape[-1:]} numbers where {size} are expected")
         size = layer.weight.shape[0]
