@@ -10,47 +10,60 @@ import errno
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
-__all__ = ["DRAFT_PREFIX", "check_folder", "read_up_to", "write_draft", "write_file"]
+__all__ = ["DRAFT_PREFIX", "check_folder", "read_up_to", "whole_file", "write_draft", "write_file"]
 
 DRAFT_PREFIX = ".hlogym-draft-"
 """How names of files begin that are not finished; a kill may leave one behind, which anybody may remove."""
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
-def write_file(path: Path, data: str | bytes, *, durable: bool = False) -> None:
-    """Write a file whole or not at all; its folder is made.
+@contextlib.contextmanager
+def whole_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of what is at the path when the block ends, and only if it ends well.
 
-    A symbolic link is followed, the mode of a file that is replaced is kept. A pipe or a device is written to as it
-    stands.
+    Its folder is made. A symbolic link is followed, the mode of a file that is replaced is kept. A pipe or a device is
+    written to as it stands.
 
     Args:
         path: the file.
-        data: its contents; text becomes UTF-8.
         durable: wait until the disk has it, so that the file also survives a loss of power.
 
     Raises:
         OSError: it cannot be written; then nothing has changed.
     """
-    raw = data.encode() if isinstance(data, str) else data
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if _is_stream(path):
         with path.open("wb") as file:
-            file.write(raw)
+            yield file
         return
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = write_draft(target.parent, raw, durable=durable)
+    draft = _draft_in(target.parent)
     try:
+        with draft.open("xb") as file:
+            yield file
+            _settle(file, durable)
         if target.exists():
             shutil.copymode(target, draft)
         draft.replace(target)
     except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
+        _drop(draft)
         raise
+
+
+def write_file(path: Path, data: str | bytes, *, durable: bool = False) -> None:
+    """Write a file whole or not at all, as `whole_file` does; text becomes UTF-8.
+
+    Raises:
+        OSError: it cannot be written; then nothing has changed.
+    """
+    with whole_file(path, durable=durable) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
 
 
 def write_draft(folder: Path, data: bytes, *, durable: bool = False) -> Path:
@@ -59,18 +72,30 @@ def write_draft(folder: Path, data: bytes, *, durable: bool = False) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    draft = folder / f"{DRAFT_PREFIX}{secrets.token_hex(8)}"
+    draft = _draft_in(folder)
     try:
         with draft.open("xb") as file:
             file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+            _settle(file, durable)
     except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink()
+        _drop(draft)
         raise
     return draft
+
+
+def _draft_in(folder: Path) -> Path:
+    return folder / f"{DRAFT_PREFIX}{secrets.token_hex(8)}"
+
+
+def _settle(file: IO[bytes], durable: bool) -> None:
+    file.flush()
+    if durable:
+        os.fsync(file.fileno())
+
+
+def _drop(draft: Path) -> None:
+    with contextlib.suppress(OSError):
+        draft.unlink()
 
 
 def check_folder(folder: Path) -> None:

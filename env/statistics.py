@@ -26,15 +26,21 @@ class Interval:
         """The same in another unit; `factor` is positive."""
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
-    def to_json(self) -> list[float]:
-        """As `[value, low, high]`."""
-        return [self.value, self.low, self.high]
+    def to_json(self) -> list[float | None]:
+        """As `[value, low, high]`; null for what is not known, because JSON has no infinity."""
+        return [v if math.isfinite(v) else None for v in (self.value, self.low, self.high)]
 
     @staticmethod
-    def from_json(values: Sequence[float]) -> Interval:
-        """From `[value, low, high]`."""
-        value, low, high = values
-        return Interval(float(value), float(low), float(high))
+    def from_json(values: Sequence[float | None]) -> Interval:
+        """From `[value, low, high]`.
+
+        Raises:
+            ValueError: not three numbers or nulls.
+        """
+        if len(values) != 3 or any(isinstance(v, bool) or not isinstance(v, int | float | None) for v in values):
+            raise ValueError(f"{values!r:.80} stands where [value, low, high] belongs")
+        unknown = (math.nan, -math.inf, math.inf)
+        return Interval(*(float(u if v is None else v) for v, u in zip(values, unknown, strict=True)))
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

@@ -21,7 +21,7 @@ from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import entry_inputs, program_of, read_module
 from experiments.peers import PEERS, Contestant, make_peer
 from experiments.provenance import provenance
-from experiments.results import rich_table, write_text
+from experiments.results import check_output, rich_table, write_text
 from experiments.run import WrongResultError, compile_program
 
 __all__ = ["bench_programs"]
@@ -54,6 +54,8 @@ def bench_programs(
         if peer not in PEERS:
             raise UnknownNameError("peer", peer, PEERS)
     backend = resolve_backend(backend)
+    if json_file is not None:
+        check_output(json_file)
     programs = [p for name in names for p in _programs(name)]
     rows: list[Row] = []
     with progress() as bar:
@@ -65,7 +67,7 @@ def bench_programs(
     stdout.print(rich_table(_table(rows, against), "Time of a call; below a peer's time, how many times ours it takes"))
     for row in rows:
         for peer, reason in row.failures.items():
-            error_console.print(f"{row.program}: {peer} left out: {reason}", markup=False)
+            error_console.print(f"{row.program}: {peer} left out: {reason}")
     if json_file is not None:
         write_text(json_file, json.dumps({"kind": "bench", "provenance": provenance(), "rows": _json(rows)}, indent=1))
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 
 import typer
 
 from compiler.errors import HlogymError
+from compiler.names import printable
 from experiments import commands_compile, commands_learn
 
 __all__ = ["app", "main"]
@@ -29,6 +31,9 @@ def main() -> None:
     """Run the command line and exit: 0 on success, 1 on an error, 2 on a command that cannot be read."""
     debug = "--debug" in sys.argv
     sys.argv = [a for a in sys.argv if a != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name that the terminal's encoding lacks is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except BrokenPipeError:
@@ -38,7 +43,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        print(_message(error), file=sys.stderr)
+        # A message may quote a program, a file or another compiler.
+        print(printable(_message(error)), file=sys.stderr)
         sys.exit(1)
 
 

@@ -76,7 +76,23 @@ class TrainConfig(PointerSettings):
         return replace(self, **values)
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> TrainConfig:
-        """Fields that this version does not know are left out, and those that are missing take their defaults."""
-        known = {f.name for f in fields(TrainConfig)}
-        return TrainConfig(**{k: v for k, v in data.items() if k in known})
+    def from_json(data: Mapping[str, Any], where: str = "the settings") -> TrainConfig:
+        """Fields that this version does not know are left out, and those that are missing take their defaults.
+
+        Raises:
+            ConfigError: a value is of another type than its setting; `where` it stands.
+        """
+        known = {f.name: type(getattr(_DEFAULTS, f.name)) for f in fields(TrainConfig)}
+        values: dict[str, Any] = {}
+        for name, value in data.items():
+            kind = known.get(name)
+            if kind is float and type(value) is int:
+                value = float(value)
+            if kind is not None and type(value) is not kind:
+                raise ConfigError(f"{where}: {name} must be of type {kind.__name__}, not {value!r:.80}")
+            if kind is not None:
+                values[name] = value
+        return TrainConfig(**values)
+
+
+_DEFAULTS = TrainConfig()

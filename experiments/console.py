@@ -6,19 +6,44 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from compiler.names import one_line, printable
 from env.statistics import Interval
 
-__all__ = ["duration", "error_console", "factor", "progress", "stdout", "timing"]
+__all__ = ["PlainConsole", "duration", "error_console", "factor", "progress", "stdout", "timing"]
+
+
+class PlainConsole(Console):
+    """Shows texts as they are: no markup or emoji codes are read in them, control characters are spelled out.
+
+    What shall have a style is a `rich.text.Text`.
+    """
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every text comes by here, those in tables and titles too."""
+        return super().render_str(printable(text), **options)
+
 
 # Where there is no terminal, a table is read in a file or a log, and is not to be squeezed into 80 columns.
-stdout = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-error_console = Console(stderr=True, highlight=False)
+stdout = PlainConsole(width=None if sys.stdout.isatty() else 140)
+error_console = PlainConsole(stderr=True)
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+
+
+class _Description(TextColumn):
+    """What a bar is of, as it is."""
+
+    def render(self, task: Task) -> Text:
+        return Text(one_line(task.description))
 
 
 @contextmanager
@@ -26,7 +51,7 @@ def progress() -> Iterator[Progress]:
     """A progress display on stderr, gone when done; nothing where stderr is no terminal."""
     with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        _Description(""),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

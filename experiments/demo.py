@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from rich.text import Text
+
 from agents.search import Starts
 from compiler.api import resolve_backend
 from compiler.errors import HlogymError
@@ -19,9 +21,9 @@ from experiments.config import TrainConfig
 from experiments.console import progress, stdout
 from experiments.evaluate import compare_strategies, print_evaluation, write_evaluation
 from experiments.provenance import machine_class, provenance
-from experiments.report import build_report, read_progress
+from experiments.report import build_report
 from experiments.results import Evaluation, ResultError, check_writable
-from experiments.run_folder import RunFolder, new_run
+from experiments.run_folder import RunFolder, new_run, read_progress
 from experiments.train import train
 
 __all__ = ["run_demo"]
@@ -48,7 +50,7 @@ def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int)
     """See `hlogym demo --help`."""
     backend = resolve_backend(backend)
     check_writable(folder)
-    stdout.print(f"[bold]hlogym[/bold] on {backend}: {machine_class()}")
+    stdout.print(Text.assemble(("hlogym", "bold"), f" on {backend}: {machine_class()}"))
     store = KernelStore(folder / "kernel_times.sqlite")
     with Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
         _compile_suite(measurer, backend)

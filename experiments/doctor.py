@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from experiments.console import stdout
 from experiments.provenance import machine_class
@@ -60,11 +60,11 @@ def examine(as_json: bool) -> None:
 
 
 def _print(findings: list[Finding]) -> None:
-    marks = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "[yellow]no[/yellow]"}
+    marks = {True: Text("yes", "green"), False: Text("no", "red"), None: Text("no", "yellow")}
     table = Table("", "", "", "", box=None, show_header=False)
     last = ""
     for f in findings:
-        table.add_row(f"[bold]{f.group}[/bold]" if f.group != last else "", f.name, marks[f.ok], escape(f.detail))
+        table.add_row(Text(f.group if f.group != last else "", "bold"), f.name, marks[f.ok], f.detail)
         last = f.group
     stdout.print(table)
 

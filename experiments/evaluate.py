@@ -25,6 +25,8 @@ from experiments.results import (
     StrategyResult,
     check_writable,
     evaluation_rows,
+    fresh_stem,
+    markdown_facts,
     markdown_table,
     rich_table,
     write_text,
@@ -47,7 +49,7 @@ def evaluate_policy(
     """See `hlogym evaluate --help`."""
     policy = load_policy(folder)
     strategies = _strategies(baselines)
-    programs = [p for s in suites for p in load_suite(s).programs]
+    programs = load_suite(",".join(suites)).programs
     check_writable(results)
     backend = resolve_backend(backend)
     store = KernelStore(default_store_path())
@@ -126,12 +128,12 @@ def compare_strategies(
 
 def write_evaluation(evaluation: Evaluation, results: Path) -> Path:
     """JSON and a table in Markdown; the path of the JSON."""
-    stem = time.strftime("evaluation-%Y%m%d-%H%M%S")
+    stem = fresh_stem(results, time.strftime("evaluation-%Y%m%d-%H%M%S"), ".json")
     path = results / f"{stem}.json"
     write_text(path, json.dumps(evaluation.to_json(), indent=1) + "\n")
-    facts = "".join(f"- {k}: {v}\n" for k, v in evaluation.provenance.items())
+    facts = "\n".join(markdown_facts(evaluation.provenance))
     table = markdown_table(evaluation_rows(evaluation))
-    write_text(results / f"{stem}.md", f"# Evaluation\n\n{facts}\n{table}")
+    write_text(results / f"{stem}.md", f"# Evaluation\n\n{facts}\n\n{table}")
     return path
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 
 from agents.checkpoint import latest_checkpoint, load_checkpoint
 from compiler.errors import PolicyError, UnknownNameError
-from compiler.policy_folder import is_policy_folder
+from compiler.policy_folder import check_policy_target, copy_policy_folder, is_policy_folder
 from experiments.console import stdout
 from experiments.learned import load_learned
 from experiments.learners import make_learner
@@ -26,8 +25,7 @@ def export_run(name: str, output: Path, runs: Path) -> None:
         UnknownNameError: no such run, here or in MLflow.
         PolicyError: the output is in the way, or cannot be written.
     """
-    if output.exists() and not is_policy_folder(output):
-        raise PolicyError(f"{output} is there and is no policy folder; name another one")
+    check_policy_target(output)
     try:
         run = find_run(runs, name)
     except UnknownNameError:
@@ -42,7 +40,7 @@ def export_run(name: str, output: Path, runs: Path) -> None:
 
 def _from_folder(run: RunFolder, output: Path) -> None:
     if run.state().get("finished") and is_policy_folder(run.policy):
-        _copy(run.policy, output)
+        copy_policy_folder(run.policy, output)
         return
     checkpoint = latest_checkpoint(run.checkpoints)
     if checkpoint is None:
@@ -58,15 +56,4 @@ def _from_folder(run: RunFolder, output: Path) -> None:
 
 def _from_mlflow(run_id: str, output: Path, runs: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        _copy(download_policy(runs, run_id, Path(folder)), output)
-
-
-def _copy(source: Path, output: Path) -> None:
-    if source.resolve() == output.resolve():
-        return
-    try:
-        if output.exists():
-            shutil.rmtree(output)
-        shutil.copytree(source, output)
-    except OSError as error:
-        raise PolicyError(f"cannot write the policy to {output}: {error.strerror}") from error
+        copy_policy_folder(download_policy(runs, run_id, Path(folder)), output)

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import ArgumentError, HlogymError, UnknownNameError
+from compiler.files import whole_file
 from compiler.ir import HloModule
 from compiler.text import parse
 from env.suites import Program, find_program, load_suite, random_inputs
+from experiments.results import ResultError
 
 if TYPE_CHECKING:
     from compiler.plan import CompilationPlan
@@ -89,6 +91,9 @@ def _retyped(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def save_outputs(path: Path, outputs: Sequence[npt.NDArray[Any]]) -> None:
-    """Outputs as out0, out1, ... of an .npz file."""
-    with path.open("wb") as file:
-        np.savez(file, **{f"out{i}": np.asarray(o) for i, o in enumerate(outputs)})  # type: ignore[arg-type]
+    """Outputs as out0, out1, ... of an .npz file; ResultError when it cannot be written."""
+    try:
+        with whole_file(path) as file:
+            np.savez(file, **{f"out{i}": np.asarray(o) for i, o in enumerate(outputs)})  # type: ignore[arg-type]
+    except OSError as error:
+        raise ResultError(f"cannot write {path}: {error.strerror}") from error

@@ -19,6 +19,8 @@ from agents.pass_search import PASS_SEARCHES, FoundOrder, search_order
 from compiler.errors import UnknownNameError
 from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
+from compiler.json_reading import read_object
+from compiler.names import markdown_cell
 from compiler.passes import PassPipeline
 from compiler.passes.base import op_count
 from compiler.passes.completion import complete, run_aside
@@ -36,7 +38,15 @@ from env.statistics import Interval, geometric_mean
 from env.suites import Program, load_suite
 from experiments.console import progress, stdout
 from experiments.provenance import provenance
-from experiments.results import ResultError, check_writable, write_text
+from experiments.results import (
+    ResultError,
+    check_writable,
+    checked,
+    fresh_stem,
+    markdown_facts,
+    positive,
+    write_text,
+)
 
 __all__ = ["BASELINE", "DEFAULT", "OrderEvaluation", "compare_orders", "evaluate_orders", "evaluate_pass_order"]
 
@@ -115,12 +125,19 @@ class OrderEvaluation:
         Raises:
             ResultError: it cannot be read.
         """
+        told = read_object(path, ResultError, finite=False)
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            rows = tuple(_row(r) for r in told["rows"])
-            return OrderEvaluation(told["budget"], told["search_budget"], rows, told["provenance"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ResultError(f"cannot read {path}: {error}") from error
+            rows = tuple(_row(checked(r, dict)) for r in checked(told["rows"], list))
+            wanted = {BASELINE, DEFAULT, *(rows[0].contenders if rows else ())}
+            for row in rows:
+                if row.contenders.keys() != wanted:
+                    raise ValueError(f"{row.program} has other contenders than the rest")
+            budgets = checked(told["budget"], int), checked(told["search_budget"], int)
+            return OrderEvaluation(*budgets, rows, checked(told["provenance"], dict))
+        except KeyError as error:
+            raise ResultError(f"{path} is no evaluation of pass orders: {error} is missing") from error
+        except (TypeError, ValueError) as error:
+            raise ResultError(f"{path} is no evaluation of pass orders: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
         """As a results file holds it."""
@@ -132,14 +149,32 @@ class OrderEvaluation:
         }
 
 
-def _row(told: dict[str, Any]) -> OrderRow:
-    def interval(bounds: dict[str, float]) -> Interval:
-        return Interval(bounds["value"], bounds["low"], bounds["high"])
+def _row(told: Mapping[str, Any]) -> OrderRow:
+    def interval(bounds: Mapping[str, float | None]) -> Interval:
+        return Interval.from_json([bounds["value"], bounds["low"], bounds["high"]])
 
-    contenders = {n: Contender(**{**c, "passes": tuple(c["passes"])}) for n, c in told["contenders"].items()}
-    speedups = {n: interval(s) for n, s in told["speedups"].items()}
-    noise = None if told["noise"] is None else interval(told["noise"])
-    return OrderRow(**{**told, "contenders": contenders, "speedups": speedups, "noise": noise})
+    return OrderRow(
+        program=checked(told["program"], str),
+        suite=checked(told["suite"], str),
+        split=checked(told["split"], str),
+        seen=checked(told["seen"], bool),
+        written=checked(told["written"], int),
+        contenders={n: _read_contender(checked(c, dict)) for n, c in checked(told["contenders"], dict).items()},
+        speedups={n: positive(interval(checked(s, dict))) for n, s in checked(told["speedups"], dict).items()},
+        noise=None if told["noise"] is None else interval(checked(told["noise"], dict)),
+        failure=checked(told["failure"], str),
+    )
+
+
+def _read_contender(told: Mapping[str, Any]) -> Contender:
+    seconds = told["seconds"]
+    return Contender(
+        ops=checked(told["ops"], int),
+        applications=checked(told["applications"], int),
+        completion=checked(told["completion"], int),
+        passes=tuple(checked(p, str) for p in checked(told["passes"], list)),
+        seconds=None if seconds is None else float(seconds),
+    )
 
 
 def compare_orders(
@@ -272,13 +307,15 @@ def evaluate_orders(
     return OrderEvaluation(budget, search_budget, tuple(rows), provenance)
 
 
-def summary_table(evaluation: OrderEvaluation) -> list[str]:
-    """Markdown: a line a contender; geometric means with their 95% intervals, and the median of applications."""
-    lines = [
-        "| contender | ops / XLA's order once | fewer | ops / our default | worse than it | passes run | then "
-        "| speed / XLA's order once |",
-        "|---|---|---:|---|---:|---:|---:|---|",
-    ]
+SUMMARY_HEADER = (
+    "contender", "ops / XLA's order once", "fewer", "ops / our default", "worse than it", "passes run", "then",
+    "speed / XLA's order once",
+)  # fmt: skip
+
+
+def summary_rows(evaluation: OrderEvaluation) -> list[list[str]]:
+    """A row a contender; geometric means with their 95% intervals, and the median of applications."""
+    rows = []
     for name in evaluation.names:
         once, default = evaluation.ratio(name, BASELINE), evaluation.ratio(name, DEFAULT)
         worse = evaluation.worse(name, DEFAULT)
@@ -288,12 +325,19 @@ def summary_table(evaluation: OrderEvaluation) -> list[str]:
             for n in ("applications", "completion")
         )
         speed = evaluation.speedup(name)
-        timed = "-" if speed is None else _interval(speed)
-        lines.append(
-            f"| {name} | {_interval(once)} | {1 - once.value:.1%} | {_interval(default)} "
-            f"| {len(worse)} ({share:.1%}) | {run:.0f} | {then:.0f} | {timed} |"
-        )
-    return lines
+        rows.append(
+            [
+                name, _interval(once), f"{1 - once.value:.1%}", _interval(default), f"{len(worse)} ({share:.1%})",
+                f"{run:.0f}", f"{then:.0f}", "-" if speed is None else _interval(speed),
+            ]
+        )  # fmt: skip
+    return rows
+
+
+def summary_table(evaluation: OrderEvaluation) -> list[str]:
+    """`summary_rows` in Markdown."""
+    lines = [f"| {' | '.join(SUMMARY_HEADER)} |", "|---|---|---:|---|---:|---:|---:|---|"]
+    return lines + [f"| {' | '.join(map(markdown_cell, row))} |" for row in summary_rows(evaluation)]
 
 
 def _interval(value: Interval) -> str:
@@ -302,11 +346,13 @@ def _interval(value: Interval) -> str:
 
 def program_table(evaluation: OrderEvaluation, names: Sequence[str]) -> list[str]:
     """Markdown: a line a program."""
-    lines = [f"| program | written | {' | '.join(names)} | time |", f"|---|---:|{'---:|' * len(names)}---|"]
+    header = " | ".join(map(markdown_cell, names))
+    lines = [f"| program | written | {header} | time |", f"|---|---:|{'---:|' * len(names)}---|"]
     for r in evaluation.rows:
         times = ", ".join(f"{n}: {r.speedups[n].value:.2f}x" for n in names if n in r.speedups and n != BASELINE)
-        counts = " | ".join(str(r.contenders[n].ops) for n in names)
-        lines.append(f"| {r.program} | {r.written} | {counts} | {times or r.failure[:60] or '-'} |")
+        counts = [str(r.contenders[n].ops) for n in names]
+        cells = [r.program, str(r.written), *counts, times or r.failure[:60] or "-"]
+        lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
     return lines
 
 
@@ -325,7 +371,7 @@ def evaluate_pass_order(
         UnknownNameError: no such suite or search. ResultError: the results cannot be written.
     """
     names = tuple(PASS_SEARCHES) if searches is None else check_searches(searches)
-    programs = [p for s in suites for p in load_suite(s).programs]
+    programs = load_suite(",".join(suites)).programs
     check_writable(results)
     facts = provenance()
     with progress() as bar:
@@ -334,11 +380,10 @@ def evaluate_pass_order(
             programs, {"learned": policy}, budget, 5 * budget, facts, names, seed=seed,
             step=lambda name: bar.update(task, advance=1, description=name),
         )  # fmt: skip
-    stem = time.strftime("pass-order-%Y%m%d-%H%M%S")
+    stem = fresh_stem(results, time.strftime("pass-order-%Y%m%d-%H%M%S"), ".json")
     write_text(results / f"{stem}.json", json.dumps(evaluation.to_json(), indent=1) + "\n")
-    told = [f"- {k}: {v}" for k, v in facts.items()]
     tables = [*summary_table(evaluation), "", *program_table(evaluation, [BASELINE, DEFAULT, "learned"])]
-    write_text(results / f"{stem}.md", "\n".join(["# Pass orders", "", *told, "", *tables]) + "\n")
+    write_text(results / f"{stem}.md", "\n".join(["# Pass orders", "", *markdown_facts(facts), "", *tables]) + "\n")
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
     else:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from compiler.names import plot_label
 from env.statistics import Interval
-from experiments.results import REFERENCE, Evaluation
+from experiments.results import REFERENCE, Evaluation, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +64,7 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
             errors = [[max(0.0, s.value - s.low) for _, s in shown], [max(0.0, s.high - s.value) for _, s in shown]]
             places = [i + 0.4 - (k + 0.5) * height for i, _ in shown]
             widths = [v - 1 for v in values]
-            axes.barh(places, widths, height * 0.9, left=1.0, color=_color(strategy, k), label=strategy)
+            axes.barh(places, widths, height * 0.9, left=1.0, color=_color(strategy, k), label=plot_label(strategy))
             axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=1.5)
         axes.axvline(1.0, color="#555555", linewidth=1)
         axes.set_xscale("log")
@@ -70,7 +72,8 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
         low, high = axes.get_xlim()
         axes.xaxis.set_major_locator(FixedLocator([t for t in _TICKS if low <= t <= high]))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_yticks(range(len(programs)), [f"{p.program}{'' if p.seen else ' *'}" for p in programs])
+        names = [f"{plot_label(p.program)}{'' if p.seen else ' *'}" for p in programs]
+        axes.set_yticks(range(len(programs)), names)
         axes.set_xlabel("speedup over the program without fusion (log scale); * was held out from learning")
         axes.grid(False, axis="y")
         axes.margins(y=0.01)
@@ -90,8 +93,10 @@ def order_bars(ratios: Mapping[str, Interval]) -> Figure:
         values = [ratios[n].value for n in names]
         bounds = [ratios[n] for n in names]
         errors = [[r.value - r.low for r in bounds], [r.high - r.value for r in bounds]]
-        axes.barh(names, values, 0.7, color=[_order_color(n) for n in names])
-        axes.errorbar(values, names, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
+        places = range(len(names))
+        axes.barh(places, values, 0.7, color=[_order_color(n) for n in names])
+        axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
+        axes.set_yticks(places, [plot_label(n) for n in names])
         axes.axvline(1.0, color="#555555", linewidth=1)
         axes.set_xlabel("op count over that of XLA's order run once (geometric mean, 95% interval)")
         axes.grid(False, axis="y")
@@ -144,13 +149,25 @@ def _color(strategy: str, position: int) -> str:
 
 def svg(figure: Figure) -> str:
     """As an element to stand in HTML."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
+    buffer = io.BytesIO()
+    _save(figure, buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue().decode()
     return text[text.index("<svg") :]
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """As a file of the type that its name ends in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    """As a file of the type that its name ends in.
+
+    Raises:
+        ResultError: it cannot be written.
+    """
+    buffer = io.BytesIO()
+    _save(figure, buffer, format=path.suffix.removeprefix("."), dpi=150)
+    write_bytes(path, buffer.getvalue())
+
+
+def _save(figure: Figure, to: IO[bytes], **options: Any) -> None:
+    with warnings.catch_warnings():
+        # A name in a script that the font lacks is shown as boxes, which is no news for whoever named it.
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(to, **options)

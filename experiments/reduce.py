@@ -25,7 +25,7 @@ from env.measurement import Measurer, MeasurerOptions
 from env.suites import Program
 from experiments.console import progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module
-from experiments.results import check_writable, write_text
+from experiments.results import check_output, write_text
 from experiments.run import chosen_policy
 
 __all__ = ["ReduceError", "reduce_for_backend", "reduce_for_passes"]
@@ -83,7 +83,7 @@ def reduce_for_passes(name: str, output: Path, passes: str, seed: int) -> None:
 def _read(name: str, output: Path) -> tuple[Program, HloModule]:
     program = program_of(name)
     module = read_module(program)
-    check_writable(output.parent)
+    check_output(output, program.path)
     # The inputs asked for belong to the whole program; they do not fit a smaller one's parameters.
     return replace(program, inputs=()), module
 
@@ -104,8 +104,8 @@ def _shrink(module: HloModule, fault_of: FaultOf, bar: Progress) -> HloModule:
 def _write(output: Path, module: HloModule, fault_of: FaultOf, first_line: str = "") -> None:
     write_text(output, first_line + str(module).rstrip() + "\n")
     if first_line:
-        stdout.print(first_line.removeprefix("// ").rstrip(), markup=False)
-    stdout.print(f"{module.instruction_count} instructions left; the fault: {fault_of(module)}", markup=False)
+        stdout.print(first_line.removeprefix("// ").rstrip())
+    stdout.print(f"{module.instruction_count} instructions left; the fault: {fault_of(module)}")
 
 
 def _same_kind(wanted: str, found: str | None) -> bool:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from compiler.names import html_text as escape
 from experiments.config import TrainConfig
 from experiments.console import factor, stdout
-from experiments.pass_orders import BASELINE, OrderEvaluation, summary_table
+from experiments.pass_orders import BASELINE, SUMMARY_HEADER, OrderEvaluation, summary_rows
 from experiments.plots import learning_curve, order_bars, speedup_bars, svg
-from experiments.results import Evaluation, ResultError, evaluation_rows, newest, write_text
-from experiments.run_folder import RunFolder
+from experiments.results import (
+    Evaluation,
+    ResultError,
+    check_output,
+    evaluation_rows,
+    newest,
+    read_newest,
+    write_text,
+)
+from experiments.run_folder import RunFolder, all_runs, read_progress
 
 __all__ = ["build_report", "latest_evaluation", "read_progress", "report_latest"]
 
@@ -47,10 +54,10 @@ def latest_evaluation(results: Path) -> Evaluation:
     Raises:
         ResultError: there is none.
     """
-    path = newest(results.glob("**/evaluation*.json"))
-    if path is None:
+    found = read_newest(results.glob("**/evaluation*.json"), Evaluation.read)
+    if found is None:
         raise ResultError(f"no evaluation in {results}; make one with: hlogym evaluate POLICY")
-    return Evaluation.read(path)
+    return found
 
 
 def report_latest(output: Path, results: Path, runs: Path) -> None:
@@ -59,9 +66,12 @@ def report_latest(output: Path, results: Path, runs: Path) -> None:
     Raises:
         ResultError: there is no evaluation, or the page cannot be written.
     """
-    orders = newest([*results.glob("**/pass-order*.json"), *results.glob("**/ordering.json")])
-    extra = [] if orders is None else [order_section(OrderEvaluation.read(orders))]
-    curve = newest(runs.glob("*/progress.jsonl")) if runs.is_dir() else None
+    check_output(output)
+    orders = read_newest(
+        [*results.glob("**/pass-order*.json"), *results.glob("**/ordering.json")], OrderEvaluation.read
+    )
+    extra = [] if orders is None else [order_section(orders)]
+    curve = newest(r.progress for r in all_runs(runs))
     points = [] if curve is None else read_progress(curve)
     what = "speedup over no fusion" if curve is None else meaning_of_speedup(RunFolder(curve.parent).config())
     fusion = newest(results.glob("**/evaluation*.json"))
@@ -81,9 +91,8 @@ def meaning_of_speedup(config: TrainConfig) -> str:
 def order_section(evaluation: OrderEvaluation) -> str:
     """Pass orders: bars, and a line a contender."""
     held_out = sum(not r.seen for r in evaluation.rows)
-    header, _, *rows = ([c.strip() for c in line.strip("|").split("|")] for line in summary_table(evaluation))
-    head = "".join(f"<th>{escape(c)}</th>" for c in header)
-    body = "".join(f"<tr>{''.join(_cell(c) for c in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{escape(c)}</th>" for c in SUMMARY_HEADER)
+    body = "".join(f"<tr>{''.join(_cell(c) for c in row)}</tr>" for row in summary_rows(evaluation))
     ratios = {name: evaluation.ratio(name, BASELINE) for name in evaluation.names if name != BASELINE}
     return (
         f"<h2>Pass orders</h2><p>Op counts on {len(evaluation.rows)} programs, {held_out} of them held out. "
@@ -93,19 +102,6 @@ def order_section(evaluation: OrderEvaluation) -> str:
         f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         + _facts(evaluation.provenance)
     )
-
-
-def read_progress(file: Path) -> list[dict[str, Any]]:
-    """The points of a learning curve; a last line cut short by a kill is left out."""
-    if not file.is_file():
-        return []
-    points: list[dict[str, Any]] = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            points.append(json.loads(line))
-        except ValueError:
-            continue
-    return points
 
 
 def build_report(

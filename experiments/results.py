@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from compiler.errors import HlogymError
+from compiler.files import check_folder, write_file
+from compiler.json_reading import read_object
+from compiler.names import markdown_cell, one_line
 from env.statistics import Interval, geometric_mean, share_slower
-from experiments.console import factor, timing
+from experiments.console import error_console, factor, timing
 
-__all__ = ["Evaluation", "ProgramResult", "ResultError", "StrategyResult", "Summary", "check_writable", "write_text"]
+__all__ = [
+    "Evaluation",
+    "ProgramResult",
+    "ResultError",
+    "StrategyResult",
+    "Summary",
+    "check_output",
+    "check_writable",
+    "fresh_stem",
+    "read_newest",
+    "write_bytes",
+    "write_text",
+]
 
+T = TypeVar("T")
 REFERENCE = "none"
 """The strategy that all speedups are relative to: the program without fusion."""
 
@@ -121,20 +138,41 @@ class Evaluation:
         Raises:
             ResultError: it cannot be read or is no evaluation.
         """
+        # Earlier versions wrote bounds that are not known as Infinity.
+        data = read_object(path, ResultError, finite=False)
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
             if data["kind"] != "evaluation":
-                raise ValueError(f"it holds a {data['kind']}")
+                raise ValueError(f"it holds a {data['kind']!r:.80}")
             return Evaluation(
-                data["backend"],
-                data["budget"],
-                tuple(data["strategies"]),
-                tuple(_program_result(p) for p in data["programs"]),
-                data["provenance"],
-                data["policy"],
+                checked(data["backend"], str),
+                checked(data["budget"], int),
+                tuple(checked(s, str) for s in checked(data["strategies"], list)),
+                tuple(_program_result(p) for p in checked(data["programs"], list)),
+                checked(data["provenance"], dict),
+                checked(data["policy"], dict),
             )
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except KeyError as error:
+            raise ResultError(f"{path} is no evaluation: {error} is missing") from error
+        except (TypeError, ValueError) as error:
             raise ResultError(f"{path} is no evaluation: {error}") from error
+
+
+def checked(value: Any, kind: type[T]) -> T:
+    """The value, when it is of a type.
+
+    Raises:
+        ValueError: it is of another one; a truth value is no number.
+    """
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{value!r:.80} stands where a {kind.__name__} belongs")
+    return value
+
+
+def positive(interval: Interval) -> Interval:
+    """The interval, when its value is a positive number; ValueError else."""
+    if not 0 < interval.value < math.inf:
+        raise ValueError(f"{interval.value} stands where a positive number belongs")
+    return interval
 
 
 def _strategy_json(s: StrategyResult) -> dict[str, Any]:
@@ -147,18 +185,25 @@ def _strategy_json(s: StrategyResult) -> dict[str, Any]:
     }
 
 
-def _program_result(data: Mapping[str, Any]) -> ProgramResult:
-    strategies = {
-        name: StrategyResult(
-            Interval.from_json(s["seconds"]) if s["seconds"] else None,
-            Interval.from_json(s["speedup"]) if s["speedup"] else None,
-            s["kernels"],
-            s["measurements"],
-            s["failure"],
-        )
-        for name, s in data["strategies"].items()
-    }
-    return ProgramResult(data["program"], data["split"], data["seen"], Interval.from_json(data["noise"]), strategies)
+def _program_result(data: Any) -> ProgramResult:
+    told = checked(data, dict)
+    return ProgramResult(
+        checked(told["program"], str),
+        checked(told["split"], str),
+        checked(told["seen"], bool),
+        Interval.from_json(checked(told["noise"], list)),
+        {name: _strategy_result(checked(s, dict)) for name, s in checked(told["strategies"], dict).items()},
+    )
+
+
+def _strategy_result(s: Mapping[str, Any]) -> StrategyResult:
+    return StrategyResult(
+        None if s["seconds"] is None else positive(Interval.from_json(checked(s["seconds"], list))),
+        None if s["speedup"] is None else positive(Interval.from_json(checked(s["speedup"], list))),
+        checked(s["kernels"], int),
+        checked(s["measurements"], int),
+        checked(s["failure"], str),
+    )
 
 
 def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:
@@ -186,18 +231,31 @@ def rich_table(rows: Sequence[Sequence[str]], title: str) -> Table:
     """Rows with a header, for the terminal."""
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for i, name in enumerate(rows[0]):
-        table.add_column(name, justify="left" if i < 2 else "right", no_wrap=i < 2)
+        if i < 2:
+            table.add_column(one_line(name), no_wrap=True, max_width=60, overflow="ellipsis")
+        else:
+            table.add_column(one_line(name), justify="right")
     for row in rows[1:]:
-        # The interval below its value keeps the table as narrow as a terminal is.
-        table.add_row(*(cell.replace(" [", "\n[dim]\\[") + "[/dim]" if " [" in cell else cell for cell in row))
+        table.add_row(*(one_line(cell) if i < 2 else _two_lines(cell) for i, cell in enumerate(row)))
     return table
+
+
+def _two_lines(cell: str) -> Text:
+    """The interval below its value keeps the table as narrow as a terminal is."""
+    value, bracket, interval = one_line(cell).partition(" [")
+    return Text.assemble(value, ("\n[" + interval, "dim")) if bracket else Text(value)
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """Rows with a header, for a file people read."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines = ["| " + " | ".join(map(markdown_cell, row)) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     return "\n".join(lines) + "\n"
+
+
+def markdown_facts(facts: Mapping[str, Any]) -> list[str]:
+    """What a result says of its making, as lines of a list."""
+    return [f"- {markdown_cell(str(k))}: {markdown_cell(str(v))}" for k, v in facts.items()]
 
 
 def check_writable(folder: Path) -> None:
@@ -207,11 +265,23 @@ def check_writable(folder: Path) -> None:
         ResultError: the folder cannot be made or written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        check_folder(folder)
     except OSError as error:
         raise ResultError(f"cannot write to the folder {folder}: {error.strerror}; name another one") from error
+
+
+def check_output(output: Path, *inputs: Path) -> None:
+    """Find out before the work whether a file can be written.
+
+    Raises:
+        ResultError: it cannot, or it is one of the inputs, which would be lost.
+    """
+    if output.is_dir():
+        raise ResultError(f"cannot write {output}: it is a folder; name a file")
+    if output.exists() and any(i.exists() and output.samefile(i) for i in inputs):
+        raise ResultError(f"{output} is read by this command, and would be lost; name another file to write")
+    if not output.exists() or output.is_file():  # a pipe or a device needs no place
+        check_writable(output.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -220,15 +290,70 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         ResultError: it cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        ResultError: it cannot be written.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        write_file(path, data)
     except OSError as error:
         raise ResultError(f"cannot write {path}: {error.strerror}") from error
 
 
+def fresh_stem(folder: Path, stem: str, suffix: str) -> str:
+    """A stem for which the folder has no file of that suffix; the file is made, empty, so that nobody else takes it.
+
+    Raises:
+        ResultError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for n in itertools.count(1):
+            found = stem if n == 1 else f"{stem}-{n}"
+            with contextlib.suppress(FileExistsError):
+                (folder / f"{found}{suffix}").touch(exist_ok=False)
+                break
+    except OSError as error:
+        raise ResultError(f"cannot write to the folder {folder}: {error.strerror}; name another one") from error
+    return found
+
+
 def newest(paths: Iterable[Path]) -> Path | None:
-    """The file written last."""
-    return max(paths, key=lambda p: p.stat().st_mtime, default=None)
+    """The file written last; empty ones are not written yet."""
+    return next(iter(_newest_first(paths)), None)
+
+
+def _newest_first(paths: Iterable[Path]) -> list[Path]:
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):  # gone in the meantime
+            status = path.stat()
+            if status.st_size and path.is_file():
+                found.append((status.st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def read_newest(paths: Iterable[Path], read: Callable[[Path], T]) -> T | None:
+    """The newest result that can be read: other programs write files of such names too.
+
+    Raises:
+        ResultError: there are such files, and none can be read; what is wrong with the newest.
+    """
+    first: ResultError | None = None
+    for path in _newest_first(paths):
+        try:
+            found = read(path)
+        except ResultError as error:
+            first = first or error
+            continue
+        if first is not None:
+            error_console.print(f"left out: {first}")
+        return found
+    if first is not None:
+        raise first
+    return None

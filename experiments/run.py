@@ -18,6 +18,7 @@ from compiler.interpreter import evaluate
 from env.comparison import difference
 from experiments.console import duration, error_console, stdout
 from experiments.inputs import entry_inputs, load_inputs, program_of, read_module, read_plan, save_outputs
+from experiments.results import check_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +67,8 @@ def run_program(
 ) -> None:
     """See `hlogym run --help`."""
     program = program_of(name)
+    if output is not None:
+        check_output(output, program.path, *(p for p in (inputs, plan) if p is not None))
     module = read_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
     executable = compile_program(read_module(program), backend, policy, plan)
@@ -127,6 +130,6 @@ def _summary(executable: Executable, outputs: Sequence[npt.NDArray[Any]], checke
 def _print_outputs(outputs: Sequence[npt.NDArray[Any]], checked: bool) -> None:
     for i, o in enumerate(outputs):
         shown = np.array2string(o, threshold=6, edgeitems=2, precision=5, separator=", ").replace("\n", "")
-        stdout.print(f"out{i}: {o.dtype}{list(o.shape)} {shown}", markup=False, soft_wrap=True)
+        stdout.print(f"out{i}: {o.dtype}{list(o.shape)} {shown}", soft_wrap=True)
     if checked:
         stdout.print("equal to the interpreter's outputs")

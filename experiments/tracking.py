@@ -1,23 +1,44 @@
-"""Runs in MLflow: a local SQLite store by default, any server by MLFLOW_TRACKING_URI."""
+"""Runs in MLflow: a local SQLite store by default, any server by MLFLOW_TRACKING_URI.
+
+A store that cannot be used at the start is an error. One that goes away later costs the run nothing: what could not be
+sent is kept and tried again from time to time, and at the end it is said what is missing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+import threading
 import time
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from compiler.errors import HlogymError
+from compiler.names import metric_name, one_line
+from experiments.console import error_console
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
 
-__all__ = ["EXPERIMENT", "TrackedRun", "TrackingError", "download_policy", "tracking_uri"]
+__all__ = ["EXPERIMENT", "TrackedRun", "TrackingError", "check_server", "download_policy", "tracking_uri"]
 
+T = TypeVar("T")
 EXPERIMENT = "hlogym"
+REQUEST_SECONDS = 5
+OPENING_SECONDS = 10.0
+DATABASE_SECONDS = 60.0  # the first use of a database makes its tables
+RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 300.0
+MAX_WAITING = 2000
+BATCH = 500  # MLflow takes 1000 metrics at once
+_MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE")
+"""How MLflow says that a run was removed."""
+_USERS_LIMITS = ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")
 
 
 class TrackingError(HlogymError, RuntimeError):
@@ -32,99 +53,276 @@ def tracking_uri(folder: Path) -> str:
 class TrackedRun:
     """One MLflow run, new or continued; use it as a context manager, which also records how it ended.
 
+    Names of metrics, parameters and tags may be any text.
+
     Args:
         folder: where the local store stands when no server is named.
         name: of a new run.
         run_id: of a run to continue; a store that does not know it starts a new one.
 
+    Attributes:
+        uri: of the store, without a password.
+
     Raises:
-        TrackingError: the store cannot be used.
+        TrackingError: the store cannot be used, or does not answer within some ten seconds.
     """
 
     def __init__(self, folder: Path, name: str, run_id: str | None = None) -> None:
         # MLflow takes seconds to import; the command line's --help does not wait for it.
-        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
         for quiet in ("mlflow", "alembic"):
             logging.getLogger(quiet).setLevel(logging.ERROR)
-        self.uri = tracking_uri(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._client = MlflowClient(self.uri)
-            self._run = self._open(folder, name, run_id)
-        except (MlflowException, OSError) as error:
-            raise TrackingError(f"cannot use the MLflow store {self.uri}: {error}") from error
+        uri = self._uri = tracking_uri(folder)
+        self.uri = _without_password(uri)
+
+        def open_run() -> tuple[MlflowClient, Run]:
+            if _is_local(uri):
+                folder.mkdir(parents=True, exist_ok=True)
+            client = MlflowClient(uri)
+            return client, _open_run(client, folder, uri, name, run_id)
+
+        self._client, self._run = _answered(uri, open_run)
         self.run_id: str = self._run.info.run_id
-
-    def _open(self, folder: Path, name: str, run_id: str | None) -> Run:
-        from mlflow.exceptions import MlflowException
-
-        if run_id is not None:
-            try:
-                self._client.set_terminated(run_id, "RUNNING")
-                return self._client.get_run(run_id)
-            except MlflowException:
-                pass  # the store was removed in between; a new run takes over
-        return self._client.create_run(self._experiment(folder), run_name=name, tags={"mlflow.source.name": "hlogym"})
-
-    def _experiment(self, folder: Path) -> str:
-        found = self._client.get_experiment_by_name(EXPERIMENT)
-        if found is not None:
-            return str(found.experiment_id)
-        local = self.uri.startswith("sqlite:")
-        place = (folder.resolve() / "mlartifacts").as_uri() if local else None
-        return str(self._client.create_experiment(EXPERIMENT, artifact_location=place))
+        self._waiting: deque[tuple[str, Callable[[], object]]] = deque()
+        self._lost: Counter[str] = Counter()
+        self._warned = False
+        self._retry_at, self._pause = -math.inf, RETRY_SECONDS
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Log parameters; those already logged by the run being continued are left."""
-        known = self._client.get_run(self.run_id).data.params
-        for key, value in values.items():
-            if key not in known:
-                self._client.log_param(self.run_id, key, str(value)[:500])
+
+        def send() -> None:
+            known = self._client.get_run(self.run_id).data.params
+            for key, value in values.items():
+                if metric_name(key) not in known:
+                    self._client.log_param(self.run_id, metric_name(key), str(value)[:500])
+
+        self._send("parameters", send)
 
     def tags(self, values: Mapping[str, Any]) -> None:
         """Set tags."""
-        for key, value in values.items():
-            self._client.set_tag(self.run_id, key, str(value)[:500])
+
+        def send() -> None:
+            for key, value in values.items():
+                self._client.set_tag(self.run_id, metric_name(key), str(value)[:500])
+
+        self._send("tags", send)
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Log finite numbers at a step."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        found = [Metric(k, float(v), now, step) for k, v in values.items() if math.isfinite(v)]
-        self._client.log_batch(self.run_id, metrics=found)
+        found = [(metric_name(k), float(v)) for k, v in values.items() if math.isfinite(v)]
+
+        def send() -> None:
+            for start in range(0, len(found), BATCH):
+                batch = [Metric(k, v, now, step) for k, v in found[start : start + BATCH]]
+                self._client.log_batch(self.run_id, metrics=batch)
+
+        self._send("points of metrics", send)
 
     def artifacts(self, path: Path, under: str = "") -> None:
         """Log a file, or all files of a folder."""
-        if path.is_dir():
-            self._client.log_artifacts(self.run_id, str(path), under or None)
-        else:
-            self._client.log_artifact(self.run_id, str(path), under or None)
+        log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+        self._send(f"files of {path.name}", lambda: log(self.run_id, str(path), under or None))
+
+    # ---- a store that may be gone
+
+    def _send(self, what: str, action: Callable[[], object]) -> None:
+        self._waiting.append((what, action))
+        if len(self._waiting) > MAX_WAITING:
+            self._lost[self._waiting.popleft()[0]] += 1
+        if time.monotonic() >= self._retry_at:
+            self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        """In order, up to the first that fails."""
+        from mlflow.exceptions import MlflowException
+
+        while self._waiting:
+            what, action = self._waiting[0]
+            try:
+                with _short_requests():
+                    action()
+            except Exception as error:  # whatever a store, its transport or its database raises, the run goes on
+                self._warn(error)
+                refused = isinstance(error, MlflowException) and error.error_code == "INVALID_PARAMETER_VALUE"
+                if not refused:  # else it would be refused again
+                    self._retry_at = time.monotonic() + self._pause
+                    self._pause = min(2 * self._pause, MAX_RETRY_SECONDS)
+                    return
+                self._lost[what] += 1
+            else:
+                self._pause = RETRY_SECONDS
+            self._waiting.popleft()
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            error_console.print(
+                f"warning: the MLflow store {self.uri} takes no more ({_reason(error, self._uri)}); "
+                "the run goes on, and what is missing there is tried again"
+            )
 
     def __enter__(self) -> TrackedRun:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         status = "FINISHED" if kind is None else "KILLED" if kind is KeyboardInterrupt else "FAILED"
-        self._client.set_terminated(self.run_id, status)
+        self._waiting.append(("its end", lambda: self._client.set_terminated(self.run_id, status)))
+        self._send_waiting()
+        missing = self._lost + Counter(what for what, _ in self._waiting)
+        if missing:
+            told = ", ".join(what if n == 1 else f"{n} {what}" for what, n in missing.items())
+            error_console.print(f"warning: not tracked in {self.uri}: {told}; the run's folder has everything")
 
 
 def download_policy(folder: Path, run_id: str, to: Path) -> Path:
     """The policy folder among a run's artifacts.
 
     Raises:
-        TrackingError: no such run, or it has no policy.
+        TrackingError: no such run, or it has no policy, or the store does not answer.
     """
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
 
     uri = tracking_uri(folder)
+    _answered(uri, lambda: MlflowClient(uri).get_run(run_id))
     try:
-        path = mlflow.artifacts.download_artifacts(
-            run_id=run_id, artifact_path="policy", dst_path=str(to), tracking_uri=uri
-        )
+        with _short_requests():
+            path = mlflow.artifacts.download_artifacts(
+                run_id=run_id, artifact_path="policy", dst_path=str(to), tracking_uri=uri
+            )
     except (MlflowException, OSError) as error:
-        raise TrackingError(f"run {run_id!r} has no policy in {uri}: {error}") from error
+        raise TrackingError(
+            f"run {run_id!r} has no policy in {_without_password(uri)}: {_reason(error, uri)}"
+        ) from error
     return Path(path)
+
+
+# ---- opening
+
+
+def check_server(folder: Path) -> None:
+    """Find out before a run begins whether the server that is named answers; a local store is made when it is needed.
+
+    Raises:
+        TrackingError: it does not.
+    """
+    from mlflow.tracking import MlflowClient
+
+    uri = tracking_uri(folder)
+    if not _is_local(uri):
+        _answered(uri, lambda: MlflowClient(uri).get_experiment_by_name(EXPERIMENT))
+
+
+def _open_run(client: MlflowClient, folder: Path, uri: str, name: str, run_id: str | None) -> Run:
+    from mlflow.exceptions import MlflowException
+
+    if run_id is not None:
+        try:
+            client.set_terminated(run_id, "RUNNING")
+            return client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code not in _MISSING:
+                raise
+            # The run was removed in between; a new one takes over.
+    return client.create_run(_experiment(client, folder, uri), run_name=name, tags={"mlflow.source.name": "hlogym"})
+
+
+def _experiment(client: MlflowClient, folder: Path, uri: str) -> str:
+    found = client.get_experiment_by_name(EXPERIMENT)
+    if found is not None:
+        return str(found.experiment_id)
+    place = (folder.resolve() / "mlartifacts").as_uri() if _is_local(uri) else None
+    return str(client.create_experiment(EXPERIMENT, artifact_location=place))
+
+
+def _answered(uri: str, question: Callable[[], T]) -> T:
+    """The store's answer, if it comes in time.
+
+    Raises:
+        TrackingError: the store cannot be used.
+    """
+    shown = _without_password(uri)
+    try:
+        with _short_requests():
+            return question() if _is_local(uri) else _within(_patience(uri), question)
+    except Exception as error:  # the client lets through what its transport, its database and its migrations raise
+        if _is_local(uri):
+            raise TrackingError(f"cannot use the MLflow store {shown}: {_reason(error, uri)}") from error
+        raise TrackingError(
+            f"cannot use the MLflow server {shown}: {_reason(error, uri)}; "
+            "start it, or set MLFLOW_TRACKING_URI to another one, or unset it to keep runs in a local file"
+        ) from error
+
+
+def _within(seconds: float | None, question: Callable[[], T]) -> T:
+    """The answer to a question that may hang for longer than any timeout it has, such as looking up a name."""
+    answers: list[T] = []
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            answers.append(question())
+        except Exception as error:  # handed over to the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return answers[0]
+
+
+def _patience(uri: str) -> float | None:
+    """How long to wait for a store that is no local file; None: as long as the user's own settings make MLflow wait."""
+    if not uri.startswith(("http:", "https:")):
+        return DATABASE_SECONDS
+    return None if any(os.environ.get(name) for name in _USERS_LIMITS) else OPENING_SECONDS
+
+
+@contextlib.contextmanager
+def _short_requests() -> Iterator[None]:
+    """MLflow's own limits are minutes; where the user has not set them, they are seconds in here."""
+    limits = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    ours = {name: value for name, value in limits.items() if not os.environ.get(name)}
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _is_local(uri: str) -> bool:
+    return uri.startswith(("sqlite:", "file:")) or not (":" in uri or uri.startswith(("databricks", "uc")))
+
+
+def _without_password(text: str, uri: str | None = None) -> str:
+    """A URI, or a text that quotes one, as it may be shown."""
+    password = urlsplit(text if uri is None else uri).password
+    return text.replace(f":{password}@", ":***@") if password else text
+
+
+def _reason(error: Exception, uri: str) -> str:
+    """What is wrong, in a line short enough to be read; of an error of the network, its cause and not its history."""
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    root = chain[-1]
+    if isinstance(root, TimeoutError):
+        return "it does not answer" if root is not error else f"it does not answer: {error}"
+    text = (root.strerror if isinstance(root, OSError) else None) or str(error)
+    line = one_line(_without_password((text.strip().splitlines() or [type(error).__name__])[0], uri))
+    return line if len(line) <= 300 else f"{line[:297]}..."

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agents.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from compiler.api import resolve_backend
 from compiler.errors import UnknownNameError
 from env.suites import load_suite
@@ -16,9 +16,10 @@ from experiments.console import error_console, progress, stdout
 from experiments.learners import AGENTS, make_learner
 from experiments.plots import learning_curve, save_figure
 from experiments.provenance import provenance
-from experiments.report import meaning_of_speedup, read_progress
-from experiments.run_folder import RunFolder, new_run, unfinished_run
-from experiments.tracking import TrackedRun
+from experiments.report import meaning_of_speedup
+from experiments.results import check_writable
+from experiments.run_folder import RunFolder, check_run_name, new_run, read_progress, unfinished_run
+from experiments.tracking import TrackedRun, check_server
 from experiments.training_callback import TrainingCallback
 
 __all__ = ["policy_provenance", "start_or_resume", "train"]
@@ -28,15 +29,20 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
     """See `hlogym train --help`; says where everything is when done."""
     if config.agent not in AGENTS:
         raise UnknownNameError("agent", config.agent, AGENTS)
+    check_run_name(name)
     config = config.with_backend(resolve_backend(config.backend))
     run = unfinished_run(runs, name) if resume else None
     if resume and run is None:
         error_console.print("nothing to resume, so a new run starts")
     if run is None:
-        make_learner(config).close()  # names that are wrong are found before anything is written
+        # What is wrong with names, programs, folders and servers is found before anything is written.
+        check_writable(runs)
+        make_learner(config).close()
+        check_server(runs)
         run = new_run(runs, name, config)
     else:
         config = run.config()
+        check_writable(run.path)
         error_console.print(f"resuming run {run.name}")
     uri, run_id = train(run, config)
     stdout.print(f"run       {run.path}\npolicy    {run.policy}\nMLflow    run {run_id} in {uri}", soft_wrap=True)
@@ -54,7 +60,10 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
         checkpoint = latest_checkpoint(run.checkpoints)
         if checkpoint is not None:
             extra = load_checkpoint(model, checkpoint)
-            learner.restore(extra)
+            try:
+                learner.restore(extra)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise CheckpointError(f"cannot resume from {checkpoint}: {error!r} in its state") from error
         run.cut_progress(model.num_timesteps)
         with progress() as bar, TrackedRun(run.path.parent, run.name, run.state().get("run_id")) as tracked:
             run.write_state({"run_id": tracked.run_id, "finished": False})

@@ -112,7 +112,7 @@ class TrainingCallback(BaseCallback):
         if speedup > self._best.get(program, 0.0):
             self._best[program] = speedup
             best = info.get("plan_json") or json.dumps({"passes": info["passes"]}, indent=1)
-            write_text(self._run.plans / f"{program}.json", best)
+            write_text(self._run.plan_file(program), best)
 
     def _log_update(self, model: BaseAlgorithm) -> None:
         if self.num_timesteps == self._logged_at:  # resumed after its last step: there is nothing new

@@ -18,7 +18,7 @@ from env.store import KernelStore, default_store_path
 from env.suites import Program
 from experiments.console import factor, progress, stdout, timing
 from experiments.inputs import program_of, read_module
-from experiments.results import check_writable, write_text
+from experiments.results import check_output, write_text
 
 __all__ = ["TuneError", "tune_program"]
 
@@ -33,7 +33,7 @@ def tune_program(
     """See `hlogym tune --help`: proposals of a beam search, of a policy if given, and random ones, in turns."""
     program = program_of(name)
     read_module(program)
-    check_writable(output.parent)
+    check_output(output, program.path)
     backend = resolve_backend(backend)
     starts = Starts(backend)
     proposals = [beam_plans(starts, program), random_plans(starts, program, seed)]

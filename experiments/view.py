@@ -6,13 +6,13 @@ import tempfile
 import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.names import html_text as escape
 from experiments.console import duration, stdout
 from experiments.inputs import entry_inputs, program_of, read_module
-from experiments.results import write_text
+from experiments.results import check_output, write_text
 from experiments.run import compile_program
 
 __all__ = ["draw_module", "view_program"]
@@ -37,6 +37,8 @@ def view_program(
 ) -> None:
     """See `hlogym view --help`."""
     program = program_of(name)
+    if output is not None:
+        check_output(output, program.path)
     module = read_module(program)
     executable = compile_program(module, backend, policy, plan)
     seconds: dict[str, float] = {}

@@ -21,12 +21,14 @@ from typing import Any
 import env.suites
 from compiler.analysis.flops import module_flops
 from compiler.errors import HlogymError
+from compiler.names import markdown_cell
 from compiler.passes import PipelineRun
 from compiler.passes.base import op_count
 from compiler.passes.default import default_pipeline, xla_order
 from compiler.text import parse
 from env.suites import Program, load_suite
 from experiments.provenance import provenance
+from experiments.results import write_text
 
 SUITES = ("quickstart", "jax", "linear_algebra")
 
@@ -89,7 +91,8 @@ def table(title: str, rows: Sequence[Row]) -> list[str]:
     for r in rows:
         ratio = f"{r.ours / r.xla:.2f}" if r.xla else r.note or "-"
         lines.append(
-            f"| {r.name} | {r.written} | {r.ours} | {r.once} | {r.xla or '-'} | {ratio} | {r.seconds * 1e3:.0f} |"
+            f"| {markdown_cell(r.name)} | {r.written} | {r.ours} | {r.once} | {r.xla or '-'} | {ratio} "
+            f"| {r.seconds * 1e3:.0f} |"
         )
     both = [r for r in rows if r.xla and r.ours]
     mean = geometric_mean([r.ours / r.xla for r in both if r.xla])
@@ -111,7 +114,8 @@ def flops_table(rows: Sequence[Row], minimum: dict[str, Any]) -> list[str]:
         entry = minimum[r.name]
         least = entry["minimum_flops"]
         theirs = "-" if r.flops[2] is None else str(r.flops[2])
-        lines.append(f"| {r.name} | {r.flops[0]} | {least} | {r.flops[1]} | {theirs} | {entry['derivation']} |")
+        name = markdown_cell(r.name)
+        lines.append(f"| {name} | {r.flops[0]} | {least} | {r.flops[1]} | {theirs} | {entry['derivation']} |")
     reached = sum(r.flops[1] == minimum[r.name]["minimum_flops"] for r in rows)
     by_xla = sum(r.flops[2] is not None and r.flops[2] <= minimum[r.name]["minimum_flops"] for r in rows)
     lines += ["", f"Minimum reached by ours on {reached} of {len(rows)} programs, by XLA:CPU on {by_xla}.", ""]
@@ -141,8 +145,7 @@ def main() -> None:
         if suite.name == "linear_algebra":
             lines += flops_table(rows, _minimums())
     text = "\n".join(lines)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text, encoding="utf-8")
+    write_text(options.out, text)
     print(text)
 
 

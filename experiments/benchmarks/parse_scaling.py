@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from compiler.ir.verifier import verify
 from compiler.text import parse
+from experiments.results import write_text
 
 SIZES = (100, 300, 1000, 3000, 10_000, 20_000, 40_000)
 REPEATS = 3
@@ -115,8 +116,7 @@ def main() -> int:
     for size in SIZES:
         rows.append(measure(size))
         print(f"{rows[-1].instructions:>7,} instructions: {rows[-1].parse + rows[-1].verify:.3f} s", file=sys.stderr)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(report(rows, "python -m experiments.benchmarks.parse_scaling"), encoding="utf-8")
+    write_text(out, report(rows, "python -m experiments.benchmarks.parse_scaling"))
     print(f"written to {out}")
     return 0
 

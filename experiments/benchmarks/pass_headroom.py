@@ -20,6 +20,7 @@ import numpy as np
 from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
+from compiler.names import markdown_cell
 from compiler.passes import PASSES, PassPipeline, make_pass
 from compiler.passes.default import default_pipeline
 from compiler.session import CompilationSession
@@ -123,7 +124,8 @@ def report(rows: Sequence[Row], command: str, suite: str, draws: int, failures: 
         "|---|---:|---|---|---|",
     ]
     lines += [
-        f"| {r.program} | {r.different} | {'-' if r.best is None else _shown(r.best)} | {_shown(r.noise)} "
+        f"| {markdown_cell(r.program)} | {r.different} | {'-' if r.best is None else _shown(r.best)} "
+        f"| {_shown(r.noise)} "
         f"| {', '.join(r.passes) if r in clear else ''} |"
         for r in rows
     ]

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from compiler.names import markdown_cell
 from compiler.passes.learned import LearnedPassOrder, load_pass_order
 from env.measurement import Measurer, MeasurerOptions
 from env.store import KernelStore
@@ -79,7 +80,7 @@ def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], s
         ]
     for name in policies:
         worse = evaluation.worse(name, DEFAULT)
-        lines.append(f"More ops than our default, {name}: {', '.join(worse) or 'none'}.")
+        lines.append(markdown_cell(f"More ops than our default, {name}: {', '.join(worse) or 'none'}."))
     names = [BASELINE, LEAN, DEFAULT, *policies]
     return "\n".join([*lines, "", *program_table(evaluation, names)]) + "\n"
 
@@ -120,14 +121,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tracked.params({"suite": options.suite, "budget": options.budget, "search_budget": options.search_budget})
         tracked.tags(evaluation.provenance)
         for name in evaluation.names:
-            key = "".join(c if c.isalnum() or c in "_-. " else "_" for c in name)
             speed = evaluation.speedup(name)
             tracked.metrics(
                 {
-                    f"ops over XLA once/{key}": evaluation.ratio(name, BASELINE).value,
-                    f"ops over default/{key}": evaluation.ratio(name, DEFAULT).value,
-                    f"worse than default/{key}": float(len(evaluation.worse(name, DEFAULT))),
-                    **({} if speed is None else {f"speedup/{key}": speed.value}),
+                    f"ops over XLA once/{name}": evaluation.ratio(name, BASELINE).value,
+                    f"ops over default/{name}": evaluation.ratio(name, DEFAULT).value,
+                    f"worse than default/{name}": float(len(evaluation.worse(name, DEFAULT))),
+                    **({} if speed is None else {f"speedup/{name}": speed.value}),
                 },
                 0,
             )

@@ -30,6 +30,7 @@ from compiler.passes.registry import pass_text
 from compiler.text import parse
 from env.suites import load_suite
 from experiments.provenance import provenance
+from experiments.results import write_text
 
 SIZES = (2500, 5000, 10_000, 20_000, 40_000)
 WALK = 200
@@ -198,8 +199,7 @@ def main() -> None:
     lines += [row(f.name, parse(f.read_text(encoding="utf-8"), fill_elided=True)) for f in options.files]
     lines += applications()
     text = "\n".join(lines) + "\n"
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text, encoding="utf-8")
+    write_text(options.out, text)
     print(text)
 
 

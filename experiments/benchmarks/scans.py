@@ -21,6 +21,7 @@ from compiler import compile
 from compiler.frontends.jax import lower
 from compiler.passes import make_passes
 from experiments.provenance import provenance
+from experiments.results import write_text
 
 AS_SCAN = "call-inliner,tuple-simplifier,while-loop-simplifier,dce,loop-to-scan,tuple-simplifier,shape-movement,cse,dce"
 VARIANTS = {
@@ -121,8 +122,7 @@ def main() -> None:
         "CPU for single numbers alone. Hence neither is in the default pipeline.",
     ]
     text = "\n".join(lines) + "\n"
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(text, encoding="utf-8")
+    write_text(options.out, text)
     print(text)
 
 
