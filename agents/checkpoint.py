@@ -5,9 +5,13 @@ SB3's own zip files unpickle what they load; these cannot run code.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
-import shutil
+import re
+import secrets
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,11 +23,16 @@ from safetensors.torch import load_file, save_file
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from compiler.errors import HlogymError
+from compiler.json_reading import read_object
 
 __all__ = ["CheckpointError", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
 
 KEPT = 2
-_TENSORS, _STATE = "tensors.safetensors", "state.json"
+ABANDONED_SECONDS = 3600.0
+_TENSORS, _STATE, _DRAFT = "tensors.safetensors", "state.json", ".draft-"
+_NAME = re.compile(r"step-(\d{10,})(?:-(\d+))?")
+_DAMAGES = (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError)
+"""What reading a checkpoint that was changed may raise; CheckpointError is among them."""
 
 
 class CheckpointError(HlogymError, RuntimeError):
@@ -34,18 +43,22 @@ def save_checkpoint(model: BaseAlgorithm, folder: Path, extra: dict[str, Any]) -
     """Write weights, optimizer, counters and random state; older checkpoints but one are removed.
 
     The files are written into a folder of another name which is renamed when they are on the disk, so a kill at any
-    moment leaves whole checkpoints only.
+    moment leaves whole checkpoints only. Whatever else stands in the folder is left.
 
     Args:
         model: what to save.
         folder: where all checkpoints of the run stand.
         extra: JSON to give back by `load_checkpoint`.
+
+    Raises:
+        CheckpointError: it cannot be written.
     """
-    final = folder / f"step-{model.num_timesteps:010d}"
-    draft = folder / f".draft-{os.getpid()}"
+    name = f"step-{model.num_timesteps:010d}"
+    draft: Path | None = None
     try:
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f"{_DRAFT}{secrets.token_hex(8)}"
+        draft.mkdir()
         save_file(_tensors(model), draft / _TENSORS)
         _, _, position, has_gauss, cached = _numpy_state()
         state = {
@@ -57,13 +70,37 @@ def save_checkpoint(model: BaseAlgorithm, folder: Path, extra: dict[str, Any]) -
         (draft / _STATE).write_text(json.dumps(state), encoding="utf-8")
         for file in draft.iterdir():
             _flush(file)
-        shutil.rmtree(final, ignore_errors=True)
+        final = _free_name(folder, name)
         draft.replace(final)
-    except OSError as error:
-        raise CheckpointError(f"cannot write the checkpoint {final}: {error.strerror}") from error
-    for old in _checkpoints(folder)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
+        if draft is not None:
+            _remove(draft)
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(f"cannot write the checkpoint {folder / name}: {reason}") from error
+    for old in [*_checkpoints(folder)[:-KEPT], *_abandoned(folder)]:
+        _remove(old)
     return final
+
+
+def _free_name(folder: Path, name: str) -> Path:
+    """A later checkpoint of the same step gets a number: the earlier one must not be gone before it is there."""
+    names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
+    return next(folder / n for n in names if not (folder / n).exists())
+
+
+def _abandoned(folder: Path) -> list[Path]:
+    """Drafts that a kill left; a younger one may belong to a process that is at work."""
+    long_ago = time.time() - ABANDONED_SECONDS
+    return [p for p in folder.glob(f"{_DRAFT}*") if p.is_dir() and p.stat().st_mtime < long_ago]
+
+
+def _remove(checkpoint: Path) -> None:
+    """Remove what `save_checkpoint` wrote; a folder that holds anything else stays, with what else it holds."""
+    with contextlib.suppress(OSError):
+        # The description first: without it the folder is no checkpoint any more.
+        for name in (_STATE, _TENSORS):
+            (checkpoint / name).unlink(missing_ok=True)
+        checkpoint.rmdir()
 
 
 def _flush(file: Path) -> None:
@@ -87,7 +124,13 @@ def _numpy_state() -> tuple[str, npt.NDArray[np.uint32], int, int, float]:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*")) if folder.is_dir() else []
+    """The whole ones, oldest first; folders and files of others are none."""
+    found = []
+    for path in folder.glob("step-*") if folder.is_dir() else ():
+        name = _NAME.fullmatch(path.name)
+        if name is not None and all((path / file).is_file() for file in (_STATE, _TENSORS)):
+            found.append((int(name[1]), int(name[2] or 1), path))
+    return [path for *_, path in sorted(found)]
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -104,7 +147,7 @@ def load_checkpoint(model: BaseAlgorithm, checkpoint: Path) -> dict[str, Any]:
     """
     try:
         tensors = load_file(checkpoint / _TENSORS)
-        state: dict[str, Any] = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+        state = read_object(checkpoint / _STATE, CheckpointError)
         policy = {k.removeprefix("policy."): v for k, v in tensors.items() if k.startswith("policy.")}
         model.policy.load_state_dict(policy)
         _load_optimizer(model, tensors)
@@ -112,10 +155,14 @@ def load_checkpoint(model: BaseAlgorithm, checkpoint: Path) -> dict[str, Any]:
         n = state["numpy"]
         keys = tensors["numpy_rng"].numpy().astype(np.uint32)
         np.random.set_state(("MT19937", keys, n["position"], n["has_gauss"], n["cached"]))
+        extra = state["extra"]
+        if not (type(state["timesteps"]) is type(state["updates"]) is int and isinstance(extra, dict)):
+            raise ValueError(f"{_STATE} has a value of another type")
         model.num_timesteps, model._n_updates = state["timesteps"], state["updates"]
-        extra: dict[str, Any] = state["extra"]
-    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise CheckpointError(f"cannot resume from {checkpoint}: {error}") from error
+    except _DAMAGES as error:
+        raise CheckpointError(
+            f"cannot resume from {checkpoint}: {error}; move it away to resume from the one before"
+        ) from error
     return extra
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +62,18 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
         checkpoint = latest_checkpoint(run.checkpoints)
         if checkpoint is not None:
             extra = load_checkpoint(model, checkpoint)
-            try:
+            with _damage_in(checkpoint):
                 learner.restore(extra)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise CheckpointError(f"cannot resume from {checkpoint}: {error!r} in its state") from error
         run.cut_progress(model.num_timesteps)
         with progress() as bar, TrackedRun(run.path.parent, run.name, run.state().get("run_id")) as tracked:
             run.write_state({"run_id": tracked.run_id, "finished": False})
             tracked.params(config.to_json())
             tracked.tags(provenance())
             task = bar.add_task(f"training {run.name}", total=config.timesteps, completed=model.num_timesteps)
-            callback = TrainingCallback(run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n))
+            with _damage_in(checkpoint):
+                callback = TrainingCallback(
+                    run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n)
+                )
             left = config.timesteps - model.num_timesteps
             if left > 0 and not callback.out_of_time():
                 model.learn(left, callback=callback, reset_num_timesteps=False)
@@ -82,6 +85,17 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
         return tracked.uri, tracked.run_id
     finally:
         learner.close()
+
+
+@contextlib.contextmanager
+def _damage_in(checkpoint: Path | None) -> Iterator[None]:
+    """What a checkpoint says that was changed raises CheckpointError instead of whatever it is that fails over it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CheckpointError(
+            f"cannot resume from {checkpoint}: {error!r} in its state; move it away to resume from the one before"
+        ) from error
 
 
 def policy_provenance(config: TrainConfig, timesteps: int) -> dict[str, Any]:
