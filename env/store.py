@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from compiler.errors import HlogymError
 from env.statistics import Interval
@@ -15,6 +19,8 @@ from env.statistics import Interval
 __all__ = ["KernelStore", "KernelTime", "StoreError", "default_store_path"]
 
 SCHEMA_VERSION = 1
+BUSY_SECONDS = 10.0
+"""How long another process may keep the file to itself; a transaction here takes milliseconds."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kernel_times (
@@ -28,6 +34,7 @@ CREATE TABLE IF NOT EXISTS kernel_times (
     measured_at REAL NOT NULL
 ) WITHOUT ROWID
 """
+_COLUMNS = ("key", "name", "seconds", "low", "high", "samples", "reference_seconds", "measured_at")
 
 
 class StoreError(HlogymError, RuntimeError):
@@ -56,17 +63,20 @@ class KernelTime:
 
 def default_store_path() -> Path:
     """Where times are kept unless told otherwise: the user's cache folder."""
-    return Path.home() / ".cache" / "hlogym" / "kernel_times.sqlite"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hlogym" / "kernel_times.sqlite"
 
 
 class KernelStore:
     """Kernel times on disk; several processes may use one file at once.
 
+    A file that is damaged is neither mended nor moved, because it may be another one than was meant; the error says
+    what to do. Every method raises StoreError when the file cannot be used, after some ten seconds at most.
+
     Args:
         path: the file, made with its folders when it is not there; ":memory:" keeps nothing.
 
     Raises:
-        StoreError: the file cannot be opened, or a newer hlogym wrote it.
+        StoreError: the file cannot be opened or written, is damaged or another program's, or a newer hlogym wrote it.
     """
 
     def __init__(self, path: str | Path = ":memory:") -> None:
@@ -74,10 +84,15 @@ class KernelStore:
         try:
             if self.path != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=30)
-            self._prepare()
-        except (sqlite3.Error, OSError) as error:
+        except OSError as error:
             raise StoreError(f"cannot use {self.path} as the store of kernel times: {error}") from error
+        with self._errors("use"):
+            self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
 
     def _prepare(self) -> None:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -85,45 +100,90 @@ class KernelStore:
             raise StoreError(
                 f"{self.path} has schema version {version}, and this hlogym knows {SCHEMA_VERSION}; name another file"
             )
+        names = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        tables = {name for name in names if not name.startswith("sqlite_")}  # SQLite keeps some of its own
+        columns = tuple(row[1] for row in self._db.execute("PRAGMA table_info(kernel_times)"))
+        other = (tables and version == 0) or (version == SCHEMA_VERSION and columns != _COLUMNS)
+        if other or tables - {"kernel_times"}:
+            raise StoreError(f"{self.path} is a database of something else, not a store of kernel times")
+        # Takes the right to write, which shows at once whether it can be had.
+        self._db.execute("BEGIN IMMEDIATE")
         with self._db:
-            if 0 < version < SCHEMA_VERSION:
-                # Times can be measured again, so an old schema is dropped instead of migrated.
-                self._db.execute("DROP TABLE IF EXISTS kernel_times")
+            if version == SCHEMA_VERSION:
+                return
+            # Times can be measured again, so an old schema is dropped instead of migrated.
+            self._db.execute("DROP TABLE IF EXISTS kernel_times")
             self._db.execute(_SCHEMA)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
+    @contextlib.contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.ProgrammingError:  # a mistake of the caller, such as using it after it was closed
+            raise
+        except (sqlite3.Error, ValueError) as error:  # ValueError: a path with a null character
+            raise StoreError(
+                f"cannot {doing} {self.path}, the store of kernel times: {error}; {self._advice(error)}"
+            ) from error
+
+    def _advice(self, error: Exception) -> str:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more about the same kind
+        match code:
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return "another process keeps it to itself: end that one, or wait for it"
+            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+                return "it is damaged or no such store: move it away, and kernels are measured anew"
+            case sqlite3.SQLITE_FULL:
+                return "make room on the disk"
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+                return "make it writable, or set XDG_CACHE_HOME to a folder that is"
+        return "move it away, and kernels are measured anew"
+
     def get(self, keys: Iterable[str]) -> dict[str, KernelTime]:
-        """The times known for these keys."""
+        """The times known for these keys; what cannot be a time is not known.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
         found: dict[str, KernelTime] = {}
-        for key in dict.fromkeys(keys):
-            row = self._db.execute(
-                "SELECT name, seconds, low, high, samples, reference_seconds FROM kernel_times WHERE key = ?", (key,)
-            ).fetchone()
-            if row is not None:
-                name, seconds, low, high, samples, reference = row
-                found[key] = KernelTime(key, name, Interval(seconds, low, high), samples, reference)
+        with self._errors("read"):
+            for key in dict.fromkeys(keys):
+                row = self._db.execute(
+                    "SELECT name, seconds, low, high, samples, reference_seconds FROM kernel_times WHERE key = ?",
+                    (key,),
+                ).fetchone()
+                if row is not None and _is_time(row):
+                    name, seconds, low, high, samples, reference = row
+                    found[key] = KernelTime(key, name, Interval(seconds, low, high), samples, reference)
         return found
 
     def put(self, times: Iterable[KernelTime]) -> None:
-        """Keep these times; a time already there for the same key is replaced."""
+        """Keep these times; a time already there for the same key is replaced.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
         now = time.time()
         rows = [
             (t.key, t.name, t.seconds.value, t.seconds.low, t.seconds.high, t.samples, t.reference_seconds, now)
             for t in times
         ]
-        try:
-            with self._db:
-                self._db.executemany("INSERT OR REPLACE INTO kernel_times VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        except sqlite3.Error as error:
-            raise StoreError(f"cannot write kernel times to {self.path}: {error}") from error
+        with self._errors("write kernel times to"), self._db:
+            self._db.executemany("INSERT OR REPLACE INTO kernel_times VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop these times, so that they are measured again."""
-        with self._db:
+        """Drop these times, so that they are measured again.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        with self._errors("write to"), self._db:
             self._db.executemany("DELETE FROM kernel_times WHERE key = ?", [(k,) for k in keys])
 
     def __len__(self) -> int:
-        count: int = self._db.execute("SELECT COUNT(*) FROM kernel_times").fetchone()[0]
+        with self._errors("read"):
+            count: int = self._db.execute("SELECT COUNT(*) FROM kernel_times").fetchone()[0]
         return count
 
     def close(self) -> None:
@@ -137,6 +197,17 @@ class KernelStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_time(row: tuple[Any, ...]) -> bool:
+    """Whether a row holds what `put` writes: a disk or another program may have changed it."""
+    name, *seconds, samples, reference = row
+    numbers = (*seconds, reference)
+    return (
+        isinstance(name, str)
+        and isinstance(samples, int)
+        and all(isinstance(n, float) and math.isfinite(n) and n >= 0 for n in numbers)
+    )
 
 
 def program_seconds(times: Mapping[str, KernelTime], executions: Iterable[tuple[str, float]]) -> Interval:

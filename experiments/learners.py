@@ -34,6 +34,11 @@ class Learner(Protocol):
         """The agent."""
         ...
 
+    @property
+    def measured(self) -> bool:
+        """Whether its rewards are measured times, which are kept in the store of kernel times."""
+        ...
+
     def extra(self) -> dict[str, Any]:
         """What a checkpoint keeps beside the agent's tensors; JSON."""
         ...
@@ -89,6 +94,7 @@ class FusionLearner:
     def __init__(self, config: TrainConfig, environment: DecisionEnv) -> None:
         self.environment = environment
         self.model: MaskablePPO = make_ppo(environment, config)
+        self.measured = environment.measured
 
     def extra(self) -> dict[str, Any]:
         """Running means and the generator of programs."""
@@ -118,6 +124,7 @@ class PassOrderLearner:
         others = [cast(PassOrderEnv, make_env(config, shared=first)) for _ in range(count - 1)]
         self.environments = [first, *others]
         self.model = make_pass_agent(config.agent, self.environments, config)
+        self.measured = first.measured
 
     def extra(self) -> dict[str, Any]:
         """The generators of programs."""

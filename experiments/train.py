@@ -12,10 +12,11 @@ from typing import Any
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from compiler.api import resolve_backend
 from compiler.errors import UnknownNameError
+from env.store import KernelStore, default_store_path
 from env.suites import load_suite
 from experiments.config import TrainConfig
 from experiments.console import error_console, progress, stdout
-from experiments.learners import AGENTS, make_learner
+from experiments.learners import AGENTS, Learner, make_learner
 from experiments.plots import learning_curve, save_figure
 from experiments.provenance import provenance
 from experiments.report import meaning_of_speedup
@@ -39,7 +40,9 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
     if run is None:
         # What is wrong with names, programs, folders and servers is found before anything is written.
         check_writable(runs)
-        make_learner(config).close()
+        learner = make_learner(config)
+        learner.close()
+        _check_store(learner)
         check_server(runs)
         run = new_run(runs, name, config)
     else:
@@ -58,6 +61,7 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
     learner = make_learner(config)
     model = learner.model
     try:
+        _check_store(learner)
         extra: dict[str, Any] = {}
         checkpoint = latest_checkpoint(run.checkpoints)
         if checkpoint is not None:
@@ -85,6 +89,12 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
         return tracked.uri, tracked.run_id
     finally:
         learner.close()
+
+
+def _check_store(learner: Learner) -> None:
+    """StoreError when times are to be measured and there is no place to keep them."""
+    if learner.measured:
+        KernelStore(default_store_path()).close()
 
 
 @contextlib.contextmanager
