@@ -49,7 +49,7 @@ def _from_folder(run: RunFolder, output: Path) -> None:
     learner = make_learner(config)
     try:
         load_checkpoint(learner.model, checkpoint)
-        learner.export(output, policy_provenance(config, learner.model.num_timesteps))
+        learner.export(output, policy_provenance(config, learner))
     finally:
         learner.close()
 

@@ -13,7 +13,7 @@ from compiler.errors import ArgumentError, HlogymError, UnknownNameError
 from compiler.files import whole_file
 from compiler.ir import HloModule
 from compiler.text import parse
-from env.suites import Program, find_program, load_suite, random_inputs
+from env.suites import Program, find_program, program_in, random_inputs
 from experiments.results import ResultError
 
 if TYPE_CHECKING:
@@ -38,11 +38,7 @@ def program_of(name: str) -> Program:
     if not path.is_file():
         there = [str(p) for p in path.parent.glob("*.hlo")] if path.parent.is_dir() else []
         raise UnknownNameError("HLO file", name, there)
-    if (path.parent / "manifest.json").is_file():
-        for program in load_suite(path.parent).programs:
-            if program.path.resolve() == path.resolve():
-                return program
-    return find_program(path)
+    return program_in(path)
 
 
 def read_module(program: Program) -> HloModule:

@@ -35,6 +35,11 @@ class Learner(Protocol):
         ...
 
     @property
+    def programs(self) -> tuple[str, ...]:
+        """Names of the programs it learns on; their files may have changed since."""
+        ...
+
+    @property
     def measured(self) -> bool:
         """Whether its rewards are measured times, which are kept in the store of kernel times."""
         ...
@@ -95,6 +100,7 @@ class FusionLearner:
         self.environment = environment
         self.model: MaskablePPO = make_ppo(environment, config)
         self.measured = environment.measured
+        self.programs = tuple(p.name for p in environment.suite.programs)
 
     def extra(self) -> dict[str, Any]:
         """Running means and the generator of programs."""
@@ -125,6 +131,7 @@ class PassOrderLearner:
         self.environments = [first, *others]
         self.model = make_pass_agent(config.agent, self.environments, config)
         self.measured = first.measured
+        self.programs = tuple(p.name for p in first.suite.programs)
 
     def extra(self) -> dict[str, Any]:
         """The generators of programs."""

@@ -13,7 +13,6 @@ from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoin
 from compiler.api import resolve_backend
 from compiler.errors import UnknownNameError
 from env.store import KernelStore, default_store_path
-from env.suites import load_suite
 from experiments.config import TrainConfig
 from experiments.console import error_console, progress, stdout
 from experiments.learners import AGENTS, Learner, make_learner
@@ -83,7 +82,7 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
                 model.learn(left, callback=callback, reset_num_timesteps=False)
             callback.finish(model)
             save_checkpoint(model, run.checkpoints, callback.extra())
-            learner.export(run.policy, policy_provenance(config, model.num_timesteps))
+            learner.export(run.policy, policy_provenance(config, learner))
             _log_artifacts(run, tracked)
             run.write_state({"run_id": tracked.run_id, "finished": True})
         return tracked.uri, tracked.run_id
@@ -108,16 +107,16 @@ def _damage_in(checkpoint: Path | None) -> Iterator[None]:
         ) from error
 
 
-def policy_provenance(config: TrainConfig, timesteps: int) -> dict[str, Any]:
+def policy_provenance(config: TrainConfig, learner: Learner) -> dict[str, Any]:
     """What an exported policy says of its making."""
     facts = provenance()
     return {
         "trained": time.strftime("%Y-%m-%d"),
         "environment": config.env,
         "suite": config.suite,
-        "programs": sorted(p.name for p in load_suite(config.suite).programs),
+        "programs": sorted(learner.programs),
         "backend": config.backend,
-        "timesteps": timesteps,
+        "timesteps": learner.model.num_timesteps,
         "seed": config.seed,
         "commit": facts["commit"],
         "machine": facts["machine"],

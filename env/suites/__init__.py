@@ -6,15 +6,15 @@ A suite is a folder of `.hlo` files, with or without a `manifest.json`:
                    "inputs": [{"kind": "normal", "mean": 0, "std": 1}],
                    "tolerance": {"rtol": 1e-4, "atol": 1e-5, "mismatch_fraction": 0}, "chaotic": false}]}
 
-`inputs` has one entry for each parameter of the entry computation, in order; `tolerance` and `chaotic` may be left out.
+`inputs` has one entry for each parameter of the entry computation, in order; it, `description`, `tolerance` and
+`chaotic` may be left out. A file lies inside the folder. What is wrong with a suite is said at once and as a whole when
+it is loaded; the contents of the suites that come with hlogym are checked by its tests instead.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -24,6 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import HlogymError, UnknownNameError
+from compiler.json_reading import read_object
+from compiler.names import why_no_name
+from env.suites.checks import content_problems, entry_problems, input_problems, names_twice, path_problem
 
 __all__ = [
     "JAX",
@@ -41,6 +44,7 @@ __all__ = [
     "Uniform",
     "find_program",
     "load_suite",
+    "program_in",
     "random_inputs",
 ]
 
@@ -56,7 +60,24 @@ Split: TypeAlias = Literal["train", "validation", "test", "extra"]
 
 
 class ManifestError(HlogymError, ValueError):
-    """A manifest that cannot be used: which file, which program, and what is wrong with it."""
+    """A suite that cannot be used: its folder or manifest, and all that is wrong with it, by program.
+
+    Attributes:
+        problems: one text each.
+    """
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        self.problems = tuple(problems)
+        super().__init__(message)
+
+    @staticmethod
+    def of(where: Path, problems: Sequence[str]) -> ManifestError:
+        """With every problem, or the first twenty."""
+        if len(problems) == 1:
+            return ManifestError(f"{where}: {problems[0]}", problems)
+        shown = "".join(f"\n  - {p}" for p in problems[:20])
+        more = f"\n  ... and {len(problems) - 20} more" if len(problems) > 20 else ""
+        return ManifestError(f"{where} has {len(problems)} problems:{shown}{more}", problems)
 
 
 @dataclass(frozen=True)
@@ -103,7 +124,8 @@ class Randint:
 
     def draw(self, rng: np.random.Generator, dtype: np.dtype[Any], dims: Sequence[int]) -> npt.NDArray[Any]:
         """An array of such values."""
-        return np.asarray(rng.integers(self.low, self.high, dims)).astype(dtype)
+        wide = np.uint64 if self.high > 1 << 63 else np.int64
+        return np.asarray(rng.integers(self.low, self.high, dims, dtype=wide)).astype(dtype)
 
     def to_json(self) -> dict[str, Any]:
         """As a manifest spells it."""
@@ -175,32 +197,56 @@ class Suite:
 def load_suite(name: str | Path) -> Suite:
     """A suite by name ("jax"), or a split of it ("jax/train"; "train" is the quickstart's), or HLO files.
 
+    Programs in folders and files of the user are read and checked, each once until it changes.
+
     Args:
         name: one of SUITE_NAMES, or a folder of HLO files with or without a manifest, or an HLO file; or several of
             these with commas between.
 
     Raises:
         UnknownNameError: neither a suite's name, nor a folder with HLO files, nor an HLO file.
-        ManifestError: the folder's manifest cannot be used.
+        ManifestError: the manifest or a program cannot be used; all that is wrong with the suite.
     """
     if name in SUITE_NAMES:
         return _named_suite(str(name))
-    if isinstance(name, str) and "," in name:
-        return _joined(name)
     path = Path(name)
+    if isinstance(name, str) and "," in name and not path.exists():
+        return _joined(name)
     if path.suffix == ".hlo" and path.is_file():
-        return Suite(path.stem, (_bare_program(path, path.stem),))
-    if path.is_dir() and (suite := _load_folder(path)).programs:
+        return _bare_suite(path.stem, path, [path])
+    if str(name).strip() and path.is_dir() and (suite := _load_folder(path)).programs:
         return suite
     raise UnknownNameError("suite, folder of .hlo files or .hlo file", str(name), SUITE_NAMES)
 
 
 def _joined(names: str) -> Suite:
     programs = [p for part in names.split(",") for p in load_suite(part.strip()).programs]
-    twice = [name for name, count in Counter(p.name for p in programs).items() if count > 1]
+    twice = names_twice(p.name for p in programs)
     if twice:
         raise ManifestError(f"suites {names}: there are several programs called {twice[0]!r}")
     return Suite(names, tuple(programs))
+
+
+def program_in(path: Path) -> Program:
+    """The program in an HLO file, with what the manifest of its folder says of it, where there is one.
+
+    Other programs of the folder are not looked at.
+
+    Raises:
+        ManifestError: the manifest's entry for this program cannot be used.
+    """
+    manifest = path.parent / "manifest.json"
+    entries: Any = None
+    if manifest.is_file():
+        entries = read_object(manifest, ManifestError).get("programs")
+    for entry in entries if isinstance(entries, list) else ():
+        file = entry.get("file") if isinstance(entry, dict) else None
+        if not isinstance(file, str) or path_problem(path.parent, file) or not (path.parent / file).samefile(path):
+            continue
+        if problems := [*_entry_problems(entry), *_input_problems(path, entry)]:
+            raise ManifestError.of(manifest, [f"program {entry.get('name')!r:.80}: {p}" for p in problems])
+        return _program(path.parent, entry)
+    return _bare_program(path, path.stem)
 
 
 def find_program(name: str | Path) -> Program:
@@ -252,23 +298,58 @@ def _default_spec(dtype: np.dtype[Any]) -> InputSpec:
 @cache
 def _named_suite(name: str) -> Suite:
     if name in _FOLDERS:
-        return _load_folder(_FOLDERS[name])
+        return _load_folder(_FOLDERS[name], check_contents=False)
     folder, _, split = name.rpartition("/")
     whole = _named_suite(folder or QUICKSTART.name)
     return Suite(name, tuple(p for p in whole.programs if p.split == split))
 
 
-def _load_folder(folder: Path) -> Suite:
+def _load_folder(folder: Path, check_contents: bool = True) -> Suite:
+    name = folder.resolve().name
     manifest = folder / "manifest.json"
-    if not manifest.is_file():
-        return Suite(folder.name, tuple(_bare_program(path, folder.name) for path in sorted(folder.glob("*.hlo"))))
-    try:
-        entries = json.loads(manifest.read_text(encoding="utf-8"))["programs"]
-        return Suite(folder.name, tuple(_program(folder, entry) for entry in entries))
-    except KeyError as error:
-        raise ManifestError(f"{manifest}: {error.args[0]!r} is missing") from error
-    except (TypeError, ValueError) as error:
-        raise ManifestError(f"{manifest}: {error}") from error
+    if not manifest.exists():
+        return _bare_suite(name, folder, sorted(folder.glob("*.hlo")))
+    entries = read_object(manifest, ManifestError).get("programs")
+    if not isinstance(entries, list) or not entries:
+        raise ManifestError.of(manifest, ["'programs' must be a list of at least one program"])
+    problems = [p for n, entry in enumerate(entries) for p in _program_problems(folder, n, entry, check_contents)]
+    told = [e["name"] for e in entries if isinstance(e, dict) and isinstance(e.get("name"), str)]
+    problems += [f"there are several programs called {twice!r:.80}" for twice in names_twice(told)]
+    if problems:
+        raise ManifestError.of(manifest, problems)
+    return Suite(name, tuple(_program(folder, entry) for entry in entries))
+
+
+def _program_problems(folder: Path, number: int, entry: Any, check_contents: bool) -> list[str]:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    what = f"program {name!r:.80}" if isinstance(name, str) else f"program number {number}"
+    found = _entry_problems(entry)
+    if not found and (reason := path_problem(folder, entry["file"])) is not None:
+        found = [reason]
+    if not found and check_contents:
+        path = folder / entry["file"]
+        found = [*content_problems(path), *_input_problems(path, entry)]
+    return [f"{what}: {p}" for p in found]
+
+
+def _entry_problems(entry: Any) -> list[str]:
+    return entry_problems(entry, get_args(Split), _SPECS, Tolerance)
+
+
+def _input_problems(path: Path, entry: Mapping[str, Any]) -> list[str]:
+    return input_problems(path, entry["inputs"]) if isinstance(entry.get("inputs"), list) else []
+
+
+def _bare_suite(name: str, where: Path, paths: Sequence[Path]) -> Suite:
+    problems = []
+    for path in paths:
+        reason = why_no_name(path.stem)
+        found = [f"{reason}; rename the file"] if reason is not None else content_problems(path)
+        problems += [f"program {path.stem!r:.80}: {p}" for p in found]
+    problems += [f"there are several programs called {twice!r:.80}" for twice in names_twice(p.stem for p in paths)]
+    if problems:
+        raise ManifestError.of(where, problems)
+    return Suite(name, tuple(_bare_program(path, name) for path in paths))
 
 
 def _bare_program(path: Path, suite: str) -> Program:
@@ -276,32 +357,19 @@ def _bare_program(path: Path, suite: str) -> Program:
 
 
 def _program(folder: Path, entry: Mapping[str, Any]) -> Program:
-    name, split = entry["name"], entry["split"]
-    if split not in get_args(Split):
-        raise ManifestError(f"program {name!r}: split is {split!r}, not one of {', '.join(get_args(Split))}")
-    path = folder / entry["file"]
-    if not path.is_file():
-        raise ManifestError(f"program {name!r}: there is no file {entry['file']!r}")
+    """The program of an entry that was checked."""
     return Program(
-        name=name,
-        suite=folder.name,
-        split=split,
-        path=path,
+        name=entry["name"],
+        suite=folder.resolve().name,
+        split=entry["split"],
+        path=folder / entry["file"],
         description=entry.get("description", ""),
-        inputs=tuple(_input_spec(name, spec) for spec in entry.get("inputs", ())),
+        inputs=tuple(_input_spec(spec) for spec in entry.get("inputs", ())),
         tolerance=Tolerance(**entry["tolerance"]) if "tolerance" in entry else None,
         chaotic=entry.get("chaotic", False),
     )
 
 
-def _input_spec(program: str, spec: Mapping[str, Any]) -> InputSpec:
+def _input_spec(spec: Mapping[str, Any]) -> InputSpec:
     values = dict(spec)
-    kind = values.pop("kind", None)
-    if kind not in _SPECS:
-        raise ManifestError(f"program {program!r}: input kind is {kind!r}, not one of {', '.join(_SPECS)}")
-    wanted = {field.name for field in fields(_SPECS[kind])}
-    if not values.keys() <= wanted:
-        raise ManifestError(
-            f"program {program!r}: a {kind} input has {', '.join(sorted(wanted))}, not {sorted(values)}"
-        )
-    return _SPECS[kind](**values)
+    return _SPECS[values.pop("kind")](**values)

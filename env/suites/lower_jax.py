@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from compiler.files import write_file
 from env.suites import JAX, InputSpec, Normal, Randint, Split, Uniform
 
 MAX_TEXT = 64_000
@@ -42,7 +43,8 @@ def spec_of(array: npt.NDArray[Any]) -> InputSpec:
     values = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     finite = np.abs(values[np.isfinite(values)]) if array.dtype.kind == "c" else values[np.isfinite(values)]
     if finite.size and array.dtype.kind != "c" and finite.min() >= 0:
-        return Uniform(round(float(finite.min()), 3), round(max(float(finite.max()), 1.0), 3))
+        low, high = round(float(finite.min()), 3), round(max(float(finite.max()), 1.0), 3)
+        return Uniform(low, high) if low < high else Normal(low, 0.0)
     return Normal(0.0, round(float(finite.std()), 3) if finite.size > 1 else 1.0)
 
 
@@ -69,16 +71,15 @@ def write_suite(out: Path) -> list[dict[str, Any]]:
 
     from env.suites.jax_programs import PROGRAMS
 
-    out.mkdir(parents=True, exist_ok=True)
     entries = []
     for name, builder in PROGRAMS.items():
         text, told = entry(name, builder)
         if len(text) <= MAX_TEXT:
-            (out / told["file"]).write_text(text, encoding="utf-8")
+            write_file(out / told["file"], text)
             entries.append(told)
     lines = ",\n".join(f"  {json.dumps(told)}" for told in entries)
     head = json.dumps({"lowered_with": f"jax {jax.__version__}"}).removesuffix("}")
-    (out / "manifest.json").write_text(f'{head}, "programs": [\n{lines}\n]}}\n', encoding="utf-8")
+    write_file(out / "manifest.json", f'{head}, "programs": [\n{lines}\n]}}\n')
     return entries
 
 

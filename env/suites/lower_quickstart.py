@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compiler.files import write_file
 from env.suites import QUICKSTART
 
 if TYPE_CHECKING:
@@ -69,20 +69,21 @@ def write_suite(out: Path) -> list[Path]:
 
     from env.suites.quickstart_programs import RECIPES
 
-    out.mkdir(parents=True, exist_ok=True)
     written = []
     for recipe in RECIPES:
         path = out / f"{recipe.function.__name__}.hlo"
-        path.write_text(lower(recipe), encoding="utf-8")
+        write_file(path, lower(recipe))
         written.append(path)
     if out.resolve() != QUICKSTART.resolve():
-        written += [Path(shutil.copy(QUICKSTART / entry["file"], out)) for entry in QUOTED]
+        for entry in QUOTED:
+            write_file(out / entry["file"], (QUICKSTART / entry["file"]).read_bytes())
+            written.append(out / entry["file"])
     manifest = {
         "lowered_with": f"jax {jax.__version__}",
         "programs": [manifest_entry(recipe) for recipe in RECIPES] + list(QUOTED),
     }
     path = out / "manifest.json"
-    path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    write_file(path, json.dumps(manifest, indent=2) + "\n")
     return [*written, path]
 
 

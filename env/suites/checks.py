@@ -1,0 +1,293 @@
+"""What is wrong with a suite: the entries of its manifest, and the programs in its files."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import posixpath
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from compiler.errors import HloSyntaxError, UnsupportedError
+from compiler.interpreter.custom_calls import CUSTOM_CALLS
+from compiler.interpreter.machine import describe, find_evaluator
+from compiler.ir import HloModule, Opcode, Trait
+from compiler.ir.shape import Shape
+from compiler.ir.verifier import check_module
+from compiler.names import why_no_name
+from compiler.text import parse
+
+__all__ = ["content_problems", "entry_problems", "input_problems", "names_twice", "path_problem"]
+
+KNOWN_FIELDS = ("name", "file", "split", "description", "inputs", "tolerance", "chaotic")
+SHOWN_FINDINGS = 3
+_IDLE = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.AFTER_ALL})
+_DRAWABLE = ((-(1 << 63), 1 << 63), (0, 1 << 64))
+_SIGMAS = 6.0
+"""Of a million normal values, none is expected to lie farther from the mean."""
+
+
+# ---- entries of a manifest
+
+
+def entry_problems(
+    entry: Any, splits: Sequence[str], specs: Mapping[str, type[Any]], tolerance: type[Any]
+) -> list[str]:
+    """What is wrong with an entry by itself; its file is not opened.
+
+    Args:
+        entry: of "programs".
+        splits: what "split" can be.
+        specs: the dataclass of each kind of input.
+        tolerance: the dataclass of tolerances; its numbers must be finite and not negative.
+    """
+    if not isinstance(entry, dict):
+        return [f"an object describes a program, not {entry!r:.80}"]
+    found = [f"{name!r} is missing" for name in ("name", "file", "split") if name not in entry]
+    if "name" in entry and (reason := why_no_name(entry["name"])) is not None:
+        found.append(reason)
+    if "file" in entry and not isinstance(entry["file"], str):
+        found.append(f"file must be a text, not {entry['file']!r:.80}")
+    if "split" in entry and entry["split"] not in splits:
+        found.append(f"split is {entry['split']!r:.80}, not one of {', '.join(splits)}")
+    for name, kind in (("description", str), ("chaotic", bool)):
+        if not isinstance(entry.get(name, kind()), kind):
+            found.append(f"{name} must be a {'text' if kind is str else 'truth value'}, not {entry[name]!r:.80}")
+    for name in sorted(entry.keys() - set(KNOWN_FIELDS)):  # others are for people, or for other readers
+        near = difflib.get_close_matches(name, KNOWN_FIELDS, n=1, cutoff=0.85)
+        found += [f"there is no field {name!r}; did you mean {n!r}?" for n in near]
+    if "tolerance" in entry:
+        found += _tolerance_problems(entry["tolerance"], tolerance)
+    if "inputs" in entry:
+        found += _spec_list_problems(entry["inputs"], specs)
+    return found
+
+
+def _tolerance_problems(value: Any, kind: type[Any]) -> list[str]:
+    found = _record_problems("tolerance", value, kind)
+    if found:
+        return found
+    for name, number in value.items():
+        if isinstance(number, int | float) and number < 0:
+            found.append(f"{name} of the tolerance must not be negative, is {number!r:.80}")
+    if value.get("mismatch_fraction", 0) > 1:
+        found.append("mismatch_fraction of the tolerance is a share, 0 to 1")
+    return found
+
+
+def _spec_list_problems(value: Any, specs: Mapping[str, type[Any]]) -> list[str]:
+    if not isinstance(value, list):
+        return [f"inputs must be a list, not {value!r:.80}"]
+    return [f"input {n}: {problem}" for n, spec in enumerate(value) for problem in _spec_problems(spec, specs)]
+
+
+def _spec_problems(spec: Any, specs: Mapping[str, type[Any]]) -> list[str]:
+    kind = spec.get("kind") if isinstance(spec, dict) else None
+    if not isinstance(kind, str) or kind not in specs:
+        return [f"kind is {kind!r:.80}, not one of {', '.join(specs)}"]
+    values = {k: v for k, v in spec.items() if k != "kind"}
+    found = _record_problems(f"a {kind} input", values, specs[kind])
+    if found:
+        return found
+    if values.get("std", 0) < 0:
+        return [f"std must not be negative, is {values['std']!r:.80}"]
+    if "low" in values and not values["low"] < values["high"]:
+        return [f"low must be below high, but {values['low']!r:.40} is not below {values['high']!r:.40}"]
+    if kind == "randint" and not any(a <= values["low"] and values["high"] <= b for a, b in _DRAWABLE):
+        return [f"whole numbers from {values['low']} to {values['high'] - 1} do not fit 64 bits"]
+    return []
+
+
+def _record_problems(what: str, value: Any, kind: type[Any]) -> list[str]:
+    """Whether an object has the fields of a dataclass of numbers."""
+    known = {f.name: f for f in fields(kind)}
+    if not isinstance(value, dict):
+        return [f"{what} must be an object, not {value!r:.80}"]
+    if unknown := sorted(value.keys() - known.keys()):
+        return [f"{what} has {', '.join(known)}, not {', '.join(map(repr, unknown))}"]
+    found = [
+        f"{what} needs {name!r}"
+        for name, f in known.items()
+        if name not in value and f.default is MISSING and f.default_factory is MISSING
+    ]
+    return found + [f"{name} of {what} {reason}" for name, v in value.items() if (reason := _no_number(known[name], v))]
+
+
+def _no_number(field: Field[Any], value: Any) -> str | None:
+    """Why a value cannot stand in a field that is annotated as a number; other fields are left to their class."""
+    annotation = str(field.type)
+    if annotation == "int":
+        return None if type(value) is int and abs(value) <= 1 << 64 else f"must be a whole number, is {value!r:.80}"
+    if annotation == "float":
+        finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return None if finite else f"must be a finite number, is {value!r:.80}"
+    return None
+
+
+def names_twice(names: Iterable[str]) -> list[str]:
+    """Names that stand there more than once, or look the same as another."""
+    seen: dict[str, str] = {}
+    found = []
+    for name in names:
+        shown = unicodedata.normalize("NFC", name)
+        if shown in seen:
+            found.append(name)
+        seen[shown] = name
+    return found
+
+
+# ---- files
+
+
+def path_problem(folder: Path, file: str) -> str | None:
+    """Why a file named in a manifest cannot be one of its suite, or None."""
+    normal = posixpath.normpath(file.replace("\\", "/"))
+    if not file or "\0" in file or normal.startswith(("/", "../")) or normal in (".", "..") or Path(file).is_absolute():
+        return f"file {file!r:.80} must name a file inside the suite's folder"
+    try:
+        there = (folder / file).is_file()
+    except OSError:  # a name that is too long
+        there = False
+    return None if there else f"there is no file {file!r:.80}"
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What validation needs of a program's text."""
+
+    problems: tuple[str, ...]
+    parameters: tuple[Shape, ...] = ()
+
+
+def content_problems(path: Path) -> list[str]:
+    """Why the program in a file cannot be compiled and measured here.
+
+    The answer is kept until the file changes.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        return [f"cannot read {path}: {error.strerror}"]
+    if not path.is_file():
+        return [f"{path} is no file"]
+    return list(_facts(path, status.st_size, status.st_mtime_ns).problems)
+
+
+@lru_cache(maxsize=10_000)
+def _facts(path: Path, size: int, changed: int) -> _Facts:
+    del size, changed  # part of the key
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        return _Facts((f"{path} is not UTF-8 text: {error.reason} at byte {error.start}",))
+    except OSError as error:
+        return _Facts((f"cannot read {path}: {error.strerror}",))
+    try:
+        module = parse(text, filename=str(path))
+        findings = check_module(module)
+    except HloSyntaxError as error:
+        return _Facts((f"{path}:{error.line}:{error.column}: {error.message}",))
+    except Exception as error:  # whatever a text does to the parser, the rest of the suite is looked at too
+        return _Facts((f"{path} cannot be read: {type(error).__name__}: {error}"[:500],))
+    if findings:
+        shown = "; ".join(findings[:SHOWN_FINDINGS])
+        more = f" (and {len(findings) - SHOWN_FINDINGS} more)" if len(findings) > SHOWN_FINDINGS else ""
+        return _Facts((f"{path} is not valid HLO: {shown}{more}",))
+    return _Facts(tuple(_module_problems(module)), tuple(module.entry.parameter_shapes))
+
+
+def _module_problems(module: HloModule) -> list[str]:
+    for name, what in (("replica_count", "replicas"), ("num_partitions", "partitions")):
+        count = str(module.header.get(name, "1"))
+        if count != "1":
+            return [f"it is written for {count} {what}, and one device measures"]
+    found = [problem for p in module.entry.parameters if (problem := _parameter_problem(p.name, p.shape))]
+    works = False
+    for computation in module.post_order():
+        for i in computation.instructions:
+            if i.opcode in _IDLE:
+                continue
+            works = True
+            if i.opcode.has(Trait.HOST):
+                found.append(f"{describe(i)} needs a host to exchange data with")
+            elif i.opcode.has(Trait.COLLECTIVE) and _among_several(i.attr("replica_groups")):
+                found.append(f"{describe(i)} needs several devices")
+            elif i.opcode is Opcode.CUSTOM_CALL and i.attr("custom_call_target") not in CUSTOM_CALLS:
+                found.append(f"{describe(i)}: no backend knows the custom call {i.attr('custom_call_target')!r:.80}")
+            else:
+                try:
+                    find_evaluator(i)
+                except UnsupportedError as error:
+                    found.append(str(error))
+    if not works:
+        found.append("there is nothing to compute in it: no kernel would be measured")
+    return found[:SHOWN_FINDINGS] or _memory_problems(module)
+
+
+def _parameter_problem(name: str, shape: Shape) -> str | None:
+    if not shape.is_array:
+        return f"parameter %{name} is {shape}; only arrays can be drawn"
+    return None
+
+
+def _among_several(groups: Any) -> bool:
+    """Whether replica groups join devices; `{{0}}` and `{}` do not."""
+    return groups is not None and any(c in str(groups) for c in "123456789")
+
+
+def _memory_problems(module: HloModule) -> list[str]:
+    needed = sum(s.byte_size for s in module.entry.parameter_shapes)
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+    if needed <= installed:
+        return []
+    return [f"its arguments take {needed / 2**30:,.0f} GiB, and this machine has {installed / 2**30:,.0f}"]
+
+
+# ---- inputs against parameters
+
+
+def input_problems(path: Path, specs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whether input specs, whose own fields are right, fit the parameters of the program in a file."""
+    status = path.stat()
+    facts = _facts(path, status.st_size, status.st_mtime_ns)
+    if facts.problems:
+        return []
+    if len(specs) != len(facts.parameters):
+        return [f"{len(specs)} input specs for {len(facts.parameters)} parameters"]
+    pairs = zip(specs, facts.parameters, strict=True)
+    return [f"input {n}: {problem}" for n, (spec, s) in enumerate(pairs) if (problem := _range_problem(spec, s.dtype))]
+
+
+def _range_problem(spec: Mapping[str, Any], dtype: np.dtype[Any]) -> str | None:
+    """Whether the values that a spec draws fit a type; beyond it they would wrap round, or become infinite or NaN."""
+    if spec["kind"] == "normal":
+        mean, std = spec.get("mean", 0.0), spec.get("std", 1.0)
+        low, high = mean - _SIGMAS * std, mean + _SIGMAS * std
+        drawn = f"normal values of mean {mean} and deviation {std}"
+    else:
+        low, high = spec["low"], spec["high"] - (spec["kind"] == "randint")
+        drawn = f"values from {low} to {high}"
+    least, most = _limits(dtype)
+    if math.isfinite(high - low) and least <= low and high <= most:
+        return None
+    return f"{drawn} do not fit {dtype}, which holds {least} to {most}"
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    if dtype == np.bool_:
+        return 0, 1
+    real = dtype.type(0).real.dtype if np.issubdtype(dtype, np.complexfloating) else dtype
+    try:
+        whole = ml_dtypes.iinfo(real)  # type: ignore[no-untyped-call]
+    except ValueError:
+        broken = ml_dtypes.finfo(real)  # type: ignore[no-untyped-call]
+        return float(broken.min), float(broken.max)
+    return int(whole.min), int(whole.max)
