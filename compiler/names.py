@@ -56,7 +56,8 @@ def why_no_name(name: object) -> str | None:
         return f"the name {name!a} has the control character {found.group()!a}"
     if name != name.strip():
         return f"the name {name!r} begins or ends with a space"
-    if any(part in ("", ".", "..") for part in re.split(r"[/\\]", name)):
+    parts = re.split(r"[/\\]", name)
+    if parts[0] == "" or "." in parts or ".." in parts:
         return f"the name {name!r} is a path that leads elsewhere"
     return None
 

@@ -247,10 +247,10 @@ def _answered(uri: str, question: Callable[[], T]) -> T:
     Raises:
         TrackingError: the store cannot be used.
     """
-    shown = _without_password(uri)
+    shown, patience = _without_password(uri), _patience(uri)
     try:
         with _short_requests():
-            return question() if _is_local(uri) else _within(_patience(uri), question)
+            return question() if _is_local(uri) else _within(patience, question)
     except Exception as error:  # the client lets through what its transport, its database and its migrations raise
         if _is_local(uri):
             raise TrackingError(f"cannot use the MLflow store {shown}: {_reason(error, uri)}") from error

@@ -1,0 +1,215 @@
+"""Tracking: any name is taken, a silent server is one error in seconds, one that goes away costs the run nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+import experiments.tracking
+from compiler.names import metric_name
+from experiments.tracking import TrackedRun, TrackingError, check_server, download_policy
+
+
+@pytest.fixture(autouse=True)
+def local_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all: making its tables takes seconds."""
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and never says anything."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen(50)
+        yield f"http://127.0.0.1:{s.getsockname()[1]}"
+
+
+def client_of(store: Path) -> MlflowClient:
+    return MlflowClient(f"sqlite:///{store / 'mlflow.db'}")
+
+
+def test_metrics_params_and_tags_of_any_name(store: Path, tmp_path: Path) -> None:
+    names = ("a[b]|c<d>$x$", "../../evil", "é", "a b", "x" * 300, "", "/x", "a\nb", "plain")
+    with TrackedRun(store, "run [1] $x$") as tracked:
+        tracked.metrics({**{f"speedup.{n}": 2.0 for n in names}, "nan": float("nan")}, 3)
+        tracked.metrics({f"m{i}": 1.0 for i in range(1500)}, 4)  # MLflow takes 1000 at once
+        tracked.params(dict.fromkeys(names, "v" * 10_000))
+        tracked.params({"plain": "another value", "more": 1})  # as a run that is continued does
+        tracked.tags(dict.fromkeys(names, "x"))
+        (tmp_path / "p [1].txt").write_text("x")
+        tracked.artifacts(tmp_path / "p [1].txt", "files")
+    data = client_of(store).get_run(tracked.run_id).data
+    assert {metric_name(f"speedup.{n}") for n in names} <= data.metrics.keys()
+    assert len(data.metrics) == len(names) + 1500
+    assert {metric_name(n) for n in names} <= data.params.keys()
+    assert data.params["more"] == "1"
+    assert {metric_name(n) for n in names} <= data.tags.keys()
+
+
+def test_a_server_that_is_silent_is_one_error_in_seconds(
+    tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 1)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", silent)
+    before = dict(os.environ)
+    start = time.monotonic()
+    attempts: list[Callable[[], object]] = [
+        lambda: TrackedRun(tmp_path, "r"), lambda: TrackedRun(tmp_path, "r", "0" * 32),
+        lambda: check_server(tmp_path), lambda: download_policy(tmp_path, "0" * 32, tmp_path),
+    ]  # fmt: skip
+    for attempt in attempts:
+        with pytest.raises(TrackingError, match="does not answer") as caught:
+            attempt()
+        assert silent in str(caught.value)
+        assert "MLFLOW_TRACKING_URI" in str(caught.value)
+    assert time.monotonic() - start < 60  # MLflow alone takes 200 s for one of them
+    assert dict(os.environ) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_question_that_hangs_longer_than_any_request_is_given_up(
+    tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 3600)
+    monkeypatch.setattr(experiments.tracking, "OPENING_SECONDS", 0.5)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", silent)
+    with pytest.raises(TrackingError, match="does not answer"):
+        check_server(tmp_path)
+
+
+def test_the_users_limits_are_left(tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str | None, str | None]] = []
+
+    def look(self: MlflowClient, name: str) -> None:
+        seen.append((os.environ.get("MLFLOW_HTTP_REQUEST_TIMEOUT"), os.environ.get("MLFLOW_HTTP_REQUEST_MAX_RETRIES")))
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", look)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", silent)
+    check_server(tmp_path)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
+    check_server(tmp_path)
+    assert seen == [("5", "0"), ("77", "0")]
+
+
+@pytest.mark.parametrize("uri", ["http://user:secret@127.0.0.1:9", "http://no-such-host.invalid", "nonsense://x"])
+def test_a_server_that_cannot_be_had_is_said_without_its_password(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(TrackingError, match="cannot use the MLflow server") as caught:
+        TrackedRun(tmp_path, "r")
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_local_store_that_is_damaged_is_one_error_and_is_left(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(TrackingError, match=r"mlflow\.db"):
+        TrackedRun(tmp_path, "r")
+    assert (tmp_path / "mlflow.db").read_bytes() == b"no database" * 1000
+
+
+# ---- a store that goes away
+
+
+class Outage:
+    """Lets a client fail for a while."""
+
+    def __init__(self, tracked: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.down, self.attempts, self.now = True, 0, 1000.0
+        for name in ("log_batch", "log_param", "set_tag", "log_artifact", "set_terminated"):
+            monkeypatch.setattr(tracked._client, name, self._wrapped(getattr(tracked._client, name)))
+        monkeypatch.setattr("experiments.tracking.time.monotonic", lambda: self.now)
+
+    def _wrapped(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self.down:
+                self.attempts += 1
+                raise MlflowException("API request to http://x failed with exception ...")
+            return method(*arguments, **named)
+
+        return call
+
+
+def test_what_an_outage_kept_is_sent_after_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracked = TrackedRun(store, "outage")
+    outage = Outage(tracked, monkeypatch)
+    (tmp_path / "plan.json").write_text("{}")
+    with tracked:
+        tracked.params({"a": 1})
+        for step in range(50):
+            tracked.metrics({"speedup": float(step)}, step)
+        tracked.artifacts(tmp_path / "plan.json", "plans")
+        assert outage.attempts == 1  # each attempt may take seconds, so there is one from time to time
+        outage.now += 31
+        tracked.tags({"t": "x"})
+        assert outage.attempts == 2
+        outage.now += 31
+        tracked.metrics({"speedup": 50.0}, 50)
+        assert outage.attempts == 2  # the pauses grow
+        outage.down = False
+        outage.now += 31
+        tracked.metrics({"speedup": 51.0}, 51)
+    history = client_of(store).get_metric_history(tracked.run_id, "speedup")
+    assert sorted((m.step, m.value) for m in history) == [(n, float(n)) for n in range(52)]
+    found = client_of(store).get_run(tracked.run_id)
+    assert (found.data.params["a"], found.data.tags["t"], found.info.status) == ("1", "x", "FINISHED")
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("warning") == 1
+    assert "takes no more" in told
+
+
+def test_what_was_not_tracked_is_said_at_the_end(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(experiments.tracking, "MAX_WAITING", 20)
+    tracked = TrackedRun(store, "gone for good")
+    Outage(tracked, monkeypatch)
+    with tracked:
+        tracked.tags({"t": "x"})
+        for step in range(50):
+            tracked.metrics({"speedup": 1.0}, step)
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("takes no more") == 1
+    assert "not tracked" in told
+    assert "50 points of metrics" in told
+    assert "tags" in told
+
+
+def test_the_error_of_a_run_is_not_hidden_by_an_outage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracked = TrackedRun(store, "broken")
+    Outage(tracked, monkeypatch)
+    with pytest.raises(ZeroDivisionError), tracked:
+        raise ZeroDivisionError
+
+
+def test_a_locked_local_store_does_not_end_a_run(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def locked(*_: Any, **__: Any) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    tracked = TrackedRun(store, "locked")
+    with tracked, monkeypatch.context() as patched:
+        patched.setattr(tracked._client, "log_batch", locked)
+        tracked.metrics({"speedup": 1.0}, 1)
+    assert "database is locked" in capsys.readouterr().err
+    assert [m.step for m in client_of(store).get_metric_history(tracked.run_id, "speedup")] == [1]
