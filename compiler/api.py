@@ -83,7 +83,7 @@ def compile(  # the name users know
     Raises:
         HloSyntaxError, HloVerificationError: the program is not HLO.
         UnsupportedError, BackendError, CodegenError: it cannot be built here; the message says why.
-        PlanError: the plan is of another program.
+        PlanError: the plan is of another program or cannot be replayed, or a kernel cannot be made as was chosen.
     """
     options = options or CompileOptions()
     backend = resolve_backend(backend)
@@ -124,8 +124,7 @@ def decide(
     session.run_fusion_policy(fusion_policy)
     if kernel_selector is None:
         return
-    for computation in session.module.control_flow_computations():
-        for i in computation.instructions:
-            choice = kernel_selector.choose_kernel(i, session.module)
-            if choice:
-                session.set_kernel(i.name, choice)
+    for i in session.kernels():
+        choice = kernel_selector.choose_kernel(i, session.module)
+        if choice:
+            session.set_kernel(i.name, choice)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.ir.printing import canonical_computations
+from compiler.outside import shown
 from compiler.plan import CompilationPlan, FusionStep
 
 
@@ -66,15 +67,17 @@ class Translation:
         self._names: dict[tuple[str, str], str] = {}
         for name, mine, instructions in zip(plan.sequences, here.sequences, here.instructions, strict=True):
             for old, position in plan.places.get(name, {}).items():
-                if not 0 <= position < len(instructions):
-                    raise PlanError(f"place {position} of %{old} is not in sequence %{mine}")
+                if position >= len(instructions):
+                    raise PlanError(
+                        f"{shown(old)} cannot be at place {position}: the sequence %{mine} has {len(instructions)}"
+                    )
                 self._names[name, old] = instructions[position]
 
     def action(self, action: FusionAction) -> FusionAction:
         """The action by the names of this module; PlanError for a name nobody knows."""
         where = action.computation
         if where not in self._sequences:
-            raise PlanError(f"the plan names a sequence %{where} that it does not list")
+            raise PlanError(f"the plan names a sequence {shown(where)} that it does not list")
         return replace(
             action,
             computation=self._sequences[where],
@@ -82,21 +85,25 @@ class Translation:
             consumers=tuple(self._name(where, c) for c in action.consumers),
         )
 
-    def made(self, step: FusionStep, names: Iterable[str]) -> None:
+    def made(self, step: FusionStep, names: Sequence[str]) -> None:
         """Note what the fusions that a step made are called here."""
-        for old, new in zip(step.made, names, strict=False):
+        if len(step.made) != len(names):
+            raise PlanError(f"the plan says that {step.action} makes {len(step.made)} fusions, it makes {len(names)}")
+        for old, new in zip(step.made, names, strict=True):
             self._names[step.action.computation, old] = new
 
     def kernels(self, choices: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-        """Kernel choices by the names of this module."""
-        by_name = {old: new for (_, old), new in self._names.items()}
+        """Kernel choices by the names of this module; where two sequences share a name, both of them have it."""
+        by_name: dict[str, list[str]] = {}
+        for (_, old), new in self._names.items():
+            by_name.setdefault(old, []).append(new)
         unknown = [name for name in choices if name not in by_name]
         if unknown:
-            raise PlanError(f"the plan chooses a kernel for %{unknown[0]}, which it does not place")
-        return {by_name[name]: choice for name, choice in choices.items()}
+            raise PlanError(f"the plan chooses a kernel for {shown(unknown[0])}, which it does not place")
+        return {new: choice for name, choice in choices.items() for new in by_name[name]}
 
     def _name(self, sequence: str, name: str) -> str:
         found = self._names.get((sequence, name))
         if found is None:
-            raise PlanError(f"the plan names %{name} in %{sequence}, which it neither places nor makes")
+            raise PlanError(f"the plan names {shown(name)} in {shown(sequence)}, which it neither places nor makes")
         return found

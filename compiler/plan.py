@@ -3,44 +3,79 @@
 Names of instructions are there for people. What identifies an instruction is its place (which sequence, which position
 in post order when fusion began) or the fusion it came out of, so that a plan fits every module with the same
 fingerprint, whatever its instructions are called.
+
+A plan may have been written by anybody. What can be checked without a module is checked when a plan is made, from
+JSON or otherwise; the rest (positions, names, legality, what a kernel can take) when it is replayed. Both raise
+PlanError and nothing else.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from compiler.backends import BACKENDS
+from compiler.codegen.schedule import checked_choice
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
+from compiler.outside import JsonError, is_name, parse_json, read_json, shown, whole_number, write_whole
 
 FORMAT = 1
 """Version of the JSON; a plan of another version is refused."""
+MAX_PASSES = 10_000
+"""Most passes that a plan may list; the default pipeline records some hundred at most."""
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class LoopChoice:
-    """What was chosen for a loop: its id for people, its place among the loops there were, the choice."""
+    """What was chosen for a loop: its id for people, its place among the loops there were, the choice.
+
+    PlanError when a field is of another type.
+    """
 
     id: str
     position: int
     choice: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", _position(self.position, "position"))
+        _name(self.id, "id")
+        _name(self.choice, "choice")
+
 
 @dataclass(frozen=True)
 class FusionStep:
-    """A fusion action, and the names of the fusion instructions it made, in order."""
+    """A fusion action, and the names of the fusion instructions it made, in order.
+
+    PlanError when these do not go together.
+    """
 
     action: FusionAction
     made: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.action, FusionAction):
+            raise PlanError(f"expected a fusion action, got {shown(self.action)}")
+        self.action.check()
+        object.__setattr__(self, "made", _names(self.made, "made"))
+        expected = len(self.action.consumers)
+        if len(self.made) != expected:
+            raise PlanError(f"made must name {expected} fusion(s), one for each consumer, names {len(self.made)}")
 
 
 @dataclass(frozen=True)
 class CompilationPlan:
     """Every decision for one module, in the order in which they are replayed.
+
+    PlanError when the fields cannot be those of a plan.
 
     Attributes:
         fingerprint: of the module as it came in (`HloModule.fingerprint`).
@@ -65,6 +100,34 @@ class CompilationPlan:
     steps: tuple[FusionStep, ...] = ()
     kernels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     backend: str = "cpu"
+
+    def __post_init__(self) -> None:
+        _fingerprint(self.fingerprint, "fingerprint")
+        if self.base != "":
+            _fingerprint(self.base, "base")
+        if not isinstance(self.backend, str) or self.backend not in BACKENDS[1:]:
+            raise PlanError(f"backend must be one of {', '.join(BACKENDS[1:])}, got {shown(self.backend)}")
+        checked: dict[str, object] = {
+            "passes": _pass_texts(self.passes, "passes"),
+            "loop_choices": _all_of(LoopChoice, self.loop_choices, "loops"),
+            "loop_passes": _pass_texts(self.loop_passes, "loop_passes"),
+            "sequences": _names(self.sequences, "sequences"),
+            "steps": _all_of(FusionStep, self.steps, "fusions"),
+            "places": _rows(self.places, "places", _positions),
+            "kernels": _rows(self.kernels, "kernels", checked_choice),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if len(set(self.sequences)) < len(self.sequences):
+            raise PlanError("sequences names one of them twice")
+        if not self.base and (self.sequences or self.places or self.steps or self.kernels):
+            raise PlanError("base is empty although the plan goes on to fusion; make a new plan")
+        unknown = sorted(self.places.keys() - set(self.sequences))
+        if unknown:
+            raise PlanError(f"places tells of {shown(unknown[0])}, which sequences does not name")
 
     @property
     def loops(self) -> dict[str, str]:
@@ -106,46 +169,50 @@ class CompilationPlan:
         return json.dumps(self.to_dict(), indent=indent) + "\n"
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON to a file."""
-        Path(path).write_text(self.to_json())
+        """Write the JSON to a file, which is whole or as it was before; PlanError when it cannot be written."""
+        try:
+            write_whole(path, self.to_json())
+        except OSError as e:
+            raise PlanError(f"cannot write the plan to {path}: {e.strerror}; choose another file") from None
 
     @staticmethod
     def load(path: str | Path) -> CompilationPlan:
         """Read one from a file; PlanError names the file and what is wrong."""
         try:
-            text = Path(path).read_text()
-        except OSError as e:
-            raise PlanError(f"cannot read plan {path}: {e.strerror}") from None
-        return CompilationPlan.from_json(text, str(path))
+            data = read_json(path)
+        except JsonError as e:
+            raise PlanError(f"{path}: {e}") from None
+        return CompilationPlan.from_json(data, str(path))
 
     @staticmethod
     def from_json(text: str | Mapping[str, Any], where: str = "plan") -> CompilationPlan:
         """Read one back from text or plain data; PlanError says what is wrong and where."""
-        data = _parsed(text, where)
-        version = data.get("format")
-        if version != FORMAT:
-            raise PlanError(f"{where}: format {version!r} cannot be read, this version reads {FORMAT}")
-        unknown = sorted(set(data) - _KEYS)
-        if unknown:
-            raise PlanError(f"{where}: unknown entries {', '.join(unknown)}")
-        return CompilationPlan(
-            fingerprint=_text(data.get("fingerprint"), f"{where}: fingerprint"),
-            passes=_texts(data.get("passes", []), f"{where}: passes"),
-            loop_choices=tuple(
-                _loop_choice(c, f"{where}: loops[{n}]")
-                for n, c in enumerate(_list(data.get("loops", []), f"{where}: loops"))
-            ),
-            loop_passes=_texts(data.get("loop_passes", []), f"{where}: loop_passes"),
-            base=_text(data.get("base", ""), f"{where}: base", may_be_empty=True),
-            places=_numbers(data.get("places", {}), f"{where}: places"),
-            sequences=_texts(data.get("sequences", []), f"{where}: sequences"),
-            steps=tuple(
-                _step(s, f"{where}: fusions[{n}]")
-                for n, s in enumerate(_list(data.get("fusions", []), f"{where}: fusions"))
-            ),
-            kernels=_numbers(data.get("kernels", {}), f"{where}: kernels"),
-            backend=_text(data.get("backend", "cpu"), f"{where}: backend"),
-        )
+        data: object = text
+        with _within(where):
+            try:
+                data = parse_json(text) if isinstance(text, str) else text
+            except JsonError as e:
+                raise PlanError(str(e)) from None
+            if not isinstance(data, Mapping):
+                raise PlanError(f"expected an object, got {shown(data)}")
+            version = data.get("format")
+            if whole_number(version) != FORMAT:
+                raise PlanError(f"format {shown(version)} cannot be read, this version reads {FORMAT}")
+            unknown = [name for name in data if name not in _KEYS]
+            if unknown:
+                raise PlanError(f"unknown entries {', '.join(map(_bare, unknown[:5]))}")
+            return CompilationPlan(
+                fingerprint=data.get("fingerprint", ""),
+                passes=_list(data.get("passes", []), "passes", "texts"),
+                loop_choices=_each(data.get("loops", []), "loops", _loop_choice),
+                loop_passes=_list(data.get("loop_passes", []), "loop_passes", "texts"),
+                base=data.get("base", ""),
+                places=data.get("places", {}),
+                sequences=_list(data.get("sequences", []), "sequences", "texts"),
+                steps=_each(data.get("fusions", []), "fusions", _step),
+                kernels=data.get("kernels", {}),
+                backend=data.get("backend", "cpu"),
+            )
 
 
 _KEYS = frozenset(
@@ -154,55 +221,117 @@ _KEYS = frozenset(
 )  # fmt: skip
 
 
-def _parsed(text: str | Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    data: object = text
-    if isinstance(text, str):
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as e:
-            raise PlanError(f"{where}: not JSON, line {e.lineno} column {e.colno}: {e.msg}") from None
-    if not isinstance(data, Mapping):
-        raise PlanError(f"{where}: expected an object, got {type(data).__name__}")
-    return data
+# ---- reading
 
 
-def _text(value: object, where: str, may_be_empty: bool = False) -> str:
-    if not isinstance(value, str) or not (value or may_be_empty):
-        raise PlanError(f"{where} must be a text, got {value!r}")
-    return value
+@contextmanager
+def _within(where: str) -> Iterator[None]:
+    """Say in a PlanError where it was."""
+    try:
+        yield
+    except PlanError as e:
+        raise PlanError(f"{where}: {e}") from None
 
 
-def _list(value: object, where: str) -> list[Any]:
+def _list(value: object, where: str, of: str = "objects") -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise PlanError(f"{where} must be a list, got {value!r}")
-    return value
-
-
-def _texts(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise PlanError(f"{where} must be a list of texts, got {value!r}")
+        raise PlanError(f"{where} must be a list of {of}, got {shown(value)}")
     return tuple(value)
 
 
-def _loop_choice(value: object, where: str) -> LoopChoice:
+def _each(value: object, where: str, read: Callable[[Mapping[str, Any]], _T]) -> tuple[_T, ...]:
+    found = []
+    for n, entry in enumerate(_list(value, where)):
+        with _within(f"{where}[{n}]"):
+            if not isinstance(entry, Mapping):
+                raise PlanError(f"expected an object, got {shown(entry)}")
+            found.append(read(entry))
+    return tuple(found)
+
+
+def _loop_choice(entry: Mapping[str, Any]) -> LoopChoice:
+    _only(entry, ("id", "position", "choice"))
+    return LoopChoice(entry.get("id", ""), entry.get("position", -1), entry.get("choice", ""))
+
+
+def _step(entry: Mapping[str, Any]) -> FusionStep:
+    _only(entry, ("kind", "computation", "producer", "consumers", "made"))
+    return FusionStep(FusionAction.from_json(entry), _list(entry.get("made"), "made", "texts"))
+
+
+def _bare(name: object) -> str:
+    """A name as it stands, where that is harmless."""
+    return str(name) if is_name(name) and len(str(name)) < 60 else shown(name)
+
+
+def _only(entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    unknown = [name for name in entry if name not in known]
+    if unknown:
+        raise PlanError(f"unknown entry {_bare(unknown[0])}; there are {', '.join(known)}")
+
+
+# ---- checks of values
+
+
+def _name(value: object, where: str) -> str:
+    if not isinstance(value, str) or not is_name(value):
+        raise PlanError(f"{where} must be a text without control characters, got {shown(value)}")
+    return value
+
+
+def _names(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, tuple | list):
+        raise PlanError(f"{where} must be a list of texts, got {shown(value)}")
+    return tuple(_name(v, f"{where}[{n}]") for n, v in enumerate(value))
+
+
+def _pass_texts(value: object, where: str) -> tuple[str, ...]:
+    texts = _names(value, where)
+    if len(texts) > MAX_PASSES:
+        raise PlanError(f"{where} lists {len(texts)} passes, more than {MAX_PASSES}")
+    return texts
+
+
+def _fingerprint(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise PlanError(f"{where} must be a text, got {shown(value)}")
+    if not _FINGERPRINT.fullmatch(value):
+        raise PlanError(f"{where} must have 64 hexadecimal digits, got {shown(value)}")
+    return value
+
+
+def _position(value: object, where: str) -> int:
+    number = whole_number(value)
+    if number is None or number < 0:
+        raise PlanError(f"{where} must be a whole number from 0, got {shown(value)}")
+    return number
+
+
+def _positions(row: Mapping[str, object]) -> dict[str, int]:
+    found = {name: _position(value, shown(name)) for name, value in row.items()}
+    if len(set(found.values())) < len(found):
+        raise PlanError("two names stand at one position")
+    return found
+
+
+def _rows(
+    value: object, where: str, read: Callable[[Mapping[str, object]], dict[str, int]]
+) -> dict[str, dict[str, int]]:
+    """Rows of numbers by name."""
     if not isinstance(value, Mapping):
-        raise PlanError(f"{where}: expected an object, got {value!r}")
-    position = value.get("position")
-    if not isinstance(position, int) or position < 0:
-        raise PlanError(f"{where}: position must be a number from 0, got {position!r}")
-    return LoopChoice(_text(value.get("id"), f"{where}: id"), position, _text(value.get("choice"), f"{where}: choice"))
-
-
-def _step(value: object, where: str) -> FusionStep:
-    action = FusionAction.from_json(value, where)
-    made = value.get("made") if isinstance(value, Mapping) else None
-    return FusionStep(action, _texts(made, f"{where}: made"))
-
-
-def _numbers(value: object, where: str) -> dict[str, dict[str, int]]:
-    if not isinstance(value, Mapping):
-        raise PlanError(f"{where} must be an object, got {value!r}")
+        raise PlanError(f"{where} must be an object, got {shown(value)}")
+    found = {}
     for name, row in value.items():
-        if not isinstance(row, Mapping) or not all(isinstance(v, int) for v in row.values()):
-            raise PlanError(f"{where}: {name!r} must map names to whole numbers, got {row!r}")
-    return {name: dict(row) for name, row in value.items()}
+        with _within(f"{where}: {shown(name)}"):
+            if not isinstance(row, Mapping) or None in map(whole_number, row.values()):
+                raise PlanError(f"must map names to whole numbers, got {shown(row)}")
+            for inner in row:
+                _name(inner, "a name in it")
+            found[_name(name, "the name")] = read(row)
+    return found
+
+
+def _all_of(kind: type[_T], value: object, where: str) -> tuple[_T, ...]:
+    if not isinstance(value, tuple | list) or not all(isinstance(v, kind) for v in value):
+        raise PlanError(f"{where} must be a list of {kind.__name__}, got {shown(value)}")
+    return tuple(value)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from compiler.analysis.cost_model import Cost, DeviceModel, device_model, module_cost
+from compiler.codegen.schedule import Schedule, checked_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import FusionPolicy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
 from compiler.loops import LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
+from compiler.outside import is_name, shown
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.default import default_pipeline, lower
 from compiler.passes.registry import pass_text
@@ -45,6 +47,7 @@ class _LoopCleanup:
 class _Kernel:
     name: str
     choice: Mapping[str, int]
+    schedule: Schedule
 
 
 _Decision: TypeAlias = "_Passes | LoopChoice | _LoopCleanup | FusionStep | _Kernel"
@@ -189,12 +192,39 @@ class CompilationSession:
     # ---- kernels
 
     def set_kernel(self, name: str, choice: Mapping[str, int]) -> None:
-        """Choose how the kernel of an instruction is made: what differs from the defaults of a schedule."""
+        """Choose how the kernel of an instruction is made: what differs from the defaults of a schedule.
+
+        Raises:
+            PlanError: there is no such kernel, a field or value that cannot be, or a kernel that cannot be made so.
+        """
+        from compiler.runtime.kernel_choices import chosen_schedule
+        from compiler.runtime.planner import wants_kernel
+
         _ = self.fusion
         self._enter("kernels")
-        if all(c.find(name) is None for c in self.module.control_flow_computations()):
+        if not is_name(name):
+            raise PlanError(f"a kernel has a name, not {shown(name)}")
+        checked = checked_choice(choice)
+        found = [i for c in self.module.control_flow_computations() if (i := c.find(name)) is not None]
+        if not found:
             raise PlanError(f"there is no kernel %{name}")
-        self._decisions.append(_Kernel(name, dict(choice)))
+        # Sequences may use one name for different things; what has no kernel is not meant.
+        schedules = [chosen_schedule(i, self._language, checked) for i in found if wants_kernel(i) or len(found) == 1]
+        if not schedules:
+            raise PlanError(f"there is no kernel %{name}: the instructions of that name need none")
+        self._decisions.append(_Kernel(name, checked, min(schedules, key=lambda s: s.lanes)))
+
+    def kernels(self) -> list[HloInstruction]:
+        """The instructions that become kernels as the module stands, sequence by sequence; ends the phases before."""
+        from compiler.runtime.kernel_choices import becomes_kernel
+
+        _ = self.fusion
+        sequences = self.module.control_flow_computations()
+        return [i for c in sequences for i in c.instructions if becomes_kernel(i, self._language)]
+
+    @property
+    def _language(self) -> str:
+        return "cuda" if self.backend == "cuda" else "c"
 
     # ---- the whole
 
@@ -229,15 +259,23 @@ class CompilationSession:
         Raises:
             PlanError: the plan is of another module, or a decision of it cannot be taken; the session is then as new.
         """
+        if not isinstance(plan, CompilationPlan):
+            raise PlanError(
+                f"expected a CompilationPlan, got {shown(plan)}; CompilationPlan.load reads one from a file"
+            )
         plan.check_module(self._source)
         self._reset()
         try:
             self._replay(plan)
-        except HlogymError as e:
+        except BaseException as e:
             self._reset()
-            raise e if isinstance(e, PlanError) else PlanError(f"the plan cannot be replayed: {e}") from None
+            if isinstance(e, PlanError) or not isinstance(e, HlogymError):
+                raise
+            raise PlanError(f"the plan cannot be replayed: {e}") from None
 
     def _replay(self, plan: CompilationPlan) -> None:
+        for text in (*plan.passes, *plan.loop_passes):
+            make_pass(text)  # so that a bad one is found before work is done
         if plan.passes:
             self._take(_Passes(plan.passes))
         for choice in plan.loop_choices:
@@ -276,7 +314,7 @@ class CompilationSession:
                 self._decisions.append(decision)
             case FusionStep(action):
                 self.apply(action)
-            case _Kernel(name, choice):
+            case _Kernel(name=name, choice=choice):
                 self.set_kernel(name, choice)
 
     def undo(self) -> bool:
@@ -324,8 +362,6 @@ class CompilationSession:
 
     def finish(self) -> Executable:
         """Build what the decisions led to."""
-        from compiler.codegen.kernel_spec import default_schedule
-        from compiler.codegen.schedule import Schedule
         from compiler.runtime.build import build_executable
 
         if self._state is None:
@@ -333,8 +369,7 @@ class CompilationSession:
         self.module.reorder()  # what a scheduled module needs to be valid
         plan = self.plan
         self.phase = "done"
-        default = default_schedule("cuda" if self.backend == "cuda" else "c")
-        schedules = {name: Schedule.from_json(choice, default) for name, choice in plan.kernels.items()}
+        schedules = {d.name: d.schedule for d in self._decisions if isinstance(d, _Kernel)}
         return build_executable(self.module, self.backend, plan=plan, schedules=schedules)
 
     def _enter(self, phase: Phase) -> None:

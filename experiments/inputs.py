@@ -53,7 +53,7 @@ def read_plan(path: Path) -> CompilationPlan:
     """A recorded plan; PlanError when the file is none."""
     from compiler.plan import CompilationPlan
 
-    return CompilationPlan.from_json(path.read_text(encoding="utf-8"))
+    return CompilationPlan.load(path)
 
 
 def entry_inputs(program: Program, module: HloModule, seed: int) -> list[npt.NDArray[Any]]:

@@ -16,6 +16,7 @@ FLOORS = (
         "compiler.files",
         "compiler.json_reading",
         "compiler.collector",
+        "compiler.outside",
         "compiler.weights",
         "compiler.policy_folder",
     ),

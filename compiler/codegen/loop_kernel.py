@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen import index as ix
@@ -23,7 +23,7 @@ from compiler.codegen.index import Index, Int, Var
 from compiler.codegen.kernel_spec import KernelSpec, default_schedule, flops_of, spell
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.lower import deep_recursion
-from compiler.codegen.schedule import Schedule, optimize
+from compiler.codegen.schedule import LOCAL_BYTES, Schedule, optimize
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -62,12 +62,12 @@ def why_not(loop: HloInstruction) -> str | None:
 
 def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | None = None) -> LoopKernel:
     """The kernel of a `while`; UnsupportedError says why there is none."""
-    schedule = schedule or default_schedule(language)
     trips = trip_count_of(loop)
     if trips is None:
         raise UnsupportedError(f"%{loop.name}: the number of iterations does not follow from constants")
     state = _State(loop)
     axis, extent = state.axis()
+    schedule = schedule or _fitting(default_schedule(language), state.bytes_per_lane(extent))
     with deep_recursion():
         kernel = _LoopLowering(state, axis, extent, trips, schedule).kernel()
     shapes = loop.shape.tuple_shapes
@@ -79,6 +79,21 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
         tuple(shapes[k] for k in inputs), tuple(shapes[k] for k in outputs), flops,
     )  # fmt: skip
     return LoopKernel(spec, inputs, outputs)
+
+
+def default_loop_schedule(loop: HloInstruction, language: str) -> Schedule:
+    """The schedule of the kernel of a `while` when nobody chooses one; UnsupportedError when there is no kernel."""
+    state = _State(loop)
+    _, extent = state.axis()
+    return _fitting(default_schedule(language), state.bytes_per_lane(extent))
+
+
+def _fitting(schedule: Schedule, bytes_per_lane: int) -> Schedule:
+    """With as many lanes as leave room for the state of a tile, and for that of the tile at the end."""
+    lanes = schedule.lanes
+    while lanes > 1 and 2 * lanes * bytes_per_lane > LOCAL_BYTES:
+        lanes //= 2
+    return replace(schedule, lanes=lanes)
 
 
 def _deep_flops(computation: HloComputation) -> int:
@@ -118,6 +133,11 @@ class _State:
         reads = [i for i in self.parameter.users if i.attr("index") == k and i.opcode is Opcode.GET_TUPLE_ELEMENT]
         alone = all(o not in reads for o in new.operands[1:]) and len(new.users) == 1
         return alone and all(u is new for r in reads for u in r.users)
+
+    def bytes_per_lane(self, extent: int) -> int:
+        """Bytes of state that one position along an axis of `extent` positions carries in local arrays."""
+        shapes = [self.shapes[k] for k in self.along]
+        return sum(s.num_elements // max(1, extent) * scalar.COMPUTE_BYTES[s.element_type] for s in shapes)
 
     def axis(self) -> tuple[int, int]:
         """(0 for the first dimension or -1 for the last, its extent): what all arrays of the state have in common."""

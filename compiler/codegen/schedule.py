@@ -9,7 +9,26 @@ from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import Atom, Int, Var
 from compiler.codegen.loop_ir import For, LoopKind
-from compiler.errors import PlanError
+from compiler.codegen.scalar import COMPUTE_BYTES
+from compiler.errors import PlanError, UnsupportedError
+from compiler.outside import shown, whole_number
+
+LOCAL_BYTES = 256 * 1024
+"""Most bytes that the local arrays of one kernel may take together.
+
+They stand on a thread's stack. Stacks have 8 MiB under Linux and 512 KiB under macOS unless somebody asks for less, and
+arrays that leave the second level of cache are of no use to a kernel anyway.
+"""
+RANGES: Mapping[str, range] = {
+    # Tiles of a thousand by a thousand leave every cache.
+    "tile": range(1025),
+    # One accumulator of four bytes for each column, or one carried value for each lane, fills the local arrays.
+    "columns": range(1, LOCAL_BYTES // 4 + 1),
+    # Whole warps, of which CUDA takes 32 in a block.
+    "block": range(32, 1025, 32),
+    "lanes": range(1, LOCAL_BYTES // 4 + 1),
+}
+"""What the fields of a `Schedule` may be when they are chosen from outside. What a kernel can take may be less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +61,25 @@ class Schedule:
         return {k: getattr(self, k) for k in self.__dataclass_fields__ if getattr(self, k) != getattr(default, k)}
 
     @staticmethod
-    def from_json(data: Mapping[str, int], default: Schedule | None = None) -> Schedule:
+    def from_json(data: Mapping[str, object], default: Schedule | None = None) -> Schedule:
         """A device's default schedule with some fields changed; PlanError names a field or value that cannot be."""
-        known = Schedule.__dataclass_fields__
-        for name, value in data.items():
-            if name not in known:
-                raise PlanError(f"a kernel has no choice {name!r}; choices: {', '.join(known)}")
-            least = 0 if name == "tile" else 1
-            if not isinstance(value, int) or value < least:
-                raise PlanError(f"a kernel's {name} must be a whole number of at least {least}, not {value!r}")
-        return replace(default or Schedule(), **dict(data))
+        return replace(default or Schedule(), **checked_choice(data))
+
+
+def checked_choice(data: Mapping[str, object]) -> dict[str, int]:
+    """Choices for the fields of a `Schedule` as plain numbers; PlanError names a field or value that cannot be."""
+    if not isinstance(data, Mapping):
+        raise PlanError(f"the choices of a kernel must be names with numbers, not {shown(data)}")
+    found: dict[str, int] = {}
+    for name, value in data.items():
+        if name not in RANGES:
+            raise PlanError(f"a kernel has no choice {shown(name)}; choices: {', '.join(RANGES)}")
+        number, allowed = whole_number(value), RANGES[name]
+        if number is None or number not in allowed:
+            of = f"multiple of {allowed.step}" if allowed.step > 1 else "whole number"
+            raise PlanError(f"a kernel's {name} must be a {of} from {allowed[0]} to {allowed[-1]}, not {shown(value)}")
+        found[name] = number
+    return found
 
 
 def _divisor_near(wish: int, width: int) -> int:
@@ -65,7 +93,10 @@ def _divisor_near(wish: int, width: int) -> int:
 
 
 def optimize(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    """Drop local arrays nobody reads, merge loops, tile transposes."""
+    """Drop local arrays nobody reads, merge loops, tile transposes.
+
+    UnsupportedError: the local arrays that are left take more than LOCAL_BYTES.
+    """
     body = _without_dead_arrays(kernel.body)
     body = tuple(_collapse(s) for s in body)
     kind = kernel.kind
@@ -73,6 +104,9 @@ def optimize(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         tiled = tuple(_tile(s, schedule.tile) for s in body)
         kind = "transpose" if tiled != body else kind
         body = tiled
+    held = sum(s.size * COMPUTE_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
+    if held > LOCAL_BYTES:
+        raise UnsupportedError(f"the kernel would take {held} bytes of local arrays, more than {LOCAL_BYTES}")
     return replace(kernel, body=body, kind=kind)
 
 

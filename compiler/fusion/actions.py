@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from compiler.errors import PlanError
+from compiler.outside import is_name, shown
 
 FusionKind: TypeAlias = Literal["producer-consumer", "producer-into-all-users", "multi-output", "sibling", "horizontal"]
 KINDS: tuple[FusionKind, ...] = get_args(FusionKind)
@@ -48,17 +49,43 @@ class FusionAction:
             "consumers": list(self.consumers),
         }
 
+    def check(self) -> None:
+        """PlanError unless the fields are of their types and the kind takes as many consumers."""
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
+            raise PlanError(f"kind must be one of {', '.join(KINDS)}, got {shown(self.kind)}")
+        consumers = self.consumers
+        if not isinstance(consumers, tuple) or not consumers or not all(map(is_name, consumers)):
+            raise PlanError(f"consumers must be a list of names, got {shown(consumers)}")
+        for field, name in (("computation", self.computation), ("producer", self.producer)):
+            if not is_name(name):
+                raise PlanError(f"{field} must be a name, got {shown(name)}")
+        problem = self.miscount()
+        if problem is not None:
+            raise PlanError(problem)
+
+    def miscount(self) -> str | None:
+        """Why the action cannot have these consumers, whatever they are; None when it can."""
+        if len(set(self.consumers)) < len(self.consumers):
+            return "a consumer is named twice"
+        if len(self.consumers) != 1 and self.kind != "producer-into-all-users":
+            return f"{self.kind} takes one consumer, {len(self.consumers)} are named"
+        return None
+
     @staticmethod
-    def from_json(data: object, where: str = "fusion action") -> FusionAction:
+    def from_json(data: object, where: str = "") -> FusionAction:
         """Read one back; PlanError says what is wrong and where."""
+        at = f"{where}: " if where else ""
         if not isinstance(data, Mapping):
-            raise PlanError(f"{where}: expected an object, got {type(data).__name__}")
-        kind, consumers = data.get("kind"), data.get("consumers")
-        if kind not in KINDS:
-            raise PlanError(f"{where}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        names = (data.get("computation"), data.get("producer"))
-        if not all(isinstance(n, str) and n for n in names):
-            raise PlanError(f"{where}: computation and producer must be names, got {names[0]!r} and {names[1]!r}")
-        if not isinstance(consumers, list) or not consumers or not all(isinstance(c, str) for c in consumers):
-            raise PlanError(f"{where}: consumers must be a list of names, got {consumers!r}")
-        return FusionAction(kind, str(names[0]), str(names[1]), tuple(consumers))
+            raise PlanError(f"{at}expected an object, got {shown(data)}")
+        consumers = data.get("consumers")
+        action = FusionAction(
+            data.get("kind", ""),
+            data.get("computation", ""),
+            data.get("producer", ""),
+            tuple(consumers) if isinstance(consumers, list) else (),
+        )
+        try:
+            action.check()
+        except PlanError as e:
+            raise PlanError(f"{at}{e}") from None
+        return action

@@ -85,6 +85,9 @@ class Sequence:
 
     def decide(self, action: FusionAction) -> FusionDecision:
         """Whether an action is legal now."""
+        problem = action.miscount()
+        if problem is not None:
+            return forbid(problem)
         nodes = [self.computation.find(n) for n in (action.producer, *action.consumers)]
         for name, node in zip((action.producer, *action.consumers), nodes, strict=True):
             if node is None:

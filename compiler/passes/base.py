@@ -3,11 +3,57 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
+from compiler.errors import HlogymError
 from compiler.ir import HloComputation, HloInstruction, HloModule
+from compiler.outside import shown, whole_number
 from compiler.passes.control import treatable
+
+MAX_SWEEPS = 1000
+"""Most sweeps that a pass may be held to; rewrites settle in a few."""
+
+
+class PassOptionError(HlogymError, ValueError):
+    """An option a pass does not have, or a value it cannot take."""
+
+
+def number_option(default: int, least: int, most: int) -> int:
+    """A field of a pass that is a whole number within bounds, both included.
+
+    The bounds keep what the pass makes, and the time it takes, in proportion to the module: options may come from a
+    text or a plan that anybody wrote.
+    """
+    made: int = field(default=default, metadata={"bounds": (least, most)})
+    return made
+
+
+@dataclass(frozen=True)
+class Options:
+    """Fields that are the options of a pass, checked when it is made: types, and bounds of `number_option`.
+
+    PassOptionError names the option and what it may be.
+    """
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(f.default, bool) or not isinstance(f.default, int):
+                if not isinstance(value, type(f.default)):
+                    wanted = "true or false" if isinstance(f.default, bool) else "a text"
+                    raise PassOptionError(f"{self._called(f.name)} takes {wanted}, got {shown(value)}")
+                continue
+            number = whole_number(value)
+            least, most = f.metadata["bounds"]
+            if number is None or not least <= number <= most:
+                raise PassOptionError(
+                    f"{self._called(f.name)} takes a whole number from {least} to {most}, got {shown(value)}"
+                )
+            object.__setattr__(self, f.name, number)
+
+    def _called(self, option: str) -> str:
+        return f"option {option} of pass {getattr(self, 'name', type(self).__name__)!r}"
 
 
 @runtime_checkable
@@ -54,8 +100,9 @@ class Swept:
     sweeps: int = 1
 
     def __post_init__(self) -> None:
-        if self.sweeps < 1:
-            raise ValueError(f"a pass needs at least one sweep, got {self.sweeps}")
+        sweeps = whole_number(self.sweeps)
+        if sweeps is None or not 1 <= sweeps <= MAX_SWEEPS:
+            raise PassOptionError(f"a pass can be held to 1 to {MAX_SWEEPS} sweeps, not {shown(self.sweeps)}")
 
     @property
     def name(self) -> str:
@@ -70,7 +117,7 @@ class Swept:
 
 
 @dataclass(frozen=True)
-class ComputationPass(ABC):
+class ComputationPass(Options, ABC):
     """A pass that treats each computation the entry reaches on its own, callees first, as `treatable` has them."""
 
     name: ClassVar[str]

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloComputation, HloModule, Opcode
+from compiler.passes.base import Options, number_option
 from compiler.passes.control import pinned, separate_fusions, treatable
 from compiler.passes.registry import register
 
 
 @register
 @dataclass(frozen=True)
-class CallInliner:
+class CallInliner(Options):
     """Replace every call by a copy of its callee, callees first, so that none is left.
 
     A call with control edges stays: they order the call as a whole. Computations that nothing calls any more go.
@@ -22,7 +23,7 @@ class CallInliner:
     """
 
     name: ClassVar[str] = "call-inliner"
-    max_ops: int = 1_000_000
+    max_ops: int = number_option(1_000_000, 0, 1_000_000)
 
     def run(self, module: HloModule) -> bool:
         """See the class."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.attributes import SliceDim
-from compiler.passes.base import ComputationPass
+from compiler.passes.base import ComputationPass, number_option
 from compiler.passes.builder import Builder
 from compiler.passes.control import pinned
 from compiler.passes.patterns import scalar_function, splat_value
@@ -29,8 +29,8 @@ class ConcatenateSinking(ComputationPass):
     """
 
     name: ClassVar[str] = "concatenate-sinking"
-    max_ops: int = 64
-    max_parts: int = 16
+    max_ops: int = number_option(64, 0, 10_000)
+    max_parts: int = number_option(16, 1, 1024)
 
     def run_on(self, computation: HloComputation) -> bool:
         """See the class."""

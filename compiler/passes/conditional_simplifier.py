@@ -10,6 +10,7 @@ import numpy as np
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Trait
 from compiler.ir.computation import has_side_effect
+from compiler.passes.base import Options, number_option
 from compiler.passes.builder import Builder
 from compiler.passes.control import pinned, separate_fusions, treatable
 from compiler.passes.registry import register
@@ -17,7 +18,7 @@ from compiler.passes.registry import register
 
 @register
 @dataclass(frozen=True)
-class ConditionalSimplifier:
+class ConditionalSimplifier(Options):
     """Replace conditionals that need not be.
 
     - A constant predicate or index, or branches that are all one computation: the branch itself.
@@ -29,7 +30,7 @@ class ConditionalSimplifier:
     """
 
     name: ClassVar[str] = "conditional-simplifier"
-    max_ops: int = 48
+    max_ops: int = number_option(48, 0, 10_000)
 
     def run(self, module: HloModule) -> bool:
         """See the class."""

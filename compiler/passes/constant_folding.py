@@ -10,7 +10,7 @@ import numpy as np
 from compiler.errors import HlogymError
 from compiler.ir import HloComputation, HloInstruction, Literal, Opcode, Trait
 from compiler.ir.shape import default_layout
-from compiler.passes.base import ComputationPass
+from compiler.passes.base import ComputationPass, number_option
 from compiler.passes.registry import register
 from compiler.passes.rewriting import substitute
 
@@ -39,7 +39,7 @@ class ConstantFolding(ComputationPass):
     """
 
     name: ClassVar[str] = "constant-folding"
-    max_bytes: int = 1 << 20
+    max_bytes: int = number_option(1 << 20, 0, 1 << 28)
 
     def run_on(self, computation: HloComputation) -> bool:
         """Fold in one computation, operands first."""

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode, PrimitiveType, Shape
 from compiler.ir.attributes import ConvDimLabels, PadDim, SliceDim, Window, WindowDim
+from compiler.passes.base import number_option
 from compiler.passes.builder import Builder
 from compiler.passes.dots import DotDims
 from compiler.passes.registry import register
@@ -37,8 +38,8 @@ class ConvolutionToPatches(RewritePass):
 
     name: ClassVar[str] = "convolution-to-patches"
     rules: ClassVar[RuleSet] = RULES
-    max_parts: int = 128
-    max_elements: int = 1 << 26
+    max_parts: int = number_option(128, 0, 4096)
+    max_elements: int = number_option(1 << 26, 0, 1 << 30)
 
     def rules_of(self) -> RulesOf:
         """See the class."""

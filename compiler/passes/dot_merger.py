@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction
 from compiler.ir.attributes import SliceDim
-from compiler.passes.base import ComputationPass
+from compiler.passes.base import ComputationPass, number_option
 from compiler.passes.builder import Builder
 from compiler.passes.dots import DotDims, is_uniform_dot, make_dot
 from compiler.passes.registry import register
@@ -27,7 +27,7 @@ class DotMerger(ComputationPass):
     """
 
     name: ClassVar[str] = "dot-merger"
-    max_bytes: int = 1 << 22
+    max_bytes: int = number_option(1 << 22, 0, 1 << 32)
 
     def run_on(self, computation: HloComputation) -> bool:
         """See the class."""

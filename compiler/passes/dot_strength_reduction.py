@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.passes.base import number_option
 from compiler.passes.builder import Builder
 from compiler.passes.dots import DotDims, is_uniform_dot
 from compiler.passes.patterns import is_numeric
@@ -29,9 +30,9 @@ class DotStrengthReduction(RewritePass):
 
     name: ClassVar[str] = "dot-strength-reduction"
     rules: ClassVar[RuleSet] = RULES
-    max_contracted: int = 1
-    max_elements: int = 1 << 24
-    max_multiplications: int = 1 << 24
+    max_contracted: int = number_option(1, 0, 1 << 20)
+    max_elements: int = number_option(1 << 24, 0, 1 << 28)
+    max_multiplications: int = number_option(1 << 24, 0, 1 << 28)
 
     def rules_of(self) -> RulesOf:
         """See the class."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import ml_dtypes
+
 from compiler.errors import UnknownNameError
 from compiler.ir import HloInstruction, Opcode, PrimitiveType
 from compiler.ir.types import BY_TEXT
+from compiler.passes.base import PassOptionError
 from compiler.passes.builder import Builder
 from compiler.passes.registry import register
 from compiler.passes.rewriting import ELEMENTWISE, RewritePass, Rule, RuleSet, RulesOf
@@ -39,9 +42,21 @@ class FloatNormalization(RewritePass):
     narrow: str = "bf16"
     wide: str = "f32"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        narrow, wide = (ml_dtypes.finfo(t.dtype) for t in self._types())  # type: ignore[no-untyped-call]
+        # Where the wide type holds less, or the same, this would change results, or never end.
+        if wide.nmant <= narrow.nmant or wide.max <= narrow.max:
+            raise PassOptionError(
+                f"option wide of pass {self.name!r} must be a type that holds more than {self.narrow}, not {self.wide}"
+            )
+
+    def _types(self) -> tuple[PrimitiveType, PrimitiveType]:
+        return _float_type(self.narrow), _float_type(self.wide)
+
     def rules_of(self) -> RulesOf:
         """See the class."""
-        narrow, wide = _float_type(self.narrow), _float_type(self.wide)
+        narrow, wide = self._types()
 
         def widen(i: HloInstruction, b: Builder) -> HloInstruction | None:
             if i.shape.element_type is not narrow or not i.operands:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
 from compiler.ir.attributes import Window
+from compiler.passes.base import number_option
 from compiler.passes.builder import Builder
 from compiler.passes.patterns import identity_value, is_real_float, scalar_function, splat_value
 from compiler.passes.registry import register
@@ -27,7 +28,7 @@ class ReduceWindowToSlices(RewritePass):
 
     name: ClassVar[str] = "reduce-window-to-slices"
     rules: ClassVar[RuleSet] = RuleSet()
-    max_parts: int = 64
+    max_parts: int = number_option(64, 0, 4096)
 
     def rules_of(self) -> RulesOf:
         """See the class."""

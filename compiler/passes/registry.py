@@ -6,18 +6,19 @@ import dataclasses
 import re
 from typing import Any, TypeVar, get_type_hints
 
-from compiler.errors import HlogymError, UnknownNameError
+from compiler.errors import UnknownNameError
+from compiler.outside import shown
 from compiler.passes.base import HloPass, Swept
+from compiler.passes.base import PassOptionError as PassOptionError
 
 PASSES: dict[str, type[HloPass]] = {}
 """Every pass by name, in the order of their files' names."""
 
 P = TypeVar("P", bound=HloPass)
-_SPEC = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\{(.*)\})?\s*(?:@\s*([1-9][0-9]*))?\s*", re.DOTALL)
-
-
-class PassOptionError(HlogymError, ValueError):
-    """An option a pass does not have, or a value it cannot take."""
+_SPEC = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\{([^{}]*)\}\s*)?(?:@\s*([1-9][0-9]{0,8}))?")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+MAX_TEXT = 1000
+"""Longest text that is read as a pass."""
 
 
 def register(cls: type[P]) -> type[P]:
@@ -40,9 +41,11 @@ def make_pass(text: str) -> HloPass:
         UnknownNameError: no pass has that name.
         PassOptionError: the options are not of that pass, or malformed.
     """
-    match = _SPEC.fullmatch(text)
+    match = _SPEC.fullmatch(text.strip()) if len(text) <= MAX_TEXT else None
     if match is None:
-        raise PassOptionError(f"cannot read {text!r} as a pass; write name or name{{option=value,...}}, then @sweeps")
+        raise PassOptionError(
+            f"cannot read {shown(text)} as a pass; write name or name{{option=value,...}}, then @sweeps"
+        )
     name, options, sweeps = match.groups()
     if name not in PASSES:
         raise UnknownNameError("pass", name, PASSES)
@@ -90,7 +93,9 @@ def _options(cls: type[HloPass], text: str) -> dict[str, Any]:
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals or key not in known:
             there = describe_options(cls) or "none"
-            raise PassOptionError(f"pass {cls.name!r} has no option {key!r}; options: {there}")
+            raise PassOptionError(f"pass {cls.name!r} has no option {shown(key)}; options: {there}")
+        if key in found:
+            raise PassOptionError(f"option {key} of pass {cls.name!r} is given twice")
         found[key] = _parse(f"option {key} of pass {cls.name!r}", known[key], value)
     return found
 
@@ -98,12 +103,10 @@ def _options(cls: type[HloPass], text: str) -> dict[str, Any]:
 def _parse(what: str, kind: Any, text: str) -> Any:
     if kind is bool:
         if text not in ("true", "false"):
-            raise PassOptionError(f"{what} takes true or false, got {text!r}")
+            raise PassOptionError(f"{what} takes true or false, got {shown(text)}")
         return text == "true"
     if kind is str:
         return text
-    number = float if kind is float else int
-    try:
-        return number(text)
-    except ValueError:
-        raise PassOptionError(f"{what} takes a number ({number.__name__}), got {text!r}") from None
+    if not _NUMBER.fullmatch(text):
+        raise PassOptionError(f"{what} takes a number (int), got {shown(text)}")
+    return int(text)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Shape
 from compiler.ir.attributes import SliceDim
+from compiler.passes.base import Options, number_option
 from compiler.passes.builder import Builder
 from compiler.passes.control import pinned, treatable
 from compiler.passes.registry import register
@@ -17,7 +18,7 @@ from compiler.passes.while_loop_unroller import unroll_factor, unroll_mark
 
 @register
 @dataclass(frozen=True)
-class ScanWidening:
+class ScanWidening(Options):
     """Do `factor` steps of a scan at once: it walks blocks of its inputs and puts blocks of its outputs together.
 
     Steps left over are done behind the scan. A scan without inputs stays. What the steps share is computed once a
@@ -30,8 +31,8 @@ class ScanWidening:
     """
 
     name: ClassVar[str] = "scan-widening"
-    factor: int = 4
-    max_ops: int = 2000
+    factor: int = number_option(4, 1, 1024)
+    max_ops: int = number_option(2000, 0, 100_000)
 
     def run(self, module: HloModule) -> bool:
         """See the class."""

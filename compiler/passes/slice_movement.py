@@ -9,7 +9,7 @@ from typing import ClassVar
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.attributes import SliceDim
 from compiler.ir.computation import has_side_effect
-from compiler.passes.base import ComputationPass
+from compiler.passes.base import ComputationPass, number_option
 from compiler.passes.builder import Builder
 from compiler.passes.control import pinned
 from compiler.passes.registry import register
@@ -32,7 +32,7 @@ class SliceMovement(ComputationPass):
 
     name: ClassVar[str] = "slice-movement"
     split: bool = False
-    max_pieces: int = 16
+    max_pieces: int = number_option(16, 0, 1024)
 
     def run_on(self, computation: HloComputation) -> bool:
         """See the class."""

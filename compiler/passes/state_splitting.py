@@ -11,6 +11,7 @@ from compiler.analysis.while_loop import LoopView, invariant_elements, view_loop
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Shape
 from compiler.ir.attributes import SliceDim
 from compiler.ir.shape import tuple_shape
+from compiler.passes.base import Options, number_option
 from compiler.passes.builder import Builder
 from compiler.passes.concatenate_sinking import ConcatenateSinking
 from compiler.passes.loop_editing import Loops, replace_computations
@@ -21,7 +22,7 @@ from compiler.passes.unit_dimension_movement import UnitDimensionMovement
 
 @register
 @dataclass(frozen=True)
-class StateSplitting:
+class StateSplitting(Options):
     """Carry `f32[N]` four times instead of `f32[N,4]`, when the loop takes columns apart and puts them together again.
 
     Where to cut follows from the slices that the body takes of the element, or else from the concatenate that makes its
@@ -34,7 +35,7 @@ class StateSplitting:
     """
 
     name: ClassVar[str] = "state-splitting"
-    max_pieces: int = 16
+    max_pieces: int = number_option(16, 0, 1024)
 
     def run(self, module: HloModule) -> bool:
         """See the class."""

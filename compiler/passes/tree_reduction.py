@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode
-from compiler.passes.base import InstructionPass
+from compiler.passes.base import InstructionPass, number_option
 from compiler.passes.builder import Builder
 from compiler.passes.patterns import identity_value, scalar_function, splat_value
 from compiler.passes.registry import register
@@ -26,8 +26,8 @@ class TreeReduction(InstructionPass):
     """
 
     name: ClassVar[str] = "tree-reduction"
-    threshold: int = 32768
-    max_results: int = 32
+    threshold: int = number_option(32768, 2, 1 << 40)
+    max_results: int = number_option(32, 0, 1 << 40)
 
     def visit(self, instruction: HloInstruction) -> bool:
         """See the class."""

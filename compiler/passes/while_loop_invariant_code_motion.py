@@ -8,6 +8,7 @@ from typing import ClassVar
 from compiler.analysis.while_loop import LoopView, invariant_elements
 from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.computation import has_side_effect
+from compiler.passes.base import Options
 from compiler.passes.control import pinned
 from compiler.passes.loop_editing import LoopEdit, Loops, copy_with_operands
 from compiler.passes.registry import register
@@ -15,7 +16,7 @@ from compiler.passes.registry import register
 
 @register
 @dataclass(frozen=True)
-class WhileLoopInvariantCodeMotion:
+class WhileLoopInvariantCodeMotion(Options):
     """Move out of a loop what depends on invariant elements and constants alone, and carry the result.
 
     An op is worth carrying when it does work and its result is no larger than what it is made of; broadcasts, reshapes

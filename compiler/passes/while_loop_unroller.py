@@ -12,6 +12,7 @@ from compiler.analysis.while_loop import Induction, LoopView, induction
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.attributes import Raw
 from compiler.ir.computation import has_side_effect
+from compiler.passes.base import Options, number_option
 from compiler.passes.loop_editing import Loops, copy_iteration
 from compiler.passes.registry import register
 from compiler.passes.while_loop_simplifier import replace_loop
@@ -21,7 +22,7 @@ _MARK = re.compile(r'\bunrolled_by="(\d+)"')
 
 @register
 @dataclass(frozen=True)
-class WhileLoopUnroller:
+class WhileLoopUnroller(Options):
     """Unroll loops of known trip count, inner ones first.
 
     A loop whose trip count is at most `max_trips` and whose iterations together stay within `max_ops` becomes
@@ -36,10 +37,10 @@ class WhileLoopUnroller:
     """
 
     name: ClassVar[str] = "while-loop-unroller"
-    factor: int = 1
+    factor: int = number_option(1, 1, 1024)
     full: bool = True
-    max_trips: int = 64
-    max_ops: int = 4000
+    max_trips: int = number_option(64, 0, 100_000)
+    max_ops: int = number_option(4000, 0, 100_000)
 
     def run(self, module: HloModule) -> bool:
         """See the class."""

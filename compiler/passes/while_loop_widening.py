@@ -11,6 +11,7 @@ from compiler.analysis.while_loop import Induction, LoopView, affine_in, inducti
 from compiler.ir import HloInstruction, HloModule, Opcode, PrimitiveType, Shape
 from compiler.ir.attributes import SliceDim
 from compiler.ir.computation import has_side_effect
+from compiler.passes.base import Options, number_option
 from compiler.passes.batching import Batched, batch, has_rule, stacked
 from compiler.passes.builder import Builder
 from compiler.passes.control import pinned
@@ -20,7 +21,7 @@ from compiler.passes.registry import register
 
 @register
 @dataclass(frozen=True)
-class WhileLoopWidening:
+class WhileLoopWidening(Options):
     """Move work out of a counted loop that depends on the counter and invariants alone, and do it in one go.
 
     - Matrix products of a slice that the counter picks become one product for all iterations, of which each iteration
@@ -32,7 +33,7 @@ class WhileLoopWidening:
     """
 
     name: ClassVar[str] = "while-loop-widening"
-    max_bytes: int = 1 << 28
+    max_bytes: int = number_option(1 << 28, 0, 1 << 32)
 
     def run(self, module: HloModule) -> bool:
         """See the class."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from compiler.backends import BACKENDS as BACKENDS
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnknownNameError
 from compiler.ir.module import HloModule
@@ -13,8 +14,6 @@ from compiler.runtime.planner import Planner
 
 if TYPE_CHECKING:
     from compiler.plan import CompilationPlan
-
-BACKENDS = ("auto", "cpu", "cuda", "interpreter")
 
 
 def build_executable(

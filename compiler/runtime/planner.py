@@ -15,7 +15,7 @@ import numpy as np
 from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
-from compiler.codegen.loop_kernel import make_loop_kernel
+from compiler.codegen.loop_kernel import LoopKernel, make_loop_kernel
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -40,6 +40,12 @@ from compiler.runtime.thunks import (
 Tree = Buffer | tuple["Tree", ...]
 
 _ALIASES = frozenset({Opcode.RESHAPE, Opcode.COPY, Opcode.OPTIMIZATION_BARRIER, Opcode.ADD_DEPENDENCY, Opcode.DOMAIN})
+_NO_KERNEL = frozenset(
+    {
+        Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.AFTER_ALL, Opcode.GET_TUPLE_ELEMENT, Opcode.CALL,
+        Opcode.CONDITIONAL,
+    }
+)  # fmt: skip
 UNKNOWN_TRIPS = 10.0
 """Iterations assumed of a loop whose trip count is not known."""
 
@@ -119,7 +125,7 @@ class Planner:
         if op is Opcode.GET_TUPLE_ELEMENT:
             element: Tree = _parts(operands[0])[i.attributes["index"]]
             return element
-        if (op in _ALIASES and _same_type(i)) or (op is Opcode.BITCAST and _same_memory(i)):
+        if _is_alias(i):
             return _as_shape(operands[0], i.shape)
         if op is Opcode.CALL:
             return self._sequence(i.attributes["to_apply"], operands, thunks, runs)
@@ -199,8 +205,9 @@ class Planner:
 
     def _while(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
         condition, body = i.attributes["condition"], i.attributes["body"]
-        if is_kernel_loop(i):
-            return self._loop_kernel(i, init, thunks, runs)
+        made = self._loop_kernel(i)
+        if made is not None:
+            return self._run_loop_kernel(i, made, init, thunks, runs)
         trips = trip_count_of(i)
         inner_runs = runs * (UNKNOWN_TRIPS if trips is None else trips)
         state = _new_tree(i.shape)
@@ -218,9 +225,18 @@ class Planner:
         thunks.append(WhileThunk(i.name, predicate, test, steps, trips, executions=runs))
         return state
 
-    def _loop_kernel(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
-        """The whole loop as one kernel, as its mark asks."""
-        made = make_loop_kernel(i, self.language, self.schedules.get(i.name))
+    def _loop_kernel(self, i: HloInstruction) -> LoopKernel | None:
+        """The loop as one kernel, where its mark asks for that and what became of its body since still allows it."""
+        if not is_kernel_loop(i):
+            return None
+        try:
+            return make_loop_kernel(i, self.language, self.schedules.get(i.name))
+        except UnsupportedError:
+            return None
+
+    def _run_loop_kernel(
+        self, i: HloInstruction, made: LoopKernel, init: Tree, thunks: list[Thunk], runs: float
+    ) -> Tree:
         before = _parts(init)
         shapes = i.shape.tuple_shapes
         changed = tuple_shape(*(shapes[k] for k in made.outputs))
@@ -261,6 +277,21 @@ class Planner:
             branches.append(steps)
         thunks.append(ConditionalThunk(i.name, _leaf(operands[0]), branches, executions=runs))
         return out
+
+
+def wants_kernel(i: HloInstruction) -> bool:
+    """Whether an instruction of a sequence is to become a kernel, as far as its opcode and mark tell."""
+    op = i.opcode
+    if op in _NO_KERNEL or _is_alias(i):
+        return False
+    if op is Opcode.WHILE:
+        return is_kernel_loop(i)
+    return op is not Opcode.DOT or gemm.canonical_form(i) is None
+
+
+def _is_alias(i: HloInstruction) -> bool:
+    """Whether its value is the memory of its operand, under another name or shape."""
+    return (i.opcode in _ALIASES and _same_type(i)) or (i.opcode is Opcode.BITCAST and _same_memory(i))
 
 
 # ---- trees
