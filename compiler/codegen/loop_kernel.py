@@ -35,6 +35,9 @@ SHARED_LIMIT = 16
 """Arrays of at most this many elements are shared state: each element a scalar of its own."""
 ELEMENT_LIMIT = 64
 """Elements one position may carry in one array."""
+CARRIED_LIMIT = 64
+"""Elements one position may carry in all arrays: each is a local array, and gcc takes a time that grows with the cube
+of their number (some 10 s for 64, 100 s for 120)."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,11 @@ class _State:
             if len(extents) == 1 and rest <= ELEMENT_LIMIT and extents != {0}:
                 found.append((axis, extents.pop()))
         if found:
-            return max(found, key=lambda pair: pair[1])
+            axis, extent = max(found, key=lambda pair: pair[1])
+            carried = sum(self.shapes[k].num_elements // extent for k in self.along)
+            if carried > CARRIED_LIMIT:
+                raise UnsupportedError(f"each position would carry {carried} elements, more than {CARRIED_LIMIT}")
+            return axis, extent
         shown = ", ".join(str(self.shapes[k]) for k in self.along)
         raise UnsupportedError(f"the carried arrays have no axis in common: {shown}")
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz.compare_modules import check_round_trip, check_values
+from tests.fuzz.mutated_plans import fuzz as fuzz_plans
 from tests.fuzz.mutated_texts import fuzz
 from tests.fuzz.random_modules import random_inputs, random_module
 
@@ -28,6 +29,19 @@ def test_the_same_seed_makes_the_same_module() -> None:
 def test_a_few_mutated_texts() -> None:
     outcomes, _ = fuzz(400, seed=1)
     assert outcomes["HloSyntaxError"] and outcomes["HloVerificationError"]
+
+
+def test_a_few_mutated_plans() -> None:
+    outcomes = fuzz_plans(200, seed=3).outcomes
+    kinds = {kind for kind, _ in outcomes}
+    assert kinds == {"the file's bytes", "fields in Python", "structure", "meaning"}
+    assert all(outcomes["meaning", word] for word in ("refused when read", "refused when replayed", "right"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_many_mutated_plans() -> None:
+    fuzz_plans(20_000, seed=4)
 
 
 @pytest.mark.slow

@@ -1,0 +1,154 @@
+"""Fuzzing with mutated plans: each is refused with PlanError, or leads to a program that computes what it should.
+
+python -m tests.fuzz.mutated_plans [--count 20000] [--seed 0] [--out results/fuzz/mutated_plans.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from compiler.errors import PlanError
+from compiler.plan import CompilationPlan
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.comparison import difference
+from tests.fuzz.plan_mutations import MEANING, STRUCTURAL, Data, mutated_bytes, mutated_fields
+from tests.fuzz.plan_programs import PROGRAMS, PlanProgram, plan_program
+
+LIMIT_SECONDS = 30.0
+
+
+@dataclasses.dataclass
+class Tally:
+    """What came of the mutants so far, by the kind of mutation; and programs that were run, so that each runs once."""
+
+    outcomes: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+    seen: set[str] = dataclasses.field(default_factory=set)
+    programs_run: int = 0
+    slowest: float = 0.0
+
+
+def attempt(program: PlanProgram, make: Callable[[], CompilationPlan], tally: Tally) -> str:
+    """What comes of a plan: "refused when read", "refused when replayed" or "right". Anything else is raised."""
+    try:
+        plan = make()
+    except PlanError as e:
+        str(e)
+        return "refused when read"
+    module = parse(program.text)
+    session = CompilationSession(module)
+    try:
+        session.replay(plan)
+    except PlanError as e:
+        str(e)
+        fresh = CompilationSession(module)
+        assert (session.phase, str(session.module)) == (fresh.phase, str(fresh.module)), "the session is not as new"
+        assert session.plan == fresh.plan, "the session is not as new"
+        return "refused when replayed"
+    key = f"{session.module.fingerprint()} {sorted(session.plan.kernels.items())}"
+    assert CompilationPlan.from_json(session.plan.to_json()) == session.plan
+    if key in tally.seen:
+        return "right"
+    tally.seen.add(key)
+    tally.programs_run += 1
+    executable = session.finish()
+    finding = difference(executable(*program.inputs), program.wanted)
+    assert finding is None, finding
+    return "right"
+
+
+def mutant(seed: int, number: int, folder: Path) -> tuple[str, PlanProgram, Callable[[], CompilationPlan], object]:
+    """The mutant of a number: the kind of mutation, its program, how to make the plan, and what it is made from."""
+    rng = np.random.default_rng((seed, number))
+    program = plan_program(PROGRAMS[int(rng.integers(len(PROGRAMS)))])
+    plan = program.plans[int(rng.integers(len(program.plans)))]
+    way = int(rng.integers(10))
+    if way == 0:
+        damaged = mutated_bytes(plan.to_json(), rng)
+        file = folder / "plan.json"
+        file.write_bytes(damaged)
+        return "the file's bytes", program, lambda: CompilationPlan.load(file), damaged
+    if way == 1:
+        return "fields in Python", program, lambda: mutated_fields(plan, rng), plan
+    kind, pool = ("structure", STRUCTURAL) if way < 6 else ("meaning", MEANING)
+    data: Data = plan.to_dict()
+    for _ in range(int(rng.choice([1, 1, 1, 2, 3]))):
+        if not isinstance(data, dict) or not data:
+            break
+        data = pool[int(rng.integers(len(pool)))](data, program, rng)
+    if way % 2 and isinstance(data, Mapping):
+        text = json.dumps(data)
+        return kind, program, lambda: CompilationPlan.from_json(text), data
+    return kind, program, lambda: CompilationPlan.from_json(data), data
+
+
+def fuzz(count: int, seed: int, show: Callable[[int, Tally], None] | None = None) -> Tally:
+    """Try `count` mutants; anything but a PlanError or a right program ends the run, and names the mutant."""
+    tally = Tally()
+    with TemporaryDirectory() as folder:
+        for number in range(count):
+            kind, program, make, source = "", None, None, None
+            start = time.perf_counter()
+            try:
+                kind, program, make, source = mutant(seed, number, Path(folder))
+                word = attempt(program, make, tally)
+            except Exception as e:
+                raise AssertionError(
+                    f"mutant {number} of seed {seed} ({kind}, {program.name if program else '?'}): "
+                    f"{type(e).__name__}: {e}\n{str(source)[:20_000]}"
+                ) from e
+            seconds = time.perf_counter() - start
+            tally.slowest = max(tally.slowest, seconds)
+            if seconds > LIMIT_SECONDS:
+                raise AssertionError(f"mutant {number} of seed {seed} took {seconds:.1f} s\n{str(source)[:20_000]}")
+            tally.outcomes[kind, word] += 1
+            if show is not None:
+                show(number, tally)
+    return tally
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("results/fuzz/mutated_plans.md"))
+    options = parser.parse_args()
+    start = time.perf_counter()
+    tally = fuzz(options.count, options.seed, _progress)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    rows = "\n".join(f"| {kind} | {word} | {n:,} |" for (kind, word), n in sorted(tally.outcomes.items()))
+    report = (
+        "# Mutated plans\n\nRead, replayed, built and run; anything but a PlanError, with the session as new, or the "
+        "interpreter's results would have ended the run.\n\n"
+        f"- command: `python -m tests.fuzz.mutated_plans --count {options.count} --seed {options.seed}`\n"
+        f"- commit: {commit.stdout.strip() or 'unknown'}\n- date: {datetime.date.today().isoformat()}\n"
+        f"- programs: {', '.join(PROGRAMS)}; different modules built and run: {tally.programs_run:,}\n"
+        f"- slowest mutant: {tally.slowest:.1f} s; whole run: {(time.perf_counter() - start) / 60:.0f} min\n\n"
+        f"| mutated | outcome | plans |\n|---|---|---:|\n{rows}\n"
+    )
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(report, encoding="utf-8")
+    print(report)
+    return 0
+
+
+def _progress(number: int, tally: Tally) -> None:
+    if number % 500 == 499:
+        print(f"{number + 1}: {dict(tally.outcomes)}, {tally.programs_run} run", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
