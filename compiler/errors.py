@@ -39,7 +39,7 @@ class HloVerificationError(HlogymError, ValueError):
 
     def __init__(self, findings: Sequence[str]) -> None:
         self.findings = tuple(findings)
-        shown = "\n".join(f"  - {f}" for f in self.findings[:20])
+        shown = "\n".join(f"  - {f if len(f) < 4000 else f[:4000] + '...'}" for f in self.findings[:20])
         more = f"\n  ... and {len(self.findings) - 20} more" if len(self.findings) > 20 else ""
         super().__init__(f"the module is not valid HLO ({len(self.findings)} finding(s)):\n{shown}{more}")
 

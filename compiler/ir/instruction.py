@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 CALLEE_ATTRIBUTES = tuple(n for n, k in ATTRIBUTE_KINDS.items() if k in (AttrKind.COMPUTATION, AttrKind.COMPUTATIONS))
 CALLEE_NAMES = frozenset(CALLEE_ATTRIBUTES)
+_WIDE = 64
+"""Instructions of more operands keep an index of them once one is replaced."""
+
+
+class _OperandIndex:
+    """Where each operand stands among the operands of a wide instruction; right as long as these are the operands."""
+
+    __slots__ = ("operands", "positions")
+
+    def __init__(self, operands: tuple[HloInstruction, ...]) -> None:
+        self.operands = operands
+        self.positions: dict[HloInstruction, list[int]] = {}
+        for n, o in enumerate(operands):
+            self.positions.setdefault(o, []).append(n)
 
 
 class HloInstruction:
@@ -37,7 +51,7 @@ class HloInstruction:
     """
 
     __slots__ = (
-        "attributes", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape",
+        "_index", "attributes", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape",
         "sound_with", "users",
     )  # fmt: skip
 
@@ -62,6 +76,7 @@ class HloInstruction:
         self.parent: HloComputation | None = None
         self.line = 0
         self.sound_with: tuple[Any, ...] | None = None
+        self._index: _OperandIndex | None = None
         for o in self.operands:
             o.users[self] = None
 
@@ -123,9 +138,13 @@ class HloInstruction:
         old = self.operands[i]
         if old is new:
             return
-        self.operands = (*self.operands[:i], new, *self.operands[i + 1 :])
+        if len(self.operands) > _WIDE:
+            still_used = self._replace_indexed(old, new, (i,))
+        else:
+            self.operands = (*self.operands[:i], new, *self.operands[i + 1 :])
+            still_used = old in self.operands
         self._forget_order()
-        if old not in self.operands:
+        if not still_used:
             old.users.pop(self, None)
         new.users[self] = None
 
@@ -133,10 +152,33 @@ class HloInstruction:
         """Replace each use of `old` among the operands by `new`."""
         if old is new:
             return
-        self.operands = tuple(new if o is old else o for o in self.operands)
+        if len(self.operands) > _WIDE:
+            self._replace_indexed(old, new, None)
+        else:
+            self.operands = tuple(new if o is old else o for o in self.operands)
         self._forget_order()
         old.users.pop(self, None)
         new.users[self] = None
+
+    def _replace_indexed(self, old: HloInstruction, new: HloInstruction, at: tuple[int, ...] | None) -> bool:
+        """Put `new` at those positions of `old`, or at all of them; whether `old` is still an operand.
+
+        Looking through the operands of a tuple of thousands for each of its elements would take quadratic time.
+        """
+        index = self._index
+        if index is None or index.operands is not self.operands:
+            index = self._index = _OperandIndex(self.operands)
+        positions = index.positions.pop(old, [])
+        kept = [] if at is None else [p for p in positions if p not in at]
+        moved = positions if at is None else list(at)
+        changed = list(self.operands)
+        for p in moved:
+            changed[p] = new
+        if kept:
+            index.positions[old] = kept
+        index.positions.setdefault(new, []).extend(moved)
+        self.operands = index.operands = tuple(changed)
+        return bool(kept)
 
     def operand_indices(self, operand: HloInstruction) -> Iterator[int]:
         """Positions at which `operand` is used."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from compiler.errors import ShapeError
 from compiler.ir.types import PrimitiveType, from_dtype
+
+MAX_TUPLE_DEPTH = 128
+"""Deepest nesting of tuples; what walks over shapes may recurse."""
+MAX_TUPLE_LEAVES = 1 << 18
+"""Most leaves of a tuple. Tuples of tuples double with each line of a program, and every line spells its shape out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +40,16 @@ UNBOUNDED = -1
 class Shape:
     """An array, tuple, token or opaque shape.
 
+    ShapeError when a tuple nests deeper than MAX_TUPLE_DEPTH or has more than MAX_TUPLE_LEAVES leaves.
+
     Attributes:
         element_type: TUPLE, TOKEN, OPAQUE and BUFFER mark the shapes that are not arrays.
         dimensions: sizes, major first; UNBOUNDED for `?`. For a dynamic dimension the upper bound.
         layout: None means the default, row-major.
         dynamic: per dimension, whether its size is only bounded (`<=8`); empty means all static.
         tuple_shapes: leaves of a tuple; the one inner shape of a buffer.
+        depth: levels of tuples and buffers; 0 for an array.
+        leaf_count: how many shapes `leaves` yields.
     """
 
     element_type: PrimitiveType
@@ -47,6 +57,20 @@ class Shape:
     layout: Layout | None = None
     dynamic: tuple[bool, ...] = ()
     tuple_shapes: tuple[Shape, ...] = ()
+    depth: int = field(default=0, init=False, repr=False, compare=False)
+    leaf_count: int = field(default=1, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.tuple_shapes:
+            depth = 1 + max([s.depth for s in self.tuple_shapes])
+            if depth > MAX_TUPLE_DEPTH:
+                raise ShapeError(f"tuples nest deeper than {MAX_TUPLE_DEPTH} levels")
+            object.__setattr__(self, "depth", depth)
+        if self.element_type is PrimitiveType.TUPLE:
+            count = sum([s.leaf_count for s in self.tuple_shapes])
+            if count > MAX_TUPLE_LEAVES:
+                raise ShapeError(f"a tuple has {count} leaves, more than {MAX_TUPLE_LEAVES}")
+            object.__setattr__(self, "leaf_count", count)
 
     @property
     def rank(self) -> int:

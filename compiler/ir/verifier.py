@@ -65,8 +65,9 @@ def check_computation(computation: HloComputation) -> list[str]:
     if computation.root not in computation:
         return [f"the root of {where}, %{computation.root.name}, does not stand in it"]
     findings: list[str] = []
+    uses: dict[HloInstruction, frozenset[HloInstruction]] = {}
     for i in computation.instructions:
-        findings += (placed(i, f) for f in _check_place(i, computation))
+        findings += (placed(i, f) for f in _check_place(i, computation, uses))
     if findings:
         return findings
     try:
@@ -84,8 +85,10 @@ def check_computation(computation: HloComputation) -> list[str]:
     return findings
 
 
-def _check_place(i: HloInstruction, computation: HloComputation) -> list[str]:
-    """That an instruction, its operands and its control predecessors belong together."""
+def _check_place(
+    i: HloInstruction, computation: HloComputation, uses: dict[HloInstruction, frozenset[HloInstruction]]
+) -> list[str]:
+    """That an instruction, its operands and its control predecessors belong together; `uses` keeps sets of operands."""
     where = f"%{i.name} in computation %{computation.name}"
     findings = []
     if i.parent is not computation:
@@ -97,7 +100,12 @@ def _check_place(i: HloInstruction, computation: HloComputation) -> list[str]:
             findings.append(f"{where} uses %{o.name}, which does not stand there")
         elif i not in o.users:
             findings.append(f"{where} uses %{o.name}, which does not list it as a user")
-    findings += [f"{where} lists %{u.name} as a user, which does not use it" for u in i.users if i not in u.operands]
+    for u in i.users:
+        operands = uses.get(u)
+        if operands is None:
+            operands = uses[u] = frozenset(u.operands)
+        if i not in operands:
+            findings.append(f"{where} lists %{u.name} as a user, which does not use it")
     if i.attributes:
         findings += [
             f"{where} runs after %{p.name}, which does not stand there"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from compiler.errors import ShapeError
 from compiler.ir.shape import UNBOUNDED, Layout, Shape, default_layout
 from compiler.ir.types import BY_TEXT, PrimitiveType
 from compiler.text.scanner import MAX_DEPTH, Scanner
@@ -51,16 +52,23 @@ def parse_shape(s: Scanner, depth: int = 0) -> Shape:
             if shapes:
                 s.expect(",", "or ')' in a tuple shape")
             shapes.append(parse_shape(s, depth + 1))
-        return Shape(PrimitiveType.TUPLE, tuple_shapes=tuple(shapes))
+        return _composed(s, PrimitiveType.TUPLE, shapes, start)
     if s.text.startswith("b(", s.pos):
         s.pos += 2
         inner = parse_shape(s, depth + 1)
         s.expect(")", "after a buffer's shape")
-        return Shape(PrimitiveType.BUFFER, tuple_shapes=(inner,))
+        return _composed(s, PrimitiveType.BUFFER, [inner], start)
     shape = _array(s)
     if m is not None and m.end() == s.pos and len(_cache) < 10000:
         _cache[s.text[start : s.pos]] = shape
     return shape
+
+
+def _composed(s: Scanner, element_type: PrimitiveType, shapes: list[Shape], start: int) -> Shape:
+    try:
+        return Shape(element_type, tuple_shapes=tuple(shapes))
+    except ShapeError as e:
+        s.fail(str(e), start)
 
 
 def _array(s: Scanner) -> Shape:
