@@ -1,35 +1,46 @@
-"""What every environment here has: a suite to draw programs from, a reference to compare with, a measurer to pay by."""
+"""What every environment here has: a suite to draw programs from, a reference to compare with, a measurer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium as gym
 import numpy as np
 
+from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
 from compiler.passes.base import op_count
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.episode import COMPLETION_POLICY, Phase
-from env.measurement import Measurement, Measurer, MeasurerOptions
+from env.measurement import Measurement, Measurer, MeasurerOptions, ReferenceFailedError
 from env.store import KernelStore, default_store_path
 from env.suites import Program, Suite, load_suite
 
-__all__ = ["FAILURE_REWARD", "REFUSED_REWARD", "Base", "CompilerEnv", "Outcome", "measurement_info"]
+__all__ = ["FAILURE_REWARD", "REFUSED_REWARD", "Base", "CompilerEnv", "Outcome", "ProgramError", "measurement_info"]
 
 FAILURE_REWARD = -1.0
 """For a plan that does not compile, computes something else, crashes or hangs: as if it were 2.7 times slower."""
 REFUSED_REWARD = -0.01
 """For an action outside the mask, which does nothing."""
 
+SUSPICIOUS_FAILURES = 8
+"""Plans that fail in a row before the reference is measured again, to see whether it is the machine that fails."""
+LEAST_SECONDS = 1e-7
+"""What a call is taken to last at least: a plan may leave nothing to run."""
+
 ObsType = TypeVar("ObsType")
+
+
+class ProgramError(HlogymError, ValueError):
+    """A program of a suite that cannot be read or compiled: its name, its file, and why."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +59,17 @@ class Base:
     Attributes:
         session: the start of the phases.
         ops: after the default passes, by `op_count`.
+
+    Raises:
+        ProgramError: the program cannot be read or compiled.
     """
 
     def __init__(self, program: Program, backend: str, phases: Sequence[Phase]) -> None:
-        module = parse(program.text(), filename=str(program.path))
-        self._default = CompilationSession(module, backend=backend)
-        self._default.run_passes()
+        self._program = program
+        with _naming(program):
+            module = parse(program.text(), filename=str(program.path))
+            self._default = CompilationSession(module, backend=backend)
+            self._default.run_passes()
         self._policy = "none" if "fusion" in phases else COMPLETION_POLICY
         self.ops = op_count(self._default.module)
         self.session = CompilationSession(module, backend=backend) if "passes" in phases else self._default
@@ -61,7 +77,8 @@ class Base:
     @cached_property
     def _reference(self) -> tuple[CompilationPlan, float]:
         session = self._default.fork()
-        session.run_fusion_policy(make_policy(self._policy))
+        with _naming(self._program):
+            session.run_fusion_policy(make_policy(self._policy))
         return session.plan, max(session.cost().seconds, 1e-12)  # a program may have nothing left to do
 
     @property
@@ -88,6 +105,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares it so
+    phases: ClassVar[tuple[Phase, ...]] = ()
 
     def __init__(
         self,
@@ -102,6 +120,8 @@ class CompilerEnv(gym.Env[ObsType, np.int64]):
         self.backend, self.measured = backend, measured
         self.render_mode = render_mode
         self._measurer, self._own_measurer, self._store = measurer, measurer is None, store
+        self._bases: dict[str, Base] = {}
+        self._failures_in_a_row = 0
 
     def close(self) -> None:
         """End the worker process, if this environment started it."""
@@ -123,14 +143,63 @@ class CompilerEnv(gym.Env[ObsType, np.int64]):
             self._measurer = Measurer(store, MeasurerOptions(backend=self.backend))
         return self._measurer
 
+    def check_programs(self, step: Callable[[Program], None] = lambda _: None) -> None:
+        """Find out before an agent learns whether each program compiles and, if measured, has a reference time.
+
+        Args:
+            step: told each program when its turn comes.
+
+        Raises:
+            ProgramError: some programs do not; each is named with its reason.
+            MeasurementError: the machine does not let anything be measured.
+        """
+        faults: list[str] = []
+        busy = not self.measured
+        for program in self.suite.programs:
+            step(program)
+            try:
+                base = self._base(program)
+                if self.measured:
+                    busy |= not self._measuring().measure_reference(program, base.plan).idle
+            except (ProgramError, ReferenceFailedError) as error:
+                faults.append(str(error))
+        if faults:
+            what = f"{len(faults)} of {len(self.suite.programs)} programs cannot be used"
+            raise ProgramError("\n  - ".join([f"{what}; mend them, or take them out of the suite:", *faults]))
+        if not busy:
+            raise ProgramError(f"no program of {self.suite.name} has a kernel, so there is nothing to measure")
+
+    def _base(self, program: Program) -> Base:
+        if program.name not in self._bases:
+            self._bases[program.name] = Base(program, self.backend, self.phases)
+        return self._bases[program.name]
+
+    def _note_failure(self, program: Program, reference: CompilationPlan) -> None:
+        """When plan after plan fails, see whether the reference can still be measured.
+
+        Raises:
+            MeasurementError: it cannot, so the plans may not be to blame.
+        """
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row % SUSPICIOUS_FAILURES == 0:
+            self._measuring().verify_reference(program, reference)
+
     def _measured_outcome(self, program: Program, reference: CompilationPlan, plan: CompilationPlan) -> Outcome:
-        """The log of how much faster a plan is than the reference, both measured."""
+        """The log of how much faster a plan is than the reference, both measured.
+
+        Raises:
+            MeasurementError: the reference cannot be measured, so there is nothing to compare the plan with.
+        """
         measurer = self._measuring()
-        base = measurer.measure(program, reference)
+        base = measurer.measure_reference(program, reference)
         result = measurer.measure(program, plan)
-        if result.seconds is None or base.seconds is None:
+        if result.failure == "program":
+            raise ReferenceFailedError(f"program {program.name!r} ({program.path}): {result.message}")
+        if result.seconds is None:
+            self._note_failure(program, reference)
             return Outcome(FAILURE_REWARD, math.exp(FAILURE_REWARD), plan, result)
-        speedup = base.seconds.value / result.seconds.value
+        self._failures_in_a_row = 0
+        speedup = max(base.time.value, LEAST_SECONDS) / max(result.seconds.value, LEAST_SECONDS)
         return Outcome(math.log(speedup), speedup, plan, result)
 
 
@@ -144,3 +213,27 @@ def measurement_info(measurement: Measurement) -> dict[str, Any]:
         "kernels": len(measurement.kernels),
         "new_kernels": measurement.new,
     }
+
+
+@contextmanager
+def _naming(program: Program) -> Iterator[None]:
+    """Errors of reading or compiling name the program and its file."""
+    try:
+        yield
+    except (HlogymError, OSError, UnicodeError, RecursionError, MemoryError) as error:
+        raise ProgramError(f"program {program.name!r} ({program.path}): {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why a program cannot be used, for a person."""
+    match error:
+        case OSError():
+            return f"it cannot be read: {error.strerror or error}"
+        case UnicodeError():
+            return f"it is not text: {error}"
+        case RecursionError():
+            return "it is nested too deeply"
+        case MemoryError():
+            return "it needs more memory than there is"
+        case _:
+            return str(error)

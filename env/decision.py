@@ -15,11 +15,11 @@ from gymnasium import spaces
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.features import MAX_CANDIDATES
 from compiler.plan import CompilationPlan
-from env.base import FAILURE_REWARD, REFUSED_REWARD, Base, CompilerEnv, Outcome, measurement_info
+from env.base import FAILURE_REWARD, REFUSED_REWARD, CompilerEnv, Outcome, measurement_info
 from env.episode import Episode, Move, Phase
 from env.measurement import Measurer
 from env.observations import Observation, observation_space, observe
-from env.suites import Program, Suite
+from env.suites import Suite
 
 __all__ = ["FAILURE_REWARD", "REFUSED_REWARD", "DecisionEnv"]
 
@@ -65,7 +65,6 @@ class DecisionEnv(CompilerEnv[Observation]):
         self.max_steps = max_steps
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
-        self._bases: dict[str, Base] = {}
         self._episode: Episode | None = None
         self._steps = 0
 
@@ -78,6 +77,7 @@ class DecisionEnv(CompilerEnv[Observation]):
 
         Raises:
             UnknownNameError: the suite has no such program.
+            ProgramError: the program cannot be read or compiled.
         """
         super().reset(seed=seed)
         self._program = self._draw(options)
@@ -88,7 +88,11 @@ class DecisionEnv(CompilerEnv[Observation]):
         return observe(self._episode.graph()), self._info(None, None)
 
     def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Take one decision."""
+        """Take one decision.
+
+        Raises:
+            MeasurementError: measured, and the program's reference cannot be measured, so there is no reward.
+        """
         episode = self._running()
         refused = episode.take(int(action))
         self._steps += 1
@@ -140,11 +144,6 @@ class DecisionEnv(CompilerEnv[Observation]):
         if self._episode is None:
             raise gym.error.ResetNeeded("call reset before the first step")
         return self._episode
-
-    def _base(self, program: Program) -> Base:
-        if program.name not in self._bases:
-            self._bases[program.name] = Base(program, self.backend, self.phases)
-        return self._bases[program.name]
 
     def _step_reward(self) -> float:
         """What the step saved by the cost model; nothing while measurements pay."""

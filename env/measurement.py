@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from types import TracebackType
 from typing import Any, Literal, TypeAlias
@@ -12,16 +14,38 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from compiler.plan import CompilationPlan
+from compiler.recent import Recent
+from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
 from env.store import KernelStore, KernelTime, program_seconds
 from env.suites import Program
 from env.worker_process import WorkerCrashedError, WorkerProcess, WorkerTimeoutError
 
-__all__ = ["Comparison", "Failure", "Measurement", "Measurer", "MeasurerOptions"]
+__all__ = [
+    "Comparison",
+    "Failure",
+    "Measurement",
+    "MeasurementError",
+    "Measurer",
+    "MeasurerOptions",
+    "ReferenceFailedError",
+]
 
-Failure: TypeAlias = Literal["compile", "wrong", "run", "crash", "timeout"]
-"""Why there is no time: it did not compile, computed something else, raised, killed its process, or never ended."""
+Failure: TypeAlias = Literal["program", "compile", "wrong", "run", "crash", "timeout"]
+"""Why there is no time.
+
+"program": its inputs cannot be drawn, or the interpreter does not compute it, so no plan is to blame. The others are
+the plan's: it did not compile, computed something else, raised, killed its process, or never ended.
+"""
+
+REFERENCE_TRIES = 3
+KNOWN_MEASUREMENTS = 2000
+KNOWN_PROGRAMS = 64
+
+
+class ReferenceFailedError(MeasurementError):
+    """What the plans of a program are to be compared with cannot be measured: which program, and why."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +76,7 @@ class Measurement:
         failure, message: why it failed.
         kernels: (name, executions a call, time of one) of each kernel.
         new: how many kernels had to be timed; the others were known.
+        idle: whether all that takes time is copies, which no decision changes.
     """
 
     seconds: Interval | None
@@ -59,6 +84,23 @@ class Measurement:
     message: str = ""
     kernels: tuple[tuple[str, float, KernelTime], ...] = ()
     new: int = 0
+    idle: bool = False
+
+    @property
+    def time(self) -> Interval:
+        """`seconds` of what did not fail.
+
+        Raises:
+            ValueError: it failed.
+        """
+        if self.seconds is None:
+            raise ValueError(f"there is no time: {self.reason}")
+        return self.seconds
+
+    @property
+    def reason(self) -> str:
+        """Why there is no time, in a line."""
+        return f"{self.failure}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -102,9 +144,12 @@ class Measurer:
         self.options = options or MeasurerOptions()
         self.store = store if store is not None else KernelStore()
         self._worker = worker if worker is not None else WorkerProcess()
+        self._patient = PatientWorker(self._worker, self.options.timeout)
         self._rng = np.random.default_rng(self.options.seed)
-        self._programs: dict[Program, dict[str, Any]] = {}
-        self._known: dict[tuple[str, str | None], Measurement] = {}
+        self._programs: Recent[Program, dict[str, Any]] = Recent(KNOWN_PROGRAMS)
+        self._known: Recent[tuple[Program, str], Measurement] = Recent(KNOWN_MEASUREMENTS)
+        self._references: dict[tuple[Program, str], Measurement] = {}
+        self._interpreted: tuple[int, set[tuple[str, int]]] = (-1, set())
         self.measurements = 0
         self.seconds_spent = 0.0
 
@@ -116,24 +161,74 @@ class Measurer:
     def measure(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
         """Time of a program compiled by a plan (None: the defaults), as the sum over its kernels.
 
-        Outputs are compared with the interpreter's first. A plan measured before by this object is not compiled again
-        and a kernel in the store is not timed again, unless `remeasure`.
+        Outputs are compared with the interpreter's first. A plan measured lately by this object is not compiled again
+        and a kernel in the store is not timed again, unless `remeasure`. A worker that is killed or stopped from
+        outside is replaced and asked again.
+
+        Raises:
+            MeasurementError: the machine does not let anything be measured.
         """
         text = None if plan is None else plan.to_json()
-        key = (program.name, text)
-        if not remeasure and key in self._known:
-            return self._known[key]
+        key = _key(program, text)
+        known = self._known.get(key)
+        if known is not None and not remeasure:
+            return known
         start = time.monotonic()
         try:
-            result = self._measure(program, text, remeasure)
+            result = self._patient.retried(lambda: self._measure(program, text, remeasure))
         except WorkerCrashedError as error:
             result = Measurement(None, "crash", str(error))
         except WorkerTimeoutError:
             result = Measurement(None, "timeout", f"no result within {self.options.timeout:g} s; killed")
         self.measurements += 1
         self.seconds_spent += time.monotonic() - start
-        self._known[key] = result
+        if result.failure != "program":
+            self._known[key] = result
         return result
+
+    def measure_reference(self, program: Program, plan: CompilationPlan | None) -> Measurement:
+        """Time of what other plans of the program are compared with; `seconds` is there and positive.
+
+        It is measured once. When it fails, it is tried again in a fresh worker; a failure is not kept.
+
+        Raises:
+            ReferenceFailedError: it fails each time, or nothing in it takes time.
+            MeasurementError: the machine does not let anything be measured.
+        """
+        key = _key(program, None if plan is None else plan.to_json())
+        if key not in self._references:
+            self._references[key] = self._measure_reference(program, plan, key)
+        return self._references[key]
+
+    def verify_reference(self, program: Program, plan: CompilationPlan | None) -> None:
+        """Measure a reference again in a fresh worker, to see whether it still can be; its known time stays.
+
+        Raises:
+            ReferenceFailedError, MeasurementError: as `measure_reference`.
+        """
+        self._worker.kill()
+        self._measure_reference(program, plan, _key(program, None if plan is None else plan.to_json()))
+
+    def _measure_reference(
+        self, program: Program, plan: CompilationPlan | None, key: tuple[Program, str]
+    ) -> Measurement:
+        before = ""
+        for _ in range(REFERENCE_TRIES):
+            # What is known of a reference may be the failure of an agent's plan that happens to be the same.
+            self._known.pop(key)
+            result = self.measure(program, plan)
+            self._known.pop(key)
+            if result.seconds is not None and result.seconds.value > 0:
+                return result
+            if result.seconds is not None:
+                raise ReferenceFailedError(
+                    f"{_named(program)}: nothing in it takes time, so there is nothing to measure"
+                )
+            if result.reason == before:  # what fails twice alike fails always
+                break
+            before = result.reason
+            self._worker.kill()
+        raise ReferenceFailedError(f"{_named(program)}: {before}")
 
     def _measure(self, program: Program, plan: str | None, remeasure: bool) -> Measurement:
         reply = self._prepare(program, plan)
@@ -156,6 +251,7 @@ class Measurer:
             program_seconds(known, ((k, e) for _, _, k, e in thunks)),
             kernels=tuple((n, e, known[k]) for _, n, k, e in thunks),
             new=len(missing),
+            idle=bool(reply["idle"]),
         )
 
     def _is_doubtful(self, known: KernelTime) -> bool:
@@ -167,34 +263,50 @@ class Measurer:
         self, program: Program, plans: Mapping[str, CompilationPlan | None], rounds: int | None = None
     ) -> Comparison:
         """Whole calls of several plans of a program, in turns in one process, after each one's outputs were checked."""
+        texts = {name: None if plan is None else plan.to_json() for name, plan in plans.items()}
+        failures: dict[str, str] = {}
+        while len(failures) < len(texts):
+            rest = {name: text for name, text in texts.items() if name not in failures}
+            at: list[str] = []
+            compare = partial(self._compare, program, rest, failures, rounds or self.options.rounds, at)
+            try:
+                samples, kernels = self._patient.retried(compare)
+            except (WorkerCrashedError, WorkerTimeoutError) as error:
+                # The handles died with the worker; what was prepared before is prepared again without the culprit.
+                failures.update(dict.fromkeys(at, f"crash: {error}"))
+            else:
+                return Comparison(samples, failures, kernels)
+        return Comparison({}, failures)
+
+    def _compare(
+        self, program: Program, texts: Mapping[str, str | None], failures: dict[str, str], rounds: int, at: list[str]
+    ) -> tuple[dict[str, tuple[float, ...]], dict[str, int]]:
+        """Samples and numbers of kernels of those that do not fail.
+
+        Args:
+            program: what was compiled.
+            texts: plans by name.
+            failures: failures are noted here.
+            rounds: how many samples.
+            at: holds the names of those that the worker is busy with.
+        """
         handles: dict[str, str] = {}
         kernels: dict[str, int] = {}
-        failures: dict[str, str] = {}
-        for name, plan in plans.items():
-            try:
-                reply = self._prepare(program, None if plan is None else plan.to_json())
-            except (WorkerCrashedError, WorkerTimeoutError) as error:
-                # Its handles died with it; what was prepared before is prepared again without the culprit.
-                failures[name] = f"crash: {error}"
-                rest = {n: p for n, p in plans.items() if n != name}
-                again = self.compare(program, rest, rounds)
-                return Comparison(again.samples, {**again.failures, **failures}, again.kernels)
+        for name, text in texts.items():
+            at[:] = [name]
+            reply = self._prepare(program, text, keep=list(handles.values()))
             if "error" in reply:
                 failures[name] = f"{reply['error']}: {reply['message']}"
             else:
                 handles[name], kernels[name] = reply["handle"], len(reply["thunks"])
         if not handles:
-            return Comparison({}, failures)
-        try:
-            reply = self._ask(
-                {"op": "compare", "handles": list(handles.values()), "rounds": rounds or self.options.rounds}
-            )
-        except (WorkerCrashedError, WorkerTimeoutError) as error:
-            return Comparison({}, {**failures, **dict.fromkeys(handles, f"crash: {error}")})
+            return {}, {}
+        at[:] = list(handles)
+        reply = self._ask({"op": "compare", "handles": list(handles.values()), "rounds": rounds})
         if "error" in reply:
-            return Comparison({}, {**failures, **dict.fromkeys(handles, f"{reply['error']}: {reply['message']}")})
-        samples = {n: tuple(t) for n, t in zip(handles, reply["times"], strict=True)}
-        return Comparison(samples, failures, kernels)
+            failures.update(dict.fromkeys(handles, f"{reply['error']}: {reply['message']}"))
+            return {}, {}
+        return {n: tuple(t) for n, t in zip(handles, reply["times"], strict=True)}, kernels
 
     def check(self, program: Program, plan: CompilationPlan | None, text: str | None = None) -> str | None:
         """Compile and compare with the interpreter, without timing anything; what is wrong, or None.
@@ -205,7 +317,9 @@ class Measurer:
             text: HLO to take in the place of the program's own.
         """
         try:
-            reply = self._prepare(program, None if plan is None else plan.to_json(), text)
+            reply = self._patient.retried(
+                lambda: self._prepare(program, None if plan is None else plan.to_json(), text)
+            )
         except (WorkerCrashedError, WorkerTimeoutError) as error:
             return f"crash: {error}"
         return f"{reply['error']}: {reply['message']}" if "error" in reply else None
@@ -220,23 +334,40 @@ class Measurer:
             return Interval(1.0, 0.0, float("inf"))
         return result.speedup("b", "a")
 
-    def _prepare(self, program: Program, plan: str | None, text: str | None = None) -> dict[str, Any]:
-        if program not in self._programs:
-            self._programs[program] = program_to_json(program)
-        sent = self._programs[program] if text is None else {**self._programs[program], "text": text}
+    def _prepare(
+        self, program: Program, plan: str | None, text: str | None = None, keep: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        sent = self._programs.get(program)
+        if sent is None:
+            sent = self._programs[program] = program_to_json(program)
+        if text is not None:
+            sent = {**sent, "text": text}
         seed = self.options.seed * 1000 + int(self._rng.integers(self.options.input_seeds))
-        return self._ask(
-            {
-                "op": "prepare",
-                "program": sent,
-                "plan": plan,
-                "backend": self.options.backend,
-                "seed": seed,
-            }
-        )
+        asked = {"program": sent, "seed": seed}
+        failed = self._interpret(asked)
+        if failed:
+            return failed
+        return self._ask({"op": "prepare", **asked, "plan": plan, "backend": self.options.backend, "keep": list(keep)})
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self._worker.ask({"rounds": self.options.rounds, **request}, self.options.timeout)
+    def _interpret(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the worker find out which outputs are wanted, apart from any plan; empty, or the failure."""
+        what = (hashlib.sha256(asked["program"]["text"].encode()).hexdigest(), asked["seed"])
+        if what in self._interpreted[1] and self._interpreted[0] == self._worker.restarts and self._worker.running:
+            return {}
+        try:
+            reply = self._ask({"op": "interpret", **asked})
+        except WorkerCrashedError as error:
+            return {"error": "program", "message": f"the interpreter crashed on it: {error}"}
+        except WorkerTimeoutError:
+            return {"error": "program", "message": f"the interpreter takes more than {self.options.timeout:g} s on it"}
+        if self._interpreted[0] != self._worker.restarts:
+            self._interpreted = (self._worker.restarts, set())
+        if "error" not in reply:
+            self._interpreted[1].add(what)
+        return reply
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return self._patient.ask({"rounds": self.options.rounds, **request})
 
     def close(self) -> None:
         """End the worker and close the store."""
@@ -267,3 +398,12 @@ def _kernel_times(missing: Mapping[str, tuple[int, str]], reply: Mapping[str, An
         key: KernelTime(key, name, median_interval(s), len(s), reference)
         for (key, (_, name)), s in zip(missing.items(), samples, strict=True)
     }
+
+
+def _key(program: Program, plan: str | None) -> tuple[Program, str]:
+    """A plan's text is long, and there are many of them."""
+    return program, "" if plan is None else hashlib.sha256(plan.encode()).hexdigest()
+
+
+def _named(program: Program) -> str:
+    return f"program {program.name!r} ({program.path})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -21,7 +21,7 @@ from compiler.passes.registry import make_pass, make_passes, pass_text
 from compiler.passes.states import PassGraph, PassState, default_pass_actions
 from compiler.plan import CompilationPlan
 from env.base import REFUSED_REWARD, Base, CompilerEnv, Outcome, measurement_info
-from env.episode import COMPLETION_POLICY
+from env.episode import COMPLETION_POLICY, Phase
 from env.measurement import Measurer
 from env.suites import Program, Suite
 
@@ -72,6 +72,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
         UnknownNameError: no such suite, pass or reward.
     """
 
+    phases: ClassVar[tuple[Phase, ...]] = ("passes",)
+
     def __init__(
         self,
         suite: str | Path | Suite = "train",
@@ -97,7 +99,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
         size = observation_size(len(self.actions))
         self.observation_space = cast("spaces.Space[Vector]", spaces.Box(-LIMIT, LIMIT, (size,), np.float32))
         self.action_space = spaces.Discrete(len(self.actions) + 1)
-        self._bases: dict[str, Base] = {} if shared is None else shared._bases
+        if shared is not None:
+            self._bases = shared._bases
         self._graphs: dict[str, PassGraph] = {} if shared is None else shared._graphs
         self._episode: PassEpisode | None = None
         self._cost_model: CostModel | None = None
@@ -109,6 +112,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
 
         Raises:
             UnknownNameError: the suite has no such program.
+            ProgramError: the program cannot be read or compiled.
         """
         super().reset(seed=seed)
         self._program = self._draw(options)
@@ -117,7 +121,11 @@ class PassOrderEnv(CompilerEnv[Vector]):
         return self._episode.observation(), self._info(None, None)
 
     def step(self, action: np.int64 | int) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
-        """Run a pass, or stop."""
+        """Run a pass, or stop.
+
+        Raises:
+            MeasurementError: measured, and the program's reference cannot be measured, so there is no reward.
+        """
         episode, action = self._running(), int(action)
         refused = episode.refusal(action)
         if refused is not None:
@@ -162,11 +170,6 @@ class PassOrderEnv(CompilerEnv[Vector]):
         if self._episode is None:
             raise gym.error.ResetNeeded("call reset before the first step")
         return self._episode
-
-    def _base(self, program: Program) -> Base:
-        if program.name not in self._bases:
-            self._bases[program.name] = Base(program, self.backend, ("passes",))
-        return self._bases[program.name]
 
     def _potential(self, state: PassState) -> float:
         """Minus the log of what is to become small."""

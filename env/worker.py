@@ -6,16 +6,18 @@ Requests and replies are documented at `Worker`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
@@ -24,9 +26,10 @@ import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
 from compiler.backends import cpu
-from compiler.errors import HlogymError
+from compiler.errors import BackendError, HlogymError
 from compiler.interpreter import evaluate
 from compiler.plan import CompilationPlan
+from compiler.recent import Recent
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
 from compiler.text import parse
@@ -35,6 +38,10 @@ from env.program_json import program_from_json
 from env.suites import Program, random_inputs
 
 HELD_EXECUTABLES = 24
+HELD_BYTES = 1 << 30
+WANTED_BYTES = 1 << 29
+LEAST_WORN_BYTES = 1 << 31  # of resident memory; a process below that is not worn, however small the machine
+WEAR_INTERVAL = 32  # programs between two looks at the process's own memory
 LEAST_SAMPLES = 3
 KERNEL_SECONDS = 0.25  # a kernel is timed for about this long at most, once it has the least number of samples
 SAMPLE_SECONDS = 2e-3  # one sample averages executions for about this long, so that the clock's grain does not matter
@@ -47,23 +54,43 @@ class _Ready:
     executable: Executable
     inputs: list[npt.NDArray[Any]]
 
+    @property
+    def size(self) -> float:
+        """Its memory as a share of what may be held."""
+        return max(getattr(self.executable, "arena_bytes", 0) / HELD_BYTES, 1 / HELD_EXECUTABLES)
+
+
+class _UnknownHandleError(Exception):
+    """A handle of another process, or of an executable that is no longer held."""
+
 
 class Worker:
     """Answers requests one at a time.
 
-    - `{"op": "prepare", "program": ..., "plan": str | None, "backend": str, "seed": int}` compiles, runs on the seed's
-      inputs and compares with the interpreter; reply `{"handle": h, "thunks": [[index, name, key, executions], ...]}`.
+    - `{"op": "interpret", "program": ..., "seed": int}` draws the seed's inputs and lets the interpreter compute what
+      outputs are wanted, which is kept for the requests that follow; reply `{}`.
+    - `{"op": "prepare", "program": ..., "plan": str | None, "backend": str, "seed": int, "keep": [handles]}` compiles,
+      runs on the seed's inputs and compares with the interpreter; reply `{"handle": h, "thunks": [[index, name, key,
+      executions], ...], "idle": bool, "worn": bool}`. Idle: it only copies. Worn: this process has used up so much
+      memory, or so many memory mappings, that it had better be replaced.
     - `{"op": "time", "handle": h, "indices": [...], "rounds": n}` times thunks one by one, in turns with a fixed
       reference load; reply `{"times": [[seconds, ...], ...], "reference": [seconds, ...]}`, one sample a round.
     - `{"op": "compare", "handles": [...], "rounds": n}` times whole programs in turns; reply `{"times": [[...], ...]}`.
+    - `{"op": "ping"}`: reply `{}`.
 
-    A request that fails is answered `{"error": kind, "message": text}`; the kinds are "compile", "wrong" (outputs
-    differ from the interpreter's), "run" and "unknown handle".
+    A request that fails is answered `{"error": kind, "message": text}`. The kinds:
+
+    - "program": inputs cannot be drawn, or the interpreter does not compute the program;
+    - "compile", "run", "wrong" (outputs differ from the interpreter's): the plan's own failures;
+    - "machine" (no disk, no process, no compiler...), "memory": a fresh process may do better;
+    - "unknown handle": it was another process's.
     """
 
     def __init__(self) -> None:
-        self._ready: OrderedDict[str, _Ready] = OrderedDict()
-        self._wanted: dict[tuple[str, int], tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]] = {}
+        self._ready: Recent[str, _Ready] = Recent(1.0, lambda _, ready: ready.size)
+        self._wanted: Recent[tuple[str, int], tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]] = Recent(
+            WANTED_BYTES, lambda _, pair: sum(a.nbytes for arrays in pair for a in arrays)
+        )
         self._machines: dict[str, str] = {}
         self._count = 0
         self._load = np.ones(1 << 18, np.float32)
@@ -72,6 +99,10 @@ class Worker:
         """The reply to one request."""
         try:
             match request["op"]:
+                case "ping":
+                    return {}
+                case "interpret":
+                    return self._interpret(request)
                 case "prepare":
                     return self._prepare(request)
                 case "time":
@@ -80,30 +111,47 @@ class Worker:
                     return self._compare(request)
                 case op:
                     return {"error": "run", "message": f"unknown request {op!r}"}
-        except KeyError as error:
+        except _UnknownHandleError as error:
             return {"error": "unknown handle", "message": str(error)}
         except Exception as error:  # a worker reports whatever goes wrong, so that training goes on
-            return {"error": "run", "message": f"{type(error).__name__}: {error}"}
+            return _failure("run", error)
+
+    def _interpret(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            self._wanted_outputs(program_from_json(request["program"]), request["program"]["text"], request["seed"])
+        except Exception as error:  # whatever the interpreter raises, no plan is to blame
+            return _failure("program", error)
+        return {}
 
     def _prepare(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        failed = self._interpret(request)
+        if failed:
+            return failed
         program = program_from_json(request["program"])
         text = request["program"]["text"]
-        plan = None if request["plan"] is None else CompilationPlan.from_json(request["plan"])
-        try:
-            executable = compile_hlo(text, backend=request["backend"], plan=plan)
-        except HlogymError as error:
-            return {"error": "compile", "message": str(error)}
         inputs, wanted = self._wanted_outputs(program, text, request["seed"])
+        try:
+            plan = None if request["plan"] is None else CompilationPlan.from_json(request["plan"])
+            executable = compile_hlo(text, backend=request["backend"], plan=plan)
+        except Exception as error:  # as in `handle`
+            return _failure("compile", error)
         got = [np.asarray(_to_numpy(o)) for o in executable(*inputs)]
         if (finding := difference(got, wanted, program.tolerance)) is not None:
             return {"error": "wrong", "message": finding}
         self._count += 1
-        handle = f"{program.name}#{self._count}"
-        self._ready[handle] = _Ready(executable, inputs)
-        while len(self._ready) > HELD_EXECUTABLES:
-            self._ready.popitem(last=False)
-        thunks = [[i, t.name, self._key(t.key, request["backend"]), float(t.executions)] for i, t in timed(executable)]
-        return {"handle": handle, "thunks": thunks}
+        handle = f"{os.getpid()}#{self._count}"
+        self._ready.put(handle, _Ready(executable, inputs), kept=request.get("keep", ()))
+        found = timed(executable)
+        thunks = [[i, t.name, self._key(t.key, request["backend"]), float(t.executions)] for i, t in found]
+        idle = all(t.kind == "copy" for _, t in found)
+        worn = self._count % WEAR_INTERVAL == 0 and _worn()
+        return {"handle": handle, "thunks": thunks, "idle": idle, "worn": worn}
+
+    def _held(self, handle: str) -> _Ready:
+        ready = self._ready.get(handle)
+        if ready is None:
+            raise _UnknownHandleError(f"there is no executable {handle}")
+        return ready
 
     def _key(self, thunk: str, backend: str) -> str:
         """A thunk's own key says nothing of the machine and the compiler; this one does."""
@@ -122,7 +170,7 @@ class Worker:
         return self._wanted[text, seed]
 
     def _time(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        executable = self._ready[request["handle"]].executable
+        executable = self._held(request["handle"]).executable
         indices: Sequence[int] = request["indices"]
         probes = [min(executable.time_thunk(i, 2)) for i in indices]
         repeats = [_repeats(p) for p in probes]
@@ -137,7 +185,7 @@ class Worker:
         return {"times": times, "reference": reference}
 
     def _compare(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        ready = [self._ready[h] for h in request["handles"]]
+        ready = [self._held(h) for h in request["handles"]]
         repeats = [_repeats(min(r.executable.benchmark(r.inputs, 2))) for r in ready]
         times: list[list[float]] = [[] for _ in ready]
         order = list(range(len(ready)))
@@ -180,6 +228,33 @@ def _to_numpy(output: Any) -> Any:
     return output.get() if hasattr(output, "get") else output
 
 
+def _failure(kind: str, error: Exception) -> dict[str, str]:
+    """The reply to a request that raised; what the machine is to blame for is told apart."""
+    match error:
+        case MemoryError() | cpu.BuildKilledError():
+            return {"error": "memory", "message": str(error) or "out of memory"}
+        case BackendError():
+            return {"error": "machine", "message": str(error)}
+        case OSError():
+            return {"error": "machine", "message": f"{error.strerror or error}: {error.filename or kind}"}
+        case HlogymError():
+            return {"error": kind, "message": str(error)}
+        case _:
+            return {"error": kind, "message": f"{type(error).__name__}: {error}"}
+
+
+def _worn() -> bool:
+    """Whether this process has used up much of its memory mappings, or of the machine's memory."""
+    try:
+        most = int(Path("/proc/sys/vm/max_map_count").read_text())
+        mappings = Path("/proc/self/maps").read_bytes().count(b"\n")
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError):
+        return False
+    whole = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
+    return 2 * mappings > most or resident > max(LEAST_WORN_BYTES, whole // 4)
+
+
 def _die_with_parent() -> None:
     """Ask Linux to end this process when its parent ends, even in the middle of a kernel that hangs."""
     if not sys.platform.startswith("linux"):
@@ -195,13 +270,21 @@ def _private_stdout() -> TextIO:
     return os.fdopen(pipe, "w", encoding="utf-8")
 
 
+def _expect_to_die() -> None:
+    """No core files of crashes; and when memory runs out, the system ends this process before the one that learns."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    with contextlib.suppress(OSError):  # other systems than Linux
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def main() -> None:
     """Serve until stdin ends."""
     _die_with_parent()
+    _expect_to_die()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's business, which then closes our stdin
     replies = _private_stdout()
     worker = Worker()
-    for line in sys.stdin:
+    for line in sys.stdin.buffer:
         replies.write(json.dumps(worker.handle(json.loads(line))) + "\n")
         replies.flush()
 

@@ -1,4 +1,4 @@
-"""A child process that answers JSON lines, may die or hang, and is restarted when it did."""
+"""A child process that answers JSON lines, may die or hang, and is started anew when it did."""
 
 from __future__ import annotations
 
@@ -8,44 +8,75 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-__all__ = ["WorkerCrashedError", "WorkerProcess", "WorkerTimeoutError"]
+from compiler.errors import HlogymError
+from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
+from env.process_watch import SLICE, ProcessWatch
 
-_ROOT = Path(__file__).resolve().parent.parent
+__all__ = ["WorkerCrashedError", "WorkerLostError", "WorkerProcess", "WorkerStartError", "WorkerTimeoutError"]
+
+START_SECONDS = 120.0  # for the imports; NumPy and SciPy from a cold network disk take their time
+START_TRIES = 3
+STOPPED_SECONDS = 1.5  # after which a stopped process counts as lost; whoever wanted a pause has continued it by then
+EXIT_SECONDS = 5.0  # from a closed pipe to the end of the process
+LONGEST_REPLY = 1 << 28  # what is longer is no reply of ours
+KEPT_ERRORS = 1 << 14  # of what the process writes to stderr, from the end
+
+# What a program does to itself. Any other signal comes from an operator, a batch system or the kernel's OOM killer.
+_OWN_SIGNALS = frozenset(
+    {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
+)
 
 
 class WorkerCrashedError(Exception):
-    """The worker ended in the middle of a request; the text says how."""
+    """The worker ended in the middle of a request through its own doing; the text says how."""
 
 
 class WorkerTimeoutError(Exception):
     """The worker did not answer in time and was killed."""
 
 
+class WorkerLostError(Exception):
+    """The worker was killed or stopped from outside in the middle of a request; the request may be asked again.
+
+    Attributes:
+        killed: SIGKILL, which is also what a process gets that needs more memory than there is.
+    """
+
+    def __init__(self, message: str, killed: bool = False) -> None:
+        super().__init__(message)
+        self.killed = killed
+
+
+class WorkerStartError(HlogymError, RuntimeError):
+    """No worker process can be started; why, in the words of the system or of the process."""
+
+
 class WorkerProcess:
     """Starts when first asked, and again after a crash or a timeout.
 
     Args:
-        command: the program and its arguments; by default `env.worker` in this Python.
+        command: the program and its arguments; by default `env.worker` in this Python. Before its first request it is
+            asked `{"op": "ping"}`, which shows that it has started.
     """
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "env.worker")) -> None:
-        self._command = tuple(command)
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        self._command = None if command is None else tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
+        self._owner = os.getpid()
         self._pending = b""
+        self._errors = b""
         self.restarts = -1
 
     @property
     def running(self) -> bool:
         """Whether a process is there right now."""
-        return self._process is not None and self._process.poll() is None
+        process = self._process
+        # Not reaped by looking: until `kill` nobody else can get its number.
+        return process is not None and process.returncode is None and not _has_ended(process.pid)
 
     @property
     def pid(self) -> int | None:
@@ -55,85 +86,243 @@ class WorkerProcess:
     def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """The worker's reply.
 
+        Args:
+            request: JSON.
+            timeout: seconds that the worker has; see `ProcessWatch` for those that do not count.
+
         Raises:
-            WorkerCrashedError: it died instead of answering.
-            WorkerTimeoutError: no answer within `timeout` seconds; it was killed.
+            WorkerCrashedError: it died instead of answering, or wrote something else than a reply.
+            WorkerTimeoutError: no answer in time; it was killed.
+            WorkerLostError: it was killed or stopped from outside.
+            WorkerStartError: there is none, and none can be started.
         """
-        process = self._running_process()
-        assert process.stdin is not None  # noqa: S101 - said by Popen's arguments, not by its type
-        try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            raise WorkerCrashedError(self._last_words()) from None
-        reply: dict[str, Any] = json.loads(self._read_line(process, time.monotonic() + timeout))
-        return reply
+        return self._exchange(self._running_process(), request, timeout)
+
+    # ---- starting
 
     def _running_process(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
+        self._disown_in_a_fork()
+        if self._process is not None and self.running and not self._has_written():
             return self._process
-        self.kill()
-        # Not closed by a with statement: it lives as long as the process, and `kill` closes it.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._pending = b""
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,  # so that a kill reaches the C compiler it may be running
-            env=_environment(),
-        )
-        self.restarts += 1
+        for attempt in range(1, START_TRIES + 1):
+            self.kill()
+            process = self._start(attempt)
+            self.restarts += 1
+            if process is None:
+                continue
+            try:
+                self._exchange(process, {"op": "ping"}, START_SECONDS)
+            except WorkerLostError as error:
+                if attempt == START_TRIES:
+                    raise WorkerStartError(
+                        f"the worker process was lost {attempt} times as it started: {error}"
+                    ) from None
+            except WorkerCrashedError as error:
+                raise WorkerStartError(f"the worker process cannot start: {error}") from None
+            except WorkerTimeoutError:
+                raise WorkerStartError(f"the worker process did not start within {START_SECONDS:g} s") from None
+            else:
+                return process
+        raise WorkerStartError("the worker process cannot start")
+
+    def _start(self, attempt: int) -> subprocess.Popen[bytes] | None:
+        """A new process; None when the system has no room for one now and may have soon."""
+        try:
+            self._process = subprocess.Popen(
+                self._command or python_command("from env.worker import main; main()"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,  # so that a kill reaches the C compiler it may be running
+                cwd=NEUTRAL_FOLDER,
+                env=child_environment(),
+            )
+        except OSError as error:
+            if attempt == START_TRIES:
+                raise WorkerStartError(f"cannot start a worker process: {error.strerror or error}") from None
+            time.sleep(0.2 * attempt)
+            return None
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+        self._owner = os.getpid()
         return self._process
 
-    def _read_line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
-        assert process.stdout is not None  # noqa: S101 - as above
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._pending:
-                left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    self.kill()
-                    raise WorkerTimeoutError("no answer in time")
-                chunk = os.read(process.stdout.fileno(), 1 << 16)
-                if not chunk:
-                    raise WorkerCrashedError(self._last_words())
-                self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
-        return line
+    def _disown_in_a_fork(self) -> None:
+        """In a fork of the process that started the worker: leave that worker to its owner."""
+        if self._owner == os.getpid():
+            return
+        process, self._process, self._owner = self._process, None, os.getpid()
+        self._pending = self._errors = b""
+        if process is not None:
+            _close_pipes(process)
+            process.returncode = 0  # else Popen would wait for a process that is no child of this one
 
-    def _last_words(self) -> str:
-        """How the process ended, and the last line it wrote to stderr; cleans up."""
-        process, errors = self._process, self._errors
-        if process is None or errors is None:
-            return "the worker is gone"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        errors.seek(0)
-        lines = errors.read().decode(errors="replace").strip().splitlines()
-        code = process.returncode
-        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
+    def _has_written(self) -> bool:
+        """Whether the idle process has written to its pipe, which nobody asked it to."""
+        self._read_pending()
+        return bool(self._pending)
+
+    # ---- asking
+
+    def _exchange(self, process: subprocess.Popen[bytes], request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        """Write a request and read its reply; in one loop, because a stopped process takes no request either."""
+        unsent = memoryview(json.dumps(request).encode() + b"\n")
+        watch, last_look = ProcessWatch(process.pid), time.monotonic()
+        try:
+            with selectors.DefaultSelector() as selector:
+                _register(selector, process)
+                while b"\n" not in self._pending:
+                    for key, _ in selector.select(SLICE):
+                        match key.data:
+                            case "stdin":
+                                unsent = _write(selector, key.fd, unsent)
+                            case "stderr":
+                                self._read_errors(selector, key.fd)
+                            case _ if not self._read_pending():
+                                self._raise_ended(process)
+                    if time.monotonic() - last_look >= SLICE:
+                        watch.tick()
+                        last_look = time.monotonic()
+                        self._check(process, watch, timeout)
+            return self._reply()
+        except BaseException:
+            self.kill()  # whatever it still writes would be taken for the next reply
+            raise
+
+    def _check(self, process: subprocess.Popen[bytes], watch: ProcessWatch, timeout: float) -> None:
+        """Raise what the watch has found, unless the reply came meanwhile."""
+        late, stopped, ended = watch.counted >= timeout, watch.stopped >= STOPPED_SECONDS, not self.running
+        if late or stopped or ended:
+            self._read_pending()
+        if b"\n" in self._pending:
+            return
+        if ended:
+            self._raise_ended(process)
+        if stopped:
+            raise WorkerLostError("stopped by a signal from outside")
+        if late:
+            raise WorkerTimeoutError("no answer in time")
+        if len(self._pending) > LONGEST_REPLY:
+            raise WorkerCrashedError(f"it wrote more than {LONGEST_REPLY} bytes without a line's end")
+
+    def _read_pending(self) -> bool:
+        """Take what the process has written so far; False at the end of its pipe."""
+        process = self._process
+        assert process is not None  # noqa: S101 - only called while there is one
+        assert process.stdout is not None  # noqa: S101 - said by Popen's arguments, not by its type
+        while True:
+            try:
+                chunk = os.read(process.stdout.fileno(), 1 << 16)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self._pending += chunk
+            if b"\n" in chunk or len(self._pending) > LONGEST_REPLY:
+                return True
+
+    def _read_errors(self, selector: selectors.BaseSelector | None, descriptor: int) -> None:
+        """Keep the end of what the process writes to stderr."""
+        while True:
+            try:
+                chunk = os.read(descriptor, 1 << 16)
+            except BlockingIOError:
+                return
+            if not chunk:
+                if selector is not None:
+                    selector.unregister(descriptor)
+                return
+            self._errors = (self._errors + chunk)[-KEPT_ERRORS:]
+
+    def _reply(self) -> dict[str, Any]:
+        line, _, rest = self._pending.partition(b"\n")
+        self._pending = b""
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict) or rest:
+            raise WorkerCrashedError(f"it wrote something that is no reply: {(rest or line)[:80]!r}")
+        return reply
+
+    # ---- ending
+
+    def _raise_ended(self, process: subprocess.Popen[bytes]) -> None:
+        """Say how the process ended, with the last line it wrote to stderr; cleans up.
+
+        Raises:
+            WorkerCrashedError, WorkerLostError: always one of them.
+        """
+        if process.stderr is not None:
+            self._read_errors(None, process.stderr.fileno())
+        lines = self._errors.decode(errors="replace").strip().splitlines()
+        said = f": {lines[-1]}" if lines else ""
+        end = time.monotonic() + EXIT_SECONDS
+        # Seen, but not reaped: until then nobody else can get its number, which `kill` is about to use.
+        while not _has_ended(process.pid) and time.monotonic() < end:
+            time.sleep(0.01)
         self.kill()
-        return f"{how}: {lines[-1]}" if lines else how
+        code = process.returncode
+        if code is None or code >= 0:
+            raise WorkerCrashedError(f"exit status {code}{said}")
+        name = _signal_name(-code)
+        if -code in _OWN_SIGNALS:
+            raise WorkerCrashedError(f"signal {name}{said}")
+        raise WorkerLostError(f"killed by signal {name} from outside", killed=-code == signal.SIGKILL)
 
     def kill(self) -> None:
         """End the process and its children at once; harmless when there is none."""
+        self._disown_in_a_fork()
         process, self._process = self._process, None
-        errors, self._errors = self._errors, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        pipe.close()
-        if errors is not None:
-            errors.close()
+        self._pending = self._errors = b""
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a disk, and will end when that answers
+            process.wait(EXIT_SECONDS)
+        _close_pipes(process)
 
 
-def _environment() -> dict[str, str]:
-    """Ours, with the repository importable even when it is not installed."""
-    path = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
+def _register(selector: selectors.BaseSelector, process: subprocess.Popen[bytes]) -> None:
+    for name, events in (
+        ("stdin", selectors.EVENT_WRITE), ("stdout", selectors.EVENT_READ), ("stderr", selectors.EVENT_READ),
+    ):  # fmt: skip
+        selector.register(getattr(process, name), events, name)
+
+
+def _write(selector: selectors.BaseSelector, descriptor: int, unsent: memoryview) -> memoryview:
+    """Write what fits; what is left. A pipe that nobody reads is left alone: the end of stdout tells the rest."""
+    try:
+        left = unsent[os.write(descriptor, unsent) :]
+    except BlockingIOError:
+        return unsent
+    except BrokenPipeError:
+        left = unsent[:0]
+    if not left:
+        selector.unregister(descriptor)
+    return left
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child has ended; it is not reaped."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()

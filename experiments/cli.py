@@ -6,6 +6,12 @@ import os
 import sys
 from io import TextIOWrapper
 
+if __name__ == "__main__":
+    # `python -m` searches the current folder first, where a user's `env.py` or `numpy.py` would replace ours.
+    _here = os.path.realpath(os.curdir)
+    if _here != os.path.dirname(os.path.dirname(os.path.realpath(__file__))):  # noqa: PTH120 - pathlib is not loaded yet
+        sys.path[:] = [p for p in sys.path if p and os.path.realpath(p) != _here]
+
 import typer
 
 from compiler.errors import HlogymError

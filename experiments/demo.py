@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from agents.search import Starts
 from compiler.api import resolve_backend
 from compiler.errors import HlogymError
 from compiler.fusion.learned import load_policy
+from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
 from env.measurement import Measurer, MeasurerOptions
 from env.store import KernelStore
 from env.suites import Program, load_suite
@@ -133,9 +133,10 @@ def _compile_in_fresh_process(policy: Path, backend: str) -> int:
         DemoError: it failed, or torch was loaded.
     """
     held_out: tuple[Program, ...] = load_suite("test").programs
-    command = [sys.executable, "-c", _FRESH, str(policy.resolve()), backend, *(str(p.path) for p in held_out)]
-    root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    command = python_command(_FRESH, str(policy.resolve()), backend, *(str(p.path) for p in held_out))
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=NEUTRAL_FOLDER, env=child_environment()
+    )
     if done.returncode:
         raise DemoError(f"compiling with the policy in a fresh process failed:\n{done.stderr.strip()[-2000:]}")
     reply = json.loads(done.stdout)

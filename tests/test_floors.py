@@ -17,6 +17,7 @@ FLOORS = (
         "compiler.json_reading",
         "compiler.collector",
         "compiler.outside",
+        "compiler.recent",
         "compiler.weights",
         "compiler.policy_folder",
     ),

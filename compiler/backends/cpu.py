@@ -34,6 +34,10 @@ LIBRARIES = ("-lmvec", "-lm")
 BUILD_SECONDS = 300
 
 
+class BuildKilledError(BackendError):
+    """The C compiler was killed; the same source may build another time."""
+
+
 @dataclass(frozen=True)
 class CpuToolchain:
     """A C compiler, what it can do, and where its results are kept."""
@@ -54,6 +58,7 @@ class CpuToolchain:
 
         Raises:
             CodegenError: the compiler refused the source; with its own words.
+            BuildKilledError: the compiler was killed.
             BackendError: the cache cannot be written.
         """
         key = hashlib.sha256("\n".join([source, *flags, self.identity]).encode()).hexdigest()
@@ -73,7 +78,9 @@ class CpuToolchain:
             command = [self.compiler, *flags, *self.macros, str(c_file), "-o", str(out), *LIBRARIES]
             try:
                 c_file.write_text(source)
-                done = run_bounded(command, BUILD_SECONDS, {**os.environ, "TMPDIR": folder})
+                done = run_bounded(command, Path(folder), BUILD_SECONDS)
+                if done.returncode < 0 or "signal terminated program" in done.stderr:
+                    raise BuildKilledError(f"the C compiler was killed while it built {name}; memory may have run out")
                 if done.returncode != 0:
                     raise CodegenError(f"the C compiler refused {name}:\n{done.stderr.strip()[:4000]}")
                 return out.read_bytes()
@@ -88,7 +95,7 @@ def find_compiler() -> str:
     for name in (os.environ.get("CC", ""), "gcc", "cc"):
         found = shutil.which(name) if name else None
         if found:
-            return found
+            return os.path.abspath(found)  # noqa: PTH100 - a link such as cc -> gcc keeps its name
     raise BackendError(
         "no C compiler found: the cpu backend needs gcc. Install it (Debian: apt install gcc), point CC at one, "
         "or use backend='interpreter'"
@@ -133,7 +140,7 @@ def _links(chain: CpuToolchain, source: str) -> bool:
         c_file = Path(folder) / "probe.c"
         c_file.write_text(source)
         command = [chain.compiler, *flags, str(c_file), "-o", str(Path(folder) / "probe"), *LIBRARIES]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=60, check=False, cwd=folder).returncode == 0
 
 
 def _cache_folder() -> Path:

@@ -7,18 +7,23 @@ import os
 import resource
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 __all__ = ["run_bounded"]
 
 
-def run_bounded(
-    command: Sequence[str], seconds: float, environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
+def run_bounded(command: Sequence[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; its output as text.
 
     The command and all it starts form a process group of their own, which is killed when time is up or an exception
     ends the wait. The limit is also set on their processor time, in case we are killed ourselves.
+
+    Args:
+        command: program and arguments.
+        folder: where it runs and keeps its temporary files, an absolute path; a compiler would find files of others in
+            the current folder, where CPATH or LIBRARY_PATH has an empty entry.
+        seconds: the limit.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than `seconds`.
@@ -27,7 +32,7 @@ def run_bounded(
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace",
-        env=dict(environment), process_group=0,
+        env={**os.environ, "TMPDIR": str(folder)}, cwd=folder, process_group=0,
     ) as process:  # fmt: skip
         _limit_processor_time(process.pid, seconds)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -37,9 +36,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_output_and_status() -> None:
+def test_output_and_status(tmp_path: Path) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
-    done = run_bounded([sys.executable, "-c", code], 60, os.environ)
+    done = run_bounded([sys.executable, "-c", code], tmp_path, 60)
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
 
 
@@ -55,10 +54,10 @@ def test_whatever_ends_the_wait_ends_the_children_too(
 
     monkeypatch.setattr(subprocess.Popen, "communicate", wait)
     with pytest.raises(type(ending)):
-        run_bounded([sys.executable, "-c", PARENT, str(noted)], 600, os.environ)
+        run_bounded([sys.executable, "-c", PARENT, str(noted)], tmp_path, 600)
     until(lambda: not alive(int(noted.read_text())))
 
 
-def test_a_command_that_is_not_there() -> None:
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        run_bounded(["/nonexistent/cc"], 5, os.environ)
+        run_bounded(["/nonexistent/cc"], tmp_path, 5)

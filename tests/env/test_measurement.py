@@ -1,6 +1,8 @@
 """Measurement checks outputs, measures what is new, and survives whatever a kernel does."""
 
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,11 @@ from compiler.fusion.policies import make_policy
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.measurement import Measurer, MeasurerOptions
+from env.measurement import MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
 from env.store import KernelStore
-from env.suites import Program, load_suite
-from env.worker_process import WorkerProcess
-from tests.env.small_programs import CHAIN, write_suite
+from env.suites import Program, Randint, load_suite
+from env.worker_process import WorkerProcess, WorkerStartError
+from tests.env.small_programs import CHAIN, LOOP, write_suite
 
 OPTIONS = MeasurerOptions(rounds=3, timeout=60)
 
@@ -23,6 +25,11 @@ import env.worker as w
 {fault}
 w.main()
 """
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("env.patient_worker.RETRY_PAUSES", (0,))
 
 
 @pytest.fixture
@@ -104,6 +111,186 @@ def test_a_hang_is_a_result(program: Program) -> None:
         result = measurer.measure(program, plan("none"))
         assert result.failure == "timeout"
         assert "3 s" in result.message
+
+
+def first_times(path: Path, times: int, fault: str, method: str = "_time") -> str:
+    """Source of a fault that a method of the worker has the first so many times it is called, over all processes."""
+    return f"""
+real = w.Worker.{method}
+def faulty(self, request):
+    with open({str(path)!r}, "a+") as file:
+        file.write(".")
+        file.seek(0)
+        count = len(file.read())
+    if count <= {times}:
+        {fault}
+    return real(self, request)
+w.Worker.{method} = faulty
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("SIGKILL", "_prepare"),
+        ("SIGKILL", "_time"),
+        ("SIGTERM", "_interpret"),
+        ("SIGHUP", "_time"),
+        ("SIGSTOP", "_time"),
+    ],
+)
+def test_a_signal_from_outside_is_not_charged_to_the_plan(
+    program: Program, tmp_path: Path, name: str, method: str
+) -> None:
+    fault = first_times(tmp_path / "count", 1, f"os.kill(os.getpid(), signal.{name})", method)
+    with faulty(fault, timeout=600) as measurer:
+        assert measurer.measure(program, plan("none")).failure is None
+        assert measurer.restarts == 1
+
+
+def test_a_plan_that_always_gets_its_worker_killed_has_crashed(program: Program, tmp_path: Path) -> None:
+    fault = first_times(tmp_path / "count", 2, "os.kill(os.getpid(), signal.SIGKILL)")
+    with faulty(fault) as measurer:
+        result = measurer.measure(program, plan("none"))
+        assert result.failure == "crash"
+        assert "memory" in result.message
+        assert measurer.restarts == 1
+        assert measurer.measure(program, plan("priority")).failure is None
+
+
+def test_workers_that_are_terminated_again_and_again_are_an_error(program: Program, tmp_path: Path) -> None:
+    fault = first_times(tmp_path / "count", 99, "os.kill(os.getpid(), signal.SIGTERM)")
+    with faulty(fault) as measurer, pytest.raises(MeasurementError, match="SIGTERM"):
+        measurer.measure(program, plan("none"))
+
+
+def test_what_the_machine_lacks_is_not_charged_to_the_plan(program: Program, tmp_path: Path) -> None:
+    fault = first_times(tmp_path / "few", 1, "raise w.BackendError('cannot load the built kernels')")
+    with faulty(fault) as measurer:
+        assert measurer.measure(program, plan("none")).failure is None
+    fault = first_times(tmp_path / "many", 99, "raise OSError(28, 'No space left on device', '/cache')")
+    with faulty(fault) as measurer, pytest.raises(MeasurementError, match="No space left on device: /cache"):
+        measurer.measure(program, plan("none"))
+
+
+def test_a_killed_c_compiler_is_asked_again(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gcc = shutil.which("gcc")
+    script = tmp_path / "cc"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *kernel*) if mkdir {tmp_path}/once; then kill -9 $$; fi;; esac\nexec {gcc} "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    with Measurer(options=OPTIONS) as measurer:
+        assert measurer.measure(program, plan("none")).failure is None
+        assert (tmp_path / "once").is_dir()
+        assert measurer.restarts == 1
+
+
+def test_a_worker_that_does_not_start_is_an_error(program: Program) -> None:
+    worker = WorkerProcess([sys.executable, "-c", "raise SystemExit('no room here')"])
+    with Measurer(worker=worker) as measurer, pytest.raises(WorkerStartError, match="no room here"):
+        measurer.measure(program, plan("none"))
+
+
+def test_candidates_are_compared_though_workers_are_lost(program: Program, tmp_path: Path) -> None:
+    candidates = {"none": plan("none"), "priority": plan("priority")}
+    with faulty(first_times(tmp_path / "a", 1, "os.kill(os.getpid(), signal.SIGKILL)", "_compare")) as measurer:
+        assert set(measurer.compare(program, candidates).samples) == {"none", "priority"}
+    # The second to be prepared dies each time; the first is compared without it.
+    fault = """
+real = w.Worker._prepare
+def faulty(self, request):
+    if self._count == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, request)
+w.Worker._prepare = faulty
+"""
+    with faulty(fault) as measurer:
+        compared = measurer.compare(program, candidates)
+        assert set(compared.samples) == {"none"}
+        assert "memory" in compared.failures["priority"]
+
+
+def test_more_candidates_are_compared_than_a_worker_holds(program: Program) -> None:
+    with faulty("w.HELD_EXECUTABLES = 2") as measurer:
+        assert len(measurer.compare(program, {str(n): plan("none") for n in range(5)}, rounds=2).samples) == 5
+
+
+def test_what_no_plan_is_to_blame_for(program: Program, tmp_path: Path) -> None:
+    impossible = replace(program, inputs=(Randint(5, 2), Randint(5, 2)))
+    with Measurer(options=OPTIONS) as measurer:
+        result = measurer.measure(impossible, plan("none"))
+        assert result.failure == "program"
+        assert "low >= high" in result.message
+    with faulty("w.evaluate = lambda *_: os.kill(os.getpid(), signal.SIGSEGV)") as measurer:
+        result = measurer.measure(program, plan("none"))
+        assert result.failure == "program"
+        assert "SIGSEGV" in result.message
+    with faulty("w.evaluate = lambda *_: time.sleep(1000)", timeout=1) as measurer:
+        assert measurer.measure(program, plan("none")).failure == "program"
+
+
+def test_a_reference_that_fails_now_and_then_is_tried_again(program: Program, tmp_path: Path) -> None:
+    with faulty(first_times(tmp_path / "count", 1, "os.kill(os.getpid(), signal.SIGSEGV)")) as measurer:
+        assert measurer.measure_reference(program, plan("none")).time.value > 0
+
+
+def test_a_reference_that_fails_is_an_error_and_not_kept(program: Program, tmp_path: Path) -> None:
+    wrong = f"""
+real = w.difference
+w.difference = lambda *a: real(*a) if os.path.exists({str(tmp_path / "mended")!r}) else "output 0: all wrong"
+"""
+    with faulty(wrong) as measurer:
+        with pytest.raises(ReferenceFailedError, match=r"'chain' \(.*chain.hlo\): wrong: output 0: all wrong"):
+            measurer.measure_reference(program, plan("none"))
+        (tmp_path / "mended").touch()
+        assert measurer.measure_reference(program, plan("none")).time.value > 0
+        (tmp_path / "mended").unlink()
+        assert measurer.measure_reference(program, plan("none")).time.value > 0
+        with pytest.raises(ReferenceFailedError):
+            measurer.verify_reference(program, plan("none"))
+
+
+def test_a_failed_plan_that_equals_the_reference_does_not_stand_for_it(program: Program, tmp_path: Path) -> None:
+    with faulty(first_times(tmp_path / "count", 1, "os.kill(os.getpid(), signal.SIGSEGV)")) as measurer:
+        assert measurer.measure(program, plan("none")).failure == "crash"
+        assert measurer.measure_reference(program, plan("none")).time.value > 0
+
+
+def test_a_program_that_does_nothing_has_no_reference(tmp_path: Path) -> None:
+    (tmp_path / "empty.hlo").write_text("HloModule empty\nENTRY e { ROOT t = () tuple() }\n")
+    (tmp_path / "same.hlo").write_text("HloModule same\nENTRY e { ROOT x = f32[4] parameter(0) }\n")
+    suite = load_suite(tmp_path)
+    with Measurer(options=OPTIONS) as measurer:
+        with pytest.raises(ReferenceFailedError, match="nothing in it takes time"):
+            measurer.measure_reference(suite.find("empty"), None)
+        assert measurer.measure_reference(suite.find("same"), None).idle
+
+
+def test_programs_of_one_name_are_told_apart(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "chain.hlo").write_text(LOOP)
+    other = load_suite(tmp_path / "other").find("chain")
+    with Measurer(options=OPTIONS) as measurer:
+        assert measurer.measure(program, None).kernels != measurer.measure(other, None).kernels
+
+
+def test_a_worn_worker_is_replaced(program: Program) -> None:
+    with faulty("w.WEAR_INTERVAL = 1; w._worn = lambda: True") as measurer:
+        assert measurer.measure(program, plan("none")).failure is None
+        assert measurer.measure(program, plan("priority")).failure is None
+        assert measurer.restarts == 1
+
+
+def test_what_is_remembered_is_bounded(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("env.measurement.KNOWN_MEASUREMENTS", 1)
+    with Measurer(options=OPTIONS) as measurer:
+        first = measurer.measure(program, plan("none"))
+        measurer.measure(program, plan("priority"))
+        assert measurer.measure(program, plan("none")) is not first
+        assert measurer.measurements == 3
 
 
 def test_what_does_not_compile_is_a_result(program: Program) -> None:

@@ -1,54 +1,249 @@
-"""A worker that dies or hangs is reported and replaced."""
+"""A worker that dies, hangs, is stopped or cannot start is told apart and replaced."""
 
+import contextlib
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from env.worker_process import WorkerCrashedError, WorkerProcess, WorkerTimeoutError
+from env import process_watch, worker_process
+from env.process_watch import SLICE, ProcessWatch
+from env.worker_process import (
+    WorkerCrashedError,
+    WorkerLostError,
+    WorkerProcess,
+    WorkerStartError,
+    WorkerTimeoutError,
+)
 
+LONG = 600.0  # seconds that no test waits for
 _SCRIPT = """
 import json, os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: print("and this", flush=True))
 for line in sys.stdin:
     request = json.loads(line)
     match request["op"]:
         case "hang": time.sleep(1000)
-        case "segv": os.kill(os.getpid(), signal.SIGSEGV)
+        case "signal": os.kill(os.getpid(), request["number"])
         case "exit": print("last words", file=sys.stderr); sys.exit(3)
+        case "write": sys.stdout.write(request["text"]); sys.stdout.flush(); continue
+        case "half": sys.stdout.write('{"a": 1'); sys.stdout.flush(); sys.exit(0)
+        case "noise": sys.stderr.write("x" * 1_000_000)
     print(json.dumps({"echo": request["op"], "pid": os.getpid()}), flush=True)
+    if request["op"] == "then stop": os.kill(os.getpid(), signal.SIGSTOP)
 """
+_SHELL = ("/bin/sh", "-c", "while read line; do echo '{}'; done")
 
 
 @pytest.fixture
-def worker() -> WorkerProcess:
-    return WorkerProcess([sys.executable, "-c", _SCRIPT])
+def worker() -> Any:
+    made = WorkerProcess([sys.executable, "-c", _SCRIPT])
+    yield made
+    made.kill()
 
 
 def test_one_process_answers_many_requests(worker: WorkerProcess) -> None:
-    first, second = worker.ask({"op": "a"}, 10), worker.ask({"op": "b"}, 10)
+    first, second = worker.ask({"op": "a"}, LONG), worker.ask({"op": "b"}, LONG)
     assert (first["echo"], second["echo"]) == ("a", "b")
     assert first["pid"] == second["pid"]
     worker.kill()
     assert not worker.running
 
 
-def test_a_crash_names_the_signal_and_the_next_request_works(worker: WorkerProcess) -> None:
-    with pytest.raises(WorkerCrashedError, match="SIGSEGV"):
-        worker.ask({"op": "segv"}, 10)
-    assert worker.ask({"op": "a"}, 10)["echo"] == "a"
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"])
+def test_a_crash_names_the_signal_and_the_next_request_works(worker: WorkerProcess, name: str) -> None:
+    with pytest.raises(WorkerCrashedError, match=name):
+        worker.ask({"op": "signal", "number": signal.Signals[name]}, LONG)
+    assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
     assert worker.restarts == 1
-    worker.kill()
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP", "SIGXCPU"])
+def test_a_kill_from_outside_is_no_crash(worker: WorkerProcess, name: str) -> None:
+    with pytest.raises(WorkerLostError, match=name) as caught:
+        worker.ask({"op": "signal", "number": signal.Signals[name]}, LONG)
+    assert caught.value.killed is (name == "SIGKILL")
+    assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
+
+
+def test_a_stopped_process_is_not_waited_for(worker: WorkerProcess) -> None:
+    with pytest.raises(WorkerLostError, match="stopped"):
+        worker.ask({"op": "signal", "number": signal.SIGSTOP}, LONG)
+    assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
+
+
+def test_a_stopped_process_is_not_waited_for_while_it_takes_no_request(worker: WorkerProcess) -> None:
+    worker.ask({"op": "then stop"}, LONG)
+    with pytest.raises(WorkerLostError, match="stopped"):
+        worker.ask({"op": "a", "text": "longer than a pipe holds" * 100_000}, LONG)
+
+
+def test_a_pause_is_no_stop(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "STOPPED_SECONDS", LONG)
+    worker.ask({"op": "then stop"}, LONG)
+    pid = worker.pid
+    continuing = subprocess.Popen(["/bin/sh", "-c", f"sleep 0.5; kill -CONT {pid}"])
+    assert worker.ask({"op": "a"}, LONG)["pid"] == pid
+    continuing.wait()
 
 
 def test_an_exit_brings_its_last_words(worker: WorkerProcess) -> None:
     with pytest.raises(WorkerCrashedError, match="status 3: last words"):
-        worker.ask({"op": "exit"}, 10)
-    worker.kill()
+        worker.ask({"op": "exit"}, LONG)
 
 
 def test_a_hang_is_killed(worker: WorkerProcess) -> None:
-    worker.ask({"op": "a"}, 10)
+    worker.ask({"op": "a"}, LONG)
     with pytest.raises(WorkerTimeoutError):
         worker.ask({"op": "hang"}, 0.2)
     assert not worker.running
-    assert worker.ask({"op": "a"}, 10)["echo"] == "a"
+    assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
+
+
+@pytest.mark.parametrize(
+    "request_", [{"op": "write", "text": t} for t in ("no JSON\n", "[1]\n", "{}\n{}\n", "\udc80\n")] + [{"op": "half"}]
+)
+def test_what_is_no_reply_is_a_crash(worker: WorkerProcess, request_: dict[str, Any]) -> None:
+    with pytest.raises(WorkerCrashedError):
+        worker.ask(request_, LONG)
+    assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
+
+
+def test_what_comes_unasked_is_not_taken_for_a_reply(worker: WorkerProcess) -> None:
+    worker.ask({"op": "a"}, LONG)
+    assert worker.pid is not None
+    os.kill(worker.pid, signal.SIGUSR1)
+    while not worker._has_written():
+        time.sleep(0.01)
+    assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
+
+
+def test_what_goes_to_stderr_blocks_nothing(worker: WorkerProcess) -> None:
+    assert worker.ask({"op": "noise"}, LONG)["echo"] == "noise"
+
+
+def test_a_process_killed_between_requests_is_replaced(worker: WorkerProcess) -> None:
+    first = worker.ask({"op": "a"}, LONG)["pid"]
+    os.kill(first, signal.SIGKILL)
+    while worker.running:
+        time.sleep(0.01)
+    assert worker.ask({"op": "a"}, LONG)["pid"] != first
+
+
+def test_a_process_that_cannot_start_is_an_error_with_its_words() -> None:
+    worker = WorkerProcess([sys.executable, "-c", "import no_such_module"])
+    with pytest.raises(WorkerStartError, match="ModuleNotFoundError: No module named 'no_such_module'"):
+        worker.ask({"op": "a"}, LONG)
+    assert worker.restarts == 0
+    with pytest.raises(WorkerStartError, match="No such file"):
+        WorkerProcess(["/no/such/program"]).ask({"op": "a"}, LONG)
+
+
+@pytest.mark.parametrize(("times", "works"), [(1, True), (99, False)])
+def test_a_system_without_room_for_a_process_is_asked_again(
+    times: int, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = subprocess.Popen, []
+
+    def popen(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) <= times:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    worker = WorkerProcess(_SHELL)
+    if works:
+        assert worker.ask({"op": "a"}, LONG) == {}
+    else:
+        with pytest.raises(WorkerStartError, match="temporarily unavailable"):
+            worker.ask({"op": "a"}, LONG)
+        assert len(calls) < 10
     worker.kill()
+
+
+def test_restarts_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    worker = WorkerProcess(_SHELL)
+    worker.ask({"op": "a"}, LONG)
+    worker.kill()
+    before = sorted(Path("/proc/self/fd").iterdir())
+    for n in range(200):
+        with contextlib.suppress(WorkerLostError):  # killed by the line below, as it was asked
+            worker.ask({"op": "a"}, LONG)
+        if n % 2:
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL)
+        else:
+            worker.kill()
+    worker.kill()
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    assert worker.restarts >= 100
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    assert not [c for c in children if "(sh) Z" in Path(f"/proc/{c}/stat").read_text()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fork_leaves_the_worker_to_its_owner(worker: WorkerProcess) -> None:
+    first = worker.ask({"op": "a"}, LONG)["pid"]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            worker.kill()
+            status = 0 if worker.ask({"op": "a"}, LONG)["pid"] != first else 2
+            worker.kill()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert worker.ask({"op": "a"}, LONG)["pid"] == first
+
+
+class _Clock:
+    """A clock that goes only when told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.delay = 100.0, 0.0
+        monkeypatch.setattr("env.process_watch.monotonic", lambda: self.now)
+        monkeypatch.setattr(process_watch, "_run_delay", lambda pid: self.delay)
+
+
+def test_time_in_which_this_process_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(monkeypatch)
+    watch = ProcessWatch(os.getpid())
+    clock.now += 3600
+    watch.tick()
+    assert watch.counted <= 2 * SLICE
+    for _ in range(40):
+        clock.now += SLICE
+        watch.tick()
+    assert watch.counted == pytest.approx(40 * SLICE, abs=2 * SLICE)
+
+
+def test_time_without_a_processor_counts_little_but_does_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock(monkeypatch)
+    watch = ProcessWatch(os.getpid())
+    for _ in range(400):
+        clock.now += SLICE
+        clock.delay += SLICE
+        watch.tick()
+    assert 0 < watch.counted < 0.1 * 400 * SLICE
+
+
+def test_a_reply_that_is_there_is_never_late(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.ask({"op": "a"}, LONG)
+
+    class Late(ProcessWatch):
+        def tick(self) -> None:
+            self.counted = 2 * LONG  # as after a long stop of this process, in which the worker has answered
+            os.kill(self._pid, signal.SIGCONT)
+            time.sleep(1)
+
+    monkeypatch.setattr(worker_process, "ProcessWatch", Late)
+    worker.ask({"op": "then stop"}, LONG)
+    assert worker.ask({"op": "a"}, LONG)["echo"] == "a"

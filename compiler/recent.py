@@ -1,0 +1,83 @@
+"""A mapping of bounded size that drops what was not used for the longest time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from typing import Generic, TypeVar
+
+__all__ = ["Recent"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """Keeps entries up to a total size; reading an entry counts as using it.
+
+    The entry set last is kept whatever its size.
+
+    Args:
+        limit: of the sum of sizes.
+        size: of an entry; by default each counts as one.
+
+    Attributes:
+        total: sum of the sizes of what is kept.
+    """
+
+    def __init__(self, limit: float, size: Callable[[K, V], float] | None = None) -> None:
+        self.limit = limit
+        self.total = 0.0
+        self._size = size
+        self._entries: OrderedDict[K, tuple[V, float]] = OrderedDict()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[K]:
+        """Keys, the one used last at the end."""
+        return iter(self._entries)
+
+    def __getitem__(self, key: K) -> V:
+        value, _ = self._entries[key]
+        self._entries.move_to_end(key)
+        return value
+
+    def get(self, key: K) -> V | None:
+        """The value, or None when there is none."""
+        return self[key] if key in self._entries else None
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def put(self, key: K, value: V, kept: Collection[K] = ()) -> None:
+        """Set an entry, and drop others until all fit, but none of `kept`."""
+        self.pop(key)
+        size = 1.0 if self._size is None else self._size(key, value)
+        self._entries[key] = (value, size)
+        self.total += size
+        self.shrink(kept)
+
+    def pop(self, key: K) -> V | None:
+        """Drop an entry; its value, or None when there was none."""
+        value, size = self._entries.pop(key, (None, 0.0))
+        self.total -= size
+        return value
+
+    def shrink(self, kept: Collection[K] = ()) -> None:
+        """Drop what was not used for the longest time until the rest fits; never the last entry, nor what is `kept`."""
+        while not kept and self.total > self.limit and len(self._entries) > 1:
+            self.pop(next(iter(self._entries)))
+        for key in list(self._entries)[:-1] if kept else ():
+            if self.total <= self.limit:
+                return
+            if key not in kept:
+                self.pop(key)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._entries.clear()
+        self.total = 0.0
