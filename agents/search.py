@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from compiler.errors import UnknownNameError
+from compiler.errors import HlogymError, UnknownNameError
 from compiler.fusion.learned import LearnedFusionPolicy
 from compiler.fusion.policies import POLICIES, RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
+from compiler.ir.verifier import verify
 from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
@@ -23,6 +23,7 @@ from env.suites import Program
 __all__ = [
     "STRATEGIES",
     "Found",
+    "NoPlanError",
     "beam_plans",
     "best_measured",
     "find_plan",
@@ -44,13 +45,23 @@ MAX_BODY = 400
 MAX_RANDOM_FUSIONS = 500
 
 
+class NoPlanError(HlogymError, RuntimeError):
+    """A search in which every plan failed: how many there were, and why."""
+
+
 @dataclass(frozen=True)
 class Found:
-    """A plan, and how many plans were measured to find it."""
+    """A plan, and how many plans were measured to find it.
+
+    Attributes:
+        failures: how many of them failed.
+        reason: why the last of those did.
+    """
 
     plan: CompilationPlan
     measurements: int = 0
     failures: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,9 @@ class Starts:
     def session(self, program: Program) -> CompilationSession:
         """A session of one's own, at the loops."""
         if program.name not in self._sessions:
-            session = CompilationSession(parse(program.text(), filename=str(program.path)), backend=self.backend)
+            module = parse(program.text(), filename=str(program.path))
+            verify(module)
+            session = CompilationSession(module, backend=self.backend)
             session.run_passes()
             self._sessions[program.name] = session
         return self._sessions[program.name].fork()
@@ -150,15 +163,20 @@ def best_measured(
     plans: Iterable[CompilationPlan],
     budget: int,
     progress: Callable[[Measurement], None] | None = None,
-) -> Found | None:
-    """Measure up to `budget` different plans and keep the fastest; None when all failed.
+) -> Found:
+    """Measure up to `budget` different plans and keep the fastest.
 
     Plans met before cost nothing and are not counted, but at most four times the budget are looked at, because a small
     program has few plans.
+
+    Raises:
+        NoPlanError: all failed.
+        MeasurementError: the machine does not let anything be measured.
     """
     best: tuple[float, CompilationPlan] | None = None
     seen: set[str] = set()
-    measured = failures = 0
+    measured = 0
+    reasons: list[str] = []
     for looked, plan in enumerate(plans):
         if measured >= budget or looked >= 4 * budget:
             break
@@ -168,15 +186,18 @@ def best_measured(
         seen.add(text)
         result = measurer.measure(program, plan)
         measured += 1
-        failures += result.seconds is None
-        seconds = math.inf if result.seconds is None else result.seconds.value
-        if best is None or seconds < best[0]:
-            best = (seconds, plan)
+        if result.seconds is None:
+            reasons.append(result.reason)
+        elif best is None or result.seconds.value < best[0]:
+            best = (result.seconds.value, plan)
         if progress is not None:
             progress(result)
-    if best is None or best[0] == math.inf:
-        return None
-    return Found(best[1], measured, failures)
+    if best is None:
+        told = "\n  - ".join(["", *dict.fromkeys(reasons[-3:])])
+        raise NoPlanError(
+            f"{program.name}: each of the {measured} plans that were measured has failed; the last:{told}"
+        )
+    return Found(best[1], measured, len(reasons), reasons[-1] if reasons else "")
 
 
 def find_plan(
@@ -187,8 +208,8 @@ def find_plan(
     budget: int,
     policy: LearnedFusionPolicy | None = None,
     seed: int = 0,
-) -> Found | None:
-    """A strategy's plan for a program; None when every plan it tried failed.
+) -> Found:
+    """A strategy's plan for a program.
 
     Args:
         strategy: one of STRATEGIES.
@@ -201,6 +222,7 @@ def find_plan(
 
     Raises:
         UnknownNameError: no such strategy, or a learned one without a policy.
+        NoPlanError: every plan it tried failed.
     """
     searches: Mapping[str, Callable[[], Iterator[CompilationPlan]]] = {
         "random": lambda: random_plans(starts, program, seed),

@@ -15,6 +15,7 @@ import numpy as np
 
 from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
+from compiler.ir.verifier import verify
 from compiler.passes.base import op_count
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
@@ -68,6 +69,7 @@ class Base:
         self._program = program
         with _naming(program):
             module = parse(program.text(), filename=str(program.path))
+            verify(module)
             self._default = CompilationSession(module, backend=backend)
             self._default.run_passes()
         self._policy = "none" if "fusion" in phases else COMPLETION_POLICY

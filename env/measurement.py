@@ -168,23 +168,27 @@ class Measurer:
         Raises:
             MeasurementError: the machine does not let anything be measured.
         """
-        text = None if plan is None else plan.to_json()
-        key = _key(program, text)
-        known = self._known.get(key)
+        key = _key(program, None if plan is None else plan.to_json())
+        known = self._references.get(key) or self._known.get(key)
         if known is not None and not remeasure:
             return known
-        start = time.monotonic()
-        try:
-            result = self._patient.retried(lambda: self._measure(program, text, remeasure))
-        except WorkerCrashedError as error:
-            result = Measurement(None, "crash", str(error))
-        except WorkerTimeoutError:
-            result = Measurement(None, "timeout", f"no result within {self.options.timeout:g} s; killed")
-        self.measurements += 1
-        self.seconds_spent += time.monotonic() - start
+        result = self._measure_anew(program, plan, remeasure)
         if result.failure != "program":
             self._known[key] = result
         return result
+
+    def _measure_anew(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+        text = None if plan is None else plan.to_json()
+        start = time.monotonic()
+        try:
+            return self._patient.retried(lambda: self._measure(program, text, remeasure))
+        except WorkerCrashedError as error:
+            return Measurement(None, "crash", str(error))
+        except WorkerTimeoutError:
+            return Measurement(None, "timeout", f"no result within {self.options.timeout:g} s; killed")
+        finally:
+            self.measurements += 1
+            self.seconds_spent += time.monotonic() - start
 
     def measure_reference(self, program: Program, plan: CompilationPlan | None) -> Measurement:
         """Time of what other plans of the program are compared with; `seconds` is there and positive.
@@ -197,7 +201,7 @@ class Measurer:
         """
         key = _key(program, None if plan is None else plan.to_json())
         if key not in self._references:
-            self._references[key] = self._measure_reference(program, plan, key)
+            self._references[key] = self._measure_reference(program, plan)
         return self._references[key]
 
     def verify_reference(self, program: Program, plan: CompilationPlan | None) -> None:
@@ -207,23 +211,16 @@ class Measurer:
             ReferenceFailedError, MeasurementError: as `measure_reference`.
         """
         self._worker.kill()
-        self._measure_reference(program, plan, _key(program, None if plan is None else plan.to_json()))
+        self._measure_reference(program, plan)
 
-    def _measure_reference(
-        self, program: Program, plan: CompilationPlan | None, key: tuple[Program, str]
-    ) -> Measurement:
+    def _measure_reference(self, program: Program, plan: CompilationPlan | None) -> Measurement:
         before = ""
         for _ in range(REFERENCE_TRIES):
-            # What is known of a reference may be the failure of an agent's plan that happens to be the same.
-            self._known.pop(key)
-            result = self.measure(program, plan)
-            self._known.pop(key)
+            result = self._measure_anew(program, plan)
             if result.seconds is not None and result.seconds.value > 0:
                 return result
             if result.seconds is not None:
-                raise ReferenceFailedError(
-                    f"{_named(program)}: nothing in it takes time, so there is nothing to measure"
-                )
+                raise ReferenceFailedError(f"{_named(program)}: nothing in it takes time to run, or can be measured")
             if result.reason == before:  # what fails twice alike fails always
                 break
             before = result.reason

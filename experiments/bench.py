@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.api import resolve_backend
-from compiler.errors import UnknownNameError
+from compiler.errors import HlogymError, UnknownNameError
 from compiler.interpreter import evaluate
 from env.comparison import difference
 from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
@@ -28,6 +28,10 @@ __all__ = ["bench_programs"]
 
 SAMPLE_SECONDS = 5e-3
 OURS = "hlogym"
+
+
+class BenchError(HlogymError, RuntimeError):
+    """A comparison in which something is missing that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,10 @@ def bench_programs(
         task = bar.add_task("timing", total=len(programs))
         for program in programs:
             bar.update(task, description=f"timing {program.name}")
-            rows.append(_bench(program, against, policy, backend, rounds, seed))
+            try:
+                rows.append(_bench(program, against, policy, backend, rounds, seed))
+            except (HlogymError, OSError, UnicodeError) as error:  # the other programs are timed all the same
+                rows.append(Row(program.name, {}, {}, {OURS: str(error)}))
             bar.update(task, advance=1)
     stdout.print(rich_table(_table(rows, against), "Time of a call; below a peer's time, how many times ours it takes"))
     for row in rows:
@@ -70,6 +77,21 @@ def bench_programs(
             error_console.print(f"{row.program}: {peer} left out: {reason}")
     if json_file is not None:
         write_text(json_file, json.dumps({"kind": "bench", "provenance": provenance(), "rows": _json(rows)}, indent=1))
+    _check(rows, against)
+
+
+def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
+    """See whether everything was timed that was asked for.
+
+    Raises:
+        BenchError: a program of ours failed, or there is a peer that could run none of the programs.
+    """
+    failed = [row.program for row in rows if OURS in row.failures]
+    if failed:
+        raise BenchError(f"{len(failed)} of {len(rows)} programs failed, for the reasons above: {', '.join(failed)}")
+    absent = [peer for peer in against if rows and all(peer in row.failures for row in rows)]
+    if absent:
+        raise BenchError(f"not compared with {', '.join(absent)}, for the reasons above")
 
 
 def _programs(name: str) -> tuple[Program, ...]:
@@ -94,7 +116,12 @@ def _bench(program: Program, against: Sequence[str], policy: str | None, backend
             contestants.append(contestant)
     ready: list[Contestant] = []
     for c in contestants:
-        finding = difference(c.outputs(), wanted, program.tolerance)
+        try:
+            finding = difference(c.outputs(), wanted, program.tolerance)
+        except Exception as error:
+            if c.name == OURS:
+                raise
+            finding = (str(error).splitlines() or [type(error).__name__])[0]
         if finding is not None and c.name == OURS:
             raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
         if finding is not None:

@@ -57,7 +57,7 @@ def main() -> None:
 def _message(error: Exception) -> str:
     match error:
         case HlogymError():
-            return f"error: {error}"
+            return "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])
         case OSError(strerror=str() as reason):
             return f"error: {reason}: {error.filename}" if error.filename else f"error: {reason}"
         case _:

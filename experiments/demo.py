@@ -19,7 +19,7 @@ from env.store import KernelStore
 from env.suites import Program, load_suite
 from experiments.config import TrainConfig
 from experiments.console import progress, stdout
-from experiments.evaluate import compare_strategies, print_evaluation, write_evaluation
+from experiments.evaluate import compare_strategies, print_evaluation, tell_failures, write_evaluation
 from experiments.provenance import machine_class, provenance
 from experiments.report import build_report
 from experiments.results import Evaluation, ResultError, check_writable
@@ -76,21 +76,23 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
     """Compile every program by default and compare it with the interpreter, before any time is shown.
 
     Raises:
-        DemoError: one does not compile, or computes something else.
+        DemoError: some do not compile, or compute something else.
     """
     programs = load_suite("quickstart").programs
     starts = Starts(backend)
     begin = time.monotonic()
     stdout.print(f"compiling {len(programs)} programs ...")
+    faults: list[str] = []
     with progress() as bar:
         task = bar.add_task("compiling the suite", total=len(programs))
         for program in programs:
             bar.update(task, description=f"compiling {program.name}")
-            finding = measurer.check(program, starts.session(program).plan)
-            finding = finding or measurer.check(program, None)
+            finding = measurer.check(program, starts.session(program).plan) or measurer.check(program, None)
             if finding is not None:
-                raise DemoError(f"{program.name}: {finding}")
+                faults.append(f"{program.name}: {finding}")
             bar.update(task, advance=1)
+    if faults:
+        raise DemoError("\n  - ".join([f"{len(faults)} of {len(programs)} programs failed:", *faults]))
     stdout.print(
         f"compiled {len(programs)} programs, unfused and by default, in {time.monotonic() - begin:.0f} s; "
         "all outputs equal the interpreter's"
@@ -123,7 +125,9 @@ def _evaluate(run: RunFolder, measurer: Measurer, backend: str, budget: int, see
         found = tuple(
             compare_strategies(p, STRATEGIES, measurer, budget, policy, backend, seed, step) for p in programs
         )
-    return Evaluation(backend, budget, STRATEGIES, found, provenance(), dict(policy.provenance))
+    evaluation = Evaluation(backend, budget, STRATEGIES, found, provenance(), dict(policy.provenance))
+    tell_failures(evaluation)
+    return evaluation
 
 
 def _compile_in_fresh_process(policy: Path, backend: str) -> int:

@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.search import STRATEGIES, Found, Starts, find_plan
+from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan
 from compiler.api import resolve_backend
-from compiler.errors import UnknownNameError
+from compiler.errors import HlogymError, UnknownNameError
 from compiler.fusion.learned import LearnedFusionPolicy, load_policy
-from env.measurement import Measurer, MeasurerOptions
+from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import KernelStore, default_store_path
 from env.suites import Program, load_suite
-from experiments.console import progress, stdout
+from env.worker_process import WorkerStartError
+from experiments.console import error_console, progress, stdout
 from experiments.provenance import provenance
 from experiments.results import (
     REFERENCE,
@@ -32,7 +33,18 @@ from experiments.results import (
     write_text,
 )
 
-__all__ = ["compare_strategies", "evaluate_policy", "print_evaluation", "write_evaluation"]
+__all__ = [
+    "EvaluationError",
+    "compare_strategies",
+    "evaluate_policy",
+    "print_evaluation",
+    "tell_failures",
+    "write_evaluation",
+]
+
+
+class EvaluationError(HlogymError, RuntimeError):
+    """An evaluation in which nothing could be measured, and why."""
 
 
 def evaluate_policy(
@@ -59,8 +71,9 @@ def evaluate_policy(
         def step(what: str) -> None:
             bar.update(task, advance=1, description=what)
 
-        found = [compare_strategies(p, strategies, measurer, budget, policy, backend, seed, step) for p in programs]
+        found = [_compared(p, strategies, measurer, budget, policy, backend, seed, step) for p in programs]
     evaluation = Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
+    tell_failures(evaluation)
     path = write_evaluation(evaluation, results)
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
@@ -78,6 +91,46 @@ def _strategies(baselines: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([REFERENCE, *wanted, "learned", "learned+search"]))
 
 
+def _compared(
+    program: Program,
+    strategies: Sequence[str],
+    measurer: Measurer,
+    budget: int,
+    policy: LearnedFusionPolicy,
+    backend: str,
+    seed: int,
+    step: Callable[[str], None],
+) -> ProgramResult:
+    """As `compare_strategies`; a program that cannot be used does not end the evaluation of the others."""
+    try:
+        return compare_strategies(program, strategies, measurer, budget, policy, backend, seed, step)
+    except (MeasurementError, WorkerStartError):  # the next program would meet it too
+        raise
+    except (HlogymError, OSError, UnicodeError) as error:
+        failed = StrategyResult(None, None, failure=str(error).splitlines()[0])
+        unknown = Interval(1.0, 0.0, float("inf"))
+        return ProgramResult(program.name, program.split, False, unknown, dict.fromkeys(strategies, failed))
+
+
+def tell_failures(evaluation: Evaluation) -> None:
+    """Say which strategies failed on which programs, and why.
+
+    Raises:
+        EvaluationError: all of them on all programs.
+    """
+    failures = [
+        f"{p.program}: {name}: {result.failure.splitlines()[0] if result.failure else 'not measured'}"
+        for p in evaluation.programs
+        for name, result in p.strategies.items()
+        if result.seconds is None
+    ]
+    if len(failures) == sum(len(p.strategies) for p in evaluation.programs):
+        told = "\n  - ".join(["", *failures[:10]])
+        raise EvaluationError(f"nothing could be measured on any of {len(evaluation.programs)} programs:{told}")
+    for line in failures:
+        error_console.print(f"failed: {line}", markup=False, soft_wrap=True)
+
+
 def compare_strategies(
     program: Program,
     strategies: Sequence[str],
@@ -93,23 +146,28 @@ def compare_strategies(
     Strategies that found the same plan share its timings: there is no difference between them to measure.
     """
     starts = Starts(backend)
-    found: dict[str, Found | None] = {}
+    found: dict[str, Found] = {}
+    failures: dict[str, str] = {}
     for name in strategies:
         step(f"{program.name}: {name}")
-        found[name] = find_plan(name, starts, program, measurer, budget, policy, seed)
+        try:
+            found[name] = find_plan(name, starts, program, measurer, budget, policy, seed)
+        except NoPlanError as error:
+            failures[name] = " ".join(str(error).split())
     step(f"{program.name}: comparing")
-    plans = {f.plan.to_json(): f.plan for f in found.values() if f is not None}
+    plans = {f.plan.to_json(): f.plan for f in found.values()}
     labels = {text: f"plan {i}" for i, text in enumerate(plans)}
-    reference = found[REFERENCE]
+    reference = found.get(REFERENCE)
     candidates: dict[str, Any] = {labels[text]: plan for text, plan in plans.items()}
     if reference is not None:
         candidates["again"] = reference.plan
     compared = measurer.compare(program, candidates)
     base = labels[reference.plan.to_json()] if reference is not None else ""
 
-    def result(f: Found | None) -> StrategyResult:
+    def result(name: str) -> StrategyResult:
+        f = found.get(name)
         if f is None:
-            return StrategyResult(None, None, failure="every plan failed")
+            return StrategyResult(None, None, failure=failures[name])
         label = labels[f.plan.to_json()]
         if label not in compared.samples:
             return StrategyResult(None, None, 0, f.measurements, compared.failures.get(label, "not measured"))
@@ -123,7 +181,7 @@ def compare_strategies(
     # A policy that does not say what it learned on is taken to have seen what suites offer for learning.
     learned_on = policy.provenance.get("programs") if policy is not None else None
     seen = program.split == "train" if learned_on is None else program.name in learned_on
-    return ProgramResult(program.name, program.split, seen, noise, {n: result(f) for n, f in found.items()})
+    return ProgramResult(program.name, program.split, seen, noise, {n: result(n) for n in strategies})
 
 
 def write_evaluation(evaluation: Evaluation, results: Path) -> Path:

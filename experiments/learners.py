@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -17,6 +17,7 @@ from agents.ppo import baseline_of, make_ppo, network_of
 from compiler.errors import UnknownNameError
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
+from env.suites import Program
 from experiments.config import TrainConfig
 
 __all__ = ["AGENTS", "FusionLearner", "Learner", "PassOrderLearner", "make_env", "make_learner"]
@@ -35,13 +36,17 @@ class Learner(Protocol):
         ...
 
     @property
-    def programs(self) -> tuple[str, ...]:
-        """Names of the programs it learns on; their files may have changed since."""
+    def measured(self) -> bool:
+        """Whether its rewards are measured times, which are kept in the store of kernel times."""
         ...
 
     @property
-    def measured(self) -> bool:
-        """Whether its rewards are measured times, which are kept in the store of kernel times."""
+    def programs(self) -> Sequence[Program]:
+        """What it learns on; the files may have changed since they were read."""
+        ...
+
+    def check_programs(self, step: Callable[[Program], None]) -> None:
+        """See `CompilerEnv.check_programs`."""
         ...
 
     def extra(self) -> dict[str, Any]:
@@ -99,8 +104,11 @@ class FusionLearner:
     def __init__(self, config: TrainConfig, environment: DecisionEnv) -> None:
         self.environment = environment
         self.model: MaskablePPO = make_ppo(environment, config)
-        self.measured = environment.measured
-        self.programs = tuple(p.name for p in environment.suite.programs)
+        self.measured, self.programs = environment.measured, environment.suite.programs
+
+    def check_programs(self, step: Callable[[Program], None]) -> None:
+        """See `CompilerEnv.check_programs`."""
+        self.environment.check_programs(step)
 
     def extra(self) -> dict[str, Any]:
         """Running means and the generator of programs."""
@@ -130,8 +138,11 @@ class PassOrderLearner:
         others = [cast(PassOrderEnv, make_env(config, shared=first)) for _ in range(count - 1)]
         self.environments = [first, *others]
         self.model = make_pass_agent(config.agent, self.environments, config)
-        self.measured = first.measured
-        self.programs = tuple(p.name for p in first.suite.programs)
+        self.measured, self.programs = first.measured, first.suite.programs
+
+    def check_programs(self, step: Callable[[Program], None]) -> None:
+        """See `CompilerEnv.check_programs`; the environments share what is found."""
+        self.environments[0].check_programs(step)
 
     def extra(self) -> dict[str, Any]:
         """The generators of programs."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stable_baselines3.common.base_class import BaseAlgorithm
+
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from compiler.api import resolve_backend
-from compiler.errors import UnknownNameError
+from compiler.errors import HlogymError, UnknownNameError
 from env.store import KernelStore, default_store_path
 from experiments.config import TrainConfig
 from experiments.console import error_console, progress, stdout
+from experiments.interruption import Interruption
 from experiments.learners import AGENTS, Learner, make_learner
 from experiments.plots import learning_curve, save_figure
 from experiments.provenance import provenance
@@ -24,7 +28,7 @@ from experiments.run_folder import RunFolder, check_run_name, new_run, read_prog
 from experiments.tracking import TrackedRun, check_server
 from experiments.training_callback import TrainingCallback
 
-__all__ = ["policy_provenance", "start_or_resume", "train"]
+__all__ = ["check_programs", "policy_provenance", "start_or_resume", "train"]
 
 
 def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: bool) -> RunFolder:
@@ -40,24 +44,80 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
         # What is wrong with names, programs, folders and servers is found before anything is written.
         check_writable(runs)
         learner = make_learner(config)
-        learner.close()
-        _check_store(learner)
-        check_server(runs)
-        run = new_run(runs, name, config)
+        with _closed_on_error(learner):
+            _check_store(learner)
+            check_server(runs)
+            check_programs(learner)
+            run = new_run(runs, name, config)
     else:
         config = run.config()
         check_writable(run.path)
         error_console.print(f"resuming run {run.name}")
-    uri, run_id = train(run, config)
+        learner = make_learner(config)
+        with _closed_on_error(learner):
+            check_programs(learner)
+    try:
+        uri, run_id = train(run, config, learner)
+    except KeyboardInterrupt as error:
+        error_console.print(f"stopped; {_how_to_resume(run)}", soft_wrap=True)
+        number = error.args[0] if error.args else signal.SIGINT
+        raise SystemExit(128 + number) from None
+    except HlogymError as error:
+        error.add_note(f"When the cause is mended, {_how_to_resume(run)}.")
+        raise
     stdout.print(f"run       {run.path}\npolicy    {run.policy}\nMLflow    run {run_id} in {uri}", soft_wrap=True)
     return run
 
 
-def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
-    """Train until the run's end, from its last checkpoint if it has one; the MLflow store and the run's id there."""
+def check_programs(learner: Learner) -> None:
+    """Compile each program and measure what its plans will be compared with, before an agent learns from them.
+
+    Raises:
+        ProgramError: some cannot be used; each is named with its reason.
+        MeasurementError: nothing can be measured here.
+    """
+    programs = learner.programs
+    what = "measuring references" if learner.measured else "compiling programs"
+    with progress() as bar:
+        task = bar.add_task(what, total=len(programs))
+        learner.check_programs(lambda program: bar.update(task, advance=1, description=f"{what}: {program.name}"))
+
+
+def _how_to_resume(run: RunFolder) -> str:
+    runs = "" if run.path.parent == Path("runs") else f" --runs {run.path.parent}"
+    kept = latest_checkpoint(run.checkpoints)
+    begins = "from its last checkpoint" if kept is not None else "from its beginning, as it has no checkpoint yet"
+    return f"hlogym train --resume --name {run.name}{runs} continues it {begins}"
+
+
+@contextmanager
+def _closed_on_error(learner: Learner) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        learner.close()
+        raise
+
+
+def train(run: RunFolder, config: TrainConfig, learner: Learner | None = None) -> tuple[str, str]:
+    """Train until the run's end, from its last checkpoint if it has one; the MLflow store and the run's id there.
+
+    Args:
+        run: where everything goes.
+        config: its settings.
+        learner: what learns, with its programs checked; it is closed at the end. None: one is made and checked.
+
+    Raises:
+        ProgramError: some of its programs cannot be used.
+        MeasurementError: measurements fail, so that there is nothing to learn from. The last checkpoint stays.
+        KeyboardInterrupt: stopped by a signal, whose number is its argument, after a checkpoint was written.
+    """
     # Explored states are millions of objects that live long: looking through them all the time took a third of it.
     gc.set_threshold(200_000, 20, 100)
-    learner = make_learner(config)
+    if learner is None:
+        learner = make_learner(config)
+        with _closed_on_error(learner):
+            check_programs(learner)
     model = learner.model
     try:
         _check_store(learner)
@@ -68,19 +128,18 @@ def train(run: RunFolder, config: TrainConfig) -> tuple[str, str]:
             with _damage_in(checkpoint):
                 learner.restore(extra)
         run.cut_progress(model.num_timesteps)
-        with progress() as bar, TrackedRun(run.path.parent, run.name, run.state().get("run_id")) as tracked:
+        with progress() as bar, Interruption() as interruption, _tracked(run) as tracked:
             run.write_state({"run_id": tracked.run_id, "finished": False})
             tracked.params(config.to_json())
             tracked.tags(provenance())
             task = bar.add_task(f"training {run.name}", total=config.timesteps, completed=model.num_timesteps)
             with _damage_in(checkpoint):
                 callback = TrainingCallback(
-                    run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n)
+                    run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption
                 )
-            left = config.timesteps - model.num_timesteps
-            if left > 0 and not callback.out_of_time():
-                model.learn(left, callback=callback, reset_num_timesteps=False)
+            _learn(model, config, callback, run, interruption)
             callback.finish(model)
+            callback.check_measured()
             save_checkpoint(model, run.checkpoints, callback.extra())
             learner.export(run.policy, policy_provenance(config, learner))
             _log_artifacts(run, tracked)
@@ -96,7 +155,7 @@ def _check_store(learner: Learner) -> None:
         KernelStore(default_store_path()).close()
 
 
-@contextlib.contextmanager
+@contextmanager
 def _damage_in(checkpoint: Path | None) -> Iterator[None]:
     """What a checkpoint says that was changed raises CheckpointError instead of whatever it is that fails over it."""
     try:
@@ -107,6 +166,30 @@ def _damage_in(checkpoint: Path | None) -> Iterator[None]:
         ) from error
 
 
+def _tracked(run: RunFolder) -> TrackedRun:
+    return TrackedRun(run.path.parent, run.name, run.state().get("run_id"))
+
+
+def _learn(
+    model: BaseAlgorithm, config: TrainConfig, callback: TrainingCallback, run: RunFolder, interruption: Interruption
+) -> None:
+    """Learn what is left to learn; when a signal ends it, a checkpoint is written first.
+
+    Raises:
+        KeyboardInterrupt: a signal ended it.
+    """
+    left = config.timesteps - model.num_timesteps
+    if left <= 0 or callback.out_of_time():
+        return
+    try:
+        model.learn(left, callback=callback, reset_num_timesteps=False)
+    except KeyboardInterrupt:
+        if interruption.whole:
+            callback.finish(model)
+            save_checkpoint(model, run.checkpoints, callback.extra())
+        raise
+
+
 def policy_provenance(config: TrainConfig, learner: Learner) -> dict[str, Any]:
     """What an exported policy says of its making."""
     facts = provenance()
@@ -114,7 +197,7 @@ def policy_provenance(config: TrainConfig, learner: Learner) -> dict[str, Any]:
         "trained": time.strftime("%Y-%m-%d"),
         "environment": config.env,
         "suite": config.suite,
-        "programs": sorted(learner.programs),
+        "programs": sorted(p.name for p in learner.programs),
         "backend": config.backend,
         "timesteps": learner.model.num_timesteps,
         "seed": config.seed,

@@ -12,9 +12,12 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 
 from agents.checkpoint import save_checkpoint
+from env.measurement import MeasurementError
+from experiments.best_plans import BestPlans
 from experiments.config import TrainConfig
+from experiments.failure_watch import FailureWatch
+from experiments.interruption import Interruption
 from experiments.learners import Learner
-from experiments.results import write_text
 from experiments.run_folder import RunFolder
 from experiments.tracking import TrackedRun
 
@@ -31,6 +34,10 @@ class TrainingCallback(BaseCallback):
         tracked: where metrics go.
         extra: what the checkpoint resumed from has kept for this object; empty at a start.
         progress: told the number of steps after each.
+        interruption: told when the agent is between two updates, where it can be kept.
+
+    Attributes:
+        watch: of measurements that fail.
     """
 
     def __init__(
@@ -41,11 +48,13 @@ class TrainingCallback(BaseCallback):
         tracked: TrackedRun,
         extra: Mapping[str, Any],
         progress: Callable[[int], None],
+        interruption: Interruption,
     ) -> None:
         super().__init__()
         self._run, self._config, self._learner, self._tracked = run, config, learner, tracked
-        self._progress = progress
-        self._best: dict[str, float] = dict(extra.get("best", {}))
+        self._progress, self._interruption = progress, interruption
+        self.watch = FailureWatch()
+        self._best = BestPlans(run, extra.get("best", {}))
         self._episodes: int = extra.get("episodes", 0)
         self._spent: float = extra.get("seconds", 0.0)
         self._start = time.monotonic()
@@ -65,12 +74,27 @@ class TrainingCallback(BaseCallback):
     def extra(self) -> dict[str, Any]:
         """What a checkpoint keeps for this object."""
         return {
-            "best": self._best,
+            "best": self._best.speedups,
             "episodes": self._episodes,
             "seconds": self.seconds(),
             "timesteps": self.num_timesteps,
             **self._learner.extra(),
         }
+
+    def check_measured(self) -> None:
+        """See whether there is anything that the agent can have learned from.
+
+        Raises:
+            MeasurementError: rewards are measured times, and not one was measured in the whole run.
+        """
+        if not self._learner.measured or self._best.speedups:
+            return
+        if self.watch.failures:
+            raise MeasurementError(self.watch.told(f"all {self.watch.failures} measurements of this run have failed"))
+        raise MeasurementError(
+            f"no episode has ended within {self.num_timesteps} steps, so nothing was measured; "
+            "give the run more --timesteps or --minutes"
+        )
 
     # ---- called by Stable-Baselines3
 
@@ -85,12 +109,17 @@ class TrainingCallback(BaseCallback):
         """Here the update on the rollout before is done, so this is where a checkpoint is whole."""
         if self._saved_at is None:
             self._saved_at = self.num_timesteps
-            return
         if self.num_timesteps - self._logged_at >= self._config.rollout:  # some agents update every few steps
             self._log_update(self.model)
-        if self.num_timesteps - self._saved_at >= self._config.checkpoint_every:
+        if self.num_timesteps - self._saved_at >= self._config.checkpoint_every and not self.watch.doubtful:
             save_checkpoint(self.model, self._run.checkpoints, self.extra())
             self._saved_at = self.num_timesteps
+        self._interruption.whole = True
+        self._interruption.heed()
+
+    def _on_rollout_end(self) -> None:
+        """The update begins, in the middle of which the agent is neither what it was nor what it will be."""
+        self._interruption.whole = False
 
     def finish(self, model: BaseAlgorithm) -> None:
         """Log what the last update left."""
@@ -102,17 +131,16 @@ class TrainingCallback(BaseCallback):
     def _note_episode(self, info: Mapping[str, Any]) -> None:
         self._episodes += 1
         measurement = info.get("measurement")
-        if measurement is not None and measurement["failure"]:
-            self._failures += 1
-            return
+        if measurement is not None:
+            self._failures += bool(measurement["failure"])
+            self.watch.note(info["program"], measurement)
+            if measurement["failure"]:
+                return
         if "passes" not in info and "plan_json" not in info:  # truncated
             return
         program, speedup = info["program"], float(info["speedup"])
         self._logs.setdefault(program, []).append(math.log(speedup))
-        if speedup > self._best.get(program, 0.0):
-            self._best[program] = speedup
-            best = info.get("plan_json") or json.dumps({"passes": info["passes"]}, indent=1)
-            write_text(self._run.plan_file(program), best)
+        self._best.offer(program, speedup, info.get("plan_json") or json.dumps({"passes": info["passes"]}, indent=1))
 
     def _log_update(self, model: BaseAlgorithm) -> None:
         if self.num_timesteps == self._logged_at:  # resumed after its last step: there is nothing new
@@ -135,7 +163,7 @@ class TrainingCallback(BaseCallback):
             "failures": float(self._failures),
             **({"speedup": point["speedup"]} if values else {}),
             **{f"speedup.{p}": s for p, s in means.items()},
-            **{f"best.{p}": s for p, s in self._best.items()},
+            **{f"best.{p}": s for p, s in self._best.speedups.items()},
             **losses,
         }
         self._tracked.metrics(metrics, self.num_timesteps)

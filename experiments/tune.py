@@ -16,7 +16,7 @@ from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.store import KernelStore, default_store_path
 from env.suites import Program
-from experiments.console import factor, progress, stdout, timing
+from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import program_of, read_module
 from experiments.results import check_output, write_text
 
@@ -24,7 +24,7 @@ __all__ = ["TuneError", "tune_program"]
 
 
 class TuneError(HlogymError, RuntimeError):
-    """A search that found no plan that works."""
+    """A search whose result cannot be confirmed."""
 
 
 def tune_program(
@@ -47,10 +47,11 @@ def tune_program(
             bar.update(task, advance=1)
 
         default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
-        plans = itertools.chain([default.plan] if default is not None else [], _in_turns(proposals))
-        best = best_measured(measurer, program, plans, budget, step)
-        if best is None or default is None:
-            raise TuneError(f"{program.name}: every plan failed")
+        # What cannot be measured with the default plan is found out before the search.
+        measurer.measure_reference(program, default.plan)
+        best = best_measured(measurer, program, itertools.chain([default.plan], _in_turns(proposals)), budget, step)
+        if best.failures:
+            error_console.print(f"{best.failures} of {best.measurements} plans failed, the last: {best.reason}")
         _report(program, default.plan, best.plan, best.measurements, measurer, output, as_json)
 
 
@@ -75,9 +76,9 @@ def _report(
 ) -> None:
     """Time the winner anew, end to end, against the default: a winner among many was also the luckiest."""
     compared = measurer.compare(program, {"default": default, "tuned": best})
-    write_text(output, best.to_json())
     if compared.failures:
-        raise TuneError(f"{program.name}: {'; '.join(compared.failures.values())}")
+        raise TuneError(f"{program.name}: {'; '.join(f'{n}: {f}' for n, f in compared.failures.items())}")
+    write_text(output, best.to_json())
     seconds, speedup = compared.seconds("tuned"), compared.speedup("tuned", "default")
     if as_json:
         facts = {"seconds": seconds.to_json(), "speedup": speedup.to_json(), "measurements": measurements}

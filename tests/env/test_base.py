@@ -1,0 +1,174 @@
+"""No reward is made up: what cannot be compiled or compared is an error that says which program and why."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from env.base import FAILURE_REWARD, SUSPICIOUS_FAILURES, CompilerEnv, ProgramError
+from env.environments import CompileEnv, FusionEnv, PassOrderEnv, UnrollEnv
+from env.measurement import Measurement, MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
+from env.statistics import Interval
+from env.worker_process import WorkerProcess
+from tests.env.small_programs import write_suite
+
+CLASSES = (FusionEnv, UnrollEnv, PassOrderEnv, CompileEnv)
+_FAULTY = """
+import os, signal, time
+import env.worker as w
+{fault}
+w.main()
+"""
+UNPARSED = "HloModule m\nENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] frobnicate(x) }\n"
+INVALID = "HloModule m\nENTRY e { x = f32[4] parameter(0) ROOT y = f32[5] negate(x) }\n"
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    return write_suite(tmp_path / "suite")
+
+
+def measurer(fault: str) -> Measurer:
+    worker = WorkerProcess([sys.executable, "-c", _FAULTY.format(fault=fault)])
+    return Measurer(options=MeasurerOptions(rounds=3), worker=worker)
+
+
+def end_episode(env: Any) -> tuple[float, dict[str, Any]]:
+    """Legal actions, the last one each time, until the episode is over."""
+    env.reset(options={"program": "chain"})
+    while True:
+        _, reward, terminated, truncated, info = env.step(int(np.flatnonzero(env.action_masks())[-1]))
+        if terminated or truncated:
+            return reward, info
+
+
+def test_programs_that_cannot_be_used_are_named_all_at_once(suite: Path) -> None:
+    (suite / "unparsed.hlo").write_text(UNPARSED)
+    (suite / "invalid.hlo").write_text(INVALID)
+    (suite / "latin.hlo").write_bytes(b"HloModule \xff")
+    env = FusionEnv(suite)
+    (suite / "loop.hlo").unlink()  # after the suite was read
+    seen: list[str] = []
+    with pytest.raises(ProgramError) as caught:
+        env.check_programs(lambda program: seen.append(program.name))
+    told = str(caught.value)
+    assert "4 of 5 programs" in told
+    for name, reason in (("unparsed", "frobnicate"), ("invalid", "f32[5]"), ("latin", "not text"), ("loop", "No such")):
+        line = next(line for line in told.splitlines() if f"'{name}'" in line)
+        assert str(suite / f"{name}.hlo") in line
+        assert reason in told
+    assert sorted(seen) == ["chain", "invalid", "latin", "loop", "unparsed"]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_program_that_cannot_be_compiled_names_itself_and_its_file(cls: type[CompilerEnv[Any]], suite: Path) -> None:
+    (suite / "invalid.hlo").write_text(INVALID)
+    env = cls(suite)  # type: ignore[call-arg]
+    with pytest.raises(ProgramError, match=r"'invalid' \(.*invalid\.hlo\)"):
+        env.reset(options={"program": "invalid"})
+
+
+def test_references_that_fail_are_named_all_at_once(suite: Path) -> None:
+    fault = """
+real = w.difference
+w.difference = lambda got, want, tolerance: "all wrong" if got[0].shape == (256,) else real(got, want, tolerance)
+"""
+    with measurer(fault) as m, pytest.raises(ProgramError, match=r"1 of 2 programs.*\n.*'loop' .*: wrong: all wrong"):
+        FusionEnv(suite, measured=True, measurer=m).check_programs()
+
+
+def test_a_suite_of_copies_has_nothing_to_measure(tmp_path: Path) -> None:
+    (tmp_path / "same.hlo").write_text("HloModule same\nENTRY e { ROOT x = f32[4] parameter(0) }\n")
+    with measurer("") as m, pytest.raises(ProgramError, match="nothing to measure"):
+        FusionEnv(tmp_path, measured=True, measurer=m).check_programs()
+
+
+def test_a_machine_that_lets_nothing_be_measured_is_one_error(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("env.patient_worker.RETRY_PAUSES", (0,))
+    fault = "w.compile_hlo = lambda *a, **k: (_ for _ in ()).throw(OSError(28, 'No space left on device'))"
+    with measurer(fault) as m, pytest.raises(MeasurementError, match="No space left on device") as caught:
+        FusionEnv(suite, measured=True, measurer=m).check_programs()
+    assert not isinstance(caught.value, ReferenceFailedError)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_step_without_a_reference_is_an_error_and_no_reward(cls: type[CompilerEnv[Any]], suite: Path) -> None:
+    (suite / "loop.hlo").unlink()
+    with measurer("w.difference = lambda *a: 'all wrong'") as m:
+        env = cls(suite, measured=True, measurer=m)  # type: ignore[call-arg]
+        with pytest.raises(MeasurementError, match=r"'chain' .*: wrong: all wrong"):
+            end_episode(env)
+
+
+class _Scripted(Measurer):
+    """References take a second; plans do what the script says, one entry each."""
+
+    def __init__(self, *script: Measurement) -> None:
+        super().__init__()
+        self.script = list(script)
+        self.verified = 0
+        self.broken = False
+
+    def measure_reference(self, program: Any, plan: Any) -> Measurement:
+        return taking(1.0)
+
+    def verify_reference(self, program: Any, plan: Any) -> None:
+        self.verified += 1
+        if self.broken:
+            raise ReferenceFailedError("the reference fails now")
+
+    def measure(self, program: Any, plan: Any, remeasure: bool = False) -> Measurement:
+        return self.script.pop(0)
+
+
+def taking(seconds: float) -> Measurement:
+    return Measurement(Interval(seconds, seconds, seconds))
+
+
+FAILED = Measurement(None, "wrong", "all wrong")
+
+
+def test_a_plan_that_fails_is_the_agents_fault(suite: Path) -> None:
+    with _Scripted(FAILED) as m:
+        reward, info = end_episode(FusionEnv(suite, measured=True, measurer=m))
+        assert reward == FAILURE_REWARD
+        assert (info["measurement"]["failure"], info["measurement"]["message"]) == ("wrong", "all wrong")
+
+
+def test_a_failure_of_the_program_is_no_plans_fault(suite: Path) -> None:
+    m = _Scripted(Measurement(None, "program", "inputs cannot be drawn"))
+    with m, pytest.raises(MeasurementError, match=r"chain\.hlo.*inputs cannot be drawn"):
+        end_episode(FusionEnv(suite, measured=True, measurer=m))
+
+
+def test_the_reference_is_looked_at_again_when_plan_after_plan_fails(suite: Path) -> None:
+    n = SUSPICIOUS_FAILURES
+    m = _Scripted(*[FAILED] * (n - 1), taking(0.5), *[FAILED] * 2 * n)
+    with m:
+        env = FusionEnv(suite, measured=True, measurer=m)
+        for _ in range(n + n - 1):
+            end_episode(env)
+        assert m.verified == 0  # a success lies between
+        end_episode(env)
+        assert m.verified == 1
+        m.broken = True
+        with pytest.raises(MeasurementError, match="fails now"):
+            for _ in range(n):
+                end_episode(env)
+
+
+def test_a_plan_that_leaves_nothing_to_run_has_a_finite_reward(suite: Path) -> None:
+    with _Scripted(taking(0.0)) as m:
+        reward, info = end_episode(FusionEnv(suite, measured=True, measurer=m))
+        assert np.isfinite(reward)
+        assert info["speedup"] > 1e6
+
+
+def test_checked_programs_are_not_compiled_again(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env: Any = gym.make("env:hlogym/PassOrder-v0", suite=str(suite)).unwrapped
+    env.check_programs()
+    monkeypatch.setattr("env.base.parse", lambda *_, **__: pytest.fail("parsed again"))
+    env.reset(options={"program": "chain"})
