@@ -51,7 +51,8 @@ class BestPlans:
         try:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
             with self._journal.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
+                # A line that was cut short must not take this one with it.
+                file.write(f"\n{json.dumps(entry)}\n")
         except OSError as error:
             raise ResultError(f"cannot write {self._journal}: {error.strerror}") from error
         write_text(self._run.plan_file(program), plan)

@@ -19,11 +19,11 @@ class Interruption:
     context manager. Outside the main thread, where Python lets nobody handle signals, it does nothing.
 
     Attributes:
-        whole: whether what was learned is whole at the moment; set by whoever knows.
+        whole: whether what was learned is whole at the moment; set by whoever knows, and false at first.
     """
 
     def __init__(self) -> None:
-        self.whole = True
+        self.whole = False
         self._received: int | None = None
         self._before: dict[int, Any] = {}
 

@@ -1,0 +1,122 @@
+"""Commands that measure say what failed and why, and fail themselves when everything did."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agents.export import export_policy
+from agents.ppo import make_ppo, network_of
+from agents.search import NoPlanError, best_measured
+from agents.settings import PointerSettings
+from compiler.plan import CompilationPlan
+from env import worker_process
+from env.environments import FusionEnv
+from env.isolated import python_command
+from env.measurement import Measurement, Measurer
+from env.suites import load_suite
+from tests.env.small_programs import CHAIN, LOOP, write_suite
+from tests.experiments.test_cli import Shell
+
+BROKEN = "HloModule m\nENTRY e {\n  ROOT y = f32[4] frobnicate()\n}\n"
+
+
+@pytest.fixture
+def hlogym(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(capsys, monkeypatch)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    env = FusionEnv(write_suite(tmp_path / "learned-on"))
+    export_policy(network_of(make_ppo(env, PointerSettings(hidden=8))), tmp_path / "policy", {"programs": []})
+    return tmp_path / "policy"
+
+
+def always_wrong(monkeypatch: pytest.MonkeyPatch, condition: str = "True") -> None:
+    code = f"""
+import env.worker as w
+real = w.difference
+w.difference = lambda got, *more: "output 0: all wrong" if {condition} else real(got, *more)
+w.main()
+"""
+    monkeypatch.setattr(worker_process, "python_command", lambda _: python_command(code))
+
+
+def suite(folder: Path, **texts: str) -> Path:
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / f"{name}.hlo").write_text(text)
+    return folder
+
+
+def test_tune_of_what_cannot_be_measured(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    always_wrong(monkeypatch)
+    folder = suite(tmp_path / "suite", chain=CHAIN)
+    said = hlogym.fails("tune", folder / "chain.hlo", "--budget", "2", "-o", "plan.json")
+    assert "wrong: output 0: all wrong" in said
+    assert str(folder / "chain.hlo") in said
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_evaluate_goes_on_after_a_program_that_fails_and_says_so(
+    hlogym: Shell, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    always_wrong(monkeypatch, "got[0].shape == (256,)")
+    folder = suite(tmp_path / "suite", chain=CHAIN, loop=LOOP, broken=BROKEN)
+    command = ("evaluate", policy, "--baselines", "none", "--budget", "1", "--rounds", "2", "--json")
+    reply = hlogym(*command, "--suite", folder)
+    assert reply.status == 0, reply.err
+    told = {p["program"]: p["strategies"] for p in json.loads(reply.out)["programs"]}
+    assert told["chain"]["learned"]["seconds"] is not None
+    assert "all wrong" in told["loop"]["learned+search"]["failure"]
+    assert "frobnicate" in told["broken"]["none"]["failure"]
+    assert "broken: none: " in reply.err
+    assert "loop: learned: wrong: output 0: all wrong" in reply.err
+
+    (folder / "chain.hlo").unlink()
+    said = hlogym.fails(*command, "--suite", folder)
+    assert "nothing could be measured on any of 2 programs" in said
+    assert "all wrong" in said
+    assert "frobnicate" in said
+
+
+def test_bench_goes_on_after_a_program_that_fails_and_fails_in_the_end(hlogym: Shell, tmp_path: Path) -> None:
+    folder = suite(tmp_path / "suite", broken=BROKEN, chain=CHAIN)
+    reply = hlogym("bench", folder, "--rounds", "2", "--json", "rows.json")
+    assert reply.status == 1
+    assert "chain" in reply.out
+    assert "frobnicate" in reply.err
+    assert "error: 1 of 2 programs failed" in reply.err
+    rows = {r["program"]: r for r in json.loads((tmp_path / "rows.json").read_text())["rows"]}
+    assert rows["chain"]["seconds"]["hlogym"][0] > 0
+    assert "frobnicate" in rows["broken"]["failures"]["hlogym"]
+
+
+def test_bench_against_a_peer_that_is_not_there(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise RuntimeError("no such compiler here")
+
+    monkeypatch.setattr("experiments.bench.make_peer", absent)
+    folder = suite(tmp_path / "suite", chain=CHAIN)
+    reply = hlogym("bench", folder, "--rounds", "2", "--against", "xla")
+    assert reply.status == 1
+    assert "no such compiler here" in reply.err
+    assert "error: not compared with xla" in reply.err
+
+
+class _Failing(Measurer):
+    def measure(self, program: object, plan: object, remeasure: bool = False) -> Measurement:
+        return Measurement(None, "crash", "signal SIGSEGV")
+
+
+def test_a_search_in_which_all_fail_says_why(tmp_path: Path) -> None:
+    program = load_suite(write_suite(tmp_path)).find("chain")
+    plans = [CompilationPlan(fingerprint=str(n)) for n in range(3)]
+    with (
+        _Failing() as measurer,
+        pytest.raises(NoPlanError, match=r"chain: each of the 3 plans.*\n.*crash: signal SIGSEGV"),
+    ):
+        best_measured(measurer, program, plans, 9)

@@ -1,0 +1,150 @@
+"""Training stops when it measures nothing, says why, keeps what it has, and goes on when the cause is mended."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.checkpoint import latest_checkpoint
+from env import worker_process
+from env.base import ProgramError
+from env.isolated import python_command
+from env.measurement import MeasurementError
+from experiments import failure_watch
+from experiments.cli import main
+from experiments.config import TrainConfig
+from experiments.report import read_progress
+from experiments.run_folder import RunFolder
+from experiments.train import start_or_resume
+from tests.env.small_programs import write_suite
+from tests.experiments.test_training import command, environment
+
+FAILING_PLANS = """
+import json, os
+import env.worker as w
+real = w.Worker._prepare
+def faulty(self, request):
+    if os.path.exists({flag!r}) and json.loads(request["plan"])["fusions"]:
+        return {{"error": "wrong", "message": "output 0: all wrong"}}
+    return real(self, request)
+w.Worker._prepare = faulty
+w.main()
+"""
+
+
+@pytest.fixture
+def flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """While this file is there, plans that fuse anything fail."""
+    path = tmp_path / "flag"
+    code = FAILING_PLANS.format(flag=str(path))
+    monkeypatch.setattr(worker_process, "python_command", lambda _: python_command(code))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return path
+
+
+def config(tmp_path: Path, **changes: Any) -> TrainConfig:
+    suite = write_suite(tmp_path / "suite")
+    (suite / "loop.hlo").unlink(missing_ok=True)
+    settings: dict[str, Any] = {
+        "suite": str(suite), "env": "hlogym/FusionMeasured-v0", "backend": "cpu", "timesteps": 48, "rollout": 16,
+        "batch": 16, "hidden": 8, "epochs": 1, "checkpoint_every": 16, **changes,
+    }  # fmt: skip
+    return TrainConfig(**settings)
+
+
+def tracked_status(tmp_path: Path, run: RunFolder) -> str:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    return str(client.get_run(run.state()["run_id"]).info.status)
+
+
+def test_a_reference_that_fails_lets_no_run_begin(flag: Path, tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    (tmp_path / "suite" / "broken.hlo").write_text("HloModule m\nENTRY e {\n  ROOT y = f32[4] frobnicate()\n}\n")
+    with pytest.raises(ProgramError, match=r"'broken' \(.*broken\.hlo\)"):
+        start_or_resume(settings, tmp_path / "runs", "r", resume=False)
+    assert not (tmp_path / "runs" / "r").exists()
+
+
+def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
+    flag: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_watch, "IN_A_ROW", 3)
+    run = RunFolder(tmp_path / "runs" / "r")
+    start_or_resume(config(tmp_path, timesteps=16), tmp_path / "runs", "r", resume=False)
+    longer = (run.path / "config.json").read_text().replace('"timesteps": 16', '"timesteps": 400')
+    (run.path / "config.json").write_text(longer)
+    run.write_state({**run.state(), "finished": False})
+    for file in run.policy.iterdir():
+        file.unlink()
+    kept = latest_checkpoint(run.checkpoints)
+
+    flag.touch()
+    reason = r"3 measurements in a row[^$]*chain: wrong: output 0: all wrong"
+    with pytest.raises(MeasurementError, match=reason) as caught:
+        start_or_resume(config(tmp_path), tmp_path / "runs", "r", resume=True)
+    assert any("hlogym train --resume --name r" in note for note in caught.value.__notes__)
+    assert tracked_status(tmp_path, run) == "FAILED"
+    assert run.state()["finished"] is False
+    assert list(run.policy.iterdir()) == []
+    assert latest_checkpoint(run.checkpoints) == kept
+
+    flag.unlink()
+    before = run.state()["run_id"]
+    start_or_resume(config(tmp_path), tmp_path / "runs", "r", resume=True)
+    assert run.state() == {"run_id": before, "finished": True}
+    assert tracked_status(tmp_path, run) == "FINISHED"
+    assert (run.policy / "policy.json").is_file()
+    steps = [p["timesteps"] for p in read_progress(run.progress)]
+    assert steps == sorted(set(steps))
+    assert steps[-1] >= 400
+
+
+def test_a_run_in_which_nothing_was_measured_reports_no_policy(flag: Path, tmp_path: Path) -> None:
+    flag.touch()
+    with pytest.raises(MeasurementError, match=r"all .* measurements of this run have failed|no episode has ended"):
+        # The prior fuses on and on, so that no episode ends with the plan of the reference.
+        start_or_resume(config(tmp_path, timesteps=16, prior=1e4), tmp_path / "runs", "r", resume=False)
+    assert not (tmp_path / "runs" / "r" / "policy").exists()
+
+
+def test_the_command_ends_with_status_1_and_one_message(
+    flag: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "same.hlo").write_text("HloModule same\nENTRY e { ROOT x = f32[4] parameter(0) }\n")
+    monkeypatch.setattr(
+        sys, "argv", ["hlogym", "train", "--suite", str(tmp_path / "suite"), "--runs", str(tmp_path / "runs")]
+    )
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "nothing to measure" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, name: str) -> None:
+    write_suite(tmp_path / "suite")
+    run = RunFolder(tmp_path / "runs" / "run")
+    begun = command(tmp_path, "--set", "timesteps=1000000", "--set", "checkpoint_every=1000000")
+    process = subprocess.Popen(begun, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    while not read_progress(run.progress) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.Signals[name])
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 128 + signal.Signals[name], said
+    assert "hlogym train --resume --name run" in said
+    assert "Traceback" not in said
+    assert latest_checkpoint(run.checkpoints) is not None
+    assert tracked_status(tmp_path, run) == "KILLED"
+    assert run.state()["finished"] is False
