@@ -23,11 +23,12 @@ class Recent(Generic[K, V]):
 
     Attributes:
         total: sum of the sizes of what is kept.
+        dropped: sum of the sizes of what had to make room.
     """
 
     def __init__(self, limit: float, size: Callable[[K, V], float] | None = None) -> None:
         self.limit = limit
-        self.total = 0.0
+        self.total = self.dropped = 0.0
         self._size = size
         self._entries: OrderedDict[K, tuple[V, float]] = OrderedDict()
 
@@ -70,12 +71,17 @@ class Recent(Generic[K, V]):
     def shrink(self, kept: Collection[K] = ()) -> None:
         """Drop what was not used for the longest time until the rest fits; never the last entry, nor what is `kept`."""
         while not kept and self.total > self.limit and len(self._entries) > 1:
-            self.pop(next(iter(self._entries)))
+            self._drop(next(iter(self._entries)))
         for key in list(self._entries)[:-1] if kept else ():
             if self.total <= self.limit:
                 return
             if key not in kept:
-                self.pop(key)
+                self._drop(key)
+
+    def _drop(self, key: K) -> None:
+        before = self.total
+        self.pop(key)
+        self.dropped += before - self.total
 
     def clear(self) -> None:
         """Drop everything."""

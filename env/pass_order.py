@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
@@ -18,7 +19,7 @@ from compiler.fusion.policies import make_policy
 from compiler.passes.episode import PassEpisode
 from compiler.passes.observations import LIMIT, Vector, observation_size
 from compiler.passes.registry import make_pass, make_passes, pass_text
-from compiler.passes.states import PassGraph, PassState, default_pass_actions
+from compiler.passes.states import PassGraph, PassState, StateMemory, default_pass_actions
 from compiler.plan import CompilationPlan
 from env.base import REFUSED_REWARD, Base, CompilerEnv, Outcome, measurement_info
 from env.episode import COMPLETION_POLICY, Phase
@@ -27,6 +28,8 @@ from env.suites import Program, Suite
 
 __all__ = ["PassOrderEnv", "PassReward"]
 
+STATE_BYTES = 32 << 20
+"""Explored states that each environment keeps, by estimate; environments that share them keep so much each."""
 PassReward: TypeAlias = Literal["op-count", "cost", "measured"]
 
 
@@ -99,6 +102,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
         size = observation_size(len(self.actions))
         self.observation_space = cast("spaces.Space[Vector]", spaces.Box(-LIMIT, LIMIT, (size,), np.float32))
         self.action_space = spaces.Discrete(len(self.actions) + 1)
+        self._memory: StateMemory = StateMemory(0) if shared is None else shared._memory
+        self._memory.limit += STATE_BYTES
         if shared is not None:
             self._bases = shared._bases
         self._graphs: dict[str, PassGraph] = {} if shared is None else shared._graphs
@@ -156,7 +161,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         """The states of a program; shared by all episodes on it."""
         if program.name not in self._graphs:
             module = self._base(program).session.module
-            self._graphs[program.name] = PassGraph(module, self.actions, self.verified)
+            self._graphs[program.name] = PassGraph(module, self.actions, self.verified, self._memory)
         return self._graphs[program.name]
 
     @property
@@ -198,14 +203,18 @@ class PassOrderEnv(CompilerEnv[Vector]):
     def _completed(self) -> tuple[CompilationPlan, float]:
         """The plan of a compilation with the passes so far, and its estimated seconds."""
         episode = self._running()
-        known: tuple[CompilationPlan, float] | None = episode.state.notes.get("completed")
+        known: tuple[CompilationPlan, tuple[str, ...], float] | None = episode.state.notes.get("completed")
         if known is None:
             session = self._base(self._program).session.fork()
             session.run_passes(episode.effective())
+            own = len(session.plan.passes)
             session.run_passes()
             session.run_fusion_policy(make_policy(COMPLETION_POLICY))
-            known = episode.state.notes["completed"] = session.plan, session.cost().seconds
-        return known
+            plan = session.plan
+            known = episode.state.notes["completed"] = plan, plan.passes[own:], session.cost().seconds
+        plan, defaults, seconds = known
+        # Another episode may have come to this state by other passes.
+        return replace(plan, passes=(*episode.effective(), *defaults)), seconds
 
     def _info(self, refused: str | None, outcome: Outcome | None) -> dict[str, Any]:
         episode, base = self._running(), self._base(self._program)

@@ -114,6 +114,8 @@ def train(run: RunFolder, config: TrainConfig, learner: Learner | None = None) -
     """
     # Explored states are millions of objects that live long: looking through them all the time took a third of it.
     gc.set_threshold(200_000, 20, 100)
+    # What is there now stays; a collection need not look through the modules of torch and MLflow each time.
+    gc.freeze()
     if learner is None:
         learner = make_learner(config)
         with _closed_on_error(learner):
