@@ -13,7 +13,7 @@ from env.environments import CompileEnv, FusionEnv, PassOrderEnv, UnrollEnv
 from env.measurement import Measurement, MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
 from env.statistics import Interval
 from env.worker_process import WorkerProcess
-from tests.env.small_programs import write_suite
+from tests.env.small_programs import CHAIN, write_suite
 
 CLASSES = (FusionEnv, UnrollEnv, PassOrderEnv, CompileEnv)
 _FAULTY = """
@@ -46,11 +46,14 @@ def end_episode(env: Any) -> tuple[float, dict[str, Any]]:
 
 
 def test_programs_that_cannot_be_used_are_named_all_at_once(suite: Path) -> None:
+    for name in ("unparsed", "invalid", "latin"):
+        (suite / f"{name}.hlo").write_text(CHAIN)
+    env = FusionEnv(suite)
+    # What is wrong from the start is found when a suite is loaded; this comes afterwards.
     (suite / "unparsed.hlo").write_text(UNPARSED)
     (suite / "invalid.hlo").write_text(INVALID)
     (suite / "latin.hlo").write_bytes(b"HloModule \xff")
-    env = FusionEnv(suite)
-    (suite / "loop.hlo").unlink()  # after the suite was read
+    (suite / "loop.hlo").unlink()
     seen: list[str] = []
     with pytest.raises(ProgramError) as caught:
         env.check_programs(lambda program: seen.append(program.name))
@@ -65,8 +68,9 @@ def test_programs_that_cannot_be_used_are_named_all_at_once(suite: Path) -> None
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_a_program_that_cannot_be_compiled_names_itself_and_its_file(cls: type[CompilerEnv[Any]], suite: Path) -> None:
-    (suite / "invalid.hlo").write_text(INVALID)
+    (suite / "invalid.hlo").write_text(CHAIN)
     env = cls(suite)  # type: ignore[call-arg]
+    (suite / "invalid.hlo").write_text(INVALID)
     with pytest.raises(ProgramError, match=r"'invalid' \(.*invalid\.hlo\)"):
         env.reset(options={"program": "invalid"})
 
@@ -81,7 +85,9 @@ w.difference = lambda got, want, tolerance: "all wrong" if got[0].shape == (256,
 
 
 def test_a_suite_of_copies_has_nothing_to_measure(tmp_path: Path) -> None:
-    (tmp_path / "same.hlo").write_text("HloModule same\nENTRY e { ROOT x = f32[4] parameter(0) }\n")
+    # Passes find out that it computes nothing.
+    text = "HloModule same\nENTRY e { x = f32[4] parameter(0) n = f32[4] negate(x) ROOT y = f32[4] negate(n) }\n"
+    (tmp_path / "same.hlo").write_text(text)
     with measurer("") as m, pytest.raises(ProgramError, match="nothing to measure"):
         FusionEnv(tmp_path, measured=True, measurer=m).check_programs()
 

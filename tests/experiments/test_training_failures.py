@@ -21,6 +21,7 @@ from experiments.report import read_progress
 from experiments.run_folder import RunFolder
 from experiments.train import start_or_resume
 from tests.env.small_programs import write_suite
+from tests.experiments.test_failed_measurements import BROKEN
 from tests.experiments.test_training import command, environment
 
 FAILING_PLANS = """
@@ -66,7 +67,7 @@ def tracked_status(tmp_path: Path, run: RunFolder) -> str:
 
 def test_a_reference_that_fails_lets_no_run_begin(flag: Path, tmp_path: Path) -> None:
     settings = config(tmp_path)
-    (tmp_path / "suite" / "broken.hlo").write_text("HloModule m\nENTRY e {\n  ROOT y = f32[4] frobnicate()\n}\n")
+    (tmp_path / "suite" / "broken.hlo").write_text(BROKEN)
     with pytest.raises(ProgramError, match=r"'broken' \(.*broken\.hlo\)"):
         start_or_resume(settings, tmp_path / "runs", "r", resume=False)
     assert not (tmp_path / "runs" / "r").exists()
@@ -118,7 +119,9 @@ def test_the_command_ends_with_status_1_and_one_message(
     flag: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "suite").mkdir()
-    (tmp_path / "suite" / "same.hlo").write_text("HloModule same\nENTRY e { ROOT x = f32[4] parameter(0) }\n")
+    # Passes find out that it computes nothing.
+    text = "HloModule same\nENTRY e { x = f32[4] parameter(0) n = f32[4] negate(x) ROOT y = f32[4] negate(n) }\n"
+    (tmp_path / "suite" / "same.hlo").write_text(text)
     monkeypatch.setattr(
         sys, "argv", ["hlogym", "train", "--suite", str(tmp_path / "suite"), "--runs", str(tmp_path / "runs")]
     )
