@@ -1,5 +1,8 @@
+import gc
 import math
+import weakref
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,10 +14,13 @@ from compiler.passes import make_pass
 from compiler.passes.base import op_count
 from compiler.passes.episode import PassEpisode
 from compiler.passes.observations import mask_of
-from compiler.passes.states import PassGraph, default_pass_actions
+from compiler.passes.states import PassGraph, StateMemory, default_pass_actions
+from compiler.plan import CompilationPlan
+from compiler.session import CompilationSession
 from compiler.text import parse
 from env.base import REFUSED_REWARD
 from env.pass_order import PassOrderEnv
+from env.suites import QUICKSTART
 from tests.env.small_programs import write_suite
 
 TEXT = """HloModule m
@@ -183,3 +189,85 @@ def test_a_program_with_nothing_left_to_do_has_finite_rewards(tmp_path: Path, re
         assert math.isfinite(paid)
     assert info["ops"] == 0
     assert info["speedup"] == pytest.approx(1)
+
+
+MANY_STATES = QUICKSTART / "mlp_train_step.hlo"
+
+
+def test_what_was_forgotten_is_found_again_with_the_same_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(limit: int) -> tuple[list[Any], int]:
+        monkeypatch.setattr("env.pass_order.STATE_BYTES", limit)
+        env = PassOrderEnv(MANY_STATES, reward="op-count", max_steps=30)
+        env.reset(seed=5)
+        rng = np.random.default_rng(1)
+        seen: list[Any] = []
+        for _ in range(10):
+            env.reset()
+            done = False
+            while not done:
+                vector, reward, done, _, info = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+                seen.append((reward, vector.tobytes(), info["ops"], info["speedup"], info.get("passes")))
+        assert env._memory.total <= max(limit, 400_000)  # the last state is kept whatever its size
+        return seen, sum(g.runs for g in env._graphs.values())
+
+    everything, runs = play(1 << 40)
+    little, _ = play(1_000_000)
+    nothing, most_runs = play(0)
+    assert everything == little == nothing
+    assert runs < most_runs
+
+
+def test_a_state_at_hand_is_never_taken_for_another_one() -> None:
+    graph = PassGraph(parse(TEXT), PASSES, memory=StateMemory(0))
+    first = graph.apply(graph.root, 0)
+    for _ in range(2):
+        graph.apply(graph.apply(graph.root, 1), 2)  # `first` is forgotten
+    assert graph.apply(first, 0) is first
+    again = graph.apply(graph.root, 0)
+    assert again is not first
+    assert (again.key, str(again.module)) == (first.key, str(first.module))
+
+
+def test_forgotten_states_are_not_kept_alive() -> None:
+    graph = PassGraph(parse(MANY_STATES.read_text()), default_pass_actions(), memory=StateMemory(1_000_000))
+    rng = np.random.default_rng(0)
+    made = []
+    for _ in range(8):
+        state = graph.root
+        for action in rng.integers(len(graph.actions), size=15):
+            after = graph.apply(state, int(action))
+            if after is not state:
+                made.append(weakref.ref(after))
+            state = after
+    del state, after
+    gc.collect()
+    alive = {id(found) for found in (reference() for reference in made) if found is not None}
+    assert len(alive - {id(graph.root)}) == len(graph._memory)
+    assert len(graph._memory) < len(made) / 3
+
+
+def test_environments_that_share_states_keep_more_of_them(suite: Path) -> None:
+    first = PassOrderEnv(suite)
+    limit = first._memory.limit
+    second = PassOrderEnv(suite, shared=first)
+    assert second._memory is first._memory
+    assert first._memory.limit == 2 * limit
+
+
+def test_a_plan_has_the_passes_of_its_own_episode(tmp_path: Path) -> None:
+    env = make(tmp_path)
+    plans = []
+    for order in ((0, 1, 0), (1, 0)):
+        env.reset()
+        for action in order:
+            env.step(action)
+        *_, info = env.step(len(PASSES))
+        plans.append(CompilationPlan.from_json(info["plan_json"]))
+        assert list(plans[-1].passes[: len(info["passes"])]) == info["passes"]
+    assert plans[0].passes != plans[1].passes
+    texts = []
+    for plan in plans:
+        session = CompilationSession(parse(TEXT))
+        session.replay(plan)
+        texts.append(session.module.fingerprint())
+    assert texts[0] == texts[1]
