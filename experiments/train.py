@@ -25,6 +25,7 @@ from experiments.provenance import provenance
 from experiments.report import meaning_of_speedup
 from experiments.results import check_writable
 from experiments.run_folder import RunFolder, check_run_name, new_run, read_progress, unfinished_run
+from experiments.run_lock import sole_trainer
 from experiments.tracking import TrackedRun, check_server
 from experiments.training_callback import TrainingCallback
 
@@ -120,35 +121,41 @@ def train(run: RunFolder, config: TrainConfig, learner: Learner | None = None) -
         learner = make_learner(config)
         with _closed_on_error(learner):
             check_programs(learner)
-    model = learner.model
     try:
         _check_store(learner)
-        extra: dict[str, Any] = {}
-        checkpoint = latest_checkpoint(run.checkpoints)
-        if checkpoint is not None:
-            extra = load_checkpoint(model, checkpoint)
-            with _damage_in(checkpoint):
-                learner.restore(extra)
-        run.cut_progress(model.num_timesteps)
-        with progress() as bar, Interruption() as interruption, _tracked(run) as tracked:
-            run.write_state({"run_id": tracked.run_id, "finished": False})
-            tracked.params(config.to_json())
-            tracked.tags(provenance())
-            task = bar.add_task(f"training {run.name}", total=config.timesteps, completed=model.num_timesteps)
-            with _damage_in(checkpoint):
-                callback = TrainingCallback(
-                    run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption
-                )
-            _learn(model, config, callback, run, interruption)
-            callback.finish(model)
-            callback.check_measured()
-            save_checkpoint(model, run.checkpoints, callback.extra())
-            learner.export(run.policy, policy_provenance(config, learner))
-            _log_artifacts(run, tracked)
-            run.write_state({"run_id": tracked.run_id, "finished": True})
-        return tracked.uri, tracked.run_id
+        with sole_trainer(run):
+            return _train(run, config, learner)
     finally:
         learner.close()
+        gc.unfreeze()
+
+
+def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, str]:
+    model = learner.model
+    extra: dict[str, Any] = {}
+    checkpoint = latest_checkpoint(run.checkpoints)
+    if checkpoint is not None:
+        extra = load_checkpoint(model, checkpoint)
+        with _damage_in(checkpoint):
+            learner.restore(extra)
+    run.cut_progress(model.num_timesteps)
+    with progress() as bar, Interruption() as interruption, _tracked(run) as tracked:
+        run.write_state({"run_id": tracked.run_id, "finished": False})
+        tracked.params(config.to_json())
+        tracked.tags(provenance())
+        task = bar.add_task(f"training {run.name}", total=config.timesteps, completed=model.num_timesteps)
+        with _damage_in(checkpoint):
+            callback = TrainingCallback(
+                run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption
+            )
+        _learn(model, config, callback, run, interruption)
+        callback.finish(model)
+        callback.check_measured()
+        save_checkpoint(model, run.checkpoints, callback.extra())
+        learner.export(run.policy, policy_provenance(config, learner))
+        _log_artifacts(run, tracked)
+        run.write_state({"run_id": tracked.run_id, "finished": True})
+    return tracked.uri, tracked.run_id
 
 
 def _check_store(learner: Learner) -> None:

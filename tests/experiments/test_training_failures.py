@@ -18,7 +18,9 @@ from experiments import failure_watch
 from experiments.cli import main
 from experiments.config import TrainConfig
 from experiments.report import read_progress
+from experiments.results import ResultError
 from experiments.run_folder import RunFolder
+from experiments.run_lock import sole_trainer
 from experiments.train import start_or_resume
 from tests.env.small_programs import write_suite
 from tests.experiments.test_failed_measurements import BROKEN
@@ -151,3 +153,11 @@ def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, name: str) -> Non
     assert latest_checkpoint(run.checkpoints) is not None
     assert tracked_status(tmp_path, run) == "KILLED"
     assert run.state()["finished"] is False
+
+
+def test_a_run_has_one_trainer_at_a_time(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    with sole_trainer(run), pytest.raises(ResultError, match="another process"), sole_trainer(run):
+        pass
+    with sole_trainer(run):
+        pass
