@@ -1,0 +1,104 @@
+"""Everyday accidents that must lose nothing: kills, stops, signals, full disks, read-only folders, crowds.
+
+python -m tests.sweeps.abuse [--count 20] [--only WORD ...] [--out results/robustness/abuse]
+
+Full disks and read-only folders need the right to mount; without it they are left out, which the report says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from experiments.provenance import provenance
+from tests.sweeps import abuse_machine as machine
+from tests.sweeps import abuse_runs as runs
+from tests.sweeps.abuse_runs import Findings
+
+Scenario = Callable[[Path], Findings]
+
+
+def scenarios(count: int, seed: int) -> dict[str, Scenario]:
+    """By name."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Scenario] = {
+        "kills Fusion": lambda home: runs.kills(home, "Fusion", count, rng),
+        "kills PassOrder": lambda home: runs.kills(home, "PassOrder", count, rng),
+        "workers Fusion": lambda home: runs.harassed_workers(home, "Fusion", count, rng),
+        "workers PassOrder": lambda home: runs.harassed_workers(home, "PassOrder", count, rng),
+        "signals Fusion": lambda home: runs.signalled(home, "Fusion", max(3, count // 2), rng),
+        "stops": lambda home: machine.stopped_trainer(home, rng),
+        "restarts": lambda home: machine.restarts(home, 10 * count),
+        "crowd threads": lambda home: machine.crowd(home, 1, 8),
+        "crowd processes": lambda home: machine.crowd(home, 6, 1),
+        "crowd both": lambda home: machine.crowd(home, 6, 8),
+    }
+    for place in machine.PLACES:
+        found[f"full {place}"] = lambda home, place=place: machine.full_disk(home, place)  # type: ignore[misc]
+        found[f"read-only {place}"] = lambda home, place=place: machine.read_only(home, place)  # type: ignore[misc]
+    return found
+
+
+def run(name: str, scenario: Scenario) -> tuple[Findings, float]:
+    """A scenario in a folder of its own, and its seconds."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        if name.startswith(("full", "read-only")) and not machine.can_mount(Path(home) / "probe"):
+            findings = Findings(name, {"left out": "no right to mount"})
+        else:
+            try:
+                findings = scenario(Path(home))
+            except Exception:  # whatever a scenario meets, the others are run too
+                findings = Findings(name, faults=[traceback.format_exc()])
+    return findings, time.monotonic() - begin
+
+
+def report(found: list[tuple[Findings, float]], header: dict[str, str]) -> str:
+    """Markdown."""
+    lines = ["# Everyday accidents", "", *(f"- {k}: {v}" for k, v in header.items()), ""]
+    lines += ["| what happened | counts | seconds | promises broken |", "|---|---|---:|---:|"]
+    for f, seconds in found:
+        counts = "; ".join(f"{k}: {v}" for k, v in f.counts.items()).replace("|", "\\|")
+        lines.append(f"| {f.name} | {counts} | {seconds:.0f} | {len(f.faults)} |")
+    faults = [f"- {f.name}: {fault}" for f, _ in found for fault in f.faults]
+    return "\n".join([*lines, "", *(["## Promises broken", "", *faults] if faults else ["Every promise held."])]) + "\n"
+
+
+def main() -> int:
+    """The command line; exit status 1 when a promise did not hold."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=20, help="of kills, and of signals to workers")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[], help="scenarios whose names hold one of these words")
+    parser.add_argument("--out", type=Path, default=Path("results/robustness/abuse"))
+    options = parser.parse_args()
+    facts = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
+    header = {"command": f"python -m tests.sweeps.abuse --count {options.count} --seed {options.seed}", **facts}
+    found = []
+    for name, scenario in scenarios(options.count, options.seed).items():
+        if options.only and not any(word in name for word in options.only):
+            continue
+        found.append(run(name, scenario))
+        findings, seconds = found[-1]
+        print(
+            f"{findings.name}: {findings.counts} in {seconds:.0f} s; {findings.faults or 'every promise held'}",
+            flush=True,
+        )
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    payload = {**header, "scenarios": [{**asdict(f), "seconds": round(s, 1)} for f, s in found]}
+    options.out.with_suffix(".json").write_text(json.dumps(payload, indent=1) + "\n", encoding="utf-8")
+    options.out.with_suffix(".md").write_text(report(found, header), encoding="utf-8")
+    return 1 if any(f.faults for f, _ in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,270 @@
+"""What `tests.sweeps.abuse` does to the machine under hlogym: full disks, read-only folders, stops, crowds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from env.isolated import NEUTRAL_FOLDER, ROOT, child_environment, python_command
+from tests.sweeps.abuse_runs import Findings, State, Training, ended, stopped, wait_for
+
+PLACES = ("runs", "cache", "store")
+
+_MEASURING = """
+import json, sys
+from pathlib import Path
+from compiler.fusion.policies import RandomFusion
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.measurement import Measurer, MeasurerOptions
+from env.suites import load_suite
+
+program = load_suite(sys.argv[1]).find("chain")
+start = CompilationSession(parse(program.text()))
+start.run_passes()
+outcomes = {}
+with Measurer(options=MeasurerOptions(rounds=3, timeout=6)) as measurer:
+    for seed in range(int(sys.argv[2])):
+        session = start.fork()
+        session.run_fusion_policy(RandomFusion(seed=seed, stop_probability=0.3))
+        result = measurer.measure(program, session.plan)
+        outcomes[result.failure or "measured"] = outcomes.get(result.failure or "measured", 0) + 1
+        print("measured one", flush=True)
+print(json.dumps(outcomes))
+"""
+
+_COMPILING = """
+import sys, threading
+import numpy as np
+from compiler import compile
+from compiler.interpreter import evaluate
+from compiler.text import parse
+from env.comparison import difference
+
+texts, threads = sys.argv[3:], int(sys.argv[1])
+rng = np.random.default_rng(0)
+modules = [parse(t) for t in texts]
+inputs = [[rng.uniform(0.5, 1.5, s.dimensions).astype(s.dtype) for s in m.parameter_shapes] for m in modules]
+wanted = [[np.asarray(o) for o in evaluate(m, i)] for m, i in zip(modules, inputs)]
+faults, right = [], []
+
+def work(number):
+    for n in range(len(texts)):
+        at = (number * int(sys.argv[2]) + n) % len(texts)
+        try:
+            executable = compile(texts[at], backend="cpu")
+            for _ in range(3):
+                found = difference([np.asarray(o) for o in executable(*inputs[at])], wanted[at])
+                (faults if found else right).append(found)
+        except BaseException as error:
+            faults.append(f"{type(error).__name__}: {error}")
+
+crowd = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+for thread in crowd: thread.start()
+for thread in crowd: thread.join()
+print(len(right), len(faults), *faults[:3], sep="\\n")
+"""
+
+
+def stopped_trainer(home: Path, rng: np.random.Generator) -> Findings:
+    """A process that measures is stopped, for longer than a measurement may take, and continued, again and again."""
+    findings = Findings("stops of a process that measures")
+    training = Training.make(home, "Fusion", 0)
+    environment = {**child_environment(), "HOME": str(home), "HLOGYM_CACHE": str(training.cache)}
+    process = subprocess.Popen(
+        python_command(_MEASURING, str(home / "suite"), "12"), cwd=NEUTRAL_FOLDER, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    wait_for(lambda: bool(training.workers()), process)
+    for _ in range(3):
+        time.sleep(float(rng.uniform(0.2, 2)))
+        if process.poll() is None:
+            with stopped(process, 9):
+                findings.add("stops of 9 s, with 6 s for a measurement")
+    out, said = process.communicate(timeout=300)
+    findings.expect(process.returncode == 0, f"exit status {process.returncode}: {said[-300:]}")
+    outcomes = json.loads(out.splitlines()[-1]) if process.returncode == 0 else {}
+    findings.counts["outcomes"] = outcomes
+    findings.expect(outcomes == {"measured": 12}, f"not all plans were measured: {outcomes}")
+    return findings
+
+
+# ---- disks
+
+
+def can_mount(folder: Path) -> bool:
+    """Whether this process may mount a small disk."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError), small_disk(folder, 1):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, megabytes: float) -> Iterator[Path]:
+    """The folder is a disk of that size meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = f"size={round(megabytes * 1024)}k"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], check=True, capture_output=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def remount(folder: Path, options: str) -> None:
+    """Change a disk that `small_disk` made."""
+    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True, capture_output=True)
+
+
+def full_disk(home: Path, place: str) -> Findings:
+    """A disk becomes full in the middle of a run; with room again, the run goes on to its end."""
+    findings = Findings(f"full disk under {place}")
+    training = Training.make(home, "Fusion", timesteps=400)
+    with small_disk(_folder(training, place), 200):
+        process = training.start(resume=False)
+        wait_for(lambda: training.step() > 0, process)
+        filler = _folder(training, place) / "filler"
+        with contextlib.suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(b"x" * 65536)
+        findings.add("disks filled")
+        said = _one_message(process, findings, training)
+        before = State.of(training)
+        filler.unlink()
+        _resumed(training, findings, before)
+        findings.counts["message"] = said
+    return findings
+
+
+def read_only(home: Path, place: str) -> Findings:
+    """A folder cannot be written in the middle of a run, and then from its start; later the run goes on to its end."""
+    findings = Findings(f"read-only {place}")
+    training = Training.make(home, "Fusion", timesteps=400)
+    with small_disk(_folder(training, place), 200):
+        process = training.start(resume=False)
+        wait_for(lambda: training.step() > 0, process)
+        # Files that are open for writing would refuse to let the disk be read-only.
+        process.send_signal(19)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            remount(_folder(training, place), "ro")
+            findings.add("folders made read-only")
+        process.send_signal(18)
+        findings.counts["message"] = _one_message(process, findings, training)
+        before = State.of(training)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            remount(_folder(training, place), "ro")
+        findings.counts["message at the start"] = _one_message(training.start(resume=True), findings, training)
+        remount(_folder(training, place), "rw")
+        _resumed(training, findings, before)
+    return findings
+
+
+def _folder(training: Training, place: str) -> Path:
+    return {"runs": training.runs, "cache": training.cache, "store": training.store.parent}[place]
+
+
+def _one_message(process: subprocess.Popen[str], findings: Findings, training: Training) -> str:
+    """A run that cannot go on ends with one message; one that needs the folder no more may end well."""
+    try:
+        _, said = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        findings.faults.append("the run hangs")
+        return ""
+    errors = [line for line in said.splitlines() if line.startswith("error:")]
+    findings.expect("Traceback" not in said, f"a traceback: {said[-600:]}")
+    findings.expect("fault of hlogym" not in said, f"a foreign error: {said[-400:]}")
+    if process.returncode == 0:
+        findings.add("runs that ended all the same")
+        return "it goes on without"
+    findings.add("runs that ended with a message")
+    findings.expect(process.returncode == 1, f"exit status {process.returncode}")
+    findings.expect(len(errors) == 1, f"{len(errors)} messages: {said[-400:]}")
+    return errors[0].replace(str(training.home), "~") if errors else ""
+
+
+def _resumed(training: Training, findings: Findings, before: State) -> None:
+    if training.run.state().get("finished"):
+        training.check_end(findings)
+        return
+    ended(training.start(resume=True), findings)
+    training.check(findings, before)
+    training.check_end(findings)
+
+
+# ---- crowds
+
+
+def crowd(home: Path, processes: int, threads: int) -> Findings:
+    """Processes and threads compile and run the same and different programs on a cold cache at the same time."""
+    findings = Findings(f"{processes} processes with {threads} threads on a cold cache")
+    from tests.env.small_programs import CHAIN, LOOP
+
+    texts = [CHAIN, LOOP, CHAIN.replace("tanh", "negate"), LOOP.replace("cosine", "tanh"), CHAIN.replace("64", "65")]
+    environment: dict[str, Any] = {**child_environment(), "HOME": str(home), "HLOGYM_CACHE": str(home / "cache")}
+    started = [
+        subprocess.Popen(
+            python_command(_COMPILING, str(threads), str(1 + n % 2), *texts), cwd=NEUTRAL_FOLDER, env=environment,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for n in range(processes)
+    ]  # fmt: skip
+    for process in started:
+        out, said = process.communicate(timeout=600)
+        findings.expect(process.returncode == 0, f"exit status {process.returncode}: {said[-300:]}")
+        right, wrong, *faults = [*out.splitlines(), "0", "0"][:8] if out else ["0", "1", "nothing was said"]
+        findings.add("right results", int(right))
+        findings.expect(int(wrong) == 0, f"{wrong} faults: {faults}")
+    expected = processes * threads * len(texts) * 3
+    findings.expect(findings.counts.get("right results") == expected, f"{expected} results were due")
+    return findings
+
+
+def restarts(home: Path, count: int) -> Findings:
+    """A worker is replaced again and again; its owner's descriptors, processes and temporary files stay as they are."""
+    from env.worker_process import WorkerProcess
+
+    findings = Findings(f"{count} workers one after the other")
+    folder = home / "temporary"
+    folder.mkdir()
+    before_folder, os.environ["TMPDIR"] = os.environ.get("TMPDIR"), str(folder)
+    worker = WorkerProcess()
+    try:
+        worker.ask({"op": "ping"}, 60)
+        worker.kill()
+        before = sorted(p.name for p in Path("/proc/self/fd").iterdir())
+        for n in range(count):
+            worker.ask({"op": "ping"}, 60)
+            if n % 2 and worker.pid is not None:
+                os.kill(worker.pid, 9)
+                while worker.running:
+                    time.sleep(0.01)
+            else:
+                worker.kill()
+            findings.add("restarts")
+    finally:
+        worker.kill()
+        os.environ.pop("TMPDIR")
+        if before_folder is not None:
+            os.environ["TMPDIR"] = before_folder
+    after = sorted(p.name for p in Path("/proc/self/fd").iterdir())
+    findings.counts |= {"descriptors before": len(before), "descriptors after": len(after)}
+    findings.expect(before == after, f"descriptors: {before}, then {after}")
+    findings.expect(list(folder.iterdir()) == [], "temporary files are left")
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    findings.expect(children == [], f"{len(children)} processes are left")
+    return findings
+
+
+if __name__ == "__main__":
+    sys.exit(f"see tests/sweeps/abuse.py in {ROOT}")

@@ -1,0 +1,332 @@
+"""What training runs are put through by `tests.sweeps.abuse`, and what must be left afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.checkpoint import latest_checkpoint
+from compiler.fusion.learned import load_policy
+from compiler.passes.learned import load_pass_order
+from compiler.plan import CompilationPlan
+from env.isolated import ROOT
+from env.store import KernelStore
+from experiments.run_folder import RunFolder
+from tests.env.small_programs import write_suite
+
+CHECKPOINT_EVERY, ROLLOUT = 32, 16
+ENDING = 600.0  # seconds that a process may take to end by itself
+
+
+@dataclass
+class Findings:
+    """What a scenario did, and what of its promises did not hold.
+
+    Attributes:
+        name: of the scenario.
+        counts: of what was done and found.
+        faults: promises that did not hold; empty when all did.
+    """
+
+    name: str
+    counts: dict[str, Any] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, what: str, count: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + count
+
+    def expect(self, holds: bool, promise: str) -> None:
+        self.add("checks")
+        if not holds:
+            self.faults.append(promise)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A measured training run of two small programs in a folder of its own.
+
+    Attributes:
+        home: the user's home folder: suite, store of kernel times.
+        environment: "Fusion" or "PassOrder".
+        timesteps: of the whole run.
+        runs: folder of runs.
+        cache: folder of built kernels.
+    """
+
+    home: Path
+    environment: str
+    timesteps: int
+    runs: Path
+    cache: Path
+
+    @staticmethod
+    def make(home: Path, environment: str, timesteps: int, runs: Path | None = None) -> Training:
+        """With its suite written."""
+        write_suite(home / "suite")
+        return Training(home, environment, timesteps, runs or home / "runs", home / "cache")
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder(self.runs / "run")
+
+    @property
+    def store(self) -> Path:
+        return self.home / ".cache" / "hlogym" / "kernel_times.sqlite"
+
+    def command(self, resume: bool) -> list[str]:
+        settings = {"rollout": ROLLOUT, "batch": ROLLOUT, "hidden": 8, "epochs": 1, "budget": 12}
+        return [
+            sys.executable, "-m", "experiments.cli", "train", "--suite", str(self.home / "suite"), "--backend", "cpu",
+            "--env", f"hlogym/{self.environment}Measured-v0", "--timesteps", str(self.timesteps), "--name", "run",
+            "--checkpoint-every", str(CHECKPOINT_EVERY), "--runs", str(self.runs),
+            *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
+            *(["--resume"] if resume else []),
+        ]  # fmt: skip
+
+    def start(self, resume: bool) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ, "PYTHONPATH": str(ROOT), "HOME": str(self.home), "HLOGYM_CACHE": str(self.cache),
+            "MLFLOW_TRACKING_URI": "", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        return subprocess.Popen(
+            self.command(resume), env=environment, cwd=self.home, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    # ---- what is there
+
+    def step(self) -> int:
+        """Of the last checkpoint; 0 when there is none."""
+        checkpoint = latest_checkpoint(self.run.checkpoints)
+        return 0 if checkpoint is None else int(checkpoint.name.split("-")[1])
+
+    def points(self) -> list[dict[str, Any]]:
+        """Of the learning curve; a last line that a kill cut short is left out, any other raises."""
+        lines = self.run.progress.read_text().splitlines(keepends=True) if self.run.progress.is_file() else []
+        if lines and not lines[-1].endswith("\n"):
+            lines.pop()
+        return [json.loads(line) for line in lines]
+
+    def records(self) -> int:
+        """Kernel times in the store, each read and found sensible; ValueError else."""
+        if not self.store.is_file():
+            return 0
+        with contextlib.closing(sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=30)) as database:
+            if database.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
+                raise ValueError("the store is damaged")
+            keys = [row[0] for row in database.execute("SELECT key FROM kernel_times")]
+        with KernelStore(self.store) as store:
+            times = store.get(keys)
+        if len(times) != len(keys) or any(not 0 < t.seconds.value < 60 for t in times.values()):
+            raise ValueError("the store has records that cannot be read")
+        return len(times)
+
+    def best(self) -> dict[str, float]:
+        """Speedups of the plans that are there, each read."""
+        from experiments.best_plans import BestPlans
+
+        for file in self.run.plans.glob("*.json") if self.run.plans.is_dir() else ():
+            CompilationPlan.from_json(file.read_text())
+        return BestPlans(self.run, {}).speedups
+
+    def workers(self) -> list[int]:
+        """Worker processes of this run."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if b"env.worker" in (folder / "cmdline").read_bytes():
+                    variables = (folder / "environ").read_bytes().split(b"\0")
+                    if f"HOME={self.home}".encode() in variables:
+                        found.append(int(folder.name))
+        return found
+
+    # ---- what must be so
+
+    def check(self, findings: Findings, before: State) -> State:
+        """Compare what is there with what was there before a kill and a resumption."""
+        now = State.of(self)
+        findings.expect(now.step >= before.step, f"checkpoints went back from {before.step} to {now.step}")
+        findings.expect(now.records >= before.records, f"records were lost: {before.records}, then {now.records}")
+        steps = [p["timesteps"] for p in now.points]
+        findings.expect(steps == sorted(set(steps)), f"the learning curve does not go forward: {steps}")
+        for program, speedup in before.best.items():
+            findings.expect(now.best.get(program, 0) >= speedup, f"the best plan of {program} was lost")
+        last = before.points[-1]["timesteps"] if before.points else 0
+        # A checkpoint is due at the first update past the interval.
+        findings.expect(
+            last - before.step <= CHECKPOINT_EVERY + 2 * ROLLOUT, f"{last - before.step} steps had to be repeated"
+        )
+        return now
+
+    def check_end(self, findings: Findings) -> None:
+        """What a finished run must have left."""
+        from mlflow.tracking import MlflowClient
+
+        findings.expect(self.run.state().get("finished") is True, "the run is not marked as finished")
+        points = self.points()
+        findings.expect(bool(points) and points[-1]["timesteps"] >= self.timesteps, "the learning curve is short")
+        (load_policy if self.environment == "Fusion" else load_pass_order)(self.run.policy)
+        findings.expect({p.stem for p in self.run.plans.glob("*.json")} == {"chain", "loop"}, "plans are missing")
+        client = MlflowClient(f"sqlite:///{self.runs / 'mlflow.db'}")
+        experiment = client.get_experiment_by_name("hlogym")
+        tracked = [] if experiment is None else client.search_runs([experiment.experiment_id])
+        findings.counts["MLflow runs"] = len(tracked)
+        findings.expect(len(tracked) == 1, f"there are {len(tracked)} MLflow runs")
+        for found in tracked:
+            findings.expect(found.info.status == "FINISHED", f"an MLflow run is {found.info.status}")
+        findings.expect(self.workers() == [], "workers outlive the run")
+        last = points[-1] if points else {}
+        findings.counts |= {"steps": last.get("timesteps"), "episodes": last.get("episodes")}
+        findings.counts |= {"records in the store": self.records()}
+        failures = sum(p["failures"] for p in points)
+        findings.counts["measurements charged to plans as failed"] = failures
+
+
+@dataclass(frozen=True)
+class State:
+    """What a run has at a moment."""
+
+    step: int = 0
+    points: tuple[dict[str, Any], ...] = ()
+    records: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(training: Training) -> State:
+        return State(training.step(), tuple(training.points()), training.records(), training.best())
+
+
+def ended(process: subprocess.Popen[str], findings: Findings, status: int = 0) -> str:
+    """Wait for a process that must end by itself; what it wrote to stderr."""
+    try:
+        _, said = process.communicate(timeout=ENDING)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        _, said = process.communicate()
+        findings.faults.append("a process did not end")
+        return said
+    findings.expect(process.returncode == status, f"exit status {process.returncode}: {said[-300:]}")
+    findings.expect("Traceback" not in said, f"a traceback: {said[-600:]}")
+    return said
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = ENDING) -> bool:
+    """Whether a condition came true before the process ended."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def kills(home: Path, environment: str, count: int, rng: np.random.Generator) -> Findings:
+    """SIGKILL at random moments, each followed by `--resume`, until the run is done."""
+    findings = Findings(f"kills of {environment}Measured")
+    training = Training.make(home, environment, timesteps=count * CHECKPOINT_EVERY * 2)
+    state = State()
+    for n in range(count):
+        process = training.start(resume=n > 0)
+        if n % 4:  # else anywhere, the imports included
+            seen, points = len(training.points()), int(rng.integers(0, 4))
+            wait_for(lambda seen=seen, points=points: len(training.points()) >= seen + points, process)  # type: ignore[misc]
+            wait_for(lambda: bool(training.workers()), process)
+        time.sleep(float(rng.uniform(0, 3)))
+        if process.poll() is not None:
+            findings.add("runs that ended before their kill")
+            ended(process, findings)
+            break
+        process.kill()
+        process.communicate()
+        findings.add("kills")
+        end = time.monotonic() + 20
+        while training.workers() and time.monotonic() < end:
+            time.sleep(0.05)
+        findings.expect(training.workers() == [], "a worker outlives its trainer")
+        state = training.check(findings, state)
+        findings.counts["last checkpoint at a kill"] = state.step
+    else:
+        said = ended(training.start(resume=True), findings)
+        findings.expect("resuming run run" in said, "the last start did not resume")
+    training.check(findings, state)
+    training.check_end(findings)
+    return findings
+
+
+def harassed_workers(home: Path, environment: str, count: int, rng: np.random.Generator) -> Findings:
+    """SIGSTOP, SIGKILL, SIGTERM and SIGHUP of workers while a run goes on, and short stops that end by themselves."""
+    findings = Findings(f"signals to workers of {environment}Measured")
+    training = Training.make(home, environment, timesteps=count * ROLLOUT * 2)
+    process = training.start(resume=False)
+    names = ("SIGSTOP", "SIGKILL", "SIGTERM", "SIGHUP", "SIGSTOP and SIGCONT")
+    for n in range(count):
+        if not wait_for(lambda: bool(training.workers()), process):
+            break
+        name = names[n % len(names)]
+        with contextlib.suppress(ProcessLookupError, IndexError):
+            worker = training.workers()[0]
+            os.kill(worker, signal.Signals[name.split()[0]])
+            findings.add(name)
+            if name.endswith("SIGCONT"):
+                time.sleep(0.3)
+                os.kill(worker, signal.SIGCONT)
+        time.sleep(float(rng.uniform(0.5, 4)))
+    ended(process, findings)
+    training.check_end(findings)
+    failed = findings.counts["measurements charged to plans as failed"]
+    findings.expect(failed == 0, f"{failed} measurements were charged to plans")
+    return findings
+
+
+def signalled(home: Path, environment: str, count: int, rng: np.random.Generator) -> Findings:
+    """Ctrl-C, SIGTERM and SIGHUP of the trainer at random moments of learning, each followed by `--resume`."""
+    findings = Findings(f"signals to the trainer of {environment}")
+    training = Training.make(home, environment, timesteps=count * CHECKPOINT_EVERY * 3)
+    state = State()
+    for n in range(count):
+        process = training.start(resume=n > 0)
+        seen = len(training.points())
+        wait_for(lambda seen=seen: len(training.points()) > seen, process)  # type: ignore[misc]
+        time.sleep(float(rng.uniform(0, 2)))
+        number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[n % 3]
+        if process.poll() is not None:
+            findings.add("runs that ended before their signal")
+            ended(process, findings)
+            break
+        process.send_signal(number)
+        begun = time.monotonic()
+        said = ended(process, findings, status=128 + number)
+        findings.counts["slowest end, s"] = max(
+            findings.counts.get("slowest end, s", 0.0), round(time.monotonic() - begun, 1)
+        )
+        findings.add(number.name)
+        findings.expect("train --resume --name run" in said, f"it is not said how to resume: {said[-300:]}")
+        state = training.check(findings, state)
+        done = max((p["timesteps"] for p in state.points), default=0)
+        findings.expect(state.step >= done, f"step {done} was reached, and the checkpoint is of step {state.step}")
+    else:
+        ended(training.start(resume=True), findings)
+    training.check_end(findings)
+    return findings
+
+
+@contextlib.contextmanager
+def stopped(process: subprocess.Popen[str], seconds: float) -> Iterator[None]:
+    """The process is stopped meanwhile, for so long at least."""
+    process.send_signal(signal.SIGSTOP)
+    end = time.monotonic() + seconds
+    yield
+    time.sleep(max(0.0, end - time.monotonic()))
+    process.send_signal(signal.SIGCONT)
