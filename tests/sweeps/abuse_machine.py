@@ -36,7 +36,7 @@ with Measurer(options=MeasurerOptions(rounds=3, timeout=6)) as measurer:
     for seed in range(int(sys.argv[2])):
         session = start.fork()
         session.run_fusion_policy(RandomFusion(seed=seed, stop_probability=0.3))
-        result = measurer.measure(program, session.plan)
+        result = measurer.measure(program, session.plan, remeasure=True)
         outcomes[result.failure or "measured"] = outcomes.get(result.failure or "measured", 0) + 1
         print("measured one", flush=True)
 print(json.dumps(outcomes))
@@ -81,7 +81,7 @@ def stopped_trainer(home: Path, rng: np.random.Generator) -> Findings:
     training = Training.make(home, "Fusion", 0)
     environment = {**child_environment(), "HOME": str(home), "HLOGYM_CACHE": str(training.cache)}
     process = subprocess.Popen(
-        python_command(_MEASURING, str(home / "suite"), "12"), cwd=NEUTRAL_FOLDER, env=environment, text=True,
+        python_command(_MEASURING, str(home / "suite"), "40"), cwd=NEUTRAL_FOLDER, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     wait_for(lambda: bool(training.workers()), process)
@@ -94,7 +94,7 @@ def stopped_trainer(home: Path, rng: np.random.Generator) -> Findings:
     findings.expect(process.returncode == 0, f"exit status {process.returncode}: {said[-300:]}")
     outcomes = json.loads(out.splitlines()[-1]) if process.returncode == 0 else {}
     findings.counts["outcomes"] = outcomes
-    findings.expect(outcomes == {"measured": 12}, f"not all plans were measured: {outcomes}")
+    findings.expect(outcomes == {"measured": 40}, f"not all plans were measured: {outcomes}")
     return findings
 
 

@@ -268,7 +268,7 @@ def kills(home: Path, environment: str, count: int, rng: np.random.Generator) ->
 def harassed_workers(home: Path, environment: str, count: int, rng: np.random.Generator) -> Findings:
     """SIGSTOP, SIGKILL, SIGTERM and SIGHUP of workers while a run goes on, and short stops that end by themselves."""
     findings = Findings(f"signals to workers of {environment}Measured")
-    training = Training.make(home, environment, timesteps=count * ROLLOUT * 2)
+    training = Training.make(home, environment, timesteps=count * ROLLOUT * 8)
     process = training.start(resume=False)
     names = ("SIGSTOP", "SIGKILL", "SIGTERM", "SIGHUP", "SIGSTOP and SIGCONT")
     for n in range(count):
@@ -293,7 +293,7 @@ def harassed_workers(home: Path, environment: str, count: int, rng: np.random.Ge
 def signalled(home: Path, environment: str, count: int, rng: np.random.Generator) -> Findings:
     """Ctrl-C, SIGTERM and SIGHUP of the trainer at random moments of learning, each followed by `--resume`."""
     findings = Findings(f"signals to the trainer of {environment}")
-    training = Training.make(home, environment, timesteps=count * CHECKPOINT_EVERY * 3)
+    training = Training.make(home, environment, timesteps=count * CHECKPOINT_EVERY * 8)
     state = State()
     for n in range(count):
         process = training.start(resume=n > 0)
