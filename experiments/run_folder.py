@@ -17,7 +17,7 @@ from compiler.names import file_name, why_no_file_name
 from experiments.config import TrainConfig
 from experiments.results import ResultError, check_writable, write_text
 
-__all__ = ["RunFolder", "all_runs", "find_run", "new_run", "read_progress", "unfinished_run"]
+__all__ = ["RunFolder", "all_runs", "find_run", "finished_run", "new_run", "read_progress", "unfinished_run"]
 
 CONFIG_FILE = "config.json"
 _SETTINGS_OF_A_RUN = frozenset({"suite", "env", "agent", "timesteps"})
@@ -195,6 +195,11 @@ def unfinished_run(runs: Path, name: str | None) -> RunFolder | None:
         if not finished:
             return run
     return None
+
+
+def finished_run(runs: Path, name: str) -> RunFolder | None:
+    """The run of that name, if it has come to its end."""
+    return next((r for r in all_runs(runs) if r.name == name and r.state().get("finished", False)), None)
 
 
 def find_run(runs: Path, name: str) -> RunFolder:

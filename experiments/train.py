@@ -24,7 +24,14 @@ from experiments.plots import learning_curve, save_figure
 from experiments.provenance import provenance
 from experiments.report import meaning_of_speedup
 from experiments.results import check_writable
-from experiments.run_folder import RunFolder, check_run_name, new_run, read_progress, unfinished_run
+from experiments.run_folder import (
+    RunFolder,
+    check_run_name,
+    finished_run,
+    new_run,
+    read_progress,
+    unfinished_run,
+)
 from experiments.run_lock import sole_trainer
 from experiments.tracking import TrackedRun, check_server
 from experiments.training_callback import TrainingCallback
@@ -40,6 +47,10 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
     config = config.with_backend(resolve_backend(config.backend))
     run = unfinished_run(runs, name) if resume else None
     if resume and run is None:
+        done = None if name is None else finished_run(runs, name)
+        if done is not None:  # so that whoever resumes until it succeeds comes to an end
+            stdout.print(f"run {done.name} is finished\nrun       {done.path}\npolicy    {done.policy}", soft_wrap=True)
+            return done
         error_console.print("nothing to resume, so a new run starts")
     if run is None:
         # What is wrong with names, programs, folders and servers is found before anything is written.

@@ -12,8 +12,9 @@ from env.base import FAILURE_REWARD, SUSPICIOUS_FAILURES, CompilerEnv, ProgramEr
 from env.environments import CompileEnv, FusionEnv, PassOrderEnv, UnrollEnv
 from env.measurement import Measurement, MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
 from env.statistics import Interval
+from env.suites import Program, Suite
 from env.worker_process import WorkerProcess
-from tests.env.small_programs import CHAIN, write_suite
+from tests.env.small_programs import write_suite
 
 CLASSES = (FusionEnv, UnrollEnv, PassOrderEnv, CompileEnv)
 _FAULTY = """
@@ -45,14 +46,15 @@ def end_episode(env: Any) -> tuple[float, dict[str, Any]]:
             return reward, info
 
 
+def unchecked(folder: Path, **texts: str | bytes) -> Suite:
+    """A suite of files that nobody has looked into, as when they changed after they were looked into."""
+    for name, text in texts.items():
+        (folder / f"{name}.hlo").write_bytes(text.encode() if isinstance(text, str) else text)
+    return Suite("changed", tuple(Program(p.stem, "changed", "train", p, "") for p in sorted(folder.glob("*.hlo"))))
+
+
 def test_programs_that_cannot_be_used_are_named_all_at_once(suite: Path) -> None:
-    for name in ("unparsed", "invalid", "latin"):
-        (suite / f"{name}.hlo").write_text(CHAIN)
-    env = FusionEnv(suite)
-    # What is wrong from the start is found when a suite is loaded; this comes afterwards.
-    (suite / "unparsed.hlo").write_text(UNPARSED)
-    (suite / "invalid.hlo").write_text(INVALID)
-    (suite / "latin.hlo").write_bytes(b"HloModule \xff")
+    env = FusionEnv(unchecked(suite, unparsed=UNPARSED, invalid=INVALID, latin=b"HloModule \xff"))
     (suite / "loop.hlo").unlink()
     seen: list[str] = []
     with pytest.raises(ProgramError) as caught:
@@ -63,14 +65,12 @@ def test_programs_that_cannot_be_used_are_named_all_at_once(suite: Path) -> None
         line = next(line for line in told.splitlines() if f"'{name}'" in line)
         assert str(suite / f"{name}.hlo") in line
         assert reason in told
-    assert sorted(seen) == ["chain", "invalid", "latin", "loop", "unparsed"]
+    assert seen == ["chain", "invalid", "latin", "loop", "unparsed"]
 
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_a_program_that_cannot_be_compiled_names_itself_and_its_file(cls: type[CompilerEnv[Any]], suite: Path) -> None:
-    (suite / "invalid.hlo").write_text(CHAIN)
-    env = cls(suite)  # type: ignore[call-arg]
-    (suite / "invalid.hlo").write_text(INVALID)
+    env = cls(unchecked(suite, invalid=INVALID))  # type: ignore[call-arg]
     with pytest.raises(ProgramError, match=r"'invalid' \(.*invalid\.hlo\)"):
         env.reset(options={"program": "invalid"})
 
@@ -85,11 +85,9 @@ w.difference = lambda got, want, tolerance: "all wrong" if got[0].shape == (256,
 
 
 def test_a_suite_of_copies_has_nothing_to_measure(tmp_path: Path) -> None:
-    # Passes find out that it computes nothing.
-    text = "HloModule same\nENTRY e { x = f32[4] parameter(0) n = f32[4] negate(x) ROOT y = f32[4] negate(n) }\n"
-    (tmp_path / "same.hlo").write_text(text)
+    suite = unchecked(tmp_path, same="HloModule same\nENTRY e { ROOT x = f32[4] parameter(0) }\n")
     with measurer("") as m, pytest.raises(ProgramError, match="nothing to measure"):
-        FusionEnv(tmp_path, measured=True, measurer=m).check_programs()
+        FusionEnv(suite, measured=True, measurer=m).check_programs()
 
 
 def test_a_machine_that_lets_nothing_be_measured_is_one_error(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,16 +260,13 @@ def test_a_failed_plan_that_equals_the_reference_does_not_stand_for_it(program: 
 
 
 def test_a_program_that_does_nothing_has_no_reference(tmp_path: Path) -> None:
-    texts = {"empty": "ROOT t = () tuple()", "same": "ROOT x = f32[4] parameter(0)"}
-    for name in texts:
-        (tmp_path / f"{name}.hlo").write_text(CHAIN)
-    suite = load_suite(tmp_path)
-    for name, text in texts.items():  # a suite of such programs is not loaded
-        (tmp_path / f"{name}.hlo").write_text(f"HloModule {name}\nENTRY e {{ {text} }}\n")
+    (tmp_path / "empty.hlo").write_text("HloModule empty\nENTRY e { ROOT t = () tuple() }\n")
+    (tmp_path / "same.hlo").write_text("HloModule same\nENTRY e { ROOT x = f32[4] parameter(0) }\n")
+    empty, same = (Program(name, "here", "train", tmp_path / f"{name}.hlo", "") for name in ("empty", "same"))
     with Measurer(options=OPTIONS) as measurer:
         with pytest.raises(ReferenceFailedError, match="nothing in it takes time"):
-            measurer.measure_reference(suite.find("empty"), None)
-        assert measurer.measure_reference(suite.find("same"), None).idle
+            measurer.measure_reference(empty, None)
+        assert measurer.measure_reference(same, None).idle
 
 
 def test_programs_of_one_name_are_told_apart(program: Program, tmp_path: Path) -> None:

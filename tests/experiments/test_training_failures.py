@@ -11,7 +11,6 @@ import pytest
 
 from agents.checkpoint import latest_checkpoint
 from env import worker_process
-from env.base import ProgramError
 from env.isolated import python_command
 from env.measurement import MeasurementError
 from experiments import failure_watch
@@ -23,7 +22,6 @@ from experiments.run_folder import RunFolder
 from experiments.run_lock import sole_trainer
 from experiments.train import start_or_resume
 from tests.env.small_programs import write_suite
-from tests.experiments.test_failed_measurements import BROKEN
 from tests.experiments.test_training import command, environment
 
 FAILING_PLANS = """
@@ -67,12 +65,23 @@ def tracked_status(tmp_path: Path, run: RunFolder) -> str:
     return str(client.get_run(run.state()["run_id"]).info.status)
 
 
-def test_a_reference_that_fails_lets_no_run_begin(flag: Path, tmp_path: Path) -> None:
-    settings = config(tmp_path)
-    (tmp_path / "suite" / "broken.hlo").write_text(BROKEN)
-    with pytest.raises(ProgramError, match=r"'broken' \(.*broken\.hlo\)"):
-        start_or_resume(settings, tmp_path / "runs", "r", resume=False)
-    assert not (tmp_path / "runs" / "r").exists()
+def test_a_reference_that_fails_lets_no_run_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import env.worker as w; w.difference = lambda *_: 'output 0: all wrong'; w.main()"
+    monkeypatch.setattr(worker_process, "python_command", lambda _: python_command(code))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    suite, runs = write_suite(tmp_path / "suite"), tmp_path / "runs"
+    monkeypatch.setattr(sys, "argv", ["hlogym", "train", "--suite", str(suite), "--runs", str(runs), "--name", "r"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: 2 of 2 programs")
+    for name in ("chain", "loop"):
+        assert f"'{name}' ({suite / name}.hlo): wrong: output 0: all wrong" in said
+    assert "Traceback" not in said
+    assert not (runs / "r").exists()
 
 
 def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
@@ -108,6 +117,10 @@ def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
     assert steps == sorted(set(steps))
     assert steps[-1] >= 400
 
+    checkpoint = latest_checkpoint(run.checkpoints)
+    assert start_or_resume(config(tmp_path), tmp_path / "runs", "r", resume=True) == run  # it has come to its end
+    assert latest_checkpoint(run.checkpoints) == checkpoint
+
 
 def test_a_run_in_which_nothing_was_measured_reports_no_policy(flag: Path, tmp_path: Path) -> None:
     flag.touch()
@@ -115,25 +128,6 @@ def test_a_run_in_which_nothing_was_measured_reports_no_policy(flag: Path, tmp_p
         # The prior fuses on and on, so that no episode ends with the plan of the reference.
         start_or_resume(config(tmp_path, timesteps=16, prior=1e4), tmp_path / "runs", "r", resume=False)
     assert not (tmp_path / "runs" / "r" / "policy").exists()
-
-
-def test_the_command_ends_with_status_1_and_one_message(
-    flag: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "suite").mkdir()
-    # Passes find out that it computes nothing.
-    text = "HloModule same\nENTRY e { x = f32[4] parameter(0) n = f32[4] negate(x) ROOT y = f32[4] negate(n) }\n"
-    (tmp_path / "suite" / "same.hlo").write_text(text)
-    monkeypatch.setattr(
-        sys, "argv", ["hlogym", "train", "--suite", str(tmp_path / "suite"), "--runs", str(tmp_path / "runs")]
-    )
-    with pytest.raises(SystemExit) as end:
-        main()
-    assert end.value.code == 1
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert "nothing to measure" in said
-    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
