@@ -85,7 +85,10 @@ class KernelStore:
             if self.path != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot use {self.path} as the store of kernel times: {error}") from error
+            raise StoreError(
+                f"cannot use {self.path} as the store of kernel times: {error.strerror}; "
+                "set XDG_CACHE_HOME to a folder that can be written"
+            ) from error
         with self._errors("use"):
             self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS)
             try:

@@ -352,7 +352,7 @@ def read_newest(paths: Iterable[Path], read: Callable[[Path], T]) -> T | None:
             first = first or error
             continue
         if first is not None:
-            error_console.print(f"left out: {first}")
+            error_console.print(f"left out: {first}", soft_wrap=True)
         return found
     if first is not None:
         raise first

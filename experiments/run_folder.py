@@ -139,9 +139,9 @@ def _claim(runs: Path, name: str, may_be_numbered: bool) -> str:
             if may_be_numbered:
                 continue
             if (folder / CONFIG_FILE).exists():
-                raise ResultError(
-                    f"there is a run {name!r} in {runs}; give --resume to continue it, or another --name"
-                ) from None
+                finished = RunFolder(folder).state().get("finished", False)
+                advice = "it is finished, so give" if finished else "give --resume to continue it, or"
+                raise ResultError(f"there is a run {name!r} in {runs}; {advice} another --name") from None
             if not folder.is_dir() or any(folder.iterdir()):
                 raise ResultError(f"{folder} is there and is no run; give another --name") from None
         except OSError as error:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 import os
+import secrets
 import threading
 import time
 from collections import Counter, deque
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from compiler.errors import HlogymError
+from compiler.files import DRAFT_PREFIX
 from compiler.names import metric_name, one_line
 from experiments.console import error_console
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
-__all__ = ["EXPERIMENT", "TrackedRun", "TrackingError", "check_server", "download_policy", "tracking_uri"]
+__all__ = ["EXPERIMENT", "TrackedRun", "TrackingError", "check_store", "download_policy", "tracking_uri"]
 
 T = TypeVar("T")
 EXPERIMENT = "hlogym"
@@ -47,7 +49,7 @@ class TrackingError(HlogymError, RuntimeError):
 
 def tracking_uri(folder: Path) -> str:
     """MLFLOW_TRACKING_URI, or a SQLite store in the folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder.resolve() / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or _sqlite(_database(folder))
 
 
 class TrackedRun:
@@ -68,18 +70,11 @@ class TrackedRun:
     """
 
     def __init__(self, folder: Path, name: str, run_id: str | None = None) -> None:
-        # MLflow takes seconds to import; the command line's --help does not wait for it.
-        from mlflow.tracking import MlflowClient
-
-        for quiet in ("mlflow", "alembic"):
-            logging.getLogger(quiet).setLevel(logging.ERROR)
         uri = self._uri = tracking_uri(folder)
         self.uri = _without_password(uri)
 
         def open_run() -> tuple[MlflowClient, Run]:
-            if _is_local(uri):
-                folder.mkdir(parents=True, exist_ok=True)
-            client = MlflowClient(uri)
+            client = _client(folder, uri)
             return client, _open_run(client, folder, uri, name, run_id)
 
         self._client, self._run = _answered(uri, open_run)
@@ -163,7 +158,8 @@ class TrackedRun:
             self._warned = True
             error_console.print(
                 f"warning: the MLflow store {self.uri} takes no more ({_reason(error, self._uri)}); "
-                "the run goes on, and what is missing there is tried again"
+                "the run goes on, and what is missing there is tried again",
+                soft_wrap=True,
             )
 
     def __enter__(self) -> TrackedRun:
@@ -176,7 +172,9 @@ class TrackedRun:
         missing = self._lost + Counter(what for what, _ in self._waiting)
         if missing:
             told = ", ".join(what if n == 1 else f"{n} {what}" for what, n in missing.items())
-            error_console.print(f"warning: not tracked in {self.uri}: {told}; the run's folder has everything")
+            error_console.print(
+                f"warning: not tracked in {self.uri}: {told}; the run's folder has everything", soft_wrap=True
+            )
 
 
 def download_policy(folder: Path, run_id: str, to: Path) -> Path:
@@ -187,10 +185,9 @@ def download_policy(folder: Path, run_id: str, to: Path) -> Path:
     """
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
 
     uri = tracking_uri(folder)
-    _answered(uri, lambda: MlflowClient(uri).get_run(run_id))
+    _answered(uri, lambda: _client(folder, uri).get_run(run_id))
     try:
         with _short_requests():
             path = mlflow.artifacts.download_artifacts(
@@ -206,17 +203,52 @@ def download_policy(folder: Path, run_id: str, to: Path) -> Path:
 # ---- opening
 
 
-def check_server(folder: Path) -> None:
-    """Find out before a run begins whether the server that is named answers; a local store is made when it is needed.
+def check_store(folder: Path) -> None:
+    """Find out before a run begins whether the store can be used; a local one is made.
 
     Raises:
-        TrackingError: it does not.
+        TrackingError: it cannot.
     """
+    uri = tracking_uri(folder)
+    _answered(uri, lambda: _client(folder, uri).get_experiment_by_name(EXPERIMENT))
+
+
+def _client(folder: Path, uri: str) -> MlflowClient:
+    # MLflow takes seconds to import; the command line's --help does not wait for it.
     from mlflow.tracking import MlflowClient
 
-    uri = tracking_uri(folder)
-    if not _is_local(uri):
-        _answered(uri, lambda: MlflowClient(uri).get_experiment_by_name(EXPERIMENT))
+    for quiet in ("mlflow", "alembic"):
+        logging.getLogger(quiet).setLevel(logging.CRITICAL)  # what they report as errors is reported by us
+    if _is_local(uri):
+        folder.mkdir(parents=True, exist_ok=True)
+    database = _database(folder)
+    if uri == _sqlite(database) and not database.exists():
+        # Making the tables takes seconds; a kill or a full disk would leave some of them, and no way on from there.
+        draft = folder.resolve() / f"{DRAFT_PREFIX}{secrets.token_hex(8)}.db"
+        try:
+            MlflowClient(_sqlite(draft)).search_experiments(max_results=1)
+            _put_in_place(draft, database)
+        finally:
+            draft.unlink(missing_ok=True)
+    return MlflowClient(uri)
+
+
+def _put_in_place(draft: Path, database: Path) -> None:
+    """Give the draft its name, unless another run of this folder began at the same time and was first."""
+    try:
+        os.link(draft, database)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        draft.replace(database)
+
+
+def _database(folder: Path) -> Path:
+    return folder.resolve() / "mlflow.db"
+
+
+def _sqlite(database: Path) -> str:
+    return f"sqlite:///{database}"
 
 
 def _open_run(client: MlflowClient, folder: Path, uri: str, name: str, run_id: str | None) -> Run:
@@ -253,7 +285,10 @@ def _answered(uri: str, question: Callable[[], T]) -> T:
             return question() if _is_local(uri) else _within(patience, question)
     except Exception as error:  # the client lets through what its transport, its database and its migrations raise
         if _is_local(uri):
-            raise TrackingError(f"cannot use the MLflow store {shown}: {_reason(error, uri)}") from error
+            raise TrackingError(
+                f"cannot use the MLflow store {shown}: {_reason(error, uri)}; where it is damaged, move it away and a "
+                "new one is made"
+            ) from error
         raise TrackingError(
             f"cannot use the MLflow server {shown}: {_reason(error, uri)}; "
             "start it, or set MLFLOW_TRACKING_URI to another one, or unset it to keep runs in a local file"

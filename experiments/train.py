@@ -33,7 +33,7 @@ from experiments.run_folder import (
     unfinished_run,
 )
 from experiments.run_lock import sole_trainer
-from experiments.tracking import TrackedRun, check_server
+from experiments.tracking import TrackedRun, check_store
 from experiments.training_callback import TrainingCallback
 
 __all__ = ["check_programs", "policy_provenance", "start_or_resume", "train"]
@@ -58,7 +58,7 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
         learner = make_learner(config)
         with _closed_on_error(learner):
             _check_store(learner)
-            check_server(runs)
+            check_store(runs)
             check_programs(learner)
             run = new_run(runs, name, config)
     else:

@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 
 import experiments.tracking
 from compiler.names import metric_name
-from experiments.tracking import TrackedRun, TrackingError, check_server, download_policy
+from experiments.tracking import TrackedRun, TrackingError, check_store, download_policy
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_a_server_that_is_silent_is_one_error_in_seconds(
     start = time.monotonic()
     attempts: list[Callable[[], object]] = [
         lambda: TrackedRun(tmp_path, "r"), lambda: TrackedRun(tmp_path, "r", "0" * 32),
-        lambda: check_server(tmp_path), lambda: download_policy(tmp_path, "0" * 32, tmp_path),
+        lambda: check_store(tmp_path), lambda: download_policy(tmp_path, "0" * 32, tmp_path),
     ]  # fmt: skip
     for attempt in attempts:
         with pytest.raises(TrackingError, match="does not answer") as caught:
@@ -90,7 +90,7 @@ def test_a_question_that_hangs_longer_than_any_request_is_given_up(
     monkeypatch.setattr(experiments.tracking, "OPENING_SECONDS", 0.5)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", silent)
     with pytest.raises(TrackingError, match="does not answer"):
-        check_server(tmp_path)
+        check_store(tmp_path)
 
 
 def test_the_users_limits_are_left(tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +101,9 @@ def test_the_users_limits_are_left(tmp_path: Path, silent: str, monkeypatch: pyt
 
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", look)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", silent)
-    check_server(tmp_path)
+    check_store(tmp_path)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
-    check_server(tmp_path)
+    check_store(tmp_path)
     assert seen == [("5", "0"), ("77", "0")]
 
 

@@ -1,0 +1,179 @@
+"""Results: files of other programs are left out, damaged ones are one error, names in tables break nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env.statistics import Interval
+from experiments.console import PlainConsole
+from experiments.plots import order_bars, speedup_bars, svg
+from experiments.report import build_report, latest_evaluation
+from experiments.results import (
+    Evaluation,
+    ProgramResult,
+    ResultError,
+    StrategyResult,
+    check_output,
+    evaluation_rows,
+    fresh_stem,
+    markdown_table,
+    read_newest,
+    rich_table,
+    write_text,
+)
+
+HOSTILE = (
+    "a[b]|c<d>$x$", "[red]x[/red]", "[/]", ":smile:", "\x1b[2Jgone", "two\nlines", "<script>alert(1)</script>",
+    "_hidden", "$\\frac{", "é" * 300, "[x](http://y)", "`x`", "{x}", "%s",
+)  # fmt: skip
+ONE = Interval(1.0, 1.0, 1.0)
+
+
+def evaluation(*programs: str, strategies: tuple[str, ...] = ("none", "learned")) -> Evaluation:
+    result = StrategyResult(Interval(1e-3, 9e-4, 1.1e-3), ONE, 3, 2)
+    failed = StrategyResult(None, None, failure="every plan failed")
+    found = tuple(
+        ProgramResult(
+            p, "test", n % 2 == 0, Interval(1.0, 0.0, math.inf), dict.fromkeys(strategies, result) | {"x": failed}
+        )
+        for n, p in enumerate(programs)
+    )
+    facts = {"command": "hlogym evaluate [red]|<b>$", "commit": "\x1b[2J"}
+    return Evaluation("cpu", 4, (*strategies, "x"), found, facts, {"trained": "<b>", "programs": list(programs)})
+
+
+def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = evaluation("a", *HOSTILE)
+    text = json.dumps(written.to_json(), allow_nan=False)
+    write_text(tmp_path / "evaluation.json", text)
+    assert Evaluation.read(tmp_path / "evaluation.json") == written
+    (tmp_path / "old.json").write_text(text.replace("[1.0, 0.0, null]", "[1.0, 0.0, Infinity]"))
+    assert Evaluation.read(tmp_path / "old.json") == written
+
+
+def _changed(path: tuple[Any, ...], value: Any) -> bytes:
+    data = evaluation("a").to_json()
+    at: Any = data
+    for key in path[:-1]:
+        at = at[key]
+    if value is None and path[-1] not in at:
+        raise KeyError(path)
+    if value is KeyError:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return json.dumps(data).encode()
+
+
+STRATEGY = ("programs", 0, "strategies", "learned")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"[]", b"{}", b"[" * 100_000, b'{"kind": "bench"}', b"\xff", b'{"kind": 1, "kind": 2}',
+        _changed(("programs",), 3), _changed(("programs",), [3]), _changed(("programs", 0, "program"), 3),
+        _changed(("programs", 0, "seen"), 1), _changed(("programs", 0, "noise"), [1, 2]),
+        _changed(("programs", 0, "noise"), "123"), _changed(("programs", 0, "noise"), [True, 1, 1]),
+        _changed(("programs", 0, "strategies"), []), _changed(("strategies",), "none"), _changed(("strategies",), [3]),
+        _changed((*STRATEGY, "seconds"), [0, 0, 0]), _changed((*STRATEGY, "speedup"), [-1, -1, -1]),
+        _changed((*STRATEGY, "speedup"), ["1", 1, 1]), _changed((*STRATEGY, "speedup"), 0),
+        _changed((*STRATEGY, "kernels"), "3"), _changed((*STRATEGY, "failure"), KeyError),
+        _changed(("provenance",), []), _changed(("policy",), None), _changed(("backend",), KeyError),
+        _changed(("budget",), True),
+    ],
+)  # fmt: skip
+def test_a_damaged_evaluation_is_one_error(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "evaluation.json"
+    file.write_bytes(data)
+    with pytest.raises(ResultError, match=re.escape(str(file))) as caught:
+        Evaluation.read(file)
+    assert len(str(caught.value)) < 400
+
+
+def test_files_of_other_programs_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = tmp_path / "deep" / "evaluation-1.json"
+    write_text(ours, json.dumps(evaluation("ours").to_json()))
+    os.utime(ours, (1000, 1000))
+    (tmp_path / "evaluation-notes.json").write_text('{"mine": 1}')
+    (tmp_path / "evaluation-empty.json").write_text("")
+    assert [p.program for p in latest_evaluation(tmp_path).programs] == ["ours"]
+    assert "evaluation-notes.json" in capsys.readouterr().err
+    ours.unlink()
+    with pytest.raises(ResultError, match=r"evaluation-notes\.json"):
+        latest_evaluation(tmp_path)
+    assert read_newest([], Evaluation.read) is None
+
+
+def test_a_result_never_takes_the_name_of_another(tmp_path: Path) -> None:
+    stems = [fresh_stem(tmp_path / "new", "evaluation-1", ".json") for _ in range(3)]
+    assert stems == ["evaluation-1", "evaluation-1-2", "evaluation-1-3"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultError, match="cannot write"):
+        fresh_stem(tmp_path / "file", "x", ".json")
+
+
+def test_an_output_is_checked_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "in.hlo").write_text("mine")
+    (tmp_path / "link.hlo").symlink_to("in.hlo")
+    for output, reason in (
+        (tmp_path, "is a folder"), (tmp_path / "in.hlo", "would be lost"), (tmp_path / "link.hlo", "would be lost"),
+        (tmp_path / "in.hlo" / "x", "cannot write"),
+    ):  # fmt: skip
+        with pytest.raises(ResultError, match=reason):
+            check_output(output, tmp_path / "in.hlo")
+    check_output(tmp_path / "not" / "there" / "yet.json", tmp_path / "in.hlo")
+    check_output(Path(os.devnull))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.hlo", "link.hlo"]
+
+
+# ---- tables, pages and plots
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_terminal_shows_names_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    console = PlainConsole(width=1000)
+    console.print(rich_table(evaluation_rows(evaluation(name)), "title"))
+    out = capsys.readouterr().out
+    assert not any(ord(c) < 32 and c != "\n" for c in out)
+    if name.isprintable() and len(name) < 60:
+        assert out.count(name) == 1
+    console.print(rich_table(evaluation_rows(evaluation("plain")), "title"))
+    assert len(out.splitlines()) == len(capsys.readouterr().out.splitlines())  # no name is more than a line
+
+
+def test_a_markdown_table_keeps_its_columns() -> None:
+    rows = evaluation_rows(evaluation(*HOSTILE, strategies=("none", "a|b")))
+    lines = markdown_table(rows).splitlines()
+    assert len(lines) == len(rows) + 1
+    for line in lines:
+        assert len(re.split(r"(?<!\\)\|", line)) == len(rows[0]) + 2
+
+
+def test_a_page_holds_no_markup_of_names(tmp_path: Path) -> None:
+    build_report(evaluation(*HOSTILE, strategies=("none", "<i>", "_s")), [], tmp_path / "r.html", what="<u>")
+    page = (tmp_path / "r.html").read_text()
+    assert "<script" not in page
+    assert "<i>" not in page
+    assert "\x1b" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.filterwarnings("error")
+def test_plots_take_any_name() -> None:
+    figure = speedup_bars(evaluation(*HOSTILE, strategies=("none", "_s", "$\\frac{")))
+    labels = [t.get_text() for t in figure.axes[0].get_yticklabels()]
+    assert len(labels) == len(HOSTILE)
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 3
+    assert "<svg" in svg(figure)
+    bars = order_bars(dict.fromkeys(HOSTILE, ONE))
+    assert len(bars.axes[0].patches) == len(HOSTILE)
+    assert "<svg" in svg(bars)
