@@ -149,6 +149,9 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         extra = load_checkpoint(model, checkpoint)
         with _damage_in(checkpoint):
             learner.restore(extra)
+            for name, kind in (("episodes", int), ("seconds", int | float), ("timesteps", int)):
+                if not isinstance(extra.get(name, 0), kind):
+                    raise ValueError(f"{name} is {extra[name]!r:.80}")
     run.cut_progress(model.num_timesteps)
     with progress() as bar, Interruption() as interruption, _tracked(run) as tracked:
         run.write_state({"run_id": tracked.run_id, "finished": False})

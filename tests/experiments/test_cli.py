@@ -1,9 +1,7 @@
 """The command line: what works exits with 0, what does not says why in one message without a traceback."""
 
 import json
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,8 +11,8 @@ from agents.export import export_policy
 from agents.network import TorchPointerNetwork
 from compiler.fusion import features as f
 from compiler.fusion.pointer_network import NetworkShape
-from experiments.cli import main
 from tests.env.small_programs import CHAIN, write_suite
+from tests.experiments.shell import Shell
 
 COMMANDS = (
     "run",
@@ -31,38 +29,6 @@ COMMANDS = (
     "demo",
     "reduce",
 )
-
-
-class Reply(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-class Shell:
-    """Runs the command line in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
-
-    def __call__(self, *arguments: str | Path) -> Reply:
-        self._monkeypatch.setattr(sys, "argv", ["hlogym", *map(str, arguments)])
-        status = 0
-        try:
-            main()
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        out, err = self._capsys.readouterr()
-        return Reply(status, out, err)
-
-    def fails(self, *arguments: str | Path) -> str:
-        """The message of a command that must fail."""
-        reply = self(*arguments)
-        assert reply.status != 0, reply.out
-        assert "Traceback" not in reply.err
-        assert reply.err.startswith("error: "), reply.err
-        assert "fault of hlogym" not in reply.err
-        return reply.err
 
 
 @pytest.fixture
