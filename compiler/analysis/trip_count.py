@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from compiler.analysis.while_loop import induction, view_loop
 from compiler.ir.attributes import Raw
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
+from compiler.outside import JsonError, parse_json
 
-_KNOWN = re.compile(r"known_trip_count\W+n\W+(\d+)")
+_KNOWN = re.compile(r"known_trip_count\W+n\W+(\d{1,18})(?!\d)")
 
 
 def trip_count_of(loop: HloInstruction) -> int | None:
@@ -47,14 +49,19 @@ def annotate_trip_counts(module: HloModule) -> bool:
     return any(changed)
 
 
-def _config(loop: HloInstruction) -> dict[str, object] | None:
+def _config(loop: HloInstruction) -> dict[str, Any] | None:
     """The backend_config as JSON; None when there is one that cannot be read, {} when there is none."""
     raw = loop.attr("backend_config")
     if raw is None:
         return {}
-    text = str(raw)
+    return read_config(str(raw))
+
+
+def read_config(text: str) -> dict[str, Any] | None:
+    """A backend_config that is an object of JSON, or a string that holds one; None for any other."""
     try:
-        value = json.loads(json.loads(text) if text.startswith('"') else text)
-    except ValueError:
+        value = parse_json(text)
+        value = parse_json(value) if isinstance(value, str) else value
+    except JsonError:
         return None
     return value if isinstance(value, dict) else None

@@ -22,7 +22,6 @@ from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Int, Var
 from compiler.codegen.kernel_spec import KernelSpec, default_schedule, flops_of, spell
 from compiler.codegen.loop_ir import LoopKind
-from compiler.codegen.lower import deep_recursion
 from compiler.codegen.schedule import LOCAL_BYTES, Schedule, optimize
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -30,6 +29,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType
+from compiler.recursion import deep_recursion
 
 SHARED_LIMIT = 16
 """Arrays of at most this many elements are shared state: each element a scalar of its own."""

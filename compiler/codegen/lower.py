@@ -12,9 +12,7 @@ Forms (the kinds of `loop_ir.Kernel`):
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
@@ -28,14 +26,18 @@ from compiler.codegen.scatter import lower_scatter
 from compiler.codegen.schedule import Schedule, optimize
 from compiler.codegen.sort import lower_sort, sort_of
 from compiler.errors import UnsupportedError
+from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode, Trait
+from compiler.recursion import deep_recursion
 
 ROW_CACHE_BYTES = 32 * 1024
 """Largest row whose values are kept in local arrays."""
 COPIES, FREE_STATEMENTS = 16, 400
 """A kernel may have FREE_STATEMENTS, and COPIES for each instruction; with more it computes the same over and over."""
+MAX_CALLS = 500
+"""Most calls inside each other that code is made for."""
 
 
 def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
@@ -52,17 +54,6 @@ def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
     return tuple(root.operands) if root.opcode is Opcode.TUPLE else (root,)
 
 
-@contextmanager
-def deep_recursion() -> Iterator[None]:
-    """Chains of operations are walked recursively; Python frames do not use the C stack."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, 50_000))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
-
-
 class _Lowering:
     def __init__(self, fused: HloComputation, schedule: Schedule) -> None:
         self.fused = fused
@@ -71,7 +62,10 @@ class _Lowering:
         for r in self.roots:
             if not scalar.is_supported_type(r.shape.element_type):
                 raise UnsupportedError(f"%{r.name}: no kernel yields the shape {r.shape}")
-        self.emitter = Emitter(fused, min(STATEMENT_LIMIT, FREE_STATEMENTS + COPIES * _size(fused)))
+        graph = CallGraph.of(fused)
+        if graph.calls > MAX_CALLS:
+            raise UnsupportedError(f"calls nest {graph.calls} levels deep in %{fused.name}, more than {MAX_CALLS}")
+        self.emitter = Emitter(fused, min(STATEMENT_LIMIT, FREE_STATEMENTS + COPIES * graph.instructions))
         self.outputs = [f"o{k}" for k in range(len(self.roots))]
 
     def kernel(self) -> lir.Kernel:
@@ -326,11 +320,6 @@ class _Lowering:
                 e.frames[-1].memo[(h, result_index(h, kept))] = e.inline(h.attributes["to_apply"], [init, result])
             dims = tuple(domain.sizes[k] for k in domain.kept)
             self._store_all(self.roots, self.outputs, ix.linearize(kept, dims), kept, dims)
-
-
-def _size(computation: HloComputation) -> int:
-    """Instructions, those of called computations too."""
-    return sum(1 + sum(map(_size, i.called_computations())) for i in computation.instructions)
 
 
 def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:

@@ -36,11 +36,13 @@ from compiler.interpreter.machine import Machine, contiguous, literal_value
 from compiler.interpreter.registry import EVALUATORS as EVALUATORS
 from compiler.interpreter.registry import Array, Value, leaves
 from compiler.interpreter.registry import Evaluator as Evaluator
+from compiler.ir.callgraph import check_call_graph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
+from compiler.recursion import ENOUGH, deep_recursion
 
 
 def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = None) -> list[Array]:
@@ -58,14 +60,17 @@ def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = N
 
     Raises:
         ArgumentError: count, dtype or dimensions of the arguments differ from the entry's parameters.
-        UnsupportedError: an op or custom call that the interpreter does not know.
+        UnsupportedError: an op or custom call that the interpreter does not know, or calls and loops that nest deeper
+            than it can follow.
         InterpreterError: an op that cannot be evaluated on these values.
     """
+    graph = check_call_graph(module)
     shapes = module.parameter_shapes
     if len(args) != len(shapes):
         raise ArgumentError(f"module {module.name} takes {len(shapes)} arguments, got {len(args)}")
     values = [_argument(shape, arg, f"argument {i}") for i, (shape, arg) in enumerate(zip(shapes, args, strict=True))]
-    with np.errstate(all="ignore"):
+    # A call takes a handful of Python calls, and so do the plans of what is called.
+    with np.errstate(all="ignore"), deep_recursion(ENOUGH + 10 * graph.calls):
         return contiguous(leaves(Machine(context).run(module.entry, values)))
 
 

@@ -15,11 +15,15 @@ from compiler.interpreter.plan import describe as describe
 from compiler.interpreter.plan import find_evaluator as find_evaluator
 from compiler.interpreter.plan import literal_value as literal_value
 from compiler.interpreter.registry import Array, Value
+from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
+from compiler.recursion import ENOUGH, deep_recursion
 
 _MISTAKES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError)
 """What numpy and Python raise on values that an op cannot take."""
+_SHALLOW = 20
+"""Levels of calls that Python's usual limit on recursion leaves room for."""
 
 
 @dataclass
@@ -56,13 +60,16 @@ class Machine:
         context: queues and seed.
         state: the counter of `rng-get-and-update-state`.
         liftable: which scalar computations run on whole arrays at once, as far as asked.
+        repeatable: which computations draw no random numbers and call nothing foreign, as far as asked.
     """
 
     def __init__(self, context: Context | None = None) -> None:
         self.context = context or Context()
         self.state = self.context.seed
         self.liftable: dict[HloComputation, bool] = {}
+        self.repeatable: dict[HloComputation, bool] = {}
         self._plans: dict[HloComputation, Plan] = {}
+        self._depths: dict[HloComputation, int] = {}
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -87,6 +94,20 @@ class Machine:
 
     def evaluate(self, instruction: HloInstruction, values: list[Value]) -> Value:
         """Result of one instruction on values of its operands."""
+        called = instruction.called_computations()
+        if called and (calls := max(map(self._calls_below, called))) > _SHALLOW:
+            with deep_recursion(ENOUGH + 10 * calls):
+                return self._evaluate(instruction, values)
+        return self._evaluate(instruction, values)
+
+    def _calls_below(self, computation: HloComputation) -> int:
+        """Levels of calls from a computation down."""
+        found = self._depths.get(computation)
+        if found is None:
+            found = self._depths[computation] = CallGraph.of(computation).calls
+        return found
+
+    def _evaluate(self, instruction: HloInstruction, values: list[Value]) -> Value:
         try:
             return find_evaluator(instruction)(self, instruction, values)
         except HlogymError:

@@ -15,6 +15,7 @@ import numpy as np
 
 from compiler.errors import UnsupportedError
 from compiler.interpreter.registry import ARRAY_FUNCTIONS, EVALUATORS, SPECIALISERS, Evaluator, Value
+from compiler.ir.callgraph import callees_first
 from compiler.ir.computation import HloComputation, has_side_effect, is_removable
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.literal import Literal
@@ -77,7 +78,12 @@ def make_plan(machine: Machine, computation: HloComputation) -> Plan:
     for i in order:
         if i.opcode is Opcode.CONSTANT:
             constants[i] = literal_value(i.value)
-        elif fold and i.opcode is not Opcode.PARAMETER and all(o in constants for o in i.operands) and _repeatable(i):
+        elif (
+            fold
+            and i.opcode is not Opcode.PARAMETER
+            and all(o in constants for o in i.operands)
+            and _repeatable(machine, i)
+        ):
             constants[i] = machine.evaluate(i, [constants[o] for o in i.operands])
         else:
             steps.append(i)
@@ -109,11 +115,22 @@ def _early_elements_first(order: Iterable[HloInstruction]) -> list[HloInstructio
     return [*early, *late]
 
 
-def _repeatable(instruction: HloInstruction) -> bool:
-    """Whether it gives the same result each time."""
+def _is_constant(machine: Machine, i: HloInstruction, constants: dict[HloInstruction, Value]) -> bool:
+    """Whether it depends on constants alone."""
+    return i.opcode is not Opcode.PARAMETER and all(o in constants for o in i.operands) and _repeatable(machine, i)
+
+
+def _repeatable(machine: Machine, instruction: HloInstruction) -> bool:
+    """Whether it gives the same result each time, and so does all that it calls."""
     if instruction.opcode in _NOT_REPEATABLE or has_side_effect(instruction):
         return False
-    return all(_repeatable(i) for c in instruction.called_computations() for i in c.instructions)
+    known = machine.repeatable
+    new = [c for c in callees_first(instruction.called_computations()) if c not in known]
+    for c in new:
+        known[c] = all(i.opcode not in _NOT_REPEATABLE for i in c.instructions) and all(
+            known[f] for f in c.called_computations()
+        )
+    return all(known[c] for c in instruction.called_computations())
 
 
 class _Writer:

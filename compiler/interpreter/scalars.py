@@ -31,21 +31,28 @@ _ALSO = frozenset(
         Opcode.BITCAST,
         Opcode.RESHAPE,
         Opcode.BROADCAST,
+        Opcode.CALL,
+        Opcode.FUSION,
     }
 )
 
 
 def is_liftable(computation: HloComputation) -> bool:
     """Whether it holds nothing but elementwise ops of scalars, and calls of such."""
-    return all(_liftable(i) for i in computation.instructions)
+    seen, work = {computation}, [computation]
+    while work:
+        for i in work.pop().instructions:
+            if not _liftable(i):
+                return False
+            more = [c for c in i.called_computations() if c not in seen]
+            seen.update(more)
+            work.extend(more)
+    return True
 
 
 def _liftable(instruction: HloInstruction) -> bool:
-    if any(s.dimensions for s in instruction.shape.leaves()):
-        return False
-    if instruction.opcode in (Opcode.CALL, Opcode.FUSION):
-        return all(is_liftable(c) for c in instruction.called_computations())
-    if instruction.opcode is Opcode.MAP:
+    """Whether an instruction is an elementwise op of scalars, or calls what may be made of such."""
+    if any(s.dimensions for s in instruction.shape.leaves()) or instruction.opcode is Opcode.MAP:
         return False
     return instruction.opcode.is_elementwise or instruction.opcode in _ALSO
 

@@ -324,6 +324,12 @@ class HloComputation:
 
     def inline(self, callee: HloComputation, arguments: Sequence[HloInstruction]) -> HloInstruction:
         """Copy the callee's body here with `arguments` for its parameters; returns the copy of its root."""
+        return self.inline_with_mapping(callee, arguments)[callee.root]
+
+    def inline_with_mapping(
+        self, callee: HloComputation, arguments: Sequence[HloInstruction]
+    ) -> dict[HloInstruction, HloInstruction]:
+        """`inline`; returns what stands here for each instruction of the callee."""
         mapping: dict[HloInstruction, HloInstruction] = {}
         for i in callee.post_order():
             if i.opcode is Opcode.PARAMETER:
@@ -332,7 +338,7 @@ class HloComputation:
                 mapping[i] = self.clone_instruction(i, [mapping[o] for o in i.operands])
                 if i.control_predecessors:
                     mapping[i].set_control_predecessors([mapping[p] for p in i.control_predecessors])
-        return mapping[callee.root]
+        return mapping
 
     def clone(self, name: str | None = None) -> HloComputation:
         """A copy that stands alone and calls the same computations; names and order are kept."""
@@ -387,7 +393,22 @@ def has_side_effect(instruction: HloInstruction) -> bool:
         return False
     if instruction.attr("custom_call_has_side_effect", False):
         return True
-    return any(c.has_side_effect for c in instruction.called_computations())
+    called = instruction.called_computations()
+    return bool(called) and _has_effects(called)
+
+
+def _has_effects(called: tuple[HloComputation, ...]) -> bool:
+    """Whether running any of these computations, or what they call, can be seen other than through the result."""
+    seen = set(called)
+    work = list(called)
+    while work:
+        for i in work.pop()._notable:
+            if i.opcode in _EFFECTS or i.attributes.get("custom_call_has_side_effect", False):
+                return True
+            more = [c for c in i.called_computations() if c not in seen]
+            seen.update(more)
+            work.extend(more)
+    return False
 
 
 def _before(i: HloInstruction) -> Iterator[HloInstruction]:

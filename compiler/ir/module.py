@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 
 from compiler.ir.attributes import Raw
+from compiler.ir.callgraph import callees_first
 from compiler.ir.computation import HloComputation
 from compiler.ir.header import Aliases, Donors, EntryLayout
 from compiler.ir.instruction import HloInstruction
@@ -120,24 +121,7 @@ class HloModule:
 
     def post_order(self, roots: Iterable[HloComputation] | None = None) -> list[HloComputation]:
         """Computations reachable from the entry (or `roots`), callees first."""
-        order: list[HloComputation] = []
-        done: set[HloComputation] = set()
-        for root in [self.entry] if roots is None else roots:
-            stack = [(root, iter(root.called_computations()))]
-            if root in done:
-                continue
-            done.add(root)
-            while stack:
-                node, pending = stack[-1]
-                for c in pending:
-                    if c not in done:
-                        done.add(c)
-                        stack.append((c, iter(c.called_computations())))
-                        break
-                else:
-                    stack.pop()
-                    order.append(node)
-        return order
+        return callees_first([self.entry] if roots is None else roots)
 
     def reorder(self) -> None:
         """Put the instructions of every computation into post order, so that whoever walks them finds them so."""

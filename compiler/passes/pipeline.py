@@ -10,6 +10,7 @@ from typing import Protocol, TypeGuard
 from compiler.collector import collector_paused
 from compiler.errors import HloVerificationError
 from compiler.ir import HloModule
+from compiler.ir.callgraph import check_call_graph
 from compiler.ir.reverifier import reverify
 from compiler.passes.base import HloPass, Swept, op_count
 
@@ -74,7 +75,9 @@ class PipelineRun:
 
         Raises:
             HloVerificationError: `verify` is set and a pass broke a rule; the message names the pass.
+            UnsupportedError: the module is larger or nests deeper than passes can work on.
         """
+        check_call_graph(module)
         try:
             with collector_paused():
                 return self.apply(hlo_pass, module)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from compiler.analysis.trip_count import read_config
 from compiler.analysis.while_loop import Induction, induction
 from compiler.ir import HloInstruction, HloModule
 from compiler.ir.attributes import Raw
@@ -48,10 +49,4 @@ def _annotate(loop: HloInstruction, counter: Induction) -> bool:
 
 def _config(loop: HloInstruction) -> dict[str, Any] | None:
     """The configuration so far; None when it is not JSON and so not ours to change."""
-    text = str(loop.attr("backend_config", "{}"))
-    try:
-        found = json.loads(text)
-        found = json.loads(found) if isinstance(found, str) else found
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    return read_config(str(loop.attr("backend_config", "{}")))

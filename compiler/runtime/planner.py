@@ -18,6 +18,7 @@ from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_ker
 from compiler.codegen.loop_kernel import LoopKernel, make_loop_kernel
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
+from compiler.ir.callgraph import check_call_graph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.literal import Literal
@@ -25,6 +26,7 @@ from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape, tuple_shape
 from compiler.ir.types import PrimitiveType as T
+from compiler.recursion import ENOUGH, deep_recursion
 from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.thunks import (
@@ -77,7 +79,8 @@ class Planner:
         self._values: list[np.ndarray] = []
 
     def plan(self, module: HloModule) -> ThunkProgram:
-        """Thunks of the whole module; UnsupportedError names an op nothing can run."""
+        """Thunks of the whole module; UnsupportedError names an op nothing can run, or says that it is too large."""
+        graph = check_call_graph(module)
         parameters: list[Buffer] = []
         trees: list[Tree] = []
         for p in module.entry.parameters:
@@ -87,7 +90,8 @@ class Planner:
                 parameters.append(leaf)
             trees.append(tree)
         thunks: list[Thunk] = []
-        root = self._sequence(module.entry, trees, thunks, 1.0)
+        with deep_recursion(ENOUGH + 10 * graph.calls):
+            root = self._sequence(module.entry, trees, thunks, 1.0)
         results = self._results(root, thunks)
         return ThunkProgram(thunks, parameters, results, self._values, list(self._constants.values()))
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from compiler.ir.computation import HloComputation
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
+from compiler.text.definitions import Definitions
 from compiler.text.header import parse_header
 from compiler.text.instructions import BodyParser
 from compiler.text.scanner import Scanner
@@ -226,8 +227,8 @@ class Parser:
             self.leave()
             return self.add_generated(inline)
         name = s.name("a computation's name")
-        found = self.result.find(name)
-        if found is not None and found not in self._generated:
+        found = self._written(name)
+        if found is not None:
             return found
         if s.peek("(") or s.peek("{"):
             s.pos = at
@@ -240,19 +241,33 @@ class Parser:
     def _defined_below(self, name: str, at: int) -> HloComputation:
         """The computation `name`, whose text comes later: XLA prints some modules in that order."""
         s = self.s
-        pattern = rf"^[ \t]*%?{re.escape(name)}[ \t]*(?:\{{|\((?=[^\n]*->[^\n]*\{{[ \t]*$))"
-        m = None if name in self._under_way else re.compile(pattern, re.MULTILINE).search(s.text, s.pos)
-        if m is None:
+        start = None if name in self._under_way else self._definitions.first(name, s.pos)
+        if start is None:
             near = difflib.get_close_matches(name, [c.name for c in self.result.computations], n=1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
             if name in self._under_way:
                 hint = "; a computation cannot call itself"
             s.fail(f"no computation named '{name}'{hint}", at)
         back = s.pos
-        s.pos = m.start()
-        s.skip()
         self.enter()
-        computation = self.computation(s.pos)
+        # What it calls in turn comes first, so that a chain of calls does not become a chain of Python calls.
+        for ahead in self._definitions.callees_first(start, self._read_ahead):
+            s.pos = ahead
+            s.skip()
+            if s.pos not in self._read_ahead and self._written(self._definitions.name_at(ahead)) is None:
+                self.computation(s.pos)
         self.leave()
         s.pos = back
-        return computation
+        found = self._written(name)
+        if found is None:
+            s.fail(f"no computation named '{name}'", at)
+        return found
+
+    def _written(self, name: str) -> HloComputation | None:
+        """A computation of this name that the text itself has, and that has been read."""
+        found = self.result.find(name)
+        return None if found is None or found in self._generated else found
+
+    @cached_property
+    def _definitions(self) -> Definitions:
+        return Definitions(self.s.text)

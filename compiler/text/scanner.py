@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import re
+from functools import cached_property
 from typing import NoReturn
 
 from compiler.errors import HloSyntaxError
@@ -25,15 +27,14 @@ class Scanner:
         self.text = text
         self.filename = filename
         self.pos = 0
-        self._line = (0, 1)
 
     def line(self, pos: int) -> int:
-        """Line of a position, counted on from the last one asked for."""
-        known, number = self._line
-        if pos < known:
-            return number - self.text.count("\n", pos, known)
-        self._line = (pos, number + self.text.count("\n", known, pos))
-        return self._line[1]
+        """Line of a position."""
+        return bisect.bisect_left(self._line_ends, pos) + 1
+
+    @cached_property
+    def _line_ends(self) -> list[int]:
+        return [m.start() for m in re.finditer("\n", self.text)]
 
     def fail(self, message: str, pos: int | None = None) -> NoReturn:
         """Raise HloSyntaxError at `pos` (default: here)."""
