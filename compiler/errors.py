@@ -70,6 +70,10 @@ class BackendError(HlogymError, RuntimeError):
     """A backend that cannot work here (no C compiler, no GPU...), and what to install or choose instead."""
 
 
+class MemoryLimitError(HlogymError, MemoryError):
+    """Arrays that do not fit into the memory there is: which, how many bytes they need and how many there are."""
+
+
 class CodegenError(HlogymError, RuntimeError):
     """A kernel that could not be generated or built; carries the compiler's own words where there are any."""
 

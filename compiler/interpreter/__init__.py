@@ -31,6 +31,7 @@ from compiler.interpreter import (  # noqa: F401  # importing a family fills its
     transfers,
 )
 from compiler.interpreter.custom_calls import register_custom_call as register_custom_call
+from compiler.interpreter.footprint import check_footprint
 from compiler.interpreter.machine import Context as Context
 from compiler.interpreter.machine import Machine, contiguous, literal_value
 from compiler.interpreter.registry import EVALUATORS as EVALUATORS
@@ -63,12 +64,14 @@ def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = N
         UnsupportedError: an op or custom call that the interpreter does not know, or calls and loops that nest deeper
             than it can follow.
         InterpreterError: an op that cannot be evaluated on these values.
+        MemoryLimitError: values that take more memory than there is.
     """
     graph = check_call_graph(module)
     shapes = module.parameter_shapes
     if len(args) != len(shapes):
         raise ArgumentError(f"module {module.name} takes {len(shapes)} arguments, got {len(args)}")
     values = [_argument(shape, arg, f"argument {i}") for i, (shape, arg) in enumerate(zip(shapes, args, strict=True))]
+    check_footprint(module)
     # A call takes a handful of Python calls, and so do the plans of what is called.
     with np.errstate(all="ignore"), deep_recursion(ENOUGH + 10 * graph.calls):
         return contiguous(leaves(Machine(context).run(module.entry, values)))

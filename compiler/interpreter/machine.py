@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from compiler.errors import HlogymError, InterpreterError
+from compiler.errors import HlogymError, InterpreterError, MemoryLimitError
 from compiler.interpreter.plan import Plan, make_plan
 from compiler.interpreter.plan import describe as describe
 from compiler.interpreter.plan import find_evaluator as find_evaluator
@@ -91,6 +91,10 @@ class Machine:
         except _MISTAKES as e:
             failed = plan.failed(e)
             raise InterpreterError(f"{describe(failed)}: {e}" if failed is not None else str(e)) from e
+        except MemoryError as e:
+            failed = plan.failed(e)
+            where = describe(failed) if failed is not None else f"%{computation.name}"
+            raise MemoryLimitError(f"there is not enough memory for {where}: {e}") from e
 
     def evaluate(self, instruction: HloInstruction, values: list[Value]) -> Value:
         """Result of one instruction on values of its operands."""
@@ -114,6 +118,8 @@ class Machine:
             raise
         except _MISTAKES as e:
             raise InterpreterError(f"{describe(instruction)}: {e}") from e
+        except MemoryError as e:
+            raise MemoryLimitError(f"there is not enough memory for {describe(instruction)}: {e}") from e
 
 
 def contiguous(values: Iterable[Array]) -> list[Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -199,6 +199,11 @@ _DEFAULT_LAYOUTS = [Layout(tuple(range(r - 1, -1, -1))) for r in range(12)]
 def default_layout(rank: int) -> Layout:
     """Row-major: the last dimension is the fastest."""
     return _DEFAULT_LAYOUTS[rank] if rank < 12 else Layout(tuple(range(rank - 1, -1, -1)))
+
+
+def too_large(element_type: PrimitiveType, dimensions: Iterable[int]) -> bool:
+    """Whether an array's size in bytes goes beyond 63 bits; dimensions of size 0 hide nothing, as in XLA and numpy."""
+    return math.prod([n for n in dimensions if n > 0]) * max(1, element_type.byte_size) >= 1 << 63
 
 
 def array_shape(element_type: PrimitiveType, *dimensions: int) -> Shape:

@@ -14,7 +14,7 @@ from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction, infer_shape
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import UNIVERSAL_ATTRIBUTES, Opcode
-from compiler.ir.shape import Shape
+from compiler.ir.shape import Shape, too_large
 from compiler.ir.verifier_instructions import RULES
 from compiler.ir.verifier_module import check_structure, check_whole, placed
 from compiler.ir.verifier_sharding import CARRIED
@@ -180,6 +180,8 @@ def _shape_problems(shape: Shape) -> list[str]:
     problems = []
     if any(d < 0 for d in shape.dimensions):
         problems.append(f"shape {shape} has a dimension without bound, which cannot be compiled")
+    elif too_large(shape.element_type, shape.dimensions):
+        problems.append(f"an array of shape {shape} would take 2^63 bytes or more")
     if shape.dynamic and len(shape.dynamic) != shape.rank:
         problems.append(f"shape {shape} says of {len(shape.dynamic)} dimensions whether they are dynamic")
     layout = shape.layout

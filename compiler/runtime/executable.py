@@ -24,9 +24,11 @@ from compiler.interpreter import evaluate
 from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
+from compiler.memory import SMALL
 from compiler.runtime.buffers import ALIGNMENT, Buffer, BufferKind, assign_offsets
 from compiler.runtime.coalesce import coalesce, timeline
 from compiler.runtime.driver_c import Driver, print_driver
+from compiler.runtime.memory import check_program, contiguous_argument, new_results
 from compiler.runtime.planner import ThunkProgram
 from compiler.runtime.thunks import CopyThunk, GemmThunk, HostThunk, KernelThunk, Thunk, kernels_of, walk
 
@@ -104,7 +106,7 @@ def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Arra
     """Arguments as contiguous numpy arrays; see `check_signature` for what is refused."""
     given = [np.asarray(a) for a in arrays]
     check_signature([(a.dtype, a.shape) for a in given], shapes)
-    return [np.ascontiguousarray(a).reshape(a.shape) for a in given]
+    return [contiguous_argument(a, n) for n, a in enumerate(given)]
 
 
 class _Context(ctypes.Structure):
@@ -238,6 +240,7 @@ class CpuExecutable:
         self._shapes = parameter_leaves(module)
         self._expected = [(s.dtype, s.dimensions) for s in self._shapes]
         self._returned = [(b.shape.dtype, b.shape.dimensions) for b in self.program.results]
+        self._result_bytes = sum(b.size for b in self.program.results)
         self._constants = _pointers(self.program.constants)
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
@@ -301,7 +304,10 @@ class CpuExecutable:
         """A frame for one call, with fresh results."""
         frame = self._take_frame()
         frame.arguments = arguments
-        frame.results = [np.empty(dimensions, dtype) for dtype, dimensions in self._returned]
+        if self._result_bytes > SMALL:
+            frame.results = new_results(self.program.results)
+        else:
+            frame.results = [np.empty(dimensions, dtype) for dtype, dimensions in self._returned]
         if self.built.driver.host:
             self._running.frame, frame.machine = frame, Machine()
         return frame
@@ -314,6 +320,7 @@ class CpuExecutable:
         try:
             return self._frames.pop()
         except IndexError:  # all are in use by other threads, or this is the first call
+            check_program(self.program, self.arena_bytes)
             return _Frame(self.arena_bytes, self._make_context())
 
     def _make_context(self) -> _Context:

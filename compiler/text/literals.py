@@ -12,10 +12,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from compiler.errors import MemoryLimitError
 from compiler.ir.literal import Literal
 from compiler.ir.nan_bits import NAN_FORMATS, nan_with
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType
+from compiler.memory import check_memory
 from compiler.text.scanner import MAX_DEPTH, Scanner
 
 Array = np.ndarray[Any, Any]
@@ -62,6 +64,8 @@ def parse_literal(s: Scanner, shape: Shape, fill_elided: bool = False, depth: in
             return _elided(s, shape, fill_elided)
         array = _fast_array(s, shape)
         return Literal.adopt(_careful_array(s, shape) if array is None else array, shape)
+    except MemoryLimitError as e:
+        s.fail(str(e), at)
     except MemoryError:
         s.fail(f"a constant of shape {shape} takes more memory than there is", at)
 
@@ -92,8 +96,7 @@ def _elided(s: Scanner, shape: Shape, fill_elided: bool) -> Literal:
 
 
 def _need_room(shape: Shape) -> None:
-    if shape.num_elements * shape.dtype.itemsize >= 1 << 62:
-        raise MemoryError  # numpy has another error for what no machine could hold
+    check_memory(shape.num_elements * shape.dtype.itemsize, f"a constant of shape {shape}")
 
 
 # ---- large plain arrays

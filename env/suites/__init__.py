@@ -13,6 +13,7 @@ it is loaded; the contents of the suites that come with hlogym are checked by it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -25,6 +26,7 @@ import numpy.typing as npt
 
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.json_reading import read_object
+from compiler.memory import SMALL, check_memory
 from compiler.names import why_no_name
 from env.suites.checks import content_problems, entry_problems, input_problems, names_twice, path_problem
 
@@ -276,13 +278,26 @@ def random_inputs(
 
     Raises:
         ManifestError: the manifest has specs for another number of parameters.
+        MemoryLimitError: the inputs do not fit into memory.
     """
     wanted = [(np.dtype(dtype), tuple(dims)) for dtype, dims in shapes]
+    _check_room(program, wanted)
     specs = program.inputs or tuple(_default_spec(dtype) for dtype, _ in wanted)
     if len(specs) != len(wanted):
         raise ManifestError(f"{program.name}: {len(specs)} input specs for {len(wanted)} parameters")
     rng = np.random.default_rng(seed)
     return [spec.draw(rng, dtype, dims) for spec, (dtype, dims) in zip(specs, wanted, strict=True)]
+
+
+def _check_room(program: Program, wanted: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
+    """Refuse to draw inputs that do not fit; numbers are drawn in 64 bits, one array after the other."""
+    sizes = [(math.prod(dims) * dtype.itemsize, math.prod(dims), dtype, dims) for dtype, dims in wanted]
+    drawn = max([8 * count for _, count, dtype, _ in sizes if dtype.itemsize < 8], default=0)
+    held = sum([size for size, *_ in sizes])
+    if held + drawn <= SMALL:
+        return
+    _, _, dtype, dims = max(sizes, key=lambda s: s[0])
+    check_memory(held + drawn, f"drawing inputs for {program.name} (the largest is {dtype}{list(dims)})")
 
 
 def _default_spec(dtype: np.dtype[Any]) -> InputSpec:

@@ -1,0 +1,132 @@
+"""How much memory this process can still get, and refusing what certainly does not fit before it is asked for.
+
+Linux promises memory that it does not have and ends a process when it is used, so that neither numpy nor C notices in
+time. What counts is the least of: what the machine has available, swap included; what is left under the limits of the
+control groups; what is left under `ulimit -v` and `ulimit -d`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from compiler.errors import MemoryLimitError
+
+SMALL = 64 << 20
+"""Less than this is not worth asking the system for."""
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int | None:
+    """Bytes that this process can still get, as far as anybody can tell; None when nobody can."""
+    known = [n for n in (_of_machine(), *_of_control_groups(), *_of_limits()) if n is not None]
+    return max(0, min(known)) if known else None
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Refuse what does not fit.
+
+    Args:
+        needed: bytes that will be held at once, beyond what is held now; the least there can be.
+        what: what needs them, as the subject of a sentence.
+
+    Raises:
+        MemoryLimitError: there are fewer.
+    """
+    if needed <= SMALL:
+        return
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise MemoryLimitError(f"{what} needs {size_text(needed)} of memory, and {size_text(available)} are available")
+
+
+def size_text(count: int) -> str:
+    """A number of bytes for people."""
+    if count >= 10**21:
+        return f"more than 10^{len(str(count)) - 1} bytes" if count < 10**4000 else "more than 10^4000 bytes"
+    for unit, power in (("GiB", 30), ("MiB", 20)):
+        if count >= 1 << power:
+            return f"{count:,} bytes ({count / (1 << power):,.2f} {unit})"
+    return f"{count:,} bytes"
+
+
+# ---- where limits come from
+
+
+def _of_machine() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        facts = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
+        return facts["MemAvailable"] + facts.get("SwapFree", 0)
+    except (OSError, ValueError, KeyError, IndexError):
+        pass
+    try:
+        # Not what is free, but more there cannot be.
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _of_control_groups() -> Iterator[int]:
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            yield from _of_groups(_CGROUPS, path, "memory.max", "memory.current", "inactive_file", "active_file")
+            yield from _of_groups(
+                _CGROUPS / "unified", path, "memory.max", "memory.current", "inactive_file", "active_file"
+            )
+        elif "memory" in controllers.split(","):
+            yield from _of_groups(
+                _CGROUPS / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+                "total_active_file",
+            )  # fmt: skip
+
+
+def _of_groups(root: Path, path: str, limit: str, usage: str, *reclaimable: str) -> Iterator[int]:
+    """What is left in a group and in those around it; in a container the path may not lead anywhere from here."""
+    folder = root / path.strip("/")
+    while True:
+        found = _of_group(folder, limit, usage, reclaimable)
+        if found is not None:
+            yield found
+        if folder == root or root not in folder.parents:
+            return
+        folder = folder.parent
+
+
+def _of_group(folder: Path, limit: str, usage: str, reclaimable: tuple[str, ...]) -> int | None:
+    try:
+        most, used = (folder / limit).read_text(encoding="ascii").strip(), int((folder / usage).read_text())
+    except (OSError, ValueError):
+        return None
+    return int(most) - used + _reclaimable(folder, reclaimable) if most.isdigit() else None  # "max" is no number
+
+
+def _reclaimable(folder: Path, names: tuple[str, ...]) -> int:
+    """Cached files count as used, and give way."""
+    try:
+        lines = [line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines()]
+    except (OSError, ValueError):
+        return 0
+    return sum(int(words[1]) for words in lines if len(words) == 2 and words[0] in names and words[1].isdigit())
+
+
+def _of_limits() -> Iterator[int]:
+    try:
+        import resource
+
+        pages = [int(n) for n in Path("/proc/self/statm").read_text(encoding="ascii").split()]
+        held = {resource.RLIMIT_AS: pages[0], resource.RLIMIT_DATA: pages[5]}
+        for kind, count in held.items():
+            limit = resource.getrlimit(kind)[0]
+            if limit != resource.RLIM_INFINITY:
+                yield limit - count * resource.getpagesize()
+    except (ImportError, OSError, ValueError, IndexError):
+        return

@@ -1,0 +1,59 @@
+"""Memory of a compiled program: refused before it is allocated when it certainly does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.errors import MemoryLimitError
+from compiler.memory import check_memory, size_text
+from compiler.runtime.buffers import Buffer
+from compiler.runtime.planner import ThunkProgram
+from compiler.runtime.thunks import walk
+
+Array = NDArray[Any]
+
+
+def check_program(program: ThunkProgram, arena_bytes: int) -> None:
+    """Refuse a program whose temporaries and results do not fit; call it before the arena is allocated.
+
+    Raises:
+        MemoryLimitError: naming the largest array and the step that makes it.
+    """
+    results = sum(b.size for b in program.results)
+    try:
+        check_memory(arena_bytes + results, "running the program")
+    except MemoryLimitError as e:
+        raise MemoryLimitError(
+            f"{e}: {size_text(arena_bytes)} for temporary values and {size_text(results)} for results"
+            f"{_largest(program)}"
+        ) from None
+
+
+def _largest(program: ThunkProgram) -> str:
+    written = [(b, t.name) for t in walk(program.thunks) for b in t.writes()]
+    if not written:
+        return ""
+    buffer, name = max(written, key=lambda pair: pair[0].size)
+    return f"; the largest is {buffer.shape} of %{name}, {size_text(buffer.size)}"
+
+
+def new_results(buffers: Sequence[Buffer]) -> list[Array]:
+    """Fresh arrays for the results of a call; MemoryLimitError when there is no room for them."""
+    needed = sum(b.size for b in buffers)
+    check_memory(needed, f"the program's results ({', '.join(str(b.shape) for b in buffers[:4])})")
+    try:
+        return [np.empty(b.shape.dimensions, b.shape.dtype) for b in buffers]
+    except MemoryError as e:
+        raise MemoryLimitError(f"the program's results need {size_text(needed)} of memory: {e}") from None
+
+
+def contiguous_argument(array: Array, number: int) -> Array:
+    """An argument in row-major order, itself where it is; MemoryLimitError when there is no room for a copy."""
+    if array.flags.c_contiguous:
+        return array
+    check_memory(array.nbytes, f"a row-major copy of argument {number}")
+    return np.ascontiguousarray(array).reshape(array.shape)
