@@ -7,10 +7,7 @@ typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
-typedef uint16_t bfloat16_t;
-#ifdef __FLT16_MAX__
-typedef _Float16 half_t;
-#endif
+typedef uint16_t bfloat16_t, half_t;
 #define bool _Bool
 #define NAN __builtin_nanf("")
 #define INFINITY __builtin_inff()
@@ -68,16 +65,44 @@ static inline uint16_t BF16_TO_BITS(float x) {
   return (uint16_t)(x != x ? high | ((uint32_t)((high & 0x7fu) == 0) << 6) : rounded);
 }
 static inline float ROUND_BF16(float x) {
-  uint32_t u = F32_TO_BITS(x), high = u >> 16;
-  uint32_t rounded = (u + 0x7fffu + (high & 1u)) >> 16;
-  return BITS_TO_BF16((uint16_t)(x != x ? 0x7fc0u | (high & 0x8000u) : rounded));
+  const uint32_t u = F32_TO_BITS(x), rounded = u + 0x7fffu + ((u >> 16) & 1u);
+  return BITS_TO_F32((x != x ? u | 0x400000u : rounded) & 0xffff0000u);
 }
-#ifdef __FLT16_MAX__
-static inline float BITS_TO_F16(uint16_t x) { union { uint16_t u; half_t f; } v = {x}; return (float)v.f; }
-static inline uint16_t F16_TO_BITS(float x) { union { half_t f; uint16_t u; } v = {(half_t)x}; return v.u; }
-static inline float ROUND_F16(float x) { return (float)(half_t)x; }
-static inline float ROUND_F64_TO_F16(double x) { return (float)(half_t)x; }
-#endif
+/* f16 by integers and plain float arithmetic, which go through vectors everywhere. _Float16 does not: gcc 12 converts it
+   one by one on most processors, and where there is arithmetic of its own (AVX512-FP16) it contracts rounded products
+   and emits instructions that its assembler refuses. */
+static inline float BITS_TO_F16(uint16_t x) {
+  const uint32_t sign = (uint32_t)(x & 0x8000u) << 16, size = (uint32_t)(x & 0x7fffu) << 13;
+  /* Exponents are 112 apart; a multiplication moves them, subnormal numbers included. */
+  const float finite = BITS_TO_F32(size) * 0x1p112f;
+  return BITS_TO_F32(sign | (size >= 0x0f800000u ? size | 0x7f800000u : F32_TO_BITS(finite)));
+}
+/* Adding 2^13 times the power of two below a number, and subtracting it again, leaves 11 digits, rounded to even;
+   below 2^-14 f16 has a fixed step. */
+static inline float ROUND_F16(float x) {
+  const uint32_t bits = F32_TO_BITS(x), sign = bits & 0x80000000u, size = bits & 0x7fffffffu;
+  const uint32_t power = size & 0x7f800000u, least = power < 0x38800000u ? 0x38800000u : power;
+  const float step = BITS_TO_F32((least > 0x47800000u ? 0x47800000u : least) + (13u << 23));
+  const float near = (BITS_TO_F32(size) + step) - step;
+  const float inside = near > 65504.0f ? INFINITY : near;
+  return x != x ? x : BITS_TO_F32(F32_TO_BITS(inside) | sign);
+}
+static inline uint16_t F16_TO_BITS(float x) {
+  const uint32_t bits = F32_TO_BITS(ROUND_F16(x)), sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
+  /* The rounded number is one of f16, so the multiplication back is exact. */
+  const uint32_t finite = F32_TO_BITS(BITS_TO_F32(size) * 0x1p-112f) >> 13;
+  const uint32_t other = 0x7c00u | ((size >> 13) & 0x3ffu) | (uint32_t)(size > 0x7f800000u) << 9;
+  return (uint16_t)(sign | (size >= 0x7f800000u ? other : finite));
+}
+static inline float ROUND_F64_TO_F16(double x) {
+  const uint64_t bits = F64_TO_BITS(x), size = bits & 0x7fffffffffffffffULL, power = size & 0x7ff0000000000000ULL;
+  const uint64_t low = 0x3f10000000000000ULL, high = 0x40f0000000000000ULL;
+  const uint64_t least = power < low ? low : power > high ? high : power;
+  const double step = BITS_TO_F64(least + (42ULL << 52));
+  const double near = (BITS_TO_F64(size) + step) - step;
+  const double inside = near > 65504.0 ? INFINITY : near;
+  return (float)(x != x ? x : bits >> 63 ? -inside : inside);
+}
 
 /* Maximum and minimum that pass NaN on, as HLO's do. */
 #pragma omp declare reduction(maximum : float : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)

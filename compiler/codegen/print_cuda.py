@@ -208,6 +208,12 @@ class _CudaPrinter(Printer):
     def to_bfloat16(self, value: str) -> str:
         return f"__float2bfloat16_rn({value})"
 
+    def from_half(self, element: str) -> str:
+        return f"__half2float({element})"
+
+    def to_half(self, value: str) -> str:
+        return f"__float2half_rn({value})"
+
 
 def _owners(body: tuple[lir.Stmt, ...]) -> dict[str, set[int]]:
     """How each local array's elements belong to threads, by access.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import Int
-from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES
+from compiler.codegen.scalar import COMPUTE_TYPES
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
 
@@ -75,7 +75,9 @@ class Printer:
         t = self.types[load.buffer]
         if t is T.BF16:
             return self.from_bfloat16(element)
-        if t is T.PRED or t is T.F16:
+        if t is T.F16:
+            return self.from_half(element)
+        if t is T.PRED:
             return f"({COMPUTE_TYPES[t]}){element}"
         return element
 
@@ -85,7 +87,7 @@ class Printer:
         if t is T.BF16:
             value = self.to_bfloat16(value)
         elif t is T.F16:
-            value = f"({STORAGE_TYPES[t]}){value}"
+            value = self.to_half(value)
         self.emit(f"{s.buffer}[{s.offset.to_c()}] = {value};")
 
     def update(self, s: lir.Update) -> None:
@@ -109,6 +111,12 @@ class Printer:
 
     def to_bfloat16(self, value: str) -> str:
         return f"BF16_TO_BITS({value})"
+
+    def from_half(self, element: str) -> str:
+        return f"BITS_TO_F16({element})"
+
+    def to_half(self, value: str) -> str:
+        return f"F16_TO_BITS({value})"
 
     def local_array(self, s: lir.LocalArray) -> None:
         raise NotImplementedError
