@@ -251,6 +251,8 @@ class Emitter:
             return reduce_values(self, i, index)
         if op in (Opcode.FUSION, Opcode.CALL):
             return (self.value(self.enter(i), index),)
+        if op is Opcode.OPTIMIZATION_BARRIER and i.shape.is_array:  # of a loop kernel: all is computed once a step
+            return (self.value(operands[0], index),)
         if not scalar.is_supported_type(t):
             raise UnsupportedError(f"%{i.name}: element type {t.text} has no kernel")
         if op is Opcode.PARAMETER and i in self.bound:

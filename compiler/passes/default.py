@@ -6,6 +6,7 @@ from functools import cache
 
 from compiler.ir import HloModule
 from compiler.passes.base import HloPass
+from compiler.passes.compared_values import ComparedValues
 from compiler.passes.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.registry import make_pass
 
@@ -116,7 +117,8 @@ def lower(module: HloModule) -> bool:
 def _lowering() -> tuple[PassPipeline, PassPipeline]:
     """Made once: each session lowers, and reading passes' texts takes longer than running them on a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
-    return PassPipeline("lowering", passes(*LOWERING)), PassPipeline("after-lowering", tidying)
+    lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
+    return lowering, PassPipeline("after-lowering", tidying)
 
 
 def passes(*texts: str) -> tuple[HloPass, ...]:
