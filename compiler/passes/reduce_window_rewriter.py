@@ -11,7 +11,7 @@ from compiler.passes.builder import Builder
 from compiler.passes.patterns import identity_value, is_op, scalar_function, splat_value
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet
-from compiler.passes.windows import edges
+from compiler.passes.windows import edges, in_summing_type
 
 RULES = RuleSet()
 
@@ -24,7 +24,8 @@ class ReduceWindowRewriter(RewritePass):
     - Windows side by side, without padding: a reshape and a reduce.
     - One window that holds all its dimension: a reduce.
     - A running reduction (window as long as the dimension, one result an element, padding on one side): as many
-      combinations with a shifted copy as the length has bits. Sums change their order.
+      combinations with a shifted copy as the length has bits. Sums change their order; those of floats narrower than
+      32 bits are gathered in f32 and rounded once.
     """
 
     name: ClassVar[str] = "reduce-window-rewriter"
@@ -72,7 +73,7 @@ def _one_element(i: HloInstruction, b: Builder) -> HloInstruction | None:
 def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if not _plain(i):
         return None
-    source, init = i.operands
+    source = i.operand(0)
     running = [d for d, w in enumerate(_window(i)) if w != WindowDim(1)]
     if len(running) != 1:
         return None
@@ -84,13 +85,13 @@ def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if _only_the_whole(i, axis, w == forwards):
         return None  # see _slice_of_running
     function = scalar_function(i.attributes["to_apply"])
-    total, shift = source, 1
+    (total, init), shift = in_summing_type(i, b), 1
     while shift < n and function is not None:
         moved = PadDim(shift, -shift) if w == forwards else PadDim(-shift, shift)
         padding = [moved if d == axis else PadDim(0, 0) for d in range(source.shape.rank)]
         total = b.add(function, total, b.pad(total, init, padding))
         shift *= 2
-    return total
+    return b.convert(total, i.shape.element_type)
 
 
 def _only_the_whole(i: HloInstruction, axis: int, forwards: bool) -> bool:

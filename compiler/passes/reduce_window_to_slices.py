@@ -11,16 +11,18 @@ from compiler.ir import HloInstruction, Opcode
 from compiler.ir.attributes import Window
 from compiler.passes.base import number_option
 from compiler.passes.builder import Builder
-from compiler.passes.patterns import identity_value, is_real_float, scalar_function, splat_value
+from compiler.passes.patterns import identity_value, scalar_function, splat_value
 from compiler.passes.registry import register
 from compiler.passes.rewriting import RewritePass, RuleSet, RulesOf
-from compiler.passes.windows import edges, under_element
+from compiler.passes.windows import edges, in_summing_type, under_element
 
 
 @register
 @dataclass(frozen=True)
 class ReduceWindowToSlices(RewritePass):
     """Write a reduce-window by one operation as slices of the padded input, combined one after the other.
+
+    Sums of floats narrower than 32 bits are gathered in f32 and rounded once.
 
     Attributes:
         max_parts: elements that the window may have.
@@ -48,15 +50,13 @@ def _cut(i: HloInstruction, b: Builder, max_parts: int) -> HloInstruction | None
     neutral = None if function is None else identity_value(function, i.shape.element_type)
     if function is None or neutral is None or math.prod(w.size for w in window.dims) > max_parts:
         return None
-    # Narrow floats are rounded once a result, which sums one after the other would not do.
-    sums = function in (Opcode.ADD, Opcode.MULTIPLY)
-    if sums and is_real_float(i.shape) and i.shape.element_type.bits < 32:
-        return None
     if {x.shape.element_type, init.shape.element_type} != {i.shape.element_type}:
         return None
-    padded = b.pad(x, b.scalar(neutral, i.shape.element_type), edges(window.dims))
-    total = None if splat_value(init) == neutral else b.broadcast(init, i.shape.dimensions, ())
+    starts_neutral = splat_value(init) == neutral
+    x, init = in_summing_type(i, b)
+    padded = b.pad(x, b.scalar(neutral, x.shape.element_type), edges(window.dims))
+    total = None if starts_neutral else b.broadcast(init, i.shape.dimensions, ())
     for element in itertools.product(*(range(w.size) for w in window.dims)):
         part = b.slice(padded, under_element(element, window.dims, i.shape.dimensions))
         total = part if total is None else b.add(function, total, part)
-    return total
+    return None if total is None else b.convert(total, i.shape.element_type)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from compiler.ir import HloInstruction, Opcode
 from compiler.ir.attributes import PadDim, SliceDim, WindowDim
+from compiler.ir.types import PrimitiveType
+from compiler.passes.builder import Builder
+from compiler.passes.patterns import is_real_float, scalar_function
 
 
 def edges(window: Sequence[WindowDim]) -> list[PadDim]:
@@ -27,3 +31,15 @@ def at_position(position: Sequence[int], window: Sequence[WindowDim]) -> list[Sl
 def _strided(starts: Iterator[int], counts: Sequence[int], steps: Sequence[int]) -> Iterator[SliceDim]:
     for start, count, step in zip(starts, counts, steps, strict=True):
         yield SliceDim(start, start + (count - 1) * step + 1, step)
+
+
+def in_summing_type(i: HloInstruction, b: Builder) -> tuple[HloInstruction, HloInstruction]:
+    """Operand and initial value of a reduce-window, in f32 where it adds or multiplies narrower floats.
+
+    Such a result is rounded once, whatever the number of terms.
+    """
+    x, init = i.operands
+    sums = scalar_function(i.attributes["to_apply"]) in (Opcode.ADD, Opcode.MULTIPLY)
+    if not sums or not is_real_float(i.shape) or i.shape.element_type.bits >= 32:
+        return x, init
+    return b.convert(x, PrimitiveType.F32), b.convert(init, PrimitiveType.F32)
