@@ -142,7 +142,7 @@ def _concatenate(op: HloInstruction, kept: Kept, b: Builder) -> HloInstruction |
 def _pad(op: HloInstruction, kept: Kept, b: Builder) -> HloInstruction | None:
     source, value = op.operands
     padding: tuple[PadDim, ...] = op.attributes["padding"]
-    if any(p != PadDim(0, 0) for d, p in enumerate(padding) if d not in kept and p.interior == 0):
+    if any((p.low, p.high) != (0, 0) for d, p in enumerate(padding) if d not in kept):
         return None
     if any(source.shape.dimensions[d] != 1 for d in range(op.shape.rank) if d not in kept):
         return None
