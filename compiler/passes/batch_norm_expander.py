@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType, Shape
 from compiler.passes.builder import Builder
 from compiler.passes.patterns import scalar_function
@@ -67,7 +69,7 @@ def _norm(i: HloInstruction, b: Builder) -> _Norm | None:
     if not kind.is_float or x.shape.num_elements == 0:
         return None
     wide = PrimitiveType.F32 if kind.bits < 32 else kind
-    return _Norm(b.convert(x, wide), i.attributes["feature_index"], float(i.attributes["epsilon"]), b)
+    return _Norm(b.convert(x, wide), i.attributes["feature_index"], float(np.float32(i.attributes["epsilon"])), b)
 
 
 def _addition(computation: HloComputation, kind: PrimitiveType) -> HloComputation:
