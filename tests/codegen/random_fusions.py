@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +10,13 @@ import numpy as np
 from compiler.ir import HloComputation, HloInstruction, Literal, Opcode, PrimitiveType
 from compiler.ir.attributes import PadDim, SliceDim
 from compiler.ir.shape import Shape, array_shape
+from tests.fuzz import sizes
 
 T = PrimitiveType
-SIZES = (1, 2, 3, 4, 5, 7, 8, 12)
-LONG = (17, 33, 40, 65, 100, 130)
-FLOATS = (T.F32, T.F32, T.F32, T.F64)
-INTS = (T.S32, T.U8, T.S64)
+FLOATS = (T.F32, T.F32, T.F32, T.F64, T.BF16, T.F16)
+INTS = (T.S32, T.U8, T.S64, T.S8, T.U32)
+REDUCED = 60_000
+"""Elements of an array that is reduced, at most."""
 
 
 def random_fusion(rng: np.random.Generator) -> HloComputation:
@@ -55,8 +55,8 @@ class _Writer:
     def pick(self, items: Sequence[HloInstruction]) -> HloInstruction:
         return items[int(self.rng.integers(len(items)))]
 
-    def size(self) -> int:
-        return int(self.rng.choice(SIZES))
+    def size(self, limit: int = 300) -> int:
+        return sizes.size(self.rng, limit)
 
     def parameter(self, shape: Shape) -> HloInstruction:
         p = self.body.add_parameter(self.count, shape)
@@ -87,7 +87,7 @@ class _Writer:
         for _ in range(int(self.rng.integers(1, 3))):
             rank = int(self.rng.integers(0, 4))
             t = (FLOATS + INTS)[int(self.rng.integers(len(FLOATS + INTS)))]
-            self.parameter(array_shape(t, *(self.size() for _ in range(rank))))
+            self.parameter(array_shape(t, *sizes.dimensions(self.rng, rank)))
         moves = (
             self._elementwise, self._binary, self._reshape, self._transpose, self._slice, self._reverse, self._pad,
             self._concatenate, self._broadcast, self._dynamic_slice, self._update, self._gather, self._small_reduce,
@@ -166,7 +166,7 @@ class _Writer:
         for _ in range(int(self.rng.integers(0, 3))):
             if len(dims) < 4:
                 k = int(self.rng.integers(len(dims) + 1))
-                dims.insert(k, self.size())
+                dims.insert(k, self.size(max(1, 20_000 // max(1, x.shape.num_elements))))
                 at = [a + (a >= k) for a in at]
         self.add(Opcode.BROADCAST, [x], array_shape(x.shape.element_type, *dims), dimensions=tuple(at))
 
@@ -216,7 +216,7 @@ class _Writer:
         return None
 
     def _small_reduce(self, x: HloInstruction) -> None:
-        dims = tuple(d for d, n in enumerate(x.shape.dimensions) if n <= 4 and self.rng.random() < 0.5)
+        dims = tuple(d for d, n in enumerate(x.shape.dimensions) if 0 < n <= 4 and self.rng.random() < 0.5)
         self.reduce(x, dims, Opcode.MAXIMUM)
 
     # ---- reductions
@@ -230,13 +230,15 @@ class _Writer:
         self.add(Opcode.REDUCE, [x, self.scalar(start, t)], dimensions=dims, to_apply=f)
 
     def reductions(self) -> None:
-        """Arrays over one domain, reduced over the same dimensions, spread out again, and used."""
+        """Arrays of the same elements, reduced over the same dimensions, spread out again, and used.
+
+        Some of the arrays differ from the others in where their dimensions of size 1 stand.
+        """
         rng = self.rng
-        t = FLOATS[int(rng.integers(len(FLOATS)))]
+        kinds = FLOATS if rng.random() < 0.8 else INTS
+        t = kinds[int(rng.integers(len(kinds)))]
         rank = int(rng.integers(1, 5))
-        dims = [int(rng.choice(LONG if rng.random() < 0.6 else SIZES)) for _ in range(rank)]
-        while math.prod(dims) > 60_000:
-            dims[int(np.argmax(dims))] = 2
+        dims = sizes.dimensions(rng, rank, REDUCED)
         full = array_shape(t, *dims)
         for _ in range(int(rng.integers(1, 3))):
             self.parameter(full)
@@ -256,11 +258,31 @@ class _Writer:
             op = (Opcode.ADD, Opcode.MAXIMUM, Opcode.MINIMUM, None)[int(rng.integers(4))]
             self.reduce(self.pick([v for v in self.values if v.shape == full]), reduced, op)
             self._work(inner, int(rng.integers(0, 3)))
+            if rng.random() < 0.4:
+                self._reduce_elsewhere(dims, reduced, t)
             if rng.random() < 0.7 and not narrow:
                 source = self.pick([v for v in self.values if v.shape == inner])
                 self.add(Opcode.BROADCAST, [source], full, dimensions=kept)
         if not narrow:
             self._work(full, int(rng.integers(0, 4)))
+
+    def _reduce_elsewhere(self, dims: tuple[int, ...], reduced: tuple[int, ...], t: T) -> None:
+        """The same domain reduced, by way of an array whose dimensions of size 1 stand elsewhere."""
+        rng = self.rng
+        shape = array_shape(t, *sizes.with_units(rng, dims, most=5))
+        gone = iter([d in reduced for d, n in enumerate(dims) if n != 1])
+        over = tuple(d for d, n in enumerate(shape.dimensions) if (next(gone) if n != 1 else rng.random() < 0.5))
+        if rng.random() < 0.5:
+            x = self.body.add(
+                Opcode.RESHAPE, [self.pick([v for v in self.values if v.shape.dimensions == dims])], shape
+            )
+        else:
+            x = self.parameter(shape)
+        self._work(shape, int(rng.integers(0, 2)))
+        self.reduce(x, over, (Opcode.ADD, Opcode.MAXIMUM, None)[int(rng.integers(3))])
+        if rng.random() < 0.5:
+            made = self.values[-1]
+            self.add(Opcode.RESHAPE, [made], array_shape(t, *sizes.with_units(rng, made.shape.dimensions, most=5)))
 
     def _work(self, shape: Shape, steps: int) -> None:
         for _ in range(steps):
@@ -268,7 +290,9 @@ class _Writer:
             if not known:
                 return
             x = known[-1] if self.rng.random() < 0.6 else self.pick(known)
-            if self.rng.random() < 0.5:
+            if not shape.element_type.is_float:
+                self.add((Opcode.ADD, Opcode.MAXIMUM, Opcode.XOR)[int(self.rng.integers(3))], [x, self.pick(known)])
+            elif self.rng.random() < 0.5:
                 self.add((Opcode.TANH, Opcode.NEGATE, Opcode.LOGISTIC)[int(self.rng.integers(3))], [x])
             else:
                 squeezed = self.body.add(Opcode.TANH, [self.pick(known)])

@@ -18,12 +18,16 @@ import numpy as np
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Literal, Opcode, PrimitiveType, Shape
 from compiler.ir.shape import array_shape
+from tests.fuzz import sizes
 
 T = PrimitiveType
 FLOATS = (T.F32, T.F32, T.F32, T.F64, T.BF16, T.F16)
 INTS = (T.S32, T.S32, T.U32, T.S8, T.U8, T.S64)
-SIZES = (1, 2, 3, 4, 5, 8)
 MAX_BOUND = 1000.0
+LARGEST_HALF = 30_000.0
+"""Sums of f16 stay below this: beyond 65504 is infinity, and where it begins depends on the order of terms."""
+MAX_ELEMENTS = 4000
+"""Of an array: it may stand as a constant in the text, and there are many arrays."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,7 @@ class Writer:
 
     def random_shape(self) -> Shape:
         rank = int(self.rng.choice([0, 1, 2, 2, 3, 4]))
-        dims = tuple(0 if self.chance(0.005) else self.pick(SIZES) for _ in range(rank))
-        return Shape(self.random_type(), dims)
+        return Shape(self.random_type(), sizes.dimensions(self.rng, rank, MAX_ELEMENTS))
 
     def some(self, accept: Callable[[Value], bool]) -> Value | None:
         """A value that fits, later ones more often than earlier ones."""

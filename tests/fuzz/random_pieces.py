@@ -11,7 +11,8 @@ import numpy as np
 from compiler.ir import HloComputation, Opcode, PrimitiveType, Shape
 from compiler.ir.attributes import PadDim, SliceDim, Window, WindowDim
 from compiler.ir.shape import array_shape, tuple_shape
-from tests.fuzz.random_modules import Value, Writer
+from tests.fuzz import sizes
+from tests.fuzz.random_modules import LARGEST_HALF, MAX_ELEMENTS, Value, Writer
 
 T = PrimitiveType
 O = Opcode  # noqa: E741  # the tables below are made of it
@@ -155,13 +156,15 @@ def constant(w: Writer) -> None:
 
 
 def broadcast(w: Writer) -> None:
-    v = w.some(lambda o: o.shape.rank <= 3 and o.shape.num_elements <= 512)
+    v = w.some(lambda o: o.shape.rank <= 3 and o.shape.num_elements <= MAX_ELEMENTS // 3)
     if v is None:
         return
     extra = int(w.rng.integers(1, 3))
     places = sorted(w.rng.permutation(v.shape.rank + extra)[: v.shape.rank].tolist())
-    sizes = iter(v.shape.dimensions)
-    dims = tuple(next(sizes) if d in places else w.pick([1, 2, 3]) for d in range(v.shape.rank + extra))
+    room = MAX_ELEMENTS // max(1, v.shape.num_elements)
+    added = iter(sizes.dimensions(w.rng, extra, room))
+    old = iter(v.shape.dimensions)
+    dims = tuple(next(old) if d in places else next(added) for d in range(v.shape.rank + extra))
     w.take(w.op(O.BROADCAST, v.at, shape=Shape(v.type, dims), dimensions=tuple(places)), v.bound, v.exact)
 
 
@@ -206,18 +209,21 @@ def slice_(w: Writer) -> None:
 
 
 def pad(w: Writer) -> None:
-    v = w.some(lambda o: _ranked(o) and o.shape.num_elements <= 256)
+    v = w.some(lambda o: _ranked(o) and o.shape.num_elements <= MAX_ELEMENTS)
     if v is None:
         return
     config = []
     for n in v.shape.dimensions:
-        low, high, interior = int(w.rng.integers(-1, 3)), int(w.rng.integers(0, 3)), int(w.rng.integers(0, 2))
-        config.append(PadDim(low if n + low + high >= 1 else 0, high, interior))
+        interior = int(w.rng.integers(0, 3)) if v.shape.num_elements < 256 and w.chance(0.5) else 0
+        whole = n + max(0, n - 1) * interior
+        low = int(w.rng.integers(-min(2, whole), 3))
+        high = int(w.rng.integers(max(-2, 1 - whole - low), 3)) if whole + low > 0 else int(w.rng.integers(1, 3))
+        config.append(PadDim(low, high, interior))
     w.take(w.op(O.PAD, v.at, w.scalar(1, v.type), padding=tuple(config)), max(v.bound, 1), v.exact)
 
 
 def concatenate(w: Writer) -> None:
-    v = w.some(lambda o: _ranked(o) and o.shape.num_elements <= 256)
+    v = w.some(lambda o: _ranked(o) and o.shape.num_elements <= MAX_ELEMENTS // 2)
     if v is None:
         return
     parts = [v, w.like(v)] + ([w.like(v)] if w.chance(0.3) else [])
@@ -229,9 +235,9 @@ def dynamic_slice(w: Writer) -> None:
     v = w.some(_ranked)
     if v is None:
         return
-    sizes = tuple(int(w.rng.integers(1, n + 1)) if n else 0 for n in v.shape.dimensions)
-    starts = [w.index() for _ in sizes]
-    w.take(w.op(O.DYNAMIC_SLICE, v.at, *starts, dynamic_slice_sizes=sizes), v.bound, v.exact)
+    window = tuple(int(w.rng.integers(1, n + 1)) if n else 0 for n in v.shape.dimensions)
+    starts = [w.index() for _ in window]
+    w.take(w.op(O.DYNAMIC_SLICE, v.at, *starts, dynamic_slice_sizes=window), v.bound, v.exact)
 
 
 def dynamic_update_slice(w: Writer) -> None:
@@ -247,13 +253,15 @@ def gather(w: Writer) -> None:
     v = w.some(lambda o: _ranked(o) and o.shape.num_elements > 0)
     if v is None:
         return
-    axis, count = int(w.rng.integers(v.shape.rank)), w.pick([1, 2, 4])
+    axis, count = int(w.rng.integers(v.shape.rank)), sizes.size(w.rng, 100)
     indices = w.some(lambda o: o.type is T.S32 and o.shape.rank == 1) or w.literal(array_shape(T.S32, count))
-    sizes = tuple(1 if d == axis else int(w.rng.integers(1, n + 1)) for d, n in enumerate(v.shape.dimensions))
+    window = [1 if d == axis else int(w.rng.integers(1, n + 1)) for d, n in enumerate(v.shape.dimensions)]
+    while math.prod(window) * indices.shape.num_elements > MAX_ELEMENTS and max(window) > 1:
+        window[window.index(max(window))] = 1
     at = w.op(
         O.GATHER, v.at, indices.at,
         offset_dims=tuple(d for d in range(v.shape.rank) if d != axis), collapsed_slice_dims=(axis,),
-        start_index_map=(axis,), index_vector_dim=1, slice_sizes=sizes, indices_are_sorted=False,
+        start_index_map=(axis,), index_vector_dim=1, slice_sizes=tuple(window), indices_are_sorted=False,
     )  # fmt: skip
     w.take(at, v.bound, v.exact)
 
@@ -262,9 +270,10 @@ def scatter(w: Writer) -> None:
     v = w.some(lambda o: _ranked(o) and o.shape.num_elements > 0 and o.type is not T.PRED)
     if v is None:
         return
-    axis, count = int(w.rng.integers(v.shape.rank)), w.pick([1, 2, 4])
-    indices = w.literal(array_shape(T.S32, count))
+    axis = int(w.rng.integers(v.shape.rank))
     kept = [n for d, n in enumerate(v.shape.dimensions) if d != axis]
+    count = sizes.size(w.rng, MAX_ELEMENTS // max(1, math.prod(kept)))
+    indices = w.literal(array_shape(T.S32, count))
     updates = w.literal(Shape(v.type, (*kept, count)))
     opcode = w.pick([O.ADD, O.MAXIMUM, O.MINIMUM])
     at = w.op(
@@ -307,13 +316,30 @@ def _identity(opcode: Opcode, t: PrimitiveType) -> float:
 
 def reduce(w: Writer) -> None:
     v = w.some(_ranked)
+    if v is not None:
+        _reduce(w, v, tuple(d for d in range(v.shape.rank) if w.chance(0.5)) or (v.shape.rank - 1,))
+
+
+def reduce_elsewhere(w: Writer) -> None:
+    """The same elements reduced twice, the second time with dimensions of size 1 at other places."""
+    v = w.some(lambda o: _ranked(o) and o.shape.num_elements > 0)
     if v is None:
         return
-    dims = tuple(d for d in range(v.shape.rank) if w.chance(0.5)) or (v.shape.rank - 1,)
+    long = [d for d, n in enumerate(v.shape.dimensions) if n != 1]
+    over = [d for d in long if w.chance(0.6)] or long[-1:]
+    dims = sizes.with_units(w.rng, v.shape.dimensions)
+    other = Value(w.op(O.RESHAPE, v.at, shape=Shape(v.type, dims)), v.bound, v.exact)
+    at = [d for d, n in enumerate(dims) if n != 1]
+    for value, dimensions in ((v, tuple(over)), (other, tuple(at[long.index(d)] for d in over))):
+        if dimensions:
+            _reduce(w, value, dimensions)
+
+
+def _reduce(w: Writer, v: Value, dims: tuple[int, ...]) -> None:
     count = math.prod(v.shape.dimensions[d] for d in dims)
     if v.type is T.PRED:
         opcode, bound, exact = w.pick([O.AND, O.OR]), 1.0, True
-    elif w.chance(0.5) or count == 0:
+    elif count == 0 or (w.chance(0.5) and (v.type is not T.F16 or v.bound * count < LARGEST_HALF)):
         opcode, bound, exact = O.ADD, v.bound * count + 1, not _float(v)
     else:
         opcode, bound, exact = w.pick([O.MAXIMUM, O.MINIMUM]), v.bound, v.exact
@@ -323,7 +349,7 @@ def reduce(w: Writer) -> None:
 
 
 def reduce_window(w: Writer) -> None:
-    v = w.some(lambda o: _ranked(o) and o.type is not T.PRED and 0 < o.shape.num_elements <= 256)
+    v = w.some(lambda o: _ranked(o) and o.type is not T.PRED and 0 < o.shape.num_elements <= MAX_ELEMENTS)
     if v is None:
         return
     dims = []
@@ -347,7 +373,9 @@ def dot(w: Writer) -> None:
     rank = a.shape.rank
     batch = 1 if rank == 3 or (rank == 2 and w.chance(0.2)) else 0
     k = int(w.rng.integers(batch, rank))
-    b = w.literal(Shape(a.type, (*a.shape.dimensions[:batch], a.shape.dimensions[k], w.pick([1, 2, 4]))))
+    kept = (*a.shape.dimensions[:batch], a.shape.dimensions[k])
+    columns = sizes.size(w.rng, min(60, MAX_ELEMENTS // max(1, math.prod(kept))))
+    b = w.literal(Shape(a.type, (*kept, columns)))
     at = w.op(
         O.DOT, a.at, b.at, lhs_contracting_dims=(k,), rhs_contracting_dims=(batch,),
         lhs_batch_dims=tuple(range(batch)), rhs_batch_dims=tuple(range(batch)),
@@ -444,7 +472,8 @@ def call(w: Writer) -> None:
 _WEIGHTED: dict[Callable[[Writer], None], int] = {
     unary: 14, guarded_unary: 6, binary: 24, compare: 6, select: 6, clamp: 3, convert: 6, iota: 3, constant: 3,
     broadcast: 7, reshape: 6, transpose: 5, reverse: 2, slice_: 5, pad: 3, concatenate: 4, dynamic_slice: 3,
-    dynamic_update_slice: 3, gather: 3, scatter: 2, copy: 1, tuple_and_back: 2, reduce: 8, reduce_window: 2, dot: 4,
+    dynamic_update_slice: 3, gather: 3, scatter: 2, copy: 1, tuple_and_back: 2, reduce: 8, reduce_elsewhere: 2,
+    reduce_window: 2, dot: 4,
     sort: 2, while_: 2, conditional: 2, call: 2,
 }  # fmt: skip
 PIECES = tuple(_WEIGHTED)

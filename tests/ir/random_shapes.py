@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from compiler.ir.attributes import WindowDim
+from tests.fuzz.sizes import dimensions
 
 Case = tuple[tuple[str, ...], str, str]
 Generator = Callable[[random.Random], Case]
@@ -19,8 +20,10 @@ LESS = "less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = pred[] com
 GREATER = "ge { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = pred[] compare(a, b), direction=GE }\n"
 
 
-def sizes(r: random.Random, rank: int, low: int = 1, high: int = 6) -> list[int]:
-    """Sizes of that many dimensions."""
+def sizes(r: random.Random, rank: int, low: int = 1, high: int = 0) -> list[int]:
+    """Sizes of that many dimensions: any there may be, or between bounds."""
+    if not high:
+        return [max(low, n) for n in dimensions(r, rank)]
     return [r.randint(low, high) for _ in range(rank)]
 
 

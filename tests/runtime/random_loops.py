@@ -10,27 +10,51 @@ import numpy as np
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType
 from compiler.ir.shape import Shape, array_shape, tuple_shape
+from tests.fuzz import sizes
 
 T = PrimitiveType
-VECTOR = array_shape(T.F32, 6)
-MATRIX = array_shape(T.F32, 3, 6)
 NUMBER = array_shape(T.S32)
+TYPES = (T.F32, T.F32, T.F32, T.F64, T.BF16, T.F16)
 MAX_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What a program's values are: vectors, and matrices that have such vectors as rows."""
+
+    vector: Shape
+    matrix: Shape
+
+    @staticmethod
+    def draw(rng: np.random.Generator) -> Shapes:
+        """Rows and columns of any size but 0."""
+        rows, columns = sizes.dimensions(rng, 2, 6000, zero=0.0)
+        t = TYPES[int(rng.integers(len(TYPES)))]
+        return Shapes(array_shape(t, columns), array_shape(t, rows, columns))
+
+    @property
+    def type(self) -> T:
+        return self.vector.element_type
+
+    @property
+    def columns(self) -> int:
+        return self.vector.dimensions[0]
 
 
 def random_loops(rng: np.random.Generator) -> HloModule:
     """A module with at least one loop; the same one for the same state of `rng`."""
     module = HloModule("loops")
     entry = HloComputation("main")
-    writer = _Writer(rng, module, entry, 0)
-    shapes = [NUMBER, VECTOR, VECTOR, MATRIX, *([VECTOR] if rng.random() < 0.5 else [])]
+    of = Shapes.draw(rng)
+    writer = _Writer(rng, module, entry, of, 0)
+    shapes = [NUMBER, of.vector, of.vector, of.matrix, *([of.vector] if rng.random() < 0.5 else [])]
     for n, s in enumerate(shapes):
         writer.values.append(entry.add_parameter(n, s))
-    writer.values.append(entry.add_constant(np.arange(6, dtype=np.float32)))
+    writer.values.append(entry.add_constant((np.arange(of.columns) % 7).astype(of.type.dtype)))
     writer.steps(int(rng.integers(0, 4)))
     writer.loop()
     writer.steps(int(rng.integers(0, 5)), control=0.4)
-    results = [writer.any_of(s) for s in (VECTOR, VECTOR, MATRIX, NUMBER)]
+    results = [writer.any_of(s) for s in (of.vector, of.vector, of.matrix, NUMBER)]
     if rng.random() < 0.4:
         results.append(results[0])  # one value returned twice
     if rng.random() < 0.3:
@@ -47,6 +71,7 @@ class _Writer:
     rng: np.random.Generator
     module: HloModule
     body: HloComputation
+    of: Shapes
     depth: int
     values: list[HloInstruction] = field(default_factory=list)
 
@@ -72,21 +97,22 @@ class _Writer:
 
     def step(self) -> None:
         kind = int(self.rng.integers(7))
-        vector, matrix = self.any_of(VECTOR), self.any_of(MATRIX)
+        vector, matrix = self.any_of(self.of.vector), self.any_of(self.of.matrix)
+        columns, t = self.of.columns, self.of.type
         if kind == 0:
             self.add(Opcode.TANH, [vector])
         elif kind == 1:
-            self.add(Opcode.SUBTRACT, [vector, self.any_of(VECTOR)])
+            self.add(Opcode.SUBTRACT, [vector, self.any_of(self.of.vector)])
         elif kind == 2:
-            row = self.add(Opcode.RESHAPE, [vector], array_shape(T.F32, 1, 6))
+            row = self.add(Opcode.RESHAPE, [vector], array_shape(t, 1, columns))
             zero = self.body.add_constant(np.int32(0))
             self.add(Opcode.DYNAMIC_UPDATE_SLICE, [matrix, row, self.any_of(NUMBER), zero])
         elif kind == 3:
             zero = self.body.add_constant(np.int32(0))
-            row = self.add(Opcode.DYNAMIC_SLICE, [matrix, self.any_of(NUMBER), zero], dynamic_slice_sizes=(1, 6))
-            self.add(Opcode.RESHAPE, [row], VECTOR)
+            row = self.add(Opcode.DYNAMIC_SLICE, [matrix, self.any_of(NUMBER), zero], dynamic_slice_sizes=(1, columns))
+            self.add(Opcode.RESHAPE, [row], self.of.vector)
         elif kind == 4:
-            part = self.body.add_constant(np.array([9, 8], np.float32))
+            part = self.body.add_constant(np.array([9, 8][:columns], t.dtype))
             self.add(Opcode.DYNAMIC_UPDATE_SLICE, [vector, part, self.any_of(NUMBER)])
         elif kind == 5:
             self.add(Opcode.NEGATE, [matrix])
@@ -97,12 +123,12 @@ class _Writer:
 
     def loop(self) -> None:
         rng = self.rng
-        count = int(rng.integers(2, 6))
-        shapes = [NUMBER, *((VECTOR, VECTOR, VECTOR, MATRIX)[int(rng.integers(4))] for _ in range(count))]
-        if MATRIX not in shapes:
-            shapes.append(MATRIX)
-        if VECTOR not in shapes:
-            shapes.append(VECTOR)
+        count, vector, matrix = int(rng.integers(2, 6)), self.of.vector, self.of.matrix
+        shapes = [NUMBER, *((vector, vector, vector, matrix)[int(rng.integers(4))] for _ in range(count))]
+        if matrix not in shapes:
+            shapes.append(matrix)
+        if vector not in shapes:
+            shapes.append(vector)
         state = tuple_shape(*shapes)
         start = self.body.add_constant(np.int32(0))
         init = self.body.add(Opcode.TUPLE, [start, *(self.any_of(s) for s in shapes[1:])])
@@ -121,7 +147,7 @@ class _Writer:
         rng = self.rng
         body = HloComputation(f"body_{self._number()}")
         p = body.add_parameter(0, state)
-        inner = _Writer(rng, self.module, body, self.depth + 1)
+        inner = _Writer(rng, self.module, body, self.of, self.depth + 1)
         carried = [body.add(Opcode.GET_TUPLE_ELEMENT, [p], index=k) for k in range(len(shapes))]
         inner.values += carried
         inner.steps(int(rng.integers(0, 6)), control=0.12)
@@ -145,7 +171,7 @@ class _Writer:
     def conditional(self) -> None:
         rng = self.rng
         branches = int(rng.integers(2, 4))
-        shapes = (NUMBER, VECTOR, VECTOR, MATRIX)
+        shapes = (NUMBER, self.of.vector, self.of.vector, self.of.matrix)
         arguments = [self.body.add(Opcode.TUPLE, [self.any_of(s) for s in shapes]) for _ in range(branches)]
         by_index = branches > 2 or rng.random() < 0.5
         selector = self.any_of(NUMBER)
@@ -154,17 +180,19 @@ class _Writer:
             selector = self.body.add(Opcode.COMPARE, [selector, two], direction="LT")
         made = [self._branch(shapes) for _ in range(branches)]
         calls = {"branch_computations": tuple(made)} if by_index else _two(made)
-        whole = self.body.add(Opcode.CONDITIONAL, [selector, *arguments], tuple_shape(VECTOR, MATRIX), **calls)
+        whole = self.body.add(
+            Opcode.CONDITIONAL, [selector, *arguments], tuple_shape(self.of.vector, self.of.matrix), **calls
+        )
         for k in range(2):
             self.add(Opcode.GET_TUPLE_ELEMENT, [whole], index=k)
 
     def _branch(self, shapes: Sequence[Shape]) -> HloComputation:
         branch = HloComputation(f"branch_{self._number()}")
         p = branch.add_parameter(0, tuple_shape(*shapes))
-        inner = _Writer(self.rng, self.module, branch, self.depth + 1)
+        inner = _Writer(self.rng, self.module, branch, self.of, self.depth + 1)
         inner.values += [branch.add(Opcode.GET_TUPLE_ELEMENT, [p], index=k) for k in range(len(shapes))]
         inner.steps(int(self.rng.integers(0, 4)), control=0.15)
-        branch.root = branch.add(Opcode.TUPLE, [inner.any_of(VECTOR), inner.any_of(MATRIX)])
+        branch.root = branch.add(Opcode.TUPLE, [inner.any_of(self.of.vector), inner.any_of(self.of.matrix)])
         self.module.add(branch)
         return branch
 

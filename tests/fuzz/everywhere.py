@@ -1,0 +1,317 @@
+"""Runs programs everywhere: native code and XLA:CPU against the interpreter, in processes that may crash.
+
+A program comes from a source by its number (`SOURCES`); what comes of it is an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from compiler.api import CompileOptions, decide
+from compiler.api import compile as compile_program
+from compiler.errors import HlogymError
+from compiler.fusion.policies import RandomFusion, make_policy
+from compiler.interpreter import evaluate
+from compiler.ir import HloModule
+from compiler.ir.verifier import verify
+from compiler.loops import KeepLoops, KernelLoops, LoopPolicy, UnrollLoops
+from compiler.session import CompilationSession
+from compiler.text import parse
+from tests.fuzz.uncertainty import Array, Judge
+from tests.oracle import XlaError, compile_xla, run_xla
+
+XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+SECONDS = 180.0
+"""A program takes a second or two; what takes so long is a finding of its own."""
+BATCH = 150
+"""Programs after which a worker is replaced: XLA keeps memory of each."""
+XLA_LEEWAY = 4.0
+"""XLA's approximations of functions and its order of sums are not ours to bound."""
+
+AGREE = "all agree"
+NO_XLA = "XLA does not run it, the others agree"
+NEARER = "native code is nearer than the interpreter to the result without rounding"
+INFINITE = "an infinite or NaN intermediate that native code and XLA simplify alike"
+XLA = "XLA differs from interpreter and native code"
+REFUSED = "refused with an error of ours"
+NOT_MADE = "JAX does not lower it"
+TIMEOUT = "not done in time"
+NATIVE = "native code differs"
+INTERPRETER = "native code and XLA agree, the interpreter differs"
+FOREIGN = "a foreign exception"
+CRASH = "a crash"
+FAULTS = (NATIVE, INTERPRETER, FOREIGN, CRASH, TIMEOUT)
+"""Outcomes that need an explanation."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one program.
+
+    Attributes:
+        stage: what was going on when it ended. used: what the program is made of.
+    """
+
+    number: int
+    result: str
+    stage: str = ""
+    detail: str = ""
+    used: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Given:
+    """A program to run: HLO text, arguments, and what it is made of."""
+
+    text: str
+    args: tuple[Array, ...]
+    used: tuple[str, ...] = ()
+
+
+class NotMadeError(Exception):
+    """JAX cannot lower the function: its own limits, and its own faults."""
+
+
+def jax_program(number: int) -> Given:
+    """See `jax_functions`."""
+    from tests.fuzz.jax_functions import random_program
+
+    program = random_program(number)
+    try:
+        text = program.text()
+    except Exception as e:  # JAX's own refusals are of many classes
+        raise NotMadeError(f"{type(e).__name__}: {str(e)[:300]}") from e
+    return Given(text, program.leaves(), tuple(program.used))
+
+
+def random_module_program(number: int) -> Given:
+    """See `random_modules`."""
+    from tests.fuzz.random_modules import random_inputs, random_module
+
+    rng = np.random.default_rng((3, number))
+    module = random_module(rng, 40)
+    used = tuple(i.opcode.text for c in module.computations for i in c.instructions)
+    return Given(str(module), tuple(random_inputs(module, rng)), used)
+
+
+def conformance_case(number: int) -> Given:
+    """The cases of `tests.sweeps`, in order."""
+    from tests.sweeps.registry import all_cases
+
+    if not _CASES:
+        _CASES.extend(Given(c.text, tuple(np.asarray(a) for a in c.args), (c.opcode,)) for c in all_cases())
+    return _CASES[number]
+
+
+_CASES: list[Given] = []
+SOURCES: dict[str, Callable[[int], Given]] = {
+    "jax": jax_program, "modules": random_module_program, "cases": conformance_case,
+}  # fmt: skip
+
+
+# ---- one program
+
+
+def compiled(module: HloModule, number: int) -> Any:
+    """An executable; every other program by random decisions instead of the default ones."""
+    rng = np.random.default_rng((5, number))
+    kind = rng.random()
+    if kind < 0.55:
+        return compile_program(module)
+    if kind < 0.7:
+        return compile_program(module, options=CompileOptions(optimize=False))
+    loops: tuple[LoopPolicy, ...] = (KeepLoops(), KernelLoops(), UnrollLoops(2))
+    stop = float(rng.choice([0.0, 0.02]))
+    policy = RandomFusion(int(rng.integers(1 << 30)), stop, max_actions=60) if kind < 0.95 else make_policy("none")
+    session = CompilationSession(module, "cpu", [] if rng.random() < 0.25 else None)
+    decide(session, policy, loops[int(rng.integers(3))])
+    return session.finish()
+
+
+def look_at(source: str, number: int, say: Callable[[str], None] = lambda stage: None) -> Outcome:
+    """Run one program everywhere."""
+    stage = ""
+    used: tuple[str, ...] = ()
+
+    def enter(name: str) -> None:
+        nonlocal stage
+        stage = name
+        say(name)
+
+    def outcome(result: str, detail: str = "") -> Outcome:
+        return Outcome(number, result, stage, detail[:2000], used)
+
+    enter("making")
+    try:
+        given = SOURCES[source](number)
+    except NotMadeError as e:
+        return outcome(NOT_MADE, str(e))
+    used, args = given.used, given.args
+    before = [a.copy() for a in args]
+    results = []
+    try:
+        enter("parsing")
+        module = parse(given.text)
+        verify(module)
+        enter("interpreting")
+        wanted = evaluate(module, args)
+        enter("compiling")
+        executable = compiled(module, number)
+        enter("running")
+        for rubbish in (0xFF, 0x5A):  # what is read before it is written differs from run to run
+            executable._arena[:] = rubbish
+            results.append(executable(*args))
+    except HlogymError as e:
+        return outcome(REFUSED, f"{type(e).__name__}: {e}")
+    except Exception:  # whatever it is, it is what this program looks for
+        return outcome(FOREIGN, traceback.format_exc()[-1800:])
+    if any(a.tobytes() != b.tobytes() for a, b in zip(args, before, strict=True)):
+        return outcome(NATIVE, "an argument was written to")
+    enter("running XLA")
+    reference, refusal = _by_xla(given)
+    enter("comparing")
+    judge = Judge(module, args, wanted, number)
+    for found in results:
+        told = judge.difference(found)
+        if told is not None:
+            return _native_differs(judge, found, reference, str(told), outcome)
+    if reference is None:
+        return outcome(NO_XLA, refusal)
+    against = judge.difference(reference, XLA_LEEWAY)
+    return outcome(AGREE) if against is None else outcome(XLA, str(against))
+
+
+def _by_xla(given: Given) -> tuple[list[Array] | None, str]:
+    try:
+        return run_xla(given.text, given.args), ""
+    except XlaError as e:
+        return None, str(e).partition("\n")[0][:300]
+    finally:
+        compile_xla.cache_clear()
+
+
+def _native_differs(
+    judge: Judge, found: list[Array], reference: list[Array] | None, told: str, outcome: Callable[[str, str], Outcome]
+) -> Outcome:
+    """Whose fault it is, as far as can be told without looking."""
+    exact = judge.exact()
+    if exact is not None and judge.difference(found, XLA_LEEWAY, wanted=exact) is None:
+        return outcome(NEARER, told)
+    if reference is None:
+        return outcome(NATIVE, f"{told}; XLA does not run it")
+    if judge.difference(found, XLA_LEEWAY, wanted=reference) is not None:
+        agrees = judge.difference(reference, XLA_LEEWAY) is None
+        return outcome(NATIVE, f"{told}; XLA agrees with {'the interpreter' if agrees else 'neither'}")
+    infinite = all(_only_where_infinite(a, b) for a, b in zip(found, judge.wanted, strict=True))
+    return outcome(INFINITE if infinite else INTERPRETER, told)
+
+
+def _only_where_infinite(found: Array, wanted: Array) -> bool:
+    """Whether the larger differences stand where one of the two is infinite or NaN."""
+    if found.dtype.kind in "biu":
+        return bool(np.array_equal(found, wanted))
+    with np.errstate(all="ignore"):
+        wide = np.complex128 if found.dtype.kind == "c" else np.float64
+        a, b = found.astype(wide), wanted.astype(wide)
+        finite = np.isfinite(a) & np.isfinite(b)
+        return bool(np.all(~finite | (np.abs(a - b) <= 0.05 * np.abs(b) + 1e-6)))
+
+
+# ---- processes
+
+
+def _work(pipe: Connection, source: str) -> None:
+    # What XLA says about its own failures is in the outcome already.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    for number in iter(pipe.recv, None):
+        start = time.perf_counter()
+        found = look_at(source, number, pipe.send)
+        pipe.send(replace(found, seconds=round(time.perf_counter() - start, 2)))
+
+
+class Worker:
+    """A process that looks at programs, one at a time; a new one is needed when none are `left`."""
+
+    def __init__(self, source: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, source), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.left = BATCH
+
+    def look_at(self, number: int, seconds: float = SECONDS) -> Outcome:
+        """The outcome; a crash and a hang are outcomes, after which the worker has ended."""
+        self.left -= 1
+        stage, end = "starting", time.monotonic() + seconds
+        try:
+            self.pipe.send(number)
+            while self.pipe.poll(max(0.0, end - time.monotonic())):
+                found = self.pipe.recv()
+                if isinstance(found, Outcome):
+                    return found
+                stage = found
+        except (EOFError, OSError):
+            self.process.join()
+            self.left = 0
+            result = {"making": NOT_MADE, "running XLA": NO_XLA}.get(stage, CRASH)
+            return Outcome(number, result, stage, f"the process ended with status {self.process.exitcode}")
+        self.stop(kill=True)
+        return Outcome(number, TIMEOUT, stage, f"not done after {seconds:.0f} s", seconds=seconds)
+
+    def stop(self, kill: bool = False) -> None:
+        """Let the process end, or end it."""
+        self.left = 0
+        if kill:
+            self.process.kill()
+        with suppress(OSError):
+            self.pipe.send(None)
+        self.process.join()
+        self.pipe.close()
+
+
+def run(source: str, numbers: Sequence[int], workers: int) -> Iterator[Outcome]:
+    """Look at all these; outcomes come as they are known."""
+    # Read by XLA when a worker starts it: unoptimised machine code compiles faster and computes the same.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}".strip()
+    waiting, found = iter(numbers), list[Outcome]()
+    changed = threading.Condition()
+
+    def serve() -> None:
+        worker = Worker(source)
+        while True:
+            with changed:
+                number = next(waiting, None)
+            if number is None:
+                break
+            if worker.left <= 0:
+                worker.stop()
+                worker = Worker(source)
+            outcome = worker.look_at(number)
+            with changed:
+                found.append(outcome)
+                changed.notify()
+        worker.stop()
+
+    threads = [threading.Thread(target=serve, daemon=True) for _ in range(workers)]
+    for t in threads:
+        t.start()
+    for _ in numbers:
+        with changed:
+            changed.wait_for(lambda: found)
+            outcome = found.pop(0)
+        yield outcome
+    for t in threads:
+        t.join()

@@ -1,0 +1,145 @@
+"""Random programs everywhere, and a report: JAX programs, random modules, or the conformance cases.
+
+python -m tests.fuzz.jax_programs [--programs 5000] [--seed 0] [--workers 2] [--source jax]
+    [--out results/conformance/random_jax.md] [--log FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from experiments.provenance import provenance
+from tests.fuzz import everywhere
+from tests.fuzz.everywhere import AGREE, FAULTS, NO_XLA, NOT_MADE, SOURCES, Outcome
+from tests.fuzz.known import KNOWN
+
+WHAT = {
+    "jax": "functions composed of pieces as people write them in JAX (tests/fuzz/jax_functions.py), lowered to HLO",
+    "modules": "random modules (tests/fuzz/random_modules.py)",
+    "cases": "the conformance cases of tests/sweeps",
+}
+SHOWN = (NOT_MADE, NO_XLA)
+"""Outcomes that say nothing about hlogym: counted, and not listed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit status is 0 only when every fault has an explanation."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--programs", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0, help="number of the first program")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--source", choices=sorted(SOURCES), default="jax")
+    parser.add_argument("--out", type=Path, help="report; its figures go beside it as JSON")
+    parser.add_argument("--log", type=Path, help="outcomes as they come; those in it already are not run again")
+    options = parser.parse_args(arguments)
+    out = options.out or Path(f"results/conformance/random_{options.source}.md")
+    numbers = range(options.seed, options.seed + options.programs)
+    outcomes = _logged(options.log, numbers)
+    left = [n for n in numbers if n not in outcomes]
+    for outcome in everywhere.run(options.source, left, options.workers):
+        outcomes[outcome.number] = outcome
+        _log(options.log, outcome)
+        _tell(outcome, len(outcomes), len(numbers))
+    found = [outcomes[n] for n in numbers]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n".join(_report(options, found)) + "\n", encoding="utf-8")
+    out.with_suffix(".json").write_text(_figures(options, found), encoding="utf-8")
+    return 1 if any(o.result in FAULTS and _cause(options.source, o) is None for o in found) else 0
+
+
+def _cause(source: str, outcome: Outcome) -> str | None:
+    return KNOWN.get((source, outcome.number))
+
+
+def _logged(log: Path | None, numbers: range) -> dict[int, Outcome]:
+    if log is None or not log.exists():
+        return {}
+    read = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    made = [Outcome(**{**r, "used": tuple(r["used"])}) for r in read]
+    return {o.number: o for o in made if o.number in numbers}
+
+
+def _log(log: Path | None, outcome: Outcome) -> None:
+    if log is not None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(outcome)) + "\n")
+
+
+def _tell(outcome: Outcome, done: int, total: int) -> None:
+    if outcome.result not in (AGREE, *SHOWN):
+        print(f"{outcome.number}: {outcome.result} ({outcome.stage}): {outcome.detail}", file=sys.stderr, flush=True)
+    if done % 250 == 0:
+        print(f"{done} of {total}", file=sys.stderr, flush=True)
+
+
+def _command(options: argparse.Namespace) -> str:
+    return (
+        f"python -m tests.fuzz.jax_programs --programs {options.programs} --seed {options.seed} "
+        f"--workers {options.workers} --source {options.source}"
+    )
+
+
+def _report(options: argparse.Namespace, found: Sequence[Outcome]) -> Iterator[str]:
+    origin, counts = provenance(), Counter(o.result for o in found)
+    yield f"# Random programs: {options.source}"
+    yield ""
+    yield f"- command: `{_command(options)}`"
+    for key in ("commit", "machine", "date"):
+        yield f"- {key}: {origin[key]}"
+    yield f"- seconds: {sum(o.seconds for o in found):,.0f}, of all workers together"
+    yield ""
+    yield (
+        f"{len(found):,} programs: {WHAT[options.source]}. Each runs in the interpreter, as native code (half of them "
+        "by the default decisions, the others unfused or by random ones; twice, on memory that holds different "
+        "rubbish) and in XLA:CPU. Results are compared element by element; what they may be apart is the spread of the "
+        "interpreter's results when its roundings are moved at random (tests/fuzz/uncertainty.py)."
+    )
+    yield ""
+    yield "| outcome | programs |"
+    yield "|---|---:|"
+    for result, n in counts.most_common():
+        yield f"| {result} | {n:,} |"
+    yield ""
+    yield "## Differences and their causes"
+    yield ""
+    listed = [o for o in found if o.result not in (AGREE, *SHOWN)]
+    for result in dict.fromkeys(o.result for o in listed):
+        yield f"### {result}"
+        yield ""
+        for o in (o for o in listed if o.result == result):
+            cause = _cause(options.source, o)
+            yield f"- {o.number}: {_one_line(o.detail)}" + ("" if cause is None else f". Cause: {cause}")
+        yield ""
+    if not listed:
+        yield "None."
+        yield ""
+    yield "## What the programs are made of"
+    yield ""
+    used = Counter(name for o in found for name in o.used)
+    yield ", ".join(f"{name} {n:,}" for name, n in used.most_common())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300].replace("|", "\\|")
+
+
+def _figures(options: argparse.Namespace, found: Sequence[Outcome]) -> str:
+    origin = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
+    outcomes = [
+        {k: v for k, v in asdict(o).items() if k != "used"} | {"cause": _cause(options.source, o)}
+        for o in found
+        if o.result != AGREE
+    ]
+    counts = dict(Counter(o.result for o in found))
+    payload = {"command": _command(options), **origin, "programs": len(found), "counts": counts, "others": outcomes}
+    return json.dumps(payload, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
