@@ -43,7 +43,7 @@ def floats() -> npt.NDArray[np.float32]:
 def same(found: npt.NDArray[np.generic], wanted: npt.NDArray[np.generic]) -> bool:
     """Bit for bit, but for which NaN."""
     bits = np.dtype(f"u{found.dtype.itemsize}")
-    both_nan = np.isnan(found) & np.isnan(wanted)  # type: ignore[call-overload]
+    both_nan = np.isnan(found) & np.isnan(wanted)
     return bool(np.all(both_nan | (found.view(bits) == wanted.view(bits))))
 
 
