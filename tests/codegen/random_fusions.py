@@ -9,6 +9,7 @@ import numpy as np
 
 from compiler.ir import HloComputation, HloInstruction, Literal, Opcode, PrimitiveType
 from compiler.ir.attributes import PadDim, SliceDim
+from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape, array_shape
 from tests.fuzz import sizes
 
@@ -43,6 +44,17 @@ def general_reducer(t: T) -> HloComputation:
     less = f.add(Opcode.COMPARE, [b, a], direction="LT")
     f.root = f.add(Opcode.SELECT, [less, b, a])
     return f
+
+
+def as_module(fused: HloComputation) -> HloModule:
+    """The computation as the entry of a module."""
+    module = HloModule("case")
+    module.add(fused, entry=True)
+    for i in fused.instructions:
+        for called in i.called_computations():
+            if called not in module.computations:
+                module.add(called)
+    return module
 
 
 class _Writer:

@@ -29,8 +29,9 @@ from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import load_suite, random_inputs
 from tests.codegen import running
-from tests.codegen.random_fusions import random_fusion
+from tests.codegen.random_fusions import as_module, random_fusion
 from tests.codegen.test_scatter import CASES, REDUCERS, module_text
+from tests.fuzz.uncertainty import Judge
 from tests.runtime.random_loops import random_loops
 
 Array = npt.NDArray[Any]
@@ -128,13 +129,14 @@ def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[st
 
 def run_fusions(rng: np.random.Generator, count: int) -> None:
     """Random kernels, built in one go."""
-    cases: list[running.Case] = []
+    cases: list[tuple[HloModule, running.Case]] = []
     while len(cases) < count:
         f = random_fusion(rng)
         if support.why_not(f) is None:
-            cases.append(running.case_of(f, running.random_args(f.parameter_shapes, rng), "c"))
-    for case, found in zip(cases, running.run_c(cases), strict=True):
-        why = running.problem(found, case.wanted, rtol=1e-4)
+            case = running.case_of(f, running.random_args(f.parameter_shapes, rng), "c")
+            cases.append((as_module(f), case))
+    for (module, case), found in zip(cases, running.run_c([c for _, c in cases]), strict=True):
+        why = Judge(module, case.args, case.wanted).difference(found)
         if why is not None:
             tell(f"PROBLEM {why}\n{case.spec.source}")
 
