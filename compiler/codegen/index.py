@@ -80,6 +80,16 @@ class Int:
         return low, high
 
     @property
+    def magnitude(self) -> int:
+        """No number met on the way to the value is larger, whatever its sign: those within quotients included."""
+        own, inner = abs(self.const), 0
+        for atom, c in self.terms:
+            own += abs(c) * max(map(abs, atom.range))
+            if isinstance(atom, Quotient | Remainder):
+                inner = max(inner, atom.value.magnitude)
+        return max(own, inner)
+
+    @property
     def is_const(self) -> bool:
         return not self.terms
 

@@ -18,7 +18,8 @@ class Printer:
         self.kernel = kernel
         self.types = {a.name: a.type for a in kernel.arguments}
         wide = any(a.elements >= INT32_LIMIT for a in kernel.arguments)
-        wide |= any(max(map(abs, i.range)) >= INT32_LIMIT for i in lir.indices_in(kernel.body))
+        wide |= any(i.magnitude >= INT32_LIMIT for i in lir.indices_in(kernel.body))
+        wide |= any(s.var.extent >= INT32_LIMIT for s in lir.walk(kernel.body) if isinstance(s, lir.For))
         self.index_type = "int64_t" if wide else "int32_t"
         self.lines: list[str] = []
         self.depth = 1

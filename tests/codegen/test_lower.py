@@ -134,6 +134,22 @@ def _problems(cases: dict[str, running.Case]) -> dict[str, str]:
     return told
 
 
+def test_indices_of_arrays_that_are_never_made_may_be_large() -> None:
+    """The broadcast has more elements than 32 bits count; only 49 of them are looked at."""
+    f = running.fused(
+        """
+        a = f32[70000] parameter(0)
+        wide = f32[70000,70000] broadcast(a), dimensions={1}
+        other = f32[49,100000000] reshape(wide)
+        ROOT r = f32[49,1] slice(other), slice={[0:49], [5:6]}
+        """
+    )
+    a = np.arange(70_000, dtype=np.float32)
+    wanted = a[(np.arange(49) * 100_000_000 + 5) % 70_000].reshape(49, 1)
+    case = running.Case(running.kernel_of(f, "c"), (a,), (wanted,))
+    assert _problems({"large": case}) == {}
+
+
 # ---- refusals
 
 
