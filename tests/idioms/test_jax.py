@@ -1,0 +1,74 @@
+"""Idioms of JAX: native code and the interpreter against what JAX computes, element by element."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from compiler import compile
+from compiler.interpreter import evaluate
+from compiler.text import parse
+from env.suites.lowering import lower_to_text
+from tests.idioms import (
+    jax_arrays,
+    jax_attention,
+    jax_environments,
+    jax_layers,
+    jax_losses,
+    jax_metrics,
+    jax_normalisation,
+    jax_numerics,
+    jax_optimizers,
+    jax_probability,
+    jax_reinforcement,
+)
+from tests.idioms.collection import Case, Idiom, assert_close
+
+SUBJECTS = {
+    "optimizers": jax_optimizers.IDIOMS,
+    "losses": jax_losses.IDIOMS,
+    "reinforcement": jax_reinforcement.IDIOMS,
+    "normalisation": jax_normalisation.IDIOMS,
+    "attention": jax_attention.IDIOMS,
+    "layers": jax_layers.IDIOMS,
+    "metrics": jax_metrics.IDIOMS,
+    "environments": jax_environments.IDIOMS,
+    "numerics": jax_numerics.IDIOMS,
+    "arrays": jax_arrays.IDIOMS,
+    "probability": jax_probability.IDIOMS,
+}
+
+
+def _cases(fast: bool) -> list[Any]:
+    return [
+        pytest.param(idiom, case, id=f"{subject}-{idiom.name}-{case.name}")
+        for subject, idioms in SUBJECTS.items()
+        for idiom in idioms
+        for case in (idiom.cases[:1] if fast else idiom.cases[1:])
+    ]
+
+
+def check(idiom: Idiom, case: Case) -> None:
+    with jax.enable_x64(True) if idiom.x64 else contextlib.nullcontext():
+        want = jax.tree.leaves(jax.jit(idiom.fn, keep_unused=True)(*case.args))
+        text = lower_to_text(idiom.fn, *case.args)
+    module = parse(text)
+    dtypes = [s.element_type.dtype for s in module.parameter_shapes]
+    args = [np.asarray(a).astype(t) for a, t in zip(jax.tree.leaves(case.args), dtypes, strict=True)]
+    assert_close(evaluate(module, args), want, idiom.closeness, "interpreter")
+    assert_close(compile(module, "cpu")(*args), want, idiom.closeness, "cpu")
+
+
+@pytest.mark.parametrize(("idiom", "case"), _cases(fast=True))
+def test_idiom(idiom: Idiom, case: Case) -> None:
+    check(idiom, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("idiom", "case"), _cases(fast=False))
+def test_idiom_on_other_shapes(idiom: Idiom, case: Case) -> None:
+    check(idiom, case)
