@@ -21,7 +21,7 @@ from env.measurement import Measurement, Measurer
 from env.suites import load_suite
 from experiments.run import compile_program
 from tests.env.small_programs import CHAIN, LOOP, write_suite
-from tests.experiments.test_cli import Shell
+from tests.experiments.shell import Shell
 
 
 @pytest.fixture
