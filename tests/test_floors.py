@@ -16,6 +16,7 @@ FLOORS = (
         "compiler.files",
         "compiler.json_reading",
         "compiler.collector",
+        "compiler.memory",
         "compiler.recursion",
         "compiler.outside",
         "compiler.recent",

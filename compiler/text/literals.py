@@ -12,10 +12,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from compiler.errors import MemoryLimitError
 from compiler.ir.literal import Literal
 from compiler.ir.nan_bits import NAN_FORMATS, nan_with
-from compiler.ir.shape import Shape
+from compiler.ir.shape import Shape, too_large
 from compiler.ir.types import PrimitiveType
 from compiler.memory import check_memory
 from compiler.text.scanner import MAX_DEPTH, Scanner
@@ -60,14 +59,13 @@ def parse_literal(s: Scanner, shape: Shape, fill_elided: bool = False, depth: in
     s.skip()
     at = s.pos
     try:
+        _need_room(shape)
         if _ELISION.match(s.text, at):
             return _elided(s, shape, fill_elided)
         array = _fast_array(s, shape)
         return Literal.adopt(_careful_array(s, shape) if array is None else array, shape)
-    except MemoryLimitError as e:
-        s.fail(str(e), at)
-    except MemoryError:
-        s.fail(f"a constant of shape {shape} takes more memory than there is", at)
+    except MemoryError as e:
+        s.fail(f"a constant of shape {shape} takes more memory than there is{_why(e)}", at)
 
 
 def _tuple(s: Scanner, shape: Shape, fill_elided: bool, depth: int) -> Literal:
@@ -85,7 +83,6 @@ def _elided(s: Scanner, shape: Shape, fill_elided: bool) -> Literal:
     if not fill_elided:
         s.fail(ELIDED_HELP)
     s.pos = s.text.index("}", s.pos) + 1
-    _need_room(shape)
     pattern = np.arange(7)
     t = shape.element_type
     if t.is_float or t.is_complex:
@@ -96,7 +93,13 @@ def _elided(s: Scanner, shape: Shape, fill_elided: bool) -> Literal:
 
 
 def _need_room(shape: Shape) -> None:
-    check_memory(shape.num_elements * shape.dtype.itemsize, f"a constant of shape {shape}")
+    if too_large(shape.element_type, shape.dimensions):
+        raise MemoryError("it would take 2^63 bytes or more")
+    check_memory(shape.num_elements * shape.dtype.itemsize, "it")
+
+
+def _why(error: MemoryError) -> str:
+    return f": {error}" if str(error) else ""
 
 
 # ---- large plain arrays
@@ -284,7 +287,6 @@ def _fits(t: PrimitiveType, payload: int) -> bool:
 def _finish(shape: Shape, values: list[Any], bare: bool) -> Array:
     t = shape.element_type
     if bare:
-        _need_room(shape)
         array = np.zeros(shape.dimensions, shape.dtype)
         array.reshape(-1)[:1] = _finish(shape.with_dimensions(()), values, False)
         return array

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from compiler.errors import ShapeError
-from compiler.ir.shape import UNBOUNDED, Layout, Shape, default_layout, too_large
+from compiler.ir.shape import UNBOUNDED, Layout, Shape, default_layout
 from compiler.ir.types import BY_TEXT, PrimitiveType
 from compiler.text.scanner import MAX_DEPTH, Scanner
 
@@ -97,8 +97,6 @@ def _array(s: Scanner) -> Shape:
         if dims:
             s.fail(f"{element_type.text} has no dimensions", m.start())
         return Shape(element_type)
-    if too_large(element_type, dims):
-        s.fail("the array would take 2^63 bytes or more", m.start())
     layout = None
     if _LAYOUT_FOLLOWS.match(s.text, s.pos):
         layout = parse_layout(s, len(dims), element_type)
