@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +52,7 @@ def read_module(program: Program) -> HloModule:
 
 
 def read_plan(path: Path) -> CompilationPlan:
-    """A recorded plan; PlanError when the file is none."""
+    """A recorded plan; PlanError when the file cannot be read or is none."""
     from compiler.plan import CompilationPlan
 
     return CompilationPlan.load(path)
@@ -71,7 +73,7 @@ def load_inputs(path: Path, module: HloModule) -> list[npt.NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is not an .npz archive of arrays: {error}") from error
     parameters = module.entry.parameters
     names = [p.name for p in parameters]

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from compiler.errors import UnknownNameError
 from compiler.ir import HloModule
+from compiler.names import printable
 from compiler.passes.base import HloPass
 from compiler.passes.default import default_pipeline
 from compiler.passes.learned import load_pass_order
@@ -48,14 +49,19 @@ def optimise(
     module = read_module(program_of(name))
     run = PipelineRun(verify=True, stop_after=stop_after, hooks=(_print_changed,) if print_after_all else ())
     run.run(pipeline, module)
-    sys.stdout.write(str(module).rstrip("\n") + "\n")
+    _write(str(module).rstrip("\n") + "\n")
     if stats:
         error_console.print(_statistics(run))
 
 
 def _print_changed(hlo_pass: HloPass, module: HloModule, changed: bool) -> None:
     if changed:
-        sys.stdout.write(f"// after {hlo_pass.name}\n{str(module).rstrip()}\n\n")
+        _write(f"// after {hlo_pass.name}\n{str(module).rstrip()}\n\n")
+
+
+def _write(text: str) -> None:
+    """To a file as it is; to a terminal without anything that it would act on."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def _statistics(run: PipelineRun) -> Table:

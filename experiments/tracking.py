@@ -10,14 +10,16 @@ import contextlib
 import logging
 import math
 import os
+import re
 import secrets
+import sqlite3
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from compiler.errors import HlogymError
 from compiler.files import DRAFT_PREFIX
@@ -40,6 +42,7 @@ MAX_WAITING = 2000
 BATCH = 500  # MLflow takes 1000 metrics at once
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE")
 """How MLflow says that a run was removed."""
+_MEANS_MORE = re.compile(r"\?|%[0-9A-Fa-f]{2}")
 _USERS_LIMITS = ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")
 
 
@@ -48,7 +51,11 @@ class TrackingError(HlogymError, RuntimeError):
 
 
 def tracking_uri(folder: Path) -> str:
-    """MLFLOW_TRACKING_URI, or a SQLite store in the folder."""
+    """MLFLOW_TRACKING_URI, or a SQLite store in the folder.
+
+    Raises:
+        TrackingError: the folder's path cannot stand in a URI.
+    """
     return os.environ.get("MLFLOW_TRACKING_URI") or _sqlite(_database(folder))
 
 
@@ -221,8 +228,10 @@ def _client(folder: Path, uri: str) -> MlflowClient:
         logging.getLogger(quiet).setLevel(logging.CRITICAL)  # what they report as errors is reported by us
     if _is_local(uri):
         folder.mkdir(parents=True, exist_ok=True)
+    if uri.startswith("sqlite:///"):
+        _check_database(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
     database = _database(folder)
-    if uri == _sqlite(database) and not database.exists():
+    if not os.environ.get("MLFLOW_TRACKING_URI") and not database.exists():
         # Making the tables takes seconds; a kill or a full disk would leave some of them, and no way on from there.
         draft = folder.resolve() / f"{DRAFT_PREFIX}{secrets.token_hex(8)}.db"
         try:
@@ -231,6 +240,15 @@ def _client(folder: Path, uri: str) -> MlflowClient:
         finally:
             draft.unlink(missing_ok=True)
     return MlflowClient(uri)
+
+
+def _check_database(database: Path) -> None:
+    """What is wrong with a SQLite file shows at once here; MLflow tries again for minutes."""
+    if database.exists():
+        uri = f"file:{quote(str(database.resolve()))}?mode=rw"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=OPENING_SECONDS)) as opened:
+            opened.execute("BEGIN IMMEDIATE")
+            opened.rollback()
 
 
 def _put_in_place(draft: Path, database: Path) -> None:
@@ -248,6 +266,17 @@ def _database(folder: Path) -> Path:
 
 
 def _sqlite(database: Path) -> str:
+    """The URI of a SQLite file.
+
+    Raises:
+        TrackingError: something in its path has a meaning in URIs, and escaping it does not help: parts of MLflow take
+            the escape for the path.
+    """
+    if (found := _MEANS_MORE.search(str(database))) is not None:
+        raise TrackingError(
+            f"MLflow cannot keep its store in {database.parent}, because the path has {found.group()!r} in it; "
+            "name another folder"
+        )
     return f"sqlite:///{database}"
 
 

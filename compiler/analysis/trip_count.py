@@ -13,7 +13,8 @@ from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
 from compiler.outside import JsonError, parse_json
 
-_KNOWN = re.compile(r"known_trip_count\W+n\W+(\d{1,18})(?!\d)")
+_KNOWN = re.compile(r'known_trip_count\W+n[\s\\":]+(\d{1,18})(?=[\s\\"}])')
+"""A whole number of iterations that a machine can count; what else stands there says nothing."""
 
 
 def trip_count_of(loop: HloInstruction) -> int | None:

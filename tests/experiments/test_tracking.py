@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sqlite3
@@ -28,7 +29,7 @@ def local_store(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One store for all: making its tables takes seconds."""
-    return tmp_path_factory.mktemp("store")
+    return tmp_path_factory.mktemp("runs #1 100% [x] é")
 
 
 @pytest.fixture
@@ -123,6 +124,59 @@ def test_a_local_store_that_is_damaged_is_one_error_and_is_left(tmp_path: Path) 
     with pytest.raises(TrackingError, match=r"mlflow\.db"):
         TrackedRun(tmp_path, "r")
     assert (tmp_path / "mlflow.db").read_bytes() == b"no database" * 1000
+
+
+def test_a_local_store_that_could_not_be_made_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill or a full disk in the seconds that making its tables takes must not leave some of them."""
+    seen: list[list[str]] = []
+
+    def full(self: MlflowClient, **_: Any) -> None:
+        seen.append([p.name for p in tmp_path.iterdir() if p.name == "mlflow.db"])
+        raise MlflowException("database or disk is full")
+
+    monkeypatch.setattr(MlflowClient, "search_experiments", full)
+    with pytest.raises(TrackingError, match="disk is full"):
+        check_store(tmp_path)
+    assert seen == [[]]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b"])
+def test_a_folder_that_cannot_stand_in_a_uri_is_refused(tmp_path: Path, name: str) -> None:
+    """MLflow would keep its store elsewhere: a question mark ends a path, an escape is read."""
+    (tmp_path / name).mkdir()
+    with pytest.raises(TrackingError, match="name another folder"):
+        TrackedRun(tmp_path / name, "r")
+    assert [p.name for p in tmp_path.rglob("*")] == [name]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_local_store_that_cannot_be_used_is_one_error_in_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """MLflow would try for 100 s."""
+    monkeypatch.setattr(experiments.tracking, "OPENING_SECONDS", 0.2)
+    database = tmp_path / "mlflow.db"
+    if named:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    start = time.monotonic()
+    database.mkdir()
+    with pytest.raises(TrackingError, match="unable to open"):
+        check_store(tmp_path)
+    database.rmdir()
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(TrackingError, match="locked"):
+            check_store(tmp_path)
+    assert time.monotonic() - start < 30
+
+
+def test_a_store_that_another_run_made_meanwhile_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "draft").write_text("ours")
+    (tmp_path / "mlflow.db").write_text("theirs")
+    experiments.tracking._put_in_place(tmp_path / "draft", tmp_path / "mlflow.db")
+    assert (tmp_path / "mlflow.db").read_text() == "theirs"
 
 
 # ---- a store that goes away
