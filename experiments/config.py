@@ -8,6 +8,8 @@ from typing import Any
 
 from agents.settings import PointerSettings
 from compiler.errors import HlogymError, UnknownNameError
+from compiler.fusion.pointer_network import MAX_SIZE
+from compiler.passes.learned import MOST_APPLICATIONS
 
 __all__ = ["ConfigError", "TrainConfig"]
 
@@ -48,6 +50,22 @@ class TrainConfig(PointerSettings):
             env=env, suite="jax/train,train", timesteps=300_000, checkpoint_every=16384, rollout=2048, batch=256,
             epochs=6, learning_rate=5e-4, gamma=0.995, entropy=0.01, hidden=256,
         )  # fmt: skip
+
+    def check(self) -> None:
+        """Find out before the work what no training can use.
+
+        Raises:
+            ConfigError: a setting out of its bounds.
+        """
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:  # not a number is in no bounds
+                raise ConfigError(f"setting {name!r} must be from {least:g} to {most:g}, not {value:g}")
+        if self.agent == "maskable-ppo" and self.rollout % self.batch == 1:
+            raise ConfigError(
+                f"a rollout of {self.rollout} leaves a batch of one, which has no spread to be normalised by; "
+                "change rollout or batch"
+            )
 
     def with_backend(self, backend: str) -> TrainConfig:
         """The same on another backend."""
@@ -96,3 +114,13 @@ class TrainConfig(PointerSettings):
 
 
 _DEFAULTS = TrainConfig()
+_TINY, _HUGE = 1e-12, 1e12
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "rollout": (2, 10_000_000), "batch": (2, 10_000_000), "epochs": (1, 10_000), "learning_rate": (_TINY, 1),
+    "gamma": (0, 1), "gae_lambda": (0, 1), "clip": (_TINY, _HUGE), "entropy": (0, _HUGE), "value": (0, _HUGE),
+    "max_grad_norm": (_TINY, _HUGE), "exploration": (0, 1), "hidden": (1, MAX_SIZE), "rounds": (1, MAX_SIZE),
+    "prior": (-_HUGE, _HUGE), "seed": (0, (1 << 32) - 1), "timesteps": (1, _HUGE), "minutes": (0, _HUGE),
+    "checkpoint_every": (1, _HUGE), "budget": (1, MOST_APPLICATIONS), "step_cost": (-_HUGE, _HUGE),
+    "environments": (1, 10_000),
+}  # fmt: skip
+"""A policy of other sizes could be trained, and not be loaded."""

@@ -45,6 +45,7 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
     if config.agent not in AGENTS:
         raise UnknownNameError("agent", config.agent, AGENTS)
     check_run_name(name)
+    config.check()
     config = config.with_backend(resolve_backend(config.backend))
     run = unfinished_run(runs, name) if resume else None
     if resume and run is None:
@@ -64,6 +65,7 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
             run = new_run(runs, name, config)
     else:
         config = run.config()
+        config.check()
         check_writable(run.path)
         error_console.print(f"resuming run {run.name}")
         learner = make_learner(config)

@@ -16,9 +16,11 @@ from scipy.sparse import csr_array
 
 from compiler.errors import PolicyError
 
-__all__ = ["Array", "DecisionGraph", "NetworkShape", "PointerNetwork"]
+__all__ = ["MAX_SIZE", "Array", "DecisionGraph", "NetworkShape", "PointerNetwork"]
 
 Array = npt.NDArray[np.float32]
+MAX_SIZE = 4096
+"""Largest width, or number of rounds, that a network may have."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class NetworkShape:
         names = [f.name for f in fields(NetworkShape)]
         if not isinstance(data, dict) or sorted(data) != sorted(names):
             raise PolicyError(f"the network's shape needs exactly {', '.join(names)}")
-        if not all(type(v) is int and 0 < v <= 4096 for v in data.values()):
-            raise PolicyError("the network's shape has a size that is no number between 1 and 4096")
+        if not all(type(v) is int and 0 < v <= MAX_SIZE for v in data.values()):
+            raise PolicyError(f"the network's shape has a size that is no number between 1 and {MAX_SIZE}")
         return NetworkShape(**data)
 
     def weights(self) -> dict[str, tuple[int, ...]]:

@@ -124,3 +124,26 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "r")
     with pytest.raises(ResultError, match="cannot write"):
         run.add_progress({"timesteps": 1})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "rollout=0", "rollout=-5", "batch=0", "batch=1", "hidden=0", "hidden=100000", "rounds=0", "epochs=0",
+        "learning_rate=nan", "learning_rate=0", "gamma=inf", "gamma=2", "clip=0", "entropy=nan", "seed=-1",
+        "minutes=-1", "seed=4294967296", "timesteps=0", "checkpoint_every=0", "budget=0", "step_cost=nan", "environments=0",
+    ],
+)  # fmt: skip
+def test_settings_that_no_training_can_use_are_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=setting.partition("=")[0]):
+        TrainConfig().changed([setting]).check()
+
+
+def test_a_batch_of_one_is_refused_where_it_would_be_normalised() -> None:
+    config = TrainConfig().changed(["rollout=33", "batch=16"])
+    with pytest.raises(ConfigError, match="batch of one"):
+        config.check()
+    for fine in (["rollout=32", "batch=16"], ["agent=a2c", "rollout=33", "batch=16"]):
+        TrainConfig().changed(fine).check()
+    for env in ("hlogym/Fusion-v0", "hlogym/PassOrder-v0"):
+        TrainConfig.defaults_for(env).check()
