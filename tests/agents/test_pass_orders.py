@@ -1,5 +1,6 @@
 """Agents, searches and exported policies that order passes."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,23 @@ def test_a_completion_that_leaves_more_ops_is_not_taken() -> None:
         assert run.apply(make_pass(text), again)
     assert str(again) == str(done.module)
     assert complete(done.module, done.ops).module is done.module
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"passes": "dce"}, "list of texts"), ({"passes": [3]}, "list of texts"), ({"passes": None}, "list of texts"),
+        ({"passes": ["no-such-pass"]}, "no-such-pass"), ({"passes": []}, "numbers"),
+        ({"activations": "tanh"}, "list of"),
+        ({"activations": ["sigmoid"]}, "sigmoid"), ({"activations": []}, "ranks"),
+        ({"activations": ["tanh"] * 1000}, "missing"), ({"budget": True}, "budget"), ({"budget": "150"}, "budget"),
+        ({"budget": 10**30}, "budget"), ({"finish": -1}, "finish"), ({"finish": 1.5}, "finish"),
+        ({"completion": "all"}, "completion"), ({"completion": []}, "completion"), ({"provenance": 3}, "provenance"),
+    ],
+)  # fmt: skip
+def test_a_description_that_was_changed_is_one_error(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    scripted(0).save(tmp_path / "p")
+    file = tmp_path / "p" / "policy.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    with pytest.raises(PolicyError, match=message):
+        load_pass_order(tmp_path / "p")

@@ -131,7 +131,8 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
     [
         "rollout=0", "rollout=-5", "batch=0", "batch=1", "hidden=0", "hidden=100000", "rounds=0", "epochs=0",
         "learning_rate=nan", "learning_rate=0", "gamma=inf", "gamma=2", "clip=0", "entropy=nan", "seed=-1",
-        "minutes=-1", "seed=4294967296", "timesteps=0", "checkpoint_every=0", "budget=0", "step_cost=nan", "environments=0",
+        "minutes=-1", "seed=4294967296", "timesteps=0", "checkpoint_every=0", "budget=0",
+        "step_cost=nan", "environments=0",
     ],
 )  # fmt: skip
 def test_settings_that_no_training_can_use_are_refused(setting: str) -> None:
