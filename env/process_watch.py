@@ -5,10 +5,13 @@ Where there is no /proc, all time counts and nothing is seen as stopped.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from pathlib import Path
 from time import monotonic
 
-__all__ = ["SLICE", "ProcessWatch"]
+__all__ = ["SLICE", "ProcessWatch", "kill_session"]
 
 SLICE = 0.25
 """Seconds between two looks."""
@@ -50,6 +53,38 @@ class ProcessWatch:
     def _run_delays(pids: list[int]) -> dict[int, float]:
         """Seconds that each has spent waiting for a processor in its life."""
         return {pid: _run_delay(pid) for pid in pids}
+
+
+def kill_session(leader: int) -> None:
+    """SIGKILL a child that leads a session of its own, and all that is in its session.
+
+    What it has started may be in process groups of its own, and may have lost its parent.
+
+    Args:
+        leader: not reaped yet, so that its number is nobody else's.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    for _ in range(10):  # one of them may start another while they are looked for
+        left = [p for p in _everybody() if p != leader and _session(p) == leader]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _everybody() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - plain names are wanted
+    except OSError:
+        return []
+
+
+def _session(pid: int) -> int | None:
+    """Of a process that is alive; None when it is gone."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[3]) if len(fields) > 3 and fields[0] not in ("Z", "X") else None
 
 
 def _tree(pid: int) -> list[int]:

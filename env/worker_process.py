@@ -14,7 +14,7 @@ from typing import Any
 
 from compiler.errors import HlogymError
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
-from env.process_watch import SLICE, ProcessWatch
+from env.process_watch import SLICE, ProcessWatch, kill_session
 
 __all__ = ["WorkerCrashedError", "WorkerLostError", "WorkerProcess", "WorkerStartError", "WorkerTimeoutError"]
 
@@ -279,8 +279,8 @@ class WorkerProcess:
         self._pending = self._errors = b""
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode is None:
+            kill_session(process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a disk, and will end when that answers
             process.wait(EXIT_SECONDS)
         _close_pipes(process)

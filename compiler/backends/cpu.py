@@ -38,6 +38,14 @@ class BuildKilledError(BackendError):
     """The C compiler was killed; the same source may build another time."""
 
 
+# What compiler, assembler and linker say when it is not the source that is wrong with a build.
+_KILLED = ("signal terminated program", "out of memory", "virtual memory exhausted", "Cannot allocate memory")
+_LACKING = (
+    "No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error",
+    "Resource temporarily unavailable", "Too many open files",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class CpuToolchain:
     """A C compiler, what it can do, and where its results are kept."""
@@ -58,8 +66,8 @@ class CpuToolchain:
 
         Raises:
             CodegenError: the compiler refused the source; with its own words.
-            BuildKilledError: the compiler was killed.
-            BackendError: the cache cannot be written.
+            BuildKilledError: the compiler was killed, or ran out of memory.
+            BackendError: the cache cannot be written, or the machine lacks something else.
         """
         key = hashlib.sha256("\n".join([source, *flags, self.identity]).encode()).hexdigest()
         found = self.cache.find("sources", key)
@@ -79,15 +87,23 @@ class CpuToolchain:
             try:
                 c_file.write_text(source)
                 done = run_bounded(command, Path(folder), BUILD_SECONDS)
-                if done.returncode < 0 or "signal terminated program" in done.stderr:
-                    raise BuildKilledError(f"the C compiler was killed while it built {name}; memory may have run out")
                 if done.returncode != 0:
-                    raise CodegenError(f"the C compiler refused {name}:\n{done.stderr.strip()[:4000]}")
+                    raise self._refusal(done, name)
                 return out.read_bytes()
             except subprocess.TimeoutExpired:
                 raise CodegenError(f"the C compiler took more than {BUILD_SECONDS} s on {name}") from None
             except OSError as e:
                 raise BackendError(f"cannot build {name} in {self.cache.folder}: {e.strerror}") from e
+
+    def _refusal(self, done: subprocess.CompletedProcess[str], name: str) -> CodegenError | BackendError:
+        """What a failed build says of the source, or else of the machine it was tried on."""
+        said = done.stderr.strip()
+        if done.returncode < 0 or any(sign in said for sign in _KILLED):
+            return BuildKilledError(f"the C compiler was killed while it built {name}; memory may have run out")
+        lacking = next((sign for sign in _LACKING if sign in said), None)
+        if lacking is not None:
+            return BackendError(f"cannot build {name} in {self.cache.folder}: {lacking}")
+        return CodegenError(f"the C compiler refused {name}:\n{said[:4000]}")
 
 
 def find_compiler() -> str:

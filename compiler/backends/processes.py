@@ -14,7 +14,7 @@ __all__ = ["run_bounded"]
 
 
 def run_bounded(command: Sequence[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; its output as text.
+    """Run a command to its end; its output as text, in English whatever the user's language is.
 
     The command and all it starts form a process group of their own, which is killed when time is up or an exception
     ends the wait. The limit is also set on their processor time, in case we are killed ourselves.
@@ -32,7 +32,7 @@ def run_bounded(command: Sequence[str], folder: Path, seconds: float) -> subproc
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace",
-        env={**os.environ, "TMPDIR": str(folder)}, cwd=folder, process_group=0,
+        env={**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}, cwd=folder, process_group=0,
     ) as process:  # fmt: skip
         _limit_processor_time(process.pid, seconds)
         try:

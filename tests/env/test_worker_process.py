@@ -24,7 +24,8 @@ from env.worker_process import (
 
 LONG = 600.0  # seconds that no test waits for
 _SCRIPT = """
-import json, os, signal, sys, time
+import json, os, signal, subprocess, sys, time
+more = {}
 signal.signal(signal.SIGUSR1, lambda *_: print("and this", flush=True))
 for line in sys.stdin:
     request = json.loads(line)
@@ -34,8 +35,9 @@ for line in sys.stdin:
         case "exit": print("last words", file=sys.stderr); sys.exit(3)
         case "write": sys.stdout.write(request["text"]); sys.stdout.flush(); continue
         case "half": sys.stdout.write('{"a": 1'); sys.stdout.flush(); sys.exit(0)
+        case "child": more["child"] = subprocess.Popen(["sleep", "1000"], process_group=0).pid
         case "noise": sys.stderr.write("x" * 1_000_000)
-    print(json.dumps({"echo": request["op"], "pid": os.getpid()}), flush=True)
+    print(json.dumps({"echo": request["op"], "pid": os.getpid(), **more}), flush=True)
     if request["op"] == "then stop": os.kill(os.getpid(), signal.SIGSTOP)
 """
 _SHELL = ("/bin/sh", "-c", "while read line; do echo '{}'; done")
@@ -188,6 +190,19 @@ def test_restarts_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     assert not [c for c in children if "(sh) Z" in Path(f"/proc/{c}/stat").read_text()]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_what_the_worker_has_started_ends_with_it(worker: WorkerProcess, dead: bool) -> None:
+    child = worker.ask({"op": "child"}, LONG)["child"]
+    assert worker.pid is not None
+    if dead:
+        os.kill(worker.pid, signal.SIGKILL)
+        while worker.running:
+            time.sleep(0.01)
+    worker.kill()
+    while Path(f"/proc/{child}").exists():  # the test runs out of time else
+        time.sleep(0.01)
 
 
 _FORK = """

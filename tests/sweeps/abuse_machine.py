@@ -120,9 +120,15 @@ def small_disk(folder: Path, megabytes: float) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def remount(folder: Path, options: str) -> None:
-    """Change a disk that `small_disk` made."""
-    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True, capture_output=True)
+@contextlib.contextmanager
+def write_protected(folder: Path) -> Iterator[None]:
+    """Nothing can be opened for writing in the folder meanwhile; what is open already goes on."""
+    for options in (("--bind",), ("-o", "remount,bind,ro")):
+        subprocess.run(["mount", *options, str(folder), str(folder)], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def full_disk(home: Path, place: str) -> Findings:
@@ -148,23 +154,17 @@ def full_disk(home: Path, place: str) -> Findings:
 def read_only(home: Path, place: str) -> Findings:
     """A folder cannot be written in the middle of a run, and then from its start; later the run goes on to its end."""
     findings = Findings(f"read-only {place}")
-    training = Training.make(home, "Fusion", timesteps=400)
-    with small_disk(_folder(training, place), 200):
-        process = training.start(resume=False)
-        wait_for(lambda: training.step() > 0, process)
-        # Files that are open for writing would refuse to let the disk be read-only.
-        process.send_signal(19)
-        with contextlib.suppress(subprocess.CalledProcessError):
-            remount(_folder(training, place), "ro")
-            findings.add("folders made read-only")
-        process.send_signal(18)
+    training = Training.make(home, "Fusion", timesteps=800)
+    _folder(training, place).mkdir(parents=True, exist_ok=True)
+    process = training.start(resume=False)
+    wait_for(lambda: training.step() > 0, process)
+    with write_protected(_folder(training, place)):
+        findings.add("folders made read-only")
         findings.counts["message"] = _one_message(process, findings, training)
         before = State.of(training)
-        with contextlib.suppress(subprocess.CalledProcessError):
-            remount(_folder(training, place), "ro")
-        findings.counts["message at the start"] = _one_message(training.start(resume=True), findings, training)
-        remount(_folder(training, place), "rw")
-        _resumed(training, findings, before)
+        if not training.run.state().get("finished"):
+            findings.counts["message at the start"] = _one_message(training.start(resume=True), findings, training)
+    _resumed(training, findings, before)
     return findings
 
 

@@ -1,0 +1,48 @@
+"""A build that fails says whether the source is wrong or the machine lacks something."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from compiler.backends.cpu import BuildKilledError, toolchain
+from compiler.errors import BackendError, CodegenError
+
+MESSAGES = {
+    "kernel.c:1:2: error: expected ';'": CodegenError,
+    "kernel.s: Fatal error: can't write 12 bytes: No space left on device": BackendError,
+    "/usr/bin/ld: final link failed: Disk quota exceeded": BackendError,
+    "cc1: fatal error: fork: Resource temporarily unavailable": BackendError,
+    "cc1: out of memory allocating 65536 bytes after a total of 1 bytes": BuildKilledError,
+    "gcc: fatal error: Killed signal terminated program cc1": BuildKilledError,
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_the_kind_of_a_failure(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "message").write_text(message)
+    script = tmp_path / "cc"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *broken.c*) cat {tmp_path}/message >&2; exit 1;; esac\n'
+        f'exec {shutil.which("gcc")} "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    with pytest.raises((CodegenError, BackendError)) as caught:
+        toolchain().shared_object("int f(void) { return 1; }", "broken")
+    assert caught.type is MESSAGES[message]
+
+
+def test_messages_are_read_in_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "cc"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *broken.c*) [ "$LC_ALL" = C ] && echo "No space left on device" >&2; exit 1;; esac\n'
+        f'exec {shutil.which("gcc")} "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(BackendError, match="No space left on device"):
+        toolchain().shared_object("int f(void) { return 1; }", "broken")
