@@ -37,7 +37,7 @@ from env.comparison import difference
 from env.program_json import program_from_json
 from env.suites import Program, random_inputs
 
-HELD_EXECUTABLES = 24
+HELD_EXECUTABLES = 4  # besides those that a request wants to keep
 HELD_BYTES = 1 << 30
 WANTED_BYTES = 1 << 29
 LEAST_WORN_BYTES = 1 << 31  # of resident memory; a process below that is not worn, however small the machine

@@ -37,6 +37,17 @@ w.main()
 """
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One MLflow store for all tests here: making its tables takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+@pytest.fixture(autouse=True)
+def tracking(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+
+
 @pytest.fixture
 def flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """While this file is there, plans that fuse anything fail."""
@@ -44,7 +55,6 @@ def flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     code = FAILING_PLANS.format(flag=str(path))
     monkeypatch.setattr(worker_process, "python_command", lambda _: python_command(code))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return path
 
 
@@ -58,11 +68,10 @@ def config(tmp_path: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**settings)
 
 
-def tracked_status(tmp_path: Path, run: RunFolder) -> str:
+def tracked_status(store: str, run: RunFolder) -> str:
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
-    return str(client.get_run(run.state()["run_id"]).info.status)
+    return str(MlflowClient(store).get_run(run.state()["run_id"]).info.status)
 
 
 def test_a_reference_that_fails_lets_no_run_begin(
@@ -85,7 +94,7 @@ def test_a_reference_that_fails_lets_no_run_begin(
 
 
 def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
-    flag: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flag: Path, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failure_watch, "IN_A_ROW", 3)
     run = RunFolder(tmp_path / "runs" / "r")
@@ -102,7 +111,7 @@ def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
     with pytest.raises(MeasurementError, match=reason) as caught:
         start_or_resume(config(tmp_path), tmp_path / "runs", "r", resume=True)
     assert any("hlogym train --resume --name r" in note for note in caught.value.__notes__)
-    assert tracked_status(tmp_path, run) == "FAILED"
+    assert tracked_status(store, run) == "FAILED"
     assert run.state()["finished"] is False
     assert list(run.policy.iterdir()) == []
     assert latest_checkpoint(run.checkpoints) == kept
@@ -111,7 +120,7 @@ def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
     before = run.state()["run_id"]
     start_or_resume(config(tmp_path), tmp_path / "runs", "r", resume=True)
     assert run.state() == {"run_id": before, "finished": True}
-    assert tracked_status(tmp_path, run) == "FINISHED"
+    assert tracked_status(store, run) == "FINISHED"
     assert (run.policy / "policy.json").is_file()
     steps = [p["timesteps"] for p in read_progress(run.progress)]
     assert steps == sorted(set(steps))
@@ -131,11 +140,12 @@ def test_a_run_in_which_nothing_was_measured_reports_no_policy(flag: Path, tmp_p
 
 
 @pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
-def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, name: str) -> None:
+def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, store: str, name: str) -> None:
     write_suite(tmp_path / "suite")
     run = RunFolder(tmp_path / "runs" / "run")
     begun = command(tmp_path, "--set", "timesteps=1000000", "--set", "checkpoint_every=1000000")
-    process = subprocess.Popen(begun, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    variables = {**environment(tmp_path), "MLFLOW_TRACKING_URI": store}
+    process = subprocess.Popen(begun, env=variables, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
     while not read_progress(run.progress) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -145,7 +155,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, name: str) -> Non
     assert "hlogym train --resume --name run" in said
     assert "Traceback" not in said
     assert latest_checkpoint(run.checkpoints) is not None
-    assert tracked_status(tmp_path, run) == "KILLED"
+    assert tracked_status(store, run) == "KILLED"
     assert run.state()["finished"] is False
 
 

@@ -1,6 +1,7 @@
 """Memory of environments over thousands of episodes, and of a worker over a long series of distinct plans.
 
-python -m tests.sweeps.memory [--episodes 2000] [--seconds 240] [--env NAME ...] [--out results/robustness/memory]
+python -m tests.sweeps.memory [--episodes 3000] [--seconds 300] [--plans 1500] [--env NAME ...]
+                              [--out results/robustness/memory]
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ import gymnasium as gym
 import numpy as np
 
 import env as environments
+from agents.search import Starts, random_plans
+from env.measurement import Measurer
+from env.suites import find_program
 from experiments.provenance import provenance
 
 IDS = tuple(f"hlogym/{name}-v0" for name in (*environments.ENVIRONMENTS, "FusionMeasured"))
@@ -77,7 +81,7 @@ def play(env_id: str, suite: str, episodes: int, seconds: float, seed: int) -> G
     while done < episodes and time.monotonic() - begin < seconds:
         env.reset()
         over = False
-        while not over:
+        while not over and time.monotonic() - begin < seconds:  # some orders of passes make an episode of minutes
             action = int(rng.choice(np.flatnonzero(env.action_masks())))
             _, _, terminated, truncated, _ = env.step(action)
             over = terminated or truncated
@@ -91,11 +95,31 @@ def play(env_id: str, suite: str, episodes: int, seconds: float, seed: int) -> G
     return Growth(env_id, suite, done, tuple(marks[i] for i in picked), restarts)
 
 
+def distinct_plans(program: str, plans: int, seconds: float, seed: int) -> Growth:
+    """Plans compiled and checked by one measurer, none of them twice, until there are enough or time is up."""
+    begin, marks = time.monotonic(), []
+    chosen = find_program(program)
+    seen: set[str] = set()
+    with Measurer() as measurer:
+        for plan in random_plans(Starts("cpu"), chosen, seed):
+            if len(seen) >= plans or time.monotonic() - begin >= seconds:
+                break
+            if plan.to_json() in seen:
+                continue
+            seen.add(plan.to_json())
+            measurer.check(chosen, plan)
+            pid = measurer._worker.pid
+            marks.append((len(seen), resident(), resident(pid) if pid else 0.0, mappings(pid)))
+        restarts = measurer.restarts
+    picked = sorted({round(i) for i in np.linspace(0, len(marks) - 1, SAMPLES)})
+    return Growth("distinct plans, one worker", program, len(marks), tuple(marks[i] for i in picked), restarts)
+
+
 def table(found: list[Growth]) -> list[str]:
     """Markdown."""
     lines = [
-        "| environment | suite | episodes | MB at the start | MB halfway | MB at the end | KB per episode, second half "
-        "| worker: MB, KB per episode | worker: mappings | workers replaced |",
+        "| environment | suite | episodes, plans | MB at the start | MB halfway | MB at the end | KB each, second half "
+        "| worker: MB, KB each | worker: mappings | workers replaced |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for g in found:
@@ -113,16 +137,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--episodes", type=int, default=3000)
     parser.add_argument("--seconds", type=float, default=300.0, help="for each environment")
+    parser.add_argument("--plans", type=int, default=1500, help="for the worker; 0: leave that out")
     parser.add_argument("--env", nargs="*", default=list(IDS))
     parser.add_argument("--suite", default="train")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results/robustness/memory"))
     options = parser.parse_args()
     facts = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
-    command = f"python -m tests.sweeps.memory --episodes {options.episodes} --seconds {options.seconds:g}"
+    limits = f"--episodes {options.episodes} --seconds {options.seconds:g} --plans {options.plans}"
+    command = f"python -m tests.sweeps.memory {limits}"
     found = []
     for env_id in options.env:
         found.append(play(env_id, options.suite, options.episodes, options.seconds, options.seed))
+        print(table(found)[-1], flush=True)
+    if options.plans:
+        found.append(distinct_plans("elementwise_chain", options.plans, 4 * options.seconds, options.seed))
         print(table(found)[-1], flush=True)
     header = {"command": command, **facts}
     text = ["# Memory over episodes", "", *(f"- {k}: {v}" for k, v in header.items()), "", *table(found)]
