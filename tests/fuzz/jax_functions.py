@@ -16,6 +16,7 @@ from tests.fuzz import (  # noqa: F401  # what they define registers itself
     jax_elementwise,
     jax_movement,
     jax_products,
+    jax_recipes,
     jax_reductions,
     jax_training,
     sizes,
