@@ -140,8 +140,8 @@ def compiled(module: HloModule, number: int) -> Any:
     return session.finish()
 
 
-def look_at(source: str, number: int, say: Callable[[str], None] = lambda stage: None) -> Outcome:
-    """Run one program everywhere."""
+def look_at(source: str, number: int, say: Callable[[str], None] = lambda stage: None, xla: bool = True) -> Outcome:
+    """Run one program everywhere; without `xla`, native code against the interpreter alone."""
     stage = ""
     used: tuple[str, ...] = ()
 
@@ -180,7 +180,7 @@ def look_at(source: str, number: int, say: Callable[[str], None] = lambda stage:
     if any(a.tobytes() != b.tobytes() for a, b in zip(args, before, strict=True)):
         return outcome(NATIVE, "an argument was written to")
     enter("running XLA")
-    reference, refusal = _by_xla(given)
+    reference, refusal = _by_xla(given) if xla else (None, "not asked")
     enter("comparing")
     judge = Judge(module, args, wanted, number)
     for found in results:
@@ -232,22 +232,22 @@ def _only_where_infinite(found: Array, wanted: Array) -> bool:
 # ---- processes
 
 
-def _work(pipe: Connection, source: str) -> None:
+def _work(pipe: Connection, source: str, xla: bool) -> None:
     # What XLA says about its own failures is in the outcome already.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for number in iter(pipe.recv, None):
         start = time.perf_counter()
-        found = look_at(source, number, pipe.send)
+        found = look_at(source, number, pipe.send, xla)
         pipe.send(replace(found, seconds=round(time.perf_counter() - start, 2)))
 
 
 class Worker:
     """A process that looks at programs, one at a time; a new one is needed when none are `left`."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, xla: bool = True) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, source), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, source, xla), daemon=True)
         self.process.start()
         theirs.close()
         self.left = BATCH
@@ -282,7 +282,7 @@ class Worker:
         self.pipe.close()
 
 
-def run(source: str, numbers: Sequence[int], workers: int) -> Iterator[Outcome]:
+def run(source: str, numbers: Sequence[int], workers: int, xla: bool = True) -> Iterator[Outcome]:
     """Look at all these; outcomes come as they are known."""
     # Read by XLA when a worker starts it: unoptimised machine code compiles faster and computes the same.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}".strip()
@@ -290,7 +290,7 @@ def run(source: str, numbers: Sequence[int], workers: int) -> Iterator[Outcome]:
     changed = threading.Condition()
 
     def serve() -> None:
-        worker = Worker(source)
+        worker = Worker(source, xla)
         while True:
             with changed:
                 number = next(waiting, None)
@@ -298,7 +298,7 @@ def run(source: str, numbers: Sequence[int], workers: int) -> Iterator[Outcome]:
                 break
             if worker.left <= 0:
                 worker.stop()
-                worker = Worker(source)
+                worker = Worker(source, xla)
             outcome = worker.look_at(number)
             with changed:
                 found.append(outcome)

@@ -54,7 +54,7 @@ CORRECTLY_ROUNDED = {
 _BOUND_TO_TYPES = frozenset({Opcode.BITCAST_CONVERT, Opcode.CUSTOM_CALL, Opcode.REDUCE_PRECISION, Opcode.COMPLEX})
 _NARROW = re.compile(r"\b(f32|bf16|f16)\[")
 
-FACTOR = 16.0
+FACTOR = 8.0
 """What a difference may be of the spread that a few runs show."""
 STEPS = 8.0
 """Units in the last place that do not need an explanation."""
@@ -275,7 +275,9 @@ def _moved(
     if i.opcode in SUMS:
         sizes = again(*(_magnitudes(v) for v in operands)) if _is_linear(i) else result
         terms = max((o.shape.num_elements for o in i.operands if o.shape.is_array), default=1)
-        return _moved_sum(rng, i.shape, result, sizes, float(np.sqrt(max(1, terms // max(1, _count(i.shape))))))
+        # Errors of partial sums add up like a random walk, over as many steps as one lane or thread takes.
+        each = max(1, terms // max(1, _count(i.shape)))
+        return _moved_sum(rng, i.shape, result, sizes, max(1.0, 0.5 * each**0.25))
     x = np.asarray(result)
     eps = _eps(i.shape.element_type)
     moved = _times(x, eps, rng)
