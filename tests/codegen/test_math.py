@@ -23,3 +23,9 @@ def test_tanh_passes_nan_on() -> None:
     executable = compile("ENTRY e { x = f32[3] parameter(0) ROOT y = f32[3] tanh(x) }")
     (y,) = executable(np.array([np.nan, 1.0, -np.nan], np.float32))
     assert np.isnan(y).tolist() == [True, False, True]
+
+
+def test_tanh_is_one_where_no_number_is_nearer() -> None:
+    executable = compile("ENTRY e { x = f32[5] parameter(0) ROOT y = f32[5] tanh(x) }")
+    (y,) = executable(np.array([9.5, -9.5, 1e30, -np.inf, np.inf], np.float32))
+    assert y.tolist() == [1.0, -1.0, 1.0, -1.0, 1.0]
