@@ -8,24 +8,19 @@ names the op and its place in the model where there are none.
 from __future__ import annotations
 
 import importlib
-import inspect
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.errors import BackendError
 from compiler.frontends.names import argument_names as argument_names
 from compiler.frontends.names import result_names as result_names
 from compiler.frontends.torch_builder import to_numpy
+from compiler.frontends.torch_export import export
 from compiler.frontends.torch_program import LOWERINGS as LOWERINGS
-from compiler.frontends.torch_program import is_lowered, lower_program, weight
+from compiler.frontends.torch_program import lower_program, weight
 from compiler.ir import HloModule
-
-_ROUNDS = 4
-"""How often what a decomposition yields is decomposed in turn."""
 
 
 def lower(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) -> HloModule:
@@ -47,12 +42,16 @@ def lower(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) ->
         `rng_state`, and gives the state after it as its last result: pass it on to the next call. The numbers are
         those of XLA's Threefry generator, of torch's distributions, but not torch's numbers.
 
+        Checks of values that PyTorch makes while it runs (arguments of distributions, variances) are left out.
+        `torch.bincount` yields `minlength` counts; larger values are not counted.
+
     Raises:
-        UnsupportedError: the program uses an op that is not lowered, or has results whose size depends on the data;
-            the message names the op and where it stands in the model.
+        UnsupportedError: the program uses an op that is not lowered, has results whose size depends on the data, or
+            decides in Python on values of tensors; the message names the op and where it stands in the model.
+        ArgumentError: the arguments do not fit the program's signature.
         BackendError: PyTorch is not installed.
     """
-    return lower_program(_export(module_or_fn, args, kwargs), freeze)
+    return lower_program(export(module_or_fn, args, kwargs), freeze)
 
 
 def arguments(
@@ -67,9 +66,14 @@ def arguments(
         freeze: as given to `lower`.
         seed: for a program that draws random numbers: what the generator's first state is made of; appends that state.
     """
-    program = _export(module_or_fn, args, kwargs)
     pytree = importlib.import_module("torch.utils._pytree")
-    leaves = iter(pytree.tree_leaves((args, kwargs)))
+    program = export(module_or_fn, args, kwargs)
+    return argument_values(program, pytree.tree_leaves((args, kwargs)), freeze, seed)
+
+
+def argument_values(program: Any, given: Iterable[Any], freeze: bool, seed: int | None) -> list[NDArray[Any]]:
+    """The values that the module of an exported program takes, when called with these leaves of arguments."""
+    leaves = iter(given)
     values: list[NDArray[Any]] = []
     for spec in program.graph_signature.input_specs:
         if spec.kind.name == "USER_INPUT":
@@ -86,51 +90,3 @@ def arguments(
 def random_state(seed: int) -> NDArray[np.uint64]:
     """The `rng_state` that a lowered program starts from."""
     return np.array([seed % (1 << 64), 0], np.uint64)
-
-
-def _export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    try:
-        torch = importlib.import_module("torch")
-        export = importlib.import_module("torch.export")
-    except ImportError as e:
-        raise BackendError(
-            f"this frontend needs PyTorch, which cannot be imported here ({e}); install it with: pip install torch"
-        ) from e
-    module = module_or_fn if isinstance(module_or_fn, torch.nn.Module) else _as_module(torch, module_or_fn)
-    with warnings.catch_warnings():
-        # torch warns of its own deprecations while it exports.
-        warnings.simplefilter("ignore")
-        return _decomposed(export.export(module, tuple(args), kwargs).run_decompositions())
-
-
-def _decomposed(program: Any) -> Any:
-    """The program with the ops that have no lowering taken apart, as far as that leads to ops that have one."""
-    table = importlib.import_module("torch._decomp").decomposition_table
-    found = program
-    for _ in range(_ROUNDS):
-        missing = _missing(found)
-        known = {op: table[op] for op in missing if op in table}
-        if not known:
-            break
-        found = found.run_decompositions(known)
-    # An error about an op that somebody wrote says more than one about what it was made of.
-    return found if len(_missing(found) - _missing(program)) == 0 else program
-
-
-def _missing(program: Any) -> set[Any]:
-    return {n.target for n in program.graph.nodes if n.op == "call_function" and not is_lowered(n.target)}
-
-
-def _as_module(torch: Any, fn: Callable[..., Any]) -> Any:
-    module = torch.nn.Module()
-    module.forward = fn if _has_signature(fn) else lambda *args, **kwargs: fn(*args, **kwargs)
-    return module
-
-
-def _has_signature(fn: Callable[..., Any]) -> bool:
-    """Functions of torch written in C++ say nothing of their parameters."""
-    try:
-        inspect.signature(fn)
-    except ValueError:
-        return False
-    return True

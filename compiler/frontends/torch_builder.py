@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import ml_dtypes
 import numpy as np
@@ -72,12 +73,14 @@ class TorchBuilder:
         self.what = ""
         self.overload = ""
         self.used: frozenset[int] = frozenset()
+        self.computed_in: PrimitiveType | None = None
         self.random_state: HloInstruction | None = None
         self._functions: dict[Any, HloComputation] = {} if outer is None else outer._functions
 
     def start(self, node: Any, what: str, overload: str) -> None:
         """Begin the next op: `used` are the numbers of those of its several results that somebody takes."""
         self.node, self.result, self.what, self.overload = node, node.meta.get("val"), what, overload
+        self.computed_in = None
         self.used = frozenset(u.args[1] for u in node.users if "getitem" in str(u.target) and u.users)
 
     def inside(self, computation: HloComputation) -> TorchBuilder:
@@ -115,6 +118,11 @@ class TorchBuilder:
         if not all(isinstance(d, int) for d in value.shape):
             raise self.unsupported("a result whose size depends on the data")
         return Shape(element_type(value.dtype), tuple(value.shape))
+
+    @property
+    def type(self) -> PrimitiveType:
+        """The type that ops on the way to the result are made in: the result's, unless `single` says otherwise."""
+        return self.computed_in or self.out.element_type
 
     # ---- instructions
 
@@ -172,7 +180,7 @@ class TorchBuilder:
 
     def binary(self, opcode: Opcode, a: Any, b: Any, t: PrimitiveType | None = None) -> HloInstruction:
         """An op on two tensors or numbers, in the result's type unless told otherwise."""
-        t = t or self.out.element_type
+        t = t or self.type
         dims = broadcast_dims(a, b)
         return self.add(opcode, self.operand(a, t, dims), self.operand(b, t, dims))
 
@@ -183,7 +191,7 @@ class TorchBuilder:
 
     def select(self, p: HloInstruction, a: Any, b: Any, t: PrimitiveType | None = None) -> HloInstruction:
         """`a` where `p` holds, else `b`."""
-        t = t or self.out.element_type
+        t = t or self.type
         dims = np.broadcast_shapes(p.shape.dimensions, broadcast_dims(a, b))
         return self.add(Opcode.SELECT, self.broadcast(p, dims), self.operand(a, t, dims), self.operand(b, t, dims))
 
@@ -211,9 +219,60 @@ class TorchBuilder:
             Opcode.REDUCE, x, self.constant(start, t), dimensions=tuple(dims), to_apply=self.function(opcode, t)
         )
 
+    def repeat(
+        self,
+        times: int,
+        carried: Sequence[HloInstruction],
+        step: Callable[..., Sequence[HloInstruction]],
+        name: str,
+    ) -> list[HloInstruction]:
+        """A loop: `step(builder, number, *carried)` gives what the next step takes; the values after the last one."""
+        start = self.add(Opcode.TUPLE, self.constant(0, T.S32), *carried)
+        condition, body = HloComputation(f"{name}_condition"), HloComputation(f"{name}_body")
+        number = condition.add(
+            Opcode.GET_TUPLE_ELEMENT, [condition.add_parameter(0, start.shape)], attributes={"index": 0}
+        )
+        inside = self.inside(condition)
+        condition.root = inside.compare(number, inside.constant(times, T.S32), "LT")
+        state = body.add_parameter(0, start.shape)
+        values = [body.add(Opcode.GET_TUPLE_ELEMENT, [state], attributes={"index": i}) for i in range(len(carried) + 1)]
+        inside = self.inside(body)
+        inside.result, inside.what = self.result, self.what
+        results = step(inside, *values)
+        body.root = inside.add(Opcode.TUPLE, inside.binary(Opcode.ADD, values[0], 1, T.S32), *results)
+        loop = self.add(
+            Opcode.WHILE, start, shape=start.shape, condition=self.module.add(condition), body=self.module.add(body)
+        )
+        return [self.add(Opcode.GET_TUPLE_ELEMENT, loop, index=i + 1) for i in range(len(carried))]
+
     def keep(self, x: HloInstruction, of: Shape, dims: Sequence[int]) -> HloInstruction:
         """A reduction of `of` over `dims` with those dimensions back, of size one."""
         return self.reshape(x, [1 if d in dims else n for d, n in enumerate(of.dimensions)])
+
+
+def single(lowering: F) -> F:
+    """A lowering of several ops whose half-precision values are kept in single precision until the result.
+
+    PyTorch's kernels do so too: what is rounded, or overflows, between these ops would differ.
+    """
+
+    @functools.wraps(lowering)
+    def wide(b: TorchBuilder, *args: Any, **kwargs: Any) -> Any:
+        t = b.out.element_type
+        if t not in (T.F16, T.BF16):
+            return lowering(b, *args, **kwargs)
+        b.computed_in = T.F32
+        args = tuple(_widened(b, a) for a in args)
+        result = lowering(b, *args, **{name: _widened(b, a) for name, a in kwargs.items()})
+        b.computed_in = None
+        return b.convert(result, t)
+
+    return cast(F, wide)
+
+
+def _widened(b: TorchBuilder, value: Any) -> Any:
+    is_half = isinstance(value, HloInstruction) and value.shape.element_type in (T.F16, T.BF16)
+    return b.convert(value, T.F32) if is_half else value
 
 
 def broadcast_dims(*values: Any) -> tuple[int, ...]:

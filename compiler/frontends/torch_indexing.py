@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, count, highest, lowest
 from compiler.ir import HloComputation, HloInstruction, Opcode, Shape
@@ -37,47 +38,6 @@ def take(b: TorchBuilder, x: H, index: H, dim: int) -> H:
 def take_at(b: TorchBuilder, x: H, places: Any, dim: int) -> H:
     """`take` at places known now (an array of integers)."""
     return take(b, x, b.constant(np.asarray(places, np.int64), T.S64), dim)
-
-
-@LOWERINGS.op("embedding")
-def _embedding(b: TorchBuilder, weight: H, index: H, *_: Any, **__: Any) -> H:
-    return take(b, weight, index, 0)
-
-
-@LOWERINGS.op("_embedding_bag", "_embedding_bag_forward_only")
-def _embedding_bag(
-    b: TorchBuilder, weight: H, index: H, offsets: H, _scale: bool = False, mode: int = 0, _sparse: bool = False,
-    scales: H | None = None, include_last: bool = False, padding: int = -1,
-) -> list[H]:  # fmt: skip
-    """Rows summed (mode 0) or averaged (mode 1) by bag; a bag starts at each offset."""
-    if mode > 1 or padding >= 0:
-        raise b.unsupported("the maximum of a bag" if mode > 1 else "padding_idx of bags")
-    t, rows = weight.shape.element_type, index.shape.dimensions[0]
-    bags = offsets.shape.dimensions[0] - int(include_last)
-    places = b.add(
-        Opcode.IOTA, shape=Shape(offsets.shape.element_type, (rows, offsets.shape.dimensions[0])), iota_dimension=0
-    )
-    begun = b.compare(
-        b.broadcast(b.reshape(offsets, (1, offsets.shape.dimensions[0])), places.shape.dimensions), places, "LE"
-    )
-    bag = b.binary(Opcode.SUBTRACT, b.reduce(Opcode.ADD, b.convert(begun, T.S64), (1,), 0), 1, T.S64)
-    found = take(b, weight, index, 0)
-    if scales is not None:
-        found = b.binary(Opcode.MULTIPLY, found, b.reshape(scales, (rows, 1)), t)
-    total = _add_rows(b, b.full(0, Shape(t, (bags, weight.shape.dimensions[1]))), bag, found)
-    sizes = _add_rows(b, b.full(0, Shape(T.S64, (bags, 1))), bag, b.full(1, Shape(T.S64, (rows, 1))))
-    if mode == 1:
-        at_least_one = b.binary(Opcode.MAXIMUM, sizes, 1, T.S64)
-        total = b.binary(Opcode.DIVIDE, total, at_least_one, t)
-    return [total, bag, b.reshape(sizes, (bags,)), b.full(0, Shape(T.S64, (bags,)))]
-
-
-def _add_rows(b: TorchBuilder, x: H, index: H, rows: H) -> H:
-    return b.add(
-        Opcode.SCATTER, x, b.reshape(index, (*index.shape.dimensions, 1)), rows,
-        to_apply=b.function(Opcode.ADD, x.shape.element_type), update_window_dims=(1,), inserted_window_dims=(0,),
-        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
-    )  # fmt: skip
 
 
 @LOWERINGS.op("index_select")
@@ -201,13 +161,21 @@ def cumulative(b: TorchBuilder, x: H, dim: int, opcode: Opcode, start: Any) -> H
 def reaching_back(shape: Shape, dim: int) -> Window:
     """The window of all elements up to each one along a dimension."""
     return Window(
-        tuple(WindowDim(n, 1, n - 1, 0) if d == dim else WindowDim(1) for d, n in enumerate(shape.dimensions))
+        tuple(
+            WindowDim(max(n, 1), 1, max(n - 1, 0), 0) if d == dim else WindowDim(1)
+            for d, n in enumerate(shape.dimensions)
+        )
     )
 
 
 @LOWERINGS.op("nonzero", "masked_select", "nonzero_numpy", "unique", "_unique2", "unique_consecutive", "bincount")
 def _data_dependent(b: TorchBuilder, *_: Any, **__: Any) -> H:
     raise b.unsupported("a result whose size depends on the data")
+
+
+@LOWERINGS.op("_local_scalar_dense", "item")
+def _python_number(b: TorchBuilder, *_: Any, **__: Any) -> H:
+    raise b.unsupported("a Python number made of a tensor's value (.item(), float(), int()), instead of the tensor,")
 
 
 # ---- element by element along one dimension
@@ -224,7 +192,8 @@ def _positions(b: TorchBuilder, index: H, dim: int, n: int) -> H:
 
 
 @LOWERINGS.op("gather")
-def _gather(b: TorchBuilder, x: H, dim: int, index: H, sparse_grad: bool = False) -> H:
+def gather(b: TorchBuilder, x: H, dim: int, index: H, sparse_grad: bool = False) -> H:
+    """For each element of `index`, the one of `x` at the same place, but along `dim` at that index."""
     rank = x.shape.rank
     every = tuple(range(rank))
     at = dim % rank
@@ -233,6 +202,14 @@ def _gather(b: TorchBuilder, x: H, dim: int, index: H, sparse_grad: bool = False
         offset_dims=(), collapsed_slice_dims=every, start_index_map=every, index_vector_dim=rank,
         slice_sizes=(1,) * rank,
     )  # fmt: skip
+
+
+@LOWERINGS.op("index_reduce")
+def _index_reduce(b: TorchBuilder, x: H, dim: int, index: H, source: H, reduce: str, *, include_self: bool = True) -> H:
+    at = dim % max(x.shape.rank, 1)
+    line = [index.shape.num_elements if d == at else 1 for d in range(source.shape.rank)]
+    wide = b.broadcast(b.reshape(index, line), source.shape.dimensions)
+    return _scatter(b, x, dim, wide, source, reduce, include_self=include_self)
 
 
 _REDUCE = {"sum": Opcode.ADD, "add": Opcode.ADD, "prod": Opcode.MULTIPLY, "multiply": Opcode.MULTIPLY,
@@ -310,6 +287,21 @@ def _diagonal(b: TorchBuilder, x: H, offset: int = 0, dim1: int = 0, dim2: int =
     return b.transpose(found, [*range(1, found.shape.rank), 0])
 
 
+@LOWERINGS.op("diagonal_scatter")
+def _diagonal_scatter(b: TorchBuilder, x: H, source: H, offset: int = 0, dim1: int = 0, dim2: int = 1) -> H:
+    """`x` with its diagonal written anew; the source's last dimension runs along it."""
+    rank = x.shape.rank
+    order = [*(d for d in range(rank) if d not in (dim1 % rank, dim2 % rank)), dim1 % rank, dim2 % rank]
+    front = b.transpose(x, order)
+    n, m = front.shape.dimensions[-2:]
+    row = np.clip(np.arange(n) - max(0, -offset), 0, max(source.shape.dimensions[-1] - 1, 0))
+    spread = take_at(b, source, row, rank - 2)
+    wide = b.broadcast(b.reshape(spread, (*spread.shape.dimensions, 1)), (*spread.shape.dimensions, m))
+    hit = b.constant(np.eye(n, m, offset, dtype=np.bool_), T.PRED)
+    written = b.select(hit, b.convert(wide, x.shape.element_type), front, x.shape.element_type)
+    return b.transpose(written, [order.index(d) for d in range(rank)])
+
+
 @LOWERINGS.op("unfold", "unfold_copy")
 def _unfold(b: TorchBuilder, x: H, dim: int, size: int, step: int) -> H:
     """Windows along a dimension; their elements become the last one."""
@@ -324,12 +316,32 @@ def _unfold(b: TorchBuilder, x: H, dim: int, size: int, step: int) -> H:
 @LOWERINGS.op("as_strided", "as_strided_copy")
 def _as_strided(b: TorchBuilder, x: H, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> H:
     """Elements of a tensor that lies in memory in the order of its dimensions."""
+    places = _strided_places(b, size, stride, offset)
+    return take_at(b, b.reshape(x, (count(x.shape, range(x.shape.rank)),)), places, 0)
+
+
+@LOWERINGS.op("as_strided_scatter")
+def _as_strided_scatter(
+    b: TorchBuilder, x: H, source: H, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> H:
+    """`x` with those elements written anew."""
+    places, n = _strided_places(b, size, stride, offset).reshape(-1), x.shape.num_elements
+    origin = np.full(n, -1)
+    origin[places] = np.arange(places.size)
+    found = take_at(b, b.reshape(source, (places.size,)), np.maximum(origin, 0), 0)
+    written = b.select(b.constant(origin >= 0, T.PRED), found, b.reshape(x, (n,)), x.shape.element_type)
+    return b.reshape(written, x.shape.dimensions)
+
+
+def _strided_places(
+    b: TorchBuilder, size: Sequence[int], stride: Sequence[int], offset: int | None
+) -> NDArray[np.int64]:
     if not b.node.args[0].meta["val"].is_contiguous():
         raise b.unsupported("a view by strides of a tensor that is not contiguous")
     places = np.asarray(offset or 0)
     for n, step in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(n) * step
-    return take_at(b, b.reshape(x, (count(x.shape, range(x.shape.rank)),)), places, 0)
+    return places
 
 
 @LOWERINGS.op("searchsorted", "bucketize")

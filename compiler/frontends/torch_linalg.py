@@ -133,21 +133,23 @@ def _complex_to_real(b: TorchBuilder, x: H, dims: Sequence[int], normalization: 
 # ---- matrices
 
 
-def _transposed(b: TorchBuilder, x: H) -> H:
+def transposed(b: TorchBuilder, x: H) -> H:
+    """Matrices with rows and columns exchanged."""
     order = list(range(x.shape.rank))
     order[-2:] = order[-1], order[-2]
     return b.transpose(x, order)
 
 
-def _adjoint(b: TorchBuilder, x: H) -> H:
-    return _conjugate(b, _transposed(b, x))
+def adjoint(b: TorchBuilder, x: H) -> H:
+    """The conjugate of the transposed."""
+    return _conjugate(b, transposed(b, x))
 
 
 @LOWERINGS.op("linalg_cholesky_ex", "linalg_cholesky")
 def _cholesky(b: TorchBuilder, x: H, *, upper: bool = False, check_errors: bool = False) -> Any:
     """A matrix that is not positive definite gives NaN; the second result, torch's error code, is 0."""
     factor = triangle(b, b.add(Opcode.CHOLESKY, x, lower=True), 0, lower=True)
-    factor = _adjoint(b, factor) if upper else factor
+    factor = adjoint(b, factor) if upper else factor
     return [factor, b.full(0, b.out_at(1))] if "_ex" in b.what else factor
 
 
@@ -170,7 +172,7 @@ def _solve_triangular(b: TorchBuilder, a: H, y: H, *, upper: bool, left: bool = 
 
 @LOWERINGS.op("cholesky_solve", "_cholesky_solve_helper")
 def _cholesky_solve(b: TorchBuilder, y: H, factor: H, upper: bool = False) -> H:
-    lower = _adjoint(b, factor) if upper else factor
+    lower = adjoint(b, factor) if upper else factor
     return solve_triangle(b, lower, solve_triangle(b, lower, y, True), True, adjoint=True)
 
 

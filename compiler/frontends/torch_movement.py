@@ -149,7 +149,8 @@ def _full(b: TorchBuilder, _like: Any, *rest: Any, **kwargs: Any) -> H:
     return b.full(kwargs.get("fill_value", rest[-1] if rest else 0), b.out)
 
 
-@LOWERINGS.op("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
+@LOWERINGS.op("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "empty_permuted",
+               "new_empty_strided")  # fmt: skip
 def _zeros(b: TorchBuilder, *_: Any, **__: Any) -> H:
     return b.full(0, b.out)
 

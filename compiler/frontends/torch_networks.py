@@ -65,7 +65,7 @@ def _convolution(
             reach = dilations[i] * (sizes[i] - 1)
             low = reach - pads[i]
             dims.append(WindowDim(sizes[i], 1, low, low + extra[i], strides[i], dilations[i]))
-        weight, kernel = _flipped(b, weight, groups)
+        weight, kernel = flipped_kernel(b, weight, groups)
     else:
         dims = [WindowDim(sizes[i], strides[i], pads[i], pads[i], 1, dilations[i]) for i in range(n)]
         kernel = f"oi{spatial}"
@@ -79,7 +79,7 @@ def _convolution(
     )
 
 
-def _flipped(b: TorchBuilder, weight: H, groups: int) -> tuple[H, str]:
+def flipped_kernel(b: TorchBuilder, weight: H, groups: int) -> tuple[H, str]:
     """The kernel of a transposed convolution: [in, out / groups, ...] reversed, groups moved to the outputs."""
     n = weight.shape.rank - 2
     spatial = "".join(map(str, range(n)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, single
 from compiler.ir import HloInstruction, Opcode
 
 LOWERINGS = Lowerings()
@@ -17,14 +17,12 @@ _UNARY = {
     "cos": Opcode.COSINE, "tan": Opcode.TAN, "tanh": Opcode.TANH, "sinh": Opcode.SINH, "cosh": Opcode.COSH,
     "asin": Opcode.ASIN, "acos": Opcode.ACOS, "asinh": Opcode.ASINH, "acosh": Opcode.ACOSH, "atanh": Opcode.ATANH,
     "sigmoid": Opcode.LOGISTIC, "erf": Opcode.ERF, "floor": Opcode.FLOOR, "ceil": Opcode.CEIL,
-    "round": Opcode.ROUND_NEAREST_EVEN, "neg": Opcode.NEGATE, "_neg_view": Opcode.NEGATE, "sign": Opcode.SIGN,
+    "neg": Opcode.NEGATE, "_neg_view": Opcode.NEGATE, "sign": Opcode.SIGN,
 }  # fmt: skip
 _BINARY = {
     "mul": Opcode.MULTIPLY, "maximum": Opcode.MAXIMUM, "minimum": Opcode.MINIMUM, "atan2": Opcode.ATAN2,
     "bitwise_and": Opcode.AND, "bitwise_or": Opcode.OR, "bitwise_xor": Opcode.XOR, "pow": Opcode.POWER,
-    "bitwise_left_shift": Opcode.SHIFT_LEFT, "bitwise_right_shift": Opcode.SHIFT_RIGHT_ARITHMETIC,
-    "__lshift__": Opcode.SHIFT_LEFT, "__rshift__": Opcode.SHIFT_RIGHT_ARITHMETIC,
-    "fmod": Opcode.REMAINDER,
+    "bitwise_left_shift": Opcode.SHIFT_LEFT, "__lshift__": Opcode.SHIFT_LEFT, "fmod": Opcode.REMAINDER,
 }  # fmt: skip
 _COMPARE = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
 _LOGICAL = {"logical_and": Opcode.AND, "logical_or": Opcode.OR, "logical_xor": Opcode.XOR}
@@ -32,7 +30,7 @@ _LOGICAL = {"logical_and": Opcode.AND, "logical_or": Opcode.OR, "logical_xor": O
 
 def _unary(opcode: Opcode) -> Any:
     def lowering(b: TorchBuilder, x: H) -> H:
-        same_type = opcode in (Opcode.FLOOR, Opcode.CEIL, Opcode.ROUND_NEAREST_EVEN) and x.shape.element_type.is_integer
+        same_type = opcode in (Opcode.FLOOR, Opcode.CEIL) and x.shape.element_type.is_integer
         return (
             x
             if same_type
@@ -58,6 +56,12 @@ LOWERINGS.update({name: _unary(opcode) for name, opcode in _UNARY.items()})
 LOWERINGS.update({name: _binary(opcode) for name, opcode in _BINARY.items()})
 LOWERINGS.update({name: _compare(direction) for name, direction in _COMPARE.items()})
 LOWERINGS.update({name: _logical(opcode) for name, opcode in _LOGICAL.items()})
+
+
+@LOWERINGS.op("bitwise_right_shift", "__rshift__")
+def _shift_right(b: TorchBuilder, x: Any, y: Any) -> H:
+    signed = b.out.element_type.is_signed
+    return b.binary(Opcode.SHIFT_RIGHT_ARITHMETIC if signed else Opcode.SHIFT_RIGHT_LOGICAL, x, y)
 
 
 @LOWERINGS.op("clone", "alias", "detach", "lift_fresh_copy", "lift_fresh", "contiguous")
@@ -105,10 +109,31 @@ LOWERINGS["trunc"] = trunc
 def _div(b: TorchBuilder, x: Any, y: Any, rounding_mode: str | None = None) -> H:
     if rounding_mode == "floor" and b.out.element_type.is_integer:
         return _floor_divide(b, x, y)
+    if rounding_mode == "floor":
+        return _floor_quotient(b, x, y)
     quotient = b.binary(Opcode.DIVIDE, x, y)
-    if rounding_mode == "trunc":
-        return trunc(b, quotient)
-    return b.add(Opcode.FLOOR, quotient) if rounding_mode == "floor" else quotient
+    return trunc(b, quotient) if rounding_mode == "trunc" else quotient
+
+
+@single
+def _floor_quotient(b: TorchBuilder, x: Any, y: Any) -> H:
+    """As Python divides floats: by the remainder, because the rounded quotient may be the next whole number."""
+    t = b.type
+    dims = b.out.dimensions
+    x, y = b.operand(x, t, dims), b.operand(y, t, dims)
+    rest, zero = b.add(Opcode.REMAINDER, x, y), b.full(0, x.shape)
+    inexact = b.add(Opcode.COMPARE, rest, zero, direction="NE")
+    below = b.add(Opcode.COMPARE, rest, zero, direction="LT")
+    opposite = b.add(Opcode.XOR, below, b.add(Opcode.COMPARE, y, zero, direction="LT"))
+    whole = b.add(Opcode.DIVIDE, b.add(Opcode.SUBTRACT, x, rest), y)
+    whole = b.select(b.add(Opcode.AND, inexact, opposite), b.binary(Opcode.SUBTRACT, whole, 1, t), whole, t)
+    floor = b.add(Opcode.FLOOR, whole)
+    up = b.compare(b.add(Opcode.SUBTRACT, whole, floor), 0.5, "GT")
+    floor = b.select(up, b.binary(Opcode.ADD, floor, 1, t), floor, t)
+    quotient = b.add(Opcode.DIVIDE, x, y)
+    signed_zero = b.binary(Opcode.MULTIPLY, quotient, 0, t)
+    result = b.select(b.compare(whole, 0, "EQ"), signed_zero, floor, t)
+    return b.select(b.add(Opcode.COMPARE, y, zero, direction="EQ"), quotient, result, t)
 
 
 def _floor_divide(b: TorchBuilder, x: Any, y: Any) -> H:
@@ -131,6 +156,7 @@ def _floor_div(b: TorchBuilder, x: Any, y: Any) -> H:
 
 
 @LOWERINGS.op("remainder")
+@single
 def _remainder(b: TorchBuilder, x: Any, y: Any) -> H:
     """The sign follows the divisor, where HLO's follows the dividend."""
     rest = b.binary(Opcode.REMAINDER, x, y)
@@ -145,14 +171,17 @@ def _remainder(b: TorchBuilder, x: Any, y: Any) -> H:
     return b.add(Opcode.SELECT, wrong, b.add(Opcode.ADD, rest, divisor), rest)
 
 
-@LOWERINGS.op("log2")
-def _log2(b: TorchBuilder, x: H) -> H:
-    return b.binary(Opcode.MULTIPLY, b.add(Opcode.LOG, b.convert(x, b.out.element_type)), 1 / math.log(2))
+def _logarithm(base: float) -> Any:
+    """In double precision, so that powers of the base have whole logarithms."""
+
+    def lowering(b: TorchBuilder, x: H) -> H:
+        log = b.add(Opcode.LOG, b.convert(x, T.F64))
+        return b.convert(b.binary(Opcode.DIVIDE, log, math.log(base), T.F64), b.out.element_type)
+
+    return lowering
 
 
-@LOWERINGS.op("log10")
-def _log10(b: TorchBuilder, x: H) -> H:
-    return b.binary(Opcode.MULTIPLY, b.add(Opcode.LOG, b.convert(x, b.out.element_type)), 1 / math.log(10))
+LOWERINGS.update(log2=_logarithm(2), log10=_logarithm(10))
 
 
 @LOWERINGS.op("exp2")
@@ -166,6 +195,7 @@ def _atan(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("hypot")
+@single
 def _hypot(b: TorchBuilder, x: H, y: H) -> H:
     """By the larger of both, so that no square overflows."""
     t = b.out.element_type
@@ -205,11 +235,6 @@ def _square(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.MULTIPLY, x, x)
 
 
-@LOWERINGS.op("erfc")
-def _erfc(b: TorchBuilder, x: H) -> H:
-    return b.binary(Opcode.SUBTRACT, 1, b.add(Opcode.ERF, x))
-
-
 @LOWERINGS.op("logical_not")
 def _logical_not(b: TorchBuilder, x: H) -> H:
     return b.add(Opcode.NOT, b.convert(x, T.PRED))
@@ -232,7 +257,7 @@ def _isinf(b: TorchBuilder, x: H) -> H:
 
 @LOWERINGS.op("isfinite")
 def _isfinite(b: TorchBuilder, x: H) -> H:
-    return b.add(Opcode.IS_FINITE, x)
+    return b.add(Opcode.IS_FINITE, x) if x.shape.element_type.is_float else b.full(True, b.out)
 
 
 @LOWERINGS.op("where")
@@ -256,16 +281,19 @@ def _clamp(b: TorchBuilder, x: H, low: Any = None, high: Any = None, **bounds: A
 
 
 @LOWERINGS.op("addcmul")
+@single
 def _addcmul(b: TorchBuilder, x: H, y: H, z: H, value: Any = 1) -> H:
     return b.binary(Opcode.ADD, x, _scaled(b, b.binary(Opcode.MULTIPLY, y, z), value))
 
 
 @LOWERINGS.op("addcdiv")
+@single
 def _addcdiv(b: TorchBuilder, x: H, y: H, z: H, value: Any = 1) -> H:
     return b.binary(Opcode.ADD, x, _scaled(b, b.binary(Opcode.DIVIDE, y, z), value))
 
 
 @LOWERINGS.op("lerp")
+@single
 def _lerp(b: TorchBuilder, x: H, y: H, weight: Any) -> H:
     return b.binary(Opcode.ADD, x, b.binary(Opcode.MULTIPLY, b.binary(Opcode.SUBTRACT, y, x), weight))
 
@@ -284,11 +312,13 @@ def _relu6(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("silu")
+@single
 def _silu(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.MULTIPLY, x, b.add(Opcode.LOGISTIC, x))
 
 
 @LOWERINGS.op("gelu")
+@single
 def _gelu(b: TorchBuilder, x: H, approximate: str = "none") -> H:
     if approximate == "tanh":
         cube = b.binary(Opcode.MULTIPLY, b.binary(Opcode.MULTIPLY, x, x), x)
@@ -300,11 +330,13 @@ def _gelu(b: TorchBuilder, x: H, approximate: str = "none") -> H:
 
 
 @LOWERINGS.op("leaky_relu")
+@single
 def _leaky_relu(b: TorchBuilder, x: H, slope: float = 0.01) -> H:
     return b.select(b.compare(x, 0, "GT"), x, b.binary(Opcode.MULTIPLY, x, slope))
 
 
 @LOWERINGS.op("elu")
+@single
 def _elu(b: TorchBuilder, x: H, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> H:
     below = b.add(Opcode.EXPONENTIAL_MINUS_ONE, b.binary(Opcode.MULTIPLY, x, input_scale))
     above = b.binary(Opcode.MULTIPLY, x, scale)
@@ -312,6 +344,7 @@ def _elu(b: TorchBuilder, x: H, alpha: float = 1.0, scale: float = 1.0, input_sc
 
 
 @LOWERINGS.op("softplus")
+@single
 def _softplus(b: TorchBuilder, x: H, beta: float = 1.0, threshold: float = 20.0) -> H:
     scaled = b.binary(Opcode.MULTIPLY, x, beta)
     soft = b.binary(Opcode.DIVIDE, b.add(Opcode.LOG_PLUS_ONE, b.add(Opcode.EXPONENTIAL, scaled)), beta)
@@ -324,11 +357,13 @@ def _hard_part(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("hardsigmoid")
+@single
 def _hardsigmoid(b: TorchBuilder, x: H) -> H:
     return _hard_part(b, x)
 
 
 @LOWERINGS.op("hardswish")
+@single
 def _hardswish(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.MULTIPLY, x, _hard_part(b, x))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, lowest
 from compiler.frontends.torch_indexing import take_at
@@ -19,15 +20,16 @@ LOWERINGS = Lowerings()
 H = HloInstruction
 
 
-def _pool_window(b: TorchBuilder, x: H, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
+def pool_window(
+    shape: Shape, out_sizes: Sequence[int], kernel: Any, stride: Any, padding: Any, dilation: Any
+) -> Window:
     """A window over the spatial dimensions; what rounding up adds to the output is padded behind."""
     n = len(kernel)
     sizes, pads, dilations = each(kernel, n), each(padding, n), each(dilation, n)
     strides = each(stride, n) if stride else sizes
-    dims = [WindowDim(1)] * (x.shape.rank - n)
+    dims = [WindowDim(1)] * (shape.rank - n)
     for i in range(n):
-        size = x.shape.dimensions[x.shape.rank - n + i]
-        out = b.out.dimensions[x.shape.rank - n + i]
+        size, out = shape.dimensions[shape.rank - n + i], out_sizes[shape.rank - n + i]
         reach = (out - 1) * strides[i] + dilations[i] * (sizes[i] - 1) + 1
         high = max(pads[i], reach - size - pads[i])
         # More padding than the windows reach would make one window more.
@@ -41,7 +43,7 @@ def _max_pool(
     b: TorchBuilder, x: H, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Any:
     t = x.shape.element_type
-    window = _pool_window(b, x, kernel, stride, padding, dilation)
+    window = pool_window(x.shape, b.out.dimensions, kernel, stride, padding, dilation)
     start = b.constant(lowest(t), t)
     if 1 in b.used:
         return _with_places(b, x, window, start, len(kernel))
@@ -67,22 +69,29 @@ def _avg_pool(
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> H:  # fmt: skip
     t = x.shape.element_type
-    window = _pool_window(b, x, kernel, stride, padding, 1)
+    window = pool_window(x.shape, b.out.dimensions, kernel, stride, padding, 1)
     total = b.add(Opcode.REDUCE_WINDOW, x, b.constant(0, t), window=window, to_apply=b.function(Opcode.ADD, t))
     if divisor_override:
         return b.binary(Opcode.DIVIDE, total, divisor_override)
-    first = x.shape.rank - len(kernel)
-    pads = each(padding, len(kernel))
-    counts = np.ones((1,) * x.shape.rank, np.int64)
-    for d in range(first, x.shape.rank):
-        w, n, pad = window.dims[d], x.shape.dimensions[d], pads[d - first]
-        begin = np.arange(b.out.dimensions[d]) * w.stride - pad
+    counts = held_by_windows(x.shape, b.out.dimensions, window, padding, len(kernel), count_include_pad)
+    return b.binary(Opcode.DIVIDE, total, counts if isinstance(counts, int) else b.constant(counts, t))
+
+
+def held_by_windows(
+    shape: Shape, out: Sequence[int], window: Window, padding: Any, spatial: int, count_include_pad: bool
+) -> Any:
+    """How many elements each window of an average holds: an array, or one number where all hold as many."""
+    first, rank = shape.rank - spatial, shape.rank
+    pads = each(padding, spatial)
+    counts = np.ones((1,) * rank, np.int64)
+    for d in range(first, rank):
+        w, n, pad = window.dims[d], shape.dimensions[d], pads[d - first]
+        begin = np.arange(out[d]) * w.stride - pad
         end = np.minimum(begin + w.size, n + pad)
         held = end - begin if count_include_pad else np.minimum(end, n) - np.maximum(begin, 0)
-        counts = counts * held.reshape([-1 if k == d else 1 for k in range(x.shape.rank)])
-    if (counts == counts.reshape(-1)[0]).all():
-        return b.binary(Opcode.DIVIDE, total, int(counts.reshape(-1)[0]))
-    return b.binary(Opcode.DIVIDE, total, b.constant(counts, t))
+        counts = counts * held.reshape([-1 if k == d else 1 for k in range(rank)])
+    same = counts.size > 0 and bool((counts == counts.reshape(-1)[0]).all())
+    return int(counts.reshape(-1)[0]) if same else counts
 
 
 @LOWERINGS.op("_adaptive_avg_pool2d", "adaptive_avg_pool2d", "adaptive_avg_pool1d", "_adaptive_avg_pool3d")
@@ -99,11 +108,21 @@ def _adaptive(b: TorchBuilder, x: H, size: Sequence[int]) -> H:
 
 
 def _averaged(b: TorchBuilder, x: H, dim: int, given: int, wanted: int) -> H:
-    """One dimension as averages over its `wanted` overlapping parts: a product with the matrix of their weights."""
+    """One dimension as averages over its `wanted` overlapping parts."""
+    return along(b, x, dim, weights_of_parts(given, wanted))
+
+
+def weights_of_parts(given: int, wanted: int) -> NDArray[np.float64]:
+    """The matrix [given, wanted] that averages over the overlapping parts of adaptive pooling."""
     parts = np.zeros((given, wanted))
     for k, part in enumerate(_parts(given, wanted)):
         parts[list(part), k] = 1 / len(part)
-    weights = b.constant(parts, x.shape.element_type)
+    return parts
+
+
+def along(b: TorchBuilder, x: H, dim: int, matrix: NDArray[np.float64]) -> H:
+    """One dimension multiplied by a constant matrix [before, after]."""
+    weights = b.constant(matrix, x.shape.element_type)
     product = b.add(Opcode.DOT, x, weights, lhs_contracting_dims=(dim,), rhs_contracting_dims=(0,))
     last = product.shape.rank - 1
     return b.transpose(product, [*range(dim), last, *range(dim, last)])
@@ -136,9 +155,22 @@ def _parts(given: int, wanted: int) -> list[range]:
 
 
 @LOWERINGS.op("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def _nearest(b: TorchBuilder, x: H, *_: Any, **__: Any) -> H:
+def _nearest(b: TorchBuilder, x: H, _size: Any = None, *scales: Any) -> H:
     """Each output pixel takes the input pixel it falls into."""
-    for dim in range(2, x.shape.rank):
-        n, m = x.shape.dimensions[dim], b.out.dimensions[dim]
-        x = take_at(b, x, np.floor(np.arange(m) * (n / m)), dim)
+    for dim, factor in enumerate(scale_factors(scales, x.shape.rank - 2), start=2):
+        x = take_at(b, x, nearest_places(x.shape.dimensions[dim], b.out.dimensions[dim], factor), dim)
     return x
+
+
+def scale_factors(scales: Sequence[Any], spatial: int) -> list[Any]:
+    """A factor for each dimension, or None, from ATen's two ways to say them."""
+    if scales and isinstance(scales[0], list | tuple):
+        return list(scales[0])
+    return [*scales[:spatial], *[None] * (spatial - len(scales))]
+
+
+def nearest_places(given: int, wanted: int, factor: float | None) -> NDArray[Any]:
+    """The input pixel of each output pixel, reckoned in single precision as PyTorch does."""
+    scale = np.float32(1 / factor) if factor else np.float32(given) / np.float32(wanted)
+    places: NDArray[Any] = np.floor(np.arange(wanted, dtype=np.float32) * scale).astype(np.int64).clip(max=given - 1)
+    return places

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from compiler.errors import UnsupportedError
+from compiler.errors import HlogymError, UnsupportedError
 from compiler.frontends import (
+    torch_backward,
+    torch_counting,
+    torch_embedding,
     torch_indexing,
+    torch_lapack,
     torch_linalg,
     torch_movement,
     torch_networks,
     torch_pointwise,
     torch_pooling,
+    torch_pooling_backward,
     torch_random,
     torch_reductions,
+    torch_special,
 )
 from compiler.frontends.names import set_argument_name, set_result_names
 from compiler.frontends.torch_builder import Registry, TorchBuilder, element_type, to_numpy
@@ -29,9 +36,16 @@ LOWERINGS: Registry = {
     **torch_networks.LOWERINGS,
     **torch_pooling.LOWERINGS,
     **torch_linalg.LOWERINGS,
+    **torch_lapack.LOWERINGS,
+    **torch_special.LOWERINGS,
+    **torch_counting.LOWERINGS,
+    **torch_embedding.LOWERINGS,
+    **torch_backward.LOWERINGS,
+    **torch_pooling_backward.LOWERINGS,
     **torch_random.LOWERINGS,
 }
 """ATen name without its overload -> how it is lowered."""
+_OWN = f"{Path(__file__).parent}/"
 _CONTROL = ("cond", "while_loop", "with_effects")
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
@@ -131,7 +145,13 @@ class _Walk:
         lowering = LOWERINGS.get(_base(name))
         if lowering is None:
             raise UnsupportedError(f"PyTorch op {b.what} is not supported by the torch frontend")
-        return lowering(b, *args, **kwargs)
+        try:
+            return lowering(b, *args, **kwargs)
+        except HlogymError:
+            raise
+        except Exception as e:
+            # A form of the op that its lowering was not written for; what it stumbled over is the best hint there is.
+            raise b.unsupported(f"this form of it ({type(e).__name__}: {e})") from e
 
     def _plain(self, node: Any, args: list[Any]) -> Any:
         """Python's own operators in the graph: elements of several results, and arithmetic on sizes."""
@@ -214,7 +234,7 @@ def _place(node: Any) -> str:
         path, kind = modules[-1]
         parts.append(f"in {path} ({str(getattr(kind, '__name__', kind)).rpartition('.')[2]})")
     lines = [ln.strip() for ln in (node.meta.get("stack_trace") or "").splitlines() if ln.strip().startswith("File")]
-    own = [ln for ln in lines if "/torch/" not in ln and "<string>" not in ln]
+    own = [ln for ln in lines if not any(part in ln for part in ("/torch/", _OWN, 'File "<'))]
     if own:
         file, number = own[-1].split(", ")[:2]
         parts.append(

@@ -8,7 +8,7 @@ from typing import Any
 
 from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
 from compiler.frontends.torch_movement import piece
-from compiler.frontends.torch_reductions import sorted_pair
+from compiler.frontends.torch_reductions import extreme, sorted_pair
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType, Shape
 from compiler.ir.shape import tuple_shape
 
@@ -98,6 +98,13 @@ def _normal(b: TorchBuilder, x: H, mean: float = 0, deviation: float = 1, **_: A
     return b.binary(Opcode.ADD, b.binary(Opcode.MULTIPLY, normal(b, x.shape.dimensions, t), deviation, t), mean, t)
 
 
+@LOWERINGS.op("normal")
+def _normal_of(b: TorchBuilder, mean: Any, deviation: Any = 1.0, *_: Any, **__: Any) -> H:
+    """`torch.normal`: means, deviations or both are tensors."""
+    t = b.out.element_type
+    return b.binary(Opcode.ADD, b.binary(Opcode.MULTIPLY, normal(b, b.out.dimensions, t), deviation, t), mean, t)
+
+
 @LOWERINGS.op("exponential")
 def _exponential(b: TorchBuilder, x: H, rate: float = 1, **_: Any) -> H:
     t = x.shape.element_type
@@ -149,10 +156,15 @@ def _rrelu(
 
 @LOWERINGS.op("multinomial")
 def _multinomial(b: TorchBuilder, x: H, samples: int, replacement: bool = False, **_: Any) -> H:
-    """Categories in the order of log(weight) + Gumbel noise, which draws them without replacement."""
-    if replacement and samples > 1:
-        raise b.unsupported("drawing several times with replacement")
+    """Categories by the greatest log(weight) + Gumbel noise; the order of these draws without replacement."""
     dim = x.shape.rank - 1
+    if replacement:  # noise of its own for each sample
+        *batch, n = x.shape.dimensions
+        x = b.broadcast(b.reshape(x, (*batch, 1, n)), (*batch, samples, n))
+        return extreme(b, _noisy(b, x), dim + 1, "GT")[1]
+    return piece(b, sorted_pair(b, _noisy(b, x), dim, True)[1], dim, 0, samples)
+
+
+def _noisy(b: TorchBuilder, x: H) -> H:
     gumbel = b.add(Opcode.NEGATE, b.add(Opcode.LOG, _exponential(b, x)))
-    score = b.add(Opcode.ADD, b.add(Opcode.LOG, x), gumbel)
-    return piece(b, sorted_pair(b, score, dim, True)[1], dim, 0, samples)
+    return b.add(Opcode.ADD, b.add(Opcode.LOG, x), gumbel)

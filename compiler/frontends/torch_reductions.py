@@ -134,7 +134,8 @@ def _better(t: PrimitiveType, direction: str, tie: str) -> HloComputation:
     return f
 
 
-def _extreme(b: TorchBuilder, x: H, dim: int, direction: str) -> tuple[H, H]:
+def extreme(b: TorchBuilder, x: H, dim: int, direction: str) -> tuple[H, H]:
+    """The greatest (GT) or least (LT) element along a dimension, and where it stands, of equal ones the first."""
     t = x.shape.element_type
     numbers = b.add(Opcode.IOTA, shape=Shape(T.S64, x.shape.dimensions), iota_dimension=dim)
     start = b.constant(lowest(t) if direction == "GT" else highest(t), t)
@@ -152,7 +153,7 @@ def _by_value(direction: str) -> Any:
             return b.binary(Opcode.MAXIMUM if direction == "GT" else Opcode.MINIMUM, x, dim)
         if dim is None:
             return (_amax if direction == "GT" else _amin)(b, x)
-        found = _extreme(b, x, dim % x.shape.rank, direction)
+        found = extreme(b, x, dim % x.shape.rank, direction)
         return [b.reshape(part, b.out.dimensions) for part in found]
 
     return lowering
@@ -162,7 +163,7 @@ def _by_index(direction: str) -> Any:
     def lowering(b: TorchBuilder, x: H, dim: Any = None, keepdim: bool = False) -> H:
         if dim is None:
             x, dim = b.reshape(x, [count(x.shape, range(x.shape.rank))]), 0
-        return b.reshape(_extreme(b, x, dim % x.shape.rank, direction)[1], b.out.dimensions)
+        return b.reshape(extreme(b, x, dim % x.shape.rank, direction)[1], b.out.dimensions)
 
     return lowering
 
@@ -185,8 +186,11 @@ def _sort(b: TorchBuilder, x: H, *args: Any, **kwargs: Any) -> list[H]:
 
 
 def sorted_pair(b: TorchBuilder, x: H, dim: int, descending: bool) -> list[H]:
-    """Sorted values and where they came from; NaN is greater than all."""
+    """Sorted values and where they came from; NaN is greater than all, zeros of both signs are equal."""
     t = x.shape.element_type
+    if t.is_float:
+        # The total order tells apart what torch does not: signs of zeros and of NaN.
+        x = b.select(b.compare(x, 0, "EQ"), 0, b.select(b.compare(x, x, "NE"), math.nan, x, t), t)
     order = "GT" if descending else "LT"
 
     def make() -> HloComputation:
@@ -218,11 +222,9 @@ def _kth_value(b: TorchBuilder, x: H, k: int, dim: int = -1, keepdim: bool = Fal
     return [b.reshape(part, b.out.dimensions) for part in picked]
 
 
-@LOWERINGS.op("median", "nanmedian")
+@LOWERINGS.op("median")
 def _median(b: TorchBuilder, x: H, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower one of two middle values; NaN where there is any."""
-    if "nanmedian" in b.what:
-        raise b.unsupported("a median that leaves out NaN")
     if dim is None:
         x, at = b.reshape(x, [count(x.shape, range(x.shape.rank))]), 0
     else:

@@ -282,9 +282,10 @@ def _functions() -> dict[str, Row]:
         "count_nonzero": (lambda v: t.count_nonzero(v > 0, dim=1), (a,)),
         "nan_to_num": (lambda v: (v / 0).nan_to_num(), (a,)),
         "special": (
-            lambda v: (t.digamma(v), t.lgamma(v), t.special.erfinv(v / 9), t.special.i0(v), t.special.xlogy(v, v)),
+            lambda v: (t.digamma(v), t.lgamma(v), t.special.erfinv(v / 9), t.special.xlogy(v, v), t.special.erfc(v)),
             (positive(3, 4),),
         ),
+        "bessel": (t.special.i0, (a,)),
         "trig": (
             lambda v: (v.sinc(), v.deg2rad(), t.hypot(v, v), v.frac(), v.logit(), t.copysign(v, -v)),
             (unit(3, 4),),

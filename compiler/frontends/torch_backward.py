@@ -1,0 +1,150 @@
+"""ATen ops of the backward pass that PyTorch has no decomposition for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from compiler.frontends.torch_builder import Lowerings, TorchBuilder
+from compiler.frontends.torch_indexing import take
+from compiler.frontends.torch_networks import each, flipped_kernel
+from compiler.ir import HloInstruction, Opcode, Shape
+from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
+
+LOWERINGS = Lowerings()
+H = HloInstruction
+
+
+@LOWERINGS.op("convolution_backward")
+def _convolution_backward(
+    b: TorchBuilder, grad: H, x: H, weight: H, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool],
+) -> list[H | None]:  # fmt: skip
+    """Gradients by the input, the kernel and the bias, each where the mask asks for it."""
+    n = x.shape.rank - 2
+    how = [each(v, n) for v in (stride, padding, dilation)]
+    by_input = by_weight = by_bias = None
+    if mask[0]:
+        as_input = _as_forward if transposed else _by_input
+        by_input = as_input(b, grad, x, weight, how, groups)
+    if mask[1]:
+        # A transposed convolution is the gradient of one whose input is its own output.
+        first, second = (x, grad) if transposed else (grad, x)
+        by_weight = _by_weight(b, first, second, weight, how, groups)
+    if mask[2]:
+        by_bias = b.reduce(Opcode.ADD, grad, (0, *range(2, grad.shape.rank)), 0)
+    return [by_input, by_weight, by_bias]
+
+
+def _spatial(x: H) -> str:
+    return "".join(map(str, range(x.shape.rank - 2)))
+
+
+def _by_input(b: TorchBuilder, grad: H, x: H, weight: H, how: Sequence[Sequence[int]], groups: int) -> H:
+    """The gradient spread out by the stride, under the reversed kernel."""
+    window = []
+    for i, (step, pad, dilation) in enumerate(zip(*how, strict=True)):
+        reach = dilation * (weight.shape.dimensions[i + 2] - 1)
+        spread = (grad.shape.dimensions[i + 2] - 1) * step + 1
+        low = reach - pad
+        high = x.shape.dimensions[i + 2] + reach - spread - low
+        window.append(WindowDim(weight.shape.dimensions[i + 2], 1, low, high, step, dilation))
+    kernel, labels = flipped_kernel(b, weight, groups)
+    return _convolve(b, grad, kernel, x.shape, window, f"bf{_spatial(x)}", labels, f"bf{_spatial(x)}", groups)
+
+
+def _as_forward(b: TorchBuilder, grad: H, x: H, weight: H, how: Sequence[Sequence[int]], groups: int) -> H:
+    window = [
+        WindowDim(weight.shape.dimensions[i + 2], step, pad, pad, 1, dilation)
+        for i, (step, pad, dilation) in enumerate(zip(*how, strict=True))
+    ]
+    spatial = _spatial(x)
+    return _convolve(b, grad, weight, x.shape, window, f"bf{spatial}", f"oi{spatial}", f"bf{spatial}", groups)
+
+
+def _by_weight(b: TorchBuilder, grad: H, x: H, weight: H, how: Sequence[Sequence[int]], groups: int) -> H:
+    """The input under the gradient as a kernel: batch and features change places."""
+    window = []
+    for i, (step, pad, dilation) in enumerate(zip(*how, strict=True)):
+        size = grad.shape.dimensions[i + 2]
+        reach = dilation * (weight.shape.dimensions[i + 2] - 1)
+        high = reach + (size - 1) * step + 1 - x.shape.dimensions[i + 2] - pad
+        window.append(WindowDim(size, dilation, pad, high, 1, step))
+    spatial = _spatial(x)
+    labels = ConvDimLabels(f"fb{spatial}", f"io{spatial}", f"fb{spatial}")
+    attributes = {"batch_group_count": groups} if groups != 1 else {}
+    return b.add(
+        Opcode.CONVOLUTION, x, grad, shape=Shape(x.shape.element_type, weight.shape.dimensions),
+        window=Window(tuple(window)), dim_labels=labels, **attributes,
+    )  # fmt: skip
+
+
+def _convolve(
+    b: TorchBuilder, x: H, kernel: H, out: Shape, window: Sequence[WindowDim], lhs: str, rhs: str, result: str,
+    groups: int,
+) -> H:  # fmt: skip
+    attributes = {"feature_group_count": groups} if groups != 1 else {}
+    return b.add(
+        Opcode.CONVOLUTION, x, kernel, shape=Shape(x.shape.element_type, out.dimensions), window=Window(tuple(window)),
+        dim_labels=ConvDimLabels(lhs, rhs, result), **attributes,
+    )  # fmt: skip
+
+
+@LOWERINGS.op("_cdist_backward")
+def _distances_backward(b: TorchBuilder, grad: H, x: H, y: H, p: float, distance: H) -> H:
+    """The gradient by the rows of `x` of all distances from rows of `y`; zero where a distance is zero."""
+    *batch, n, width = x.shape.dimensions
+    m, t = y.shape.dimensions[-2], x.shape.element_type
+    dims = (*batch, n, m, width)
+    rows = b.broadcast(b.reshape(x, (*batch, n, 1, width)), dims)
+    columns = b.broadcast(b.reshape(y, (*y.shape.dimensions[:-2], 1, m, width)), dims)
+    apart = b.binary(Opcode.SUBTRACT, rows, columns, t)
+    distance, grad = (b.broadcast(b.reshape(v, (*v.shape.dimensions, 1)), dims) for v in (distance, grad))
+    if p == 2:
+        slope = b.binary(Opcode.DIVIDE, apart, distance, t)
+    elif p == 1:
+        slope = b.add(Opcode.SIGN, apart)
+    elif math.isinf(p):
+        is_largest = b.compare(b.add(Opcode.ABS, apart), distance, "EQ")
+        slope = b.select(is_largest, b.add(Opcode.SIGN, apart), 0, t)
+    else:
+        size = b.binary(Opcode.POWER, b.binary(Opcode.DIVIDE, b.add(Opcode.ABS, apart), distance, t), p - 1, t)
+        slope = b.binary(Opcode.MULTIPLY, b.add(Opcode.SIGN, apart), size, t)
+    slope = b.select(b.compare(distance, 0, "EQ"), 0, slope, t)
+    return b.reduce(Opcode.ADD, b.binary(Opcode.MULTIPLY, grad, slope, t), (len(batch) + 1,), 0)
+
+
+@LOWERINGS.op("_embedding_bag_backward")
+def _embedding_bag_backward(b: TorchBuilder, grad: H, index: H, _offsets: H, *rest: Any) -> H:
+    before, (_sparse, *behind) = rest[:6], rest[6:]
+    return _embedding_bag_dense_backward(b, grad, index, *before, *behind)
+
+
+@LOWERINGS.op("_embedding_bag_per_sample_weights_backward")
+def _bag_weights_backward(b: TorchBuilder, grad: H, weight: H, index: H, _offsets: H, bag: H, *_: Any) -> H:
+    """By the weight of each row: the row times its bag's gradient."""
+    t = weight.shape.element_type
+    return b.reduce(Opcode.ADD, b.binary(Opcode.MULTIPLY, take(b, grad, bag, 0), take(b, weight, index, 0), t), (1,), 0)
+
+
+@LOWERINGS.op("_embedding_bag_dense_backward")
+def _embedding_bag_dense_backward(
+    b: TorchBuilder, grad: H, index: H, bag: H, sizes: H, _maxima: H, count: int, by_frequency: bool, mode: int,
+    scales: H | None, padding: int = -1,
+) -> H:  # fmt: skip
+    """Each row of a bag takes the bag's gradient, shared out for an average; rows that occur again add up."""
+    if by_frequency or mode == 2 or padding >= 0:
+        raise b.unsupported("the gradient of bags by maximum, with scale_grad_by_freq or with padding_idx")
+    t, rows = grad.shape.element_type, index.shape.num_elements
+    if mode == 1:
+        share = b.binary(Opcode.MAXIMUM, sizes, 1, sizes.shape.element_type)
+        grad = b.binary(Opcode.DIVIDE, grad, b.reshape(b.convert(share, t), (sizes.shape.dimensions[0], 1)), t)
+    each_row = take(b, grad, bag, 0)
+    if scales is not None:
+        each_row = b.binary(Opcode.MULTIPLY, each_row, b.reshape(scales, (rows, 1)), t)
+    return b.add(
+        Opcode.SCATTER, b.full(0, Shape(t, (count, grad.shape.dimensions[1]))), b.reshape(index, (rows, 1)), each_row,
+        to_apply=b.function(Opcode.ADD, t), update_window_dims=(1,), inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
+    )  # fmt: skip

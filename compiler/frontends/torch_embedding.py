@@ -1,0 +1,68 @@
+"""ATen ops that look rows up in tables: embeddings and bags of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, lowest
+from compiler.frontends.torch_indexing import take
+from compiler.ir import HloInstruction, Opcode, Shape
+
+LOWERINGS = Lowerings()
+H = HloInstruction
+
+
+@LOWERINGS.op("embedding")
+def _embedding(b: TorchBuilder, weight: H, index: H, *_: Any, **__: Any) -> H:
+    return take(b, weight, index, 0)
+
+
+@LOWERINGS.op("_embedding_bag", "_embedding_bag_forward_only")
+def _embedding_bag(
+    b: TorchBuilder, weight: H, index: H, offsets: H, _scale: bool = False, mode: int = 0, _sparse: bool = False,
+    scales: H | None = None, include_last: bool = False, padding: int = -1,
+) -> list[H]:  # fmt: skip
+    """Rows summed (mode 0), averaged (1) or their maximum (2) by bag; a bag starts at each offset.
+
+    Rows of the padding index do not count; a bag without rows is zero.
+    """
+    if mode == 2 and 3 in b.used:
+        raise b.unsupported("the places of the maxima of a bag")
+    t, rows = weight.shape.element_type, index.shape.dimensions[0]
+    bags = offsets.shape.dimensions[0] - int(include_last)
+    bag = _bag_of_each_row(b, offsets, rows)
+    found = take(b, weight, index, 0)
+    if scales is not None:
+        found = b.binary(Opcode.MULTIPLY, found, b.reshape(scales, (rows, 1)), t)
+    ones = b.full(1, Shape(T.S64, (rows, 1)))
+    if padding >= 0:
+        counts = b.compare(b.reshape(index, (rows, 1)), padding, "NE")
+        found = b.select(counts, found, 0 if mode < 2 else lowest(t), t)
+        ones = b.convert(counts, T.S64)
+    sizes = _combined(b, b.full(0, Shape(T.S64, (bags, 1))), bag, ones, Opcode.ADD)
+    shape = Shape(t, (bags, weight.shape.dimensions[1]))
+    if mode == 2:
+        top = _combined(b, b.full(lowest(t), shape), bag, found, Opcode.MAXIMUM)
+        total = b.select(b.compare(sizes, 0, "GT"), top, 0, t)
+    else:
+        total = _combined(b, b.full(0, shape), bag, found, Opcode.ADD)
+    if mode == 1:
+        total = b.binary(Opcode.DIVIDE, total, b.binary(Opcode.MAXIMUM, sizes, 1, T.S64), t)
+    return [total, bag, b.reshape(sizes, (bags,)), b.full(0, Shape(T.S64, (bags,)))]
+
+
+def _bag_of_each_row(b: TorchBuilder, offsets: H, rows: int) -> H:
+    """How many bags have begun, less one."""
+    n = offsets.shape.dimensions[0]
+    places = b.add(Opcode.IOTA, shape=Shape(offsets.shape.element_type, (rows, n)), iota_dimension=0)
+    begun = b.compare(b.broadcast(b.reshape(offsets, (1, n)), (rows, n)), places, "LE")
+    return b.binary(Opcode.SUBTRACT, b.reduce(Opcode.ADD, b.convert(begun, T.S64), (1,), 0), 1, T.S64)
+
+
+def _combined(b: TorchBuilder, x: H, index: H, rows: H, opcode: Opcode) -> H:
+    """Rows of `x` combined with those that their index names."""
+    return b.add(
+        Opcode.SCATTER, x, b.reshape(index, (*index.shape.dimensions, 1)), rows,
+        to_apply=b.function(opcode, x.shape.element_type), update_window_dims=(1,), inserted_window_dims=(0,),
+        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
+    )  # fmt: skip

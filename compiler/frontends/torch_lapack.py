@@ -1,0 +1,275 @@
+"""ATen ops that factor matrices, by the LAPACK custom calls that JAX makes on CPU.
+
+PyTorch raises on a singular matrix; here the result holds infinities or NaN, and error codes are 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder
+from compiler.frontends.torch_indexing import gather
+from compiler.frontends.torch_linalg import adjoint, solve_triangle, transposed
+from compiler.frontends.torch_movement import piece, triangle
+from compiler.ir import HloInstruction, Opcode, Shape
+from compiler.ir.attributes import PadDim, Raw
+from compiler.ir.shape import Layout, tuple_shape
+
+LOWERINGS = Lowerings()
+H = HloInstruction
+
+_LETTERS = {T.F32: "s", T.F64: "d", T.C64: "c", T.C128: "z"}
+_REAL = {T.C64: T.F32, T.C128: T.F64}
+
+
+def _lapack(b: TorchBuilder, routine: str, operands: Sequence[H], shapes: Sequence[Shape], **options: str) -> list[H]:
+    """A routine of `compiler.interpreter.lapack`; options are LAPACK's letters. Matrices lie column by column."""
+    letter = _LETTERS.get(operands[0].shape.element_type)
+    if letter is None:
+        raise b.unsupported(f"a matrix of type {operands[0].shape.element_type.text}")
+    if letter in "cz":
+        routine = {"orgqr": "ungqr", "syevd": "heevd"}.get(routine, routine)
+    batch = operands[0].shape.rank - 2
+    listed = [_by_columns(s, batch) for s in shapes]
+    config = ", ".join(f"{name} = {ord(value)} : ui8" for name, value in options.items())
+    call = b.add(
+        Opcode.CUSTOM_CALL, *operands, shape=tuple_shape(*listed) if len(listed) > 1 else listed[0],
+        custom_call_target=f"lapack_{letter}{routine}_ffi", api_version="API_VERSION_TYPED_FFI",
+        operand_layout_constraints=Raw("{" + ", ".join(_by_columns(o.shape, batch).to_text() for o in operands) + "}"),
+        backend_config=Raw("{" + config + "}"),
+    )  # fmt: skip
+    if len(listed) == 1:
+        return [call]
+    return [b.add(Opcode.GET_TUPLE_ELEMENT, call, index=i) for i in range(len(listed))]
+
+
+def _by_columns(shape: Shape, batch: int) -> Shape:
+    """The shape with LAPACK's layout; vectors and numbers behind the batch dimensions keep the default."""
+    rank = shape.rank
+    if rank - batch < 2:
+        return shape
+    return Shape(shape.element_type, shape.dimensions, Layout((rank - 2, rank - 1, *reversed(range(rank - 2)))))
+
+
+def _sizes(x: H) -> tuple[tuple[int, ...], int, int]:
+    *batch, m, n = x.shape.dimensions
+    return tuple(batch), m, n
+
+
+# ---- LU
+
+
+def _factored(b: TorchBuilder, x: H) -> tuple[H, H]:
+    """L (below the diagonal) and U in one matrix, and the rows that were swapped, counted from 1."""
+    batch, m, n = _sizes(x)
+    shapes = [x.shape.without_layout(), Shape(T.S32, (*batch, min(m, n))), Shape(T.S32, batch)]
+    lu, pivots, _ = _lapack(b, "getrf", [x], shapes)
+    return lu, pivots
+
+
+def _permutation(b: TorchBuilder, pivots: H, rows: int) -> H:
+    """The order of rows that these swaps, done one after the other, lead to."""
+    batch, steps = pivots.shape.dimensions[:-1], pivots.shape.dimensions[-1]
+    last = len(batch)
+    shape = Shape(T.S32, (*batch, rows))
+    start = b.add(Opcode.IOTA, shape=shape, iota_dimension=last)
+
+    def swap(inner: TorchBuilder, i: H, order: H, swaps: H) -> list[H]:
+        def pick(values: H, where: H) -> H:
+            """The one element of each line at that place."""
+            hit = inner.compare(inner.add(Opcode.IOTA, shape=values.shape, iota_dimension=last), where, "EQ")
+            return inner.keep(
+                inner.reduce(Opcode.ADD, inner.select(hit, values, 0, T.S32), (last,), 0), values.shape, (last,)
+            )
+
+        other = inner.binary(Opcode.SUBTRACT, pick(swaps, i), 1, T.S32)
+        number = inner.add(Opcode.IOTA, shape=shape, iota_dimension=last)
+        first, second = pick(order, i), pick(order, other)
+        swapped = inner.select(inner.compare(number, other, "EQ"), first, order, T.S32)
+        return [inner.select(inner.compare(number, i, "EQ"), second, swapped, T.S32), swaps]
+
+    return b.repeat(steps, [start, pivots], swap, "swap_rows")[0]
+
+
+def _rows_ordered(b: TorchBuilder, x: H, order: H) -> H:
+    """The rows of matrices in this order."""
+    *batch, _, k = x.shape.dimensions
+    wide = b.broadcast(b.reshape(order, (*order.shape.dimensions, 1)), (*batch, order.shape.dimensions[-1], k))
+    return gather(b, x, len(batch), wide)
+
+
+def _solved(b: TorchBuilder, lu: H, pivots: H, y: H) -> H:
+    """`x` of `a x = y` by the factors of `a`; batches broadcast."""
+    n = lu.shape.dimensions[-1]
+    batch = np.broadcast_shapes(lu.shape.dimensions[:-2], y.shape.dimensions[:-2])
+    y = b.broadcast(y, (*batch, *y.shape.dimensions[-2:]))
+    order = b.broadcast(_permutation(b, pivots, n), (*batch, n))
+    half = solve_triangle(b, lu, _rows_ordered(b, y, order), lower=True, unit=True)
+    return solve_triangle(b, lu, half, lower=False)
+
+
+@LOWERINGS.op("linalg_lu_factor_ex", "linalg_lu_factor", "_lu_with_info")
+def _lu_factor(b: TorchBuilder, x: H, *_: Any, pivot: bool = True, **__: Any) -> list[H]:
+    if not pivot:
+        raise b.unsupported("a factorisation without pivots")
+    return [*_factored(b, x), b.full(0, b.out_at(2))] if len(b.result) == 3 else list(_factored(b, x))
+
+
+@LOWERINGS.op("linalg_lu_solve")
+def _lu_solve(b: TorchBuilder, lu: H, pivots: H, y: H, *, left: bool = True, adjoint: bool = False) -> H:
+    if not left or adjoint:
+        raise b.unsupported("solving from the right or by the adjoint")
+    return _solved(b, lu, pivots, y)
+
+
+@LOWERINGS.op("linalg_lu", "lu_unpack")
+def _lu(b: TorchBuilder, x: H, pivots: H | None = None, *_: Any, pivot: bool = True, **__: Any) -> list[H]:
+    """P, L and U."""
+    if not pivot:
+        raise b.unsupported("a factorisation without pivots")
+    if not isinstance(pivots, H):
+        x, pivots = _factored(b, x)
+    _, m, n = _sizes(x)
+    k, t = min(m, n), x.shape.element_type
+    order = _permutation(b, pivots, m)
+    eye = b.broadcast(b.constant(np.eye(m), t), (*order.shape.dimensions, m))
+    lower = triangle(b, piece(b, x, x.shape.rank - 1, 0, k), -1, lower=True)
+    lower = b.binary(Opcode.ADD, lower, b.constant(np.eye(m, k), t), t)
+    upper = triangle(b, piece(b, x, x.shape.rank - 2, 0, k), 0, lower=False)
+    return [transposed(b, _rows_ordered(b, eye, order)), lower, upper]
+
+
+@LOWERINGS.op("_linalg_solve_ex")
+def _solve(b: TorchBuilder, x: H, y: H, *, left: bool = True, check_errors: bool = False) -> list[H]:
+    is_vector = y.shape.rank == 1 or y.shape.dimensions == x.shape.dimensions[:-1]
+    if is_vector:
+        y = b.reshape(y, (*y.shape.dimensions, 1))
+    if not left:
+        x, y = transposed(b, x), transposed(b, y) if not is_vector else y
+    lu, pivots = _factored(b, x)
+    found = _solved(b, lu, pivots, y)
+    found = transposed(b, found) if not left and not is_vector else found
+    return [b.reshape(found, b.out.dimensions), lu, pivots, b.full(0, b.out_at(3))]
+
+
+@LOWERINGS.op("linalg_inv_ex", "inverse")
+def _inverse(b: TorchBuilder, x: H, *, check_errors: bool = False) -> Any:
+    lu, pivots = _factored(b, x)
+    eye = b.broadcast(b.constant(np.eye(x.shape.dimensions[-1]), x.shape.element_type), x.shape.dimensions)
+    found = _solved(b, lu, pivots, eye)
+    return [found, b.full(0, b.out_at(1))] if "_ex" in b.what else found
+
+
+def _swap_sign(b: TorchBuilder, pivots: H, t: Any) -> H:
+    """1 for an even number of swaps, -1 for an odd one."""
+    last = pivots.shape.rank - 1
+    untouched = b.binary(Opcode.ADD, b.add(Opcode.IOTA, shape=pivots.shape, iota_dimension=last), 1, T.S32)
+    swaps = b.reduce(Opcode.ADD, b.convert(b.compare(pivots, untouched, "NE"), T.S32), (last,), 0)
+    odd = b.compare(b.binary(Opcode.AND, swaps, 1, T.S32), 1, "EQ")
+    return b.select(odd, -1, 1, t)
+
+
+def _diagonal(b: TorchBuilder, x: H) -> H:
+    """The diagonals of square matrices."""
+    rank, n = x.shape.rank, x.shape.dimensions[-1]
+    hit = b.constant(np.eye(n, dtype=np.bool_), T.PRED)
+    return b.reduce(Opcode.ADD, b.select(hit, x, 0, x.shape.element_type), (rank - 1,), 0)
+
+
+@LOWERINGS.op("_linalg_det")
+def _determinant(b: TorchBuilder, x: H) -> list[H]:
+    lu, pivots = _factored(b, x)
+    product = b.reduce(Opcode.MULTIPLY, _diagonal(b, lu), (lu.shape.rank - 2,), 1)
+    return [b.add(Opcode.MULTIPLY, product, _swap_sign(b, pivots, product.shape.element_type)), lu, pivots]
+
+
+@LOWERINGS.op("_linalg_slogdet")
+def _log_determinant(b: TorchBuilder, x: H) -> list[H]:
+    t = x.shape.element_type
+    if t not in (T.F32, T.F64):
+        raise b.unsupported(f"the sign of a determinant of type {t.text}")
+    lu, pivots = _factored(b, x)
+    diagonal = _diagonal(b, lu)
+    last = diagonal.shape.rank - 1
+    sign = b.reduce(Opcode.MULTIPLY, b.add(Opcode.SIGN, diagonal), (last,), 1)
+    log = b.reduce(Opcode.ADD, b.add(Opcode.LOG, b.add(Opcode.ABS, diagonal)), (last,), 0)
+    return [b.add(Opcode.MULTIPLY, sign, _swap_sign(b, pivots, t)), log, lu, pivots]
+
+
+# ---- QR, eigenvalues, singular values
+
+
+@LOWERINGS.op("linalg_qr")
+def _qr(b: TorchBuilder, x: H, mode: str = "reduced") -> list[H]:
+    batch, m, n = _sizes(x)
+    k, t = min(m, n), x.shape.element_type
+    packed, tau = _lapack(b, "geqrf", [x], [x.shape.without_layout(), Shape(t, (*batch, k))])
+    width = m if mode == "complete" else k
+    rank = x.shape.rank
+    r = triangle(b, piece(b, packed, rank - 2, 0, min(width, m)), 0, lower=False)
+    if mode == "r":
+        return [b.full(0, b.out_at(0)), r]
+    columns = piece(b, packed, rank - 1, 0, min(width, n))
+    if width > n:
+        padding = (*(PadDim(0, 0),) * (rank - 1), PadDim(0, width - n))
+        columns = b.add(Opcode.PAD, columns, b.constant(0, t), padding=padding)
+    (q,) = _lapack(b, "orgqr", [columns, tau], [columns.shape.without_layout()])
+    return [q, r]
+
+
+@LOWERINGS.op("_linalg_eigh")
+def _eigh(b: TorchBuilder, x: H, uplo: str = "L", compute_v: bool = True) -> list[H]:
+    batch, n, _ = _sizes(x)
+    t = x.shape.element_type
+    shapes = [x.shape.without_layout(), Shape(_REAL.get(t, t), (*batch, n)), Shape(T.S32, batch)]
+    vectors, values, _ = _lapack(b, "syevd", [x], shapes, mode="V" if compute_v else "N", uplo=uplo.upper())
+    return [values, vectors if compute_v else b.full(0, b.out_at(1))]
+
+
+@LOWERINGS.op("_linalg_svd")
+def _svd(b: TorchBuilder, x: H, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None) -> list[H]:
+    u, s, v = _singular(b, x, "A" if full_matrices and compute_uv else "S" if compute_uv else "N")
+    return [u, s, v] if compute_uv else [b.full(0, b.out_at(0)), s, b.full(0, b.out_at(2))]
+
+
+def _singular(b: TorchBuilder, x: H, mode: str) -> tuple[H, H, H]:
+    batch, m, n = _sizes(x)
+    k, t = min(m, n), x.shape.element_type
+    rows, columns = (k, k) if mode == "S" else (m, n)
+    shapes = [
+        x.shape.without_layout(),
+        Shape(_REAL.get(t, t), (*batch, k)),
+        Shape(t, (*batch, m, rows)),
+        Shape(t, (*batch, columns, n)),
+        Shape(T.S32, batch),
+    ]
+    _, s, u, v, _ = _lapack(b, "gesdd", [x], shapes, mode=mode)
+    return u, s, v
+
+
+@LOWERINGS.op("linalg_pinv")
+def _pseudo_inverse(b: TorchBuilder, x: H, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> H:
+    """By singular values; those below the larger of `atol` and `rtol` times the greatest count as zero."""
+    u, s, v = _singular(b, x, "S")
+    t, last = s.shape.element_type, s.shape.rank - 1
+    if rtol is None:
+        rtol = max(x.shape.dimensions[-2:]) * float(np.finfo(t.dtype).eps) if atol is None else 0.0
+    top = b.keep(b.reduce(Opcode.MAXIMUM, s, (last,), -math.inf), s.shape, (last,))
+    least = b.binary(Opcode.MULTIPLY, top, rtol, t)
+    if atol is not None:
+        least = b.binary(Opcode.MAXIMUM, least, atol, t)
+    inverse = b.select(b.compare(s, least, "GT"), b.binary(Opcode.DIVIDE, 1, s, t), 0, t)
+    scaled = b.binary(Opcode.MULTIPLY, adjoint(b, v), _as_row(b, inverse, x.shape.element_type), x.shape.element_type)
+    batch = tuple(range(last))
+    return b.add(
+        Opcode.DOT, scaled, adjoint(b, u), lhs_contracting_dims=(last + 1,), rhs_contracting_dims=(last,),
+        lhs_batch_dims=batch, rhs_batch_dims=batch,
+    )  # fmt: skip
+
+
+def _as_row(b: TorchBuilder, s: H, t: Any) -> H:
+    return b.reshape(b.convert(s, t), (*s.shape.dimensions[:-1], 1, s.shape.dimensions[-1]))

@@ -1,0 +1,189 @@
+"""Functions of PyTorch that an export cannot trace, written anew for the time of the export.
+
+Some decide in Python on values of tensors only to check them (distributions, `gaussian_nll_loss`) or to find a faster
+way to the same result (`TransformerEncoder` looks whether its mask is causal). Some have results whose size depends on
+the data in general, but not as people call them (`bincount` with `minlength`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from compiler.errors import UnsupportedError
+
+
+@contextmanager
+def substitutes(torch: Any, differentiable: bool = False) -> Iterator[None]:
+    """While this lasts, PyTorch's functions are replaced where they are called; by ones with gradients if wished."""
+    transformer: Any = importlib.import_module("torch.nn.modules.transformer")
+    detect = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        with _mode(torch, _table(torch, differentiable)):
+            yield
+    finally:
+        transformer._detect_is_causal_mask = detect
+
+
+def _mode(torch: Any, table: dict[Any, Callable[..., Any]]) -> Any:
+    class Substitutes(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        """Calls what stands in the table instead of a function."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return table.get(func, func)(*args, **(kwargs or {}))
+
+    return Substitutes()
+
+
+def _table(torch: Any, differentiable: bool) -> dict[Any, Callable[..., Any]]:
+    functional = torch.nn.functional
+
+    def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+        if minlength <= 0:
+            raise UnsupportedError(
+                "torch.bincount has as many results as the data say; say minlength=, which all values must be below"
+            )
+        ones = torch.ones_like(x) if weights is None else weights
+        start = torch.zeros(minlength, dtype=torch.int64 if weights is None else _counted_in(torch, weights))
+        return start.scatter_add(0, x.long(), ones.to(start.dtype))
+
+    def ctc_loss(
+        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
+        zero_infinity: bool = False,
+    ) -> Any:  # fmt: skip
+        steps, lengths = torch.as_tensor(input_lengths), torch.as_tensor(target_lengths)
+        loop = _unrolled if differentiable else importlib.import_module("torch._higher_order_ops.while_loop").while_loop
+        return _ctc_loss(torch, loop, log_probs, targets, steps, lengths, blank, reduction, zero_infinity)
+
+    return {
+        torch.bincount: bincount,
+        torch.Tensor.bincount: bincount,
+        torch._is_all_true: lambda _: True,  # what torch.distributions checks its arguments with
+        functional.gaussian_nll_loss: functools.partial(_gaussian_nll_loss, torch),
+        functional.ctc_loss: ctc_loss,
+        functional.multi_margin_loss: functools.partial(_multi_margin_loss, torch),
+        functional.multilabel_margin_loss: functools.partial(_multilabel_margin_loss, torch),
+    }
+
+
+def _counted_in(torch: Any, weights: Any) -> Any:
+    return weights.dtype if weights.dtype in (torch.float32, torch.float64) else torch.float64
+
+
+def _gaussian_nll_loss(
+    torch: Any, x: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Any:
+    if not hasattr(var, "shape"):
+        var = var * torch.ones_like(x)
+    if var.shape != x.shape and x.shape[:-1] == var.shape:
+        var = var.unsqueeze(-1)
+    with torch.no_grad():
+        floor = (eps - var).clamp(min=0)
+    var = var + floor  # a bound that leaves the gradient of `var` alone
+    loss = 0.5 * (torch.log(var) + (x - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return _reduced(loss, reduction)
+
+
+def _multi_margin_loss(
+    torch: Any, x: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Any = None,
+    reduce: Any = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """The mean over other classes i of max(0, margin - (x[target] - x[i])) ** p, times the target's weight."""
+    rows = x if x.dim() == 2 else x.unsqueeze(0)
+    labels = target.view(-1, 1)
+    slack = (margin - rows.gather(1, labels) + rows).clamp(min=0)
+    if p == 2:
+        slack = slack * slack
+    if weight is not None:
+        slack = slack * weight[labels]
+    others = torch.arange(rows.shape[1]) != labels
+    loss = torch.where(others, slack, torch.zeros_like(slack)).sum(1) / rows.shape[1]
+    return _reduced(loss if x.dim() == 2 else loss.squeeze(0), _reduction(torch, reduction, size_average, reduce))
+
+
+def _multilabel_margin_loss(
+    torch: Any, x: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Any:
+    """The sum over true classes j and other classes i of max(0, 1 - (x[j] - x[i])), over the number of classes.
+
+    The true classes stand at the beginning of a row and end at the first -1; PyTorch's own decomposition counts what
+    is behind that too.
+    """
+    n = x.shape[-1]
+    number = torch.arange(n)
+    end = torch.where(target == -1, number, n).amin(-1, keepdim=True)
+    counts = number < end
+    labels = torch.where(counts, target, 0)
+    # [..., j, i]: a true class j beside every class i.
+    is_true = ((labels.unsqueeze(-1) == number) & counts.unsqueeze(-1)).any(-2, keepdim=True)
+    slack = (1 - x.gather(-1, labels).unsqueeze(-1) + x.unsqueeze(-2)).clamp(min=0)
+    kept = torch.where(counts.unsqueeze(-1) & ~is_true, slack, torch.zeros_like(slack))
+    return _reduced(kept.sum((-2, -1)) / n, _reduction(torch, reduction, size_average, reduce))
+
+
+def _reduction(torch: Any, reduction: str, size_average: Any, reduce: Any) -> str:
+    """How losses are reduced, also when it is said the old way."""
+    if size_average is None and reduce is None:
+        return reduction
+    return str(torch.nn._reduction.legacy_get_string(size_average, reduce))
+
+
+def _reduced(loss: Any, reduction: str) -> Any:
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
+def _unrolled(condition: Callable[..., Any], step: Callable[..., Any], state: Any) -> Any:
+    """A loop whose condition is known while it is traced."""
+    while condition(*state):
+        state = step(*state)
+    return state
+
+
+def _ctc_loss(
+    torch: Any, while_loop: Any, log_p: Any, targets: Any, steps: Any, lengths: Any, blank: int, reduction: str,
+    zero_infinity: bool,
+) -> Any:  # fmt: skip
+    """The forward recursion of connectionist temporal classification (Graves et al., 2006), as a loop over time.
+
+    The states are the labels with blanks between; `alpha` holds the log probability of each so far.
+    """
+    batched = log_p.dim() == 3
+    if not batched:
+        log_p, targets, steps, lengths = log_p.unsqueeze(1), targets.unsqueeze(0), steps.view(1), lengths.view(1)
+    if targets.dim() == 1:
+        raise UnsupportedError("torch.nn.functional.ctc_loss takes targets as one tensor (batch, length) here")
+    time, batch, _ = log_p.shape
+    width = 2 * targets.shape[1] + 1
+    nothing = torch.full((batch, 1), -torch.inf, dtype=log_p.dtype)
+    states = torch.full((batch, width), blank, dtype=torch.int64).slice_scatter(targets.long(), 1, 1, width, 2)
+    # Two equal labels need the blank between them.
+    skips = torch.cat([torch.zeros((batch, 2), dtype=torch.bool), states[:, 2:] != states[:, :-2]], 1)
+    skips = skips & (states != blank)
+    first = log_p[0].gather(1, states)
+    alpha = torch.where(torch.arange(width) < 2, first, nothing)
+
+    def step(t: Any, alpha: Any) -> tuple[Any, Any]:
+        one = torch.cat([nothing, alpha[:, :-1]], 1)
+        two = torch.where(skips, torch.cat([nothing, nothing, alpha[:, :-2]], 1), nothing)
+        now = (log_p[t] if isinstance(t, int) else log_p.index_select(0, t.view(1))[0]).gather(1, states)
+        new = torch.logsumexp(torch.stack([alpha, one, two]), 0) + now
+        return t + 1, torch.where((t < steps)[:, None], new, alpha)
+
+    start = 1 if while_loop is _unrolled else torch.ones((), dtype=torch.int64)
+    _, alpha = while_loop(lambda t, _: t < time, step, (start, alpha))
+    last = alpha.gather(1, 2 * lengths[:, None])
+    before = alpha.gather(1, (2 * lengths[:, None] - 1).clamp(min=0))
+    before = torch.where(lengths[:, None] > 0, before, nothing)
+    loss = -torch.logaddexp(last, before).squeeze(1)
+    if zero_infinity:
+        loss = torch.where(torch.isinf(loss), torch.zeros_like(loss), loss)
+    if reduction == "mean":
+        return (loss / lengths.clamp(min=1)).mean()
+    return loss.sum() if reduction == "sum" else loss if batched else loss.squeeze(0)
