@@ -47,7 +47,7 @@ def export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
         ) from e
     module = module_or_fn if isinstance(module_or_fn, torch.nn.Module) else _as_module(torch, module_or_fn)
     _check_arguments(module.forward, args, kwargs)
-    with _quiet(), _places_recorded(torch), substitutes(torch):
+    with _quiet(), _places_recorded(torch), _undisturbed(torch, module_or_fn), substitutes(torch):
         try:
             return _exported(torch, module, args, kwargs)
         except HlogymError:
@@ -149,6 +149,40 @@ def _check_arguments(forward: Callable[..., Any], args: Sequence[Any], kwargs: d
         inspect.signature(forward).bind(*args, **kwargs)
     except TypeError as e:
         raise ArgumentError(f"the arguments do not fit the PyTorch program's signature: {e}") from e
+
+
+@contextmanager
+def _undisturbed(torch: Any, program: Any) -> Iterator[None]:
+    """Tracing a function runs the modules that it refers to: their buffers and gradients are put back afterwards."""
+    modules = _modules_of(torch, program)
+    buffers = [(b, b.detach().clone()) for m in modules for b in m.buffers()]
+    gradients = [(p, p.grad) for m in modules for p in m.parameters()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        for parameter, grad in gradients:
+            parameter.grad = grad
+
+
+def _modules_of(torch: Any, program: Any) -> list[Any]:
+    """The modules a function finds in its closure, its globals or its object."""
+    if isinstance(program, torch.nn.Module):
+        return [program]
+    fn = program
+    found = []
+    while isinstance(fn, functools.partial):
+        found += [*fn.args, *fn.keywords.values()]
+        fn = fn.func
+    found.append(getattr(fn, "__self__", None))
+    try:
+        seen = inspect.getclosurevars(inspect.unwrap(getattr(fn, "__func__", fn)))
+    except TypeError:  # not written in Python
+        return [m for m in found if isinstance(m, torch.nn.Module)]
+    found += [*seen.nonlocals.values(), *seen.globals.values()]
+    return [m for m in found if isinstance(m, torch.nn.Module)]
 
 
 @contextmanager

@@ -28,6 +28,8 @@ def take(b: TorchBuilder, x: H, index: H, dim: int) -> H:
     """Slices of `x` along one dimension, in the order of `index`, whose dimensions take that one's place."""
     sizes = tuple(1 if d == dim else n for d, n in enumerate(x.shape.dimensions))
     k = index.shape.rank
+    if 0 in index.shape.dimensions:  # there may be nothing to take from
+        return b.full(0, Shape(x.shape.element_type, (*sizes[:dim], *index.shape.dimensions, *sizes[dim + 1 :])))
     return b.add(
         Opcode.GATHER, x, wrapped(b, index, x.shape.dimensions[dim]),
         offset_dims=tuple(d if d < dim else d + k - 1 for d in range(x.shape.rank) if d != dim),
@@ -84,6 +86,8 @@ def _index(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> H:
     dims, front, vectors, place = _front(b, x, indices)
     k, common = len(dims), vectors.shape.rank - 1
     rest = front.shape.dimensions[k:]
+    if 0 in vectors.shape.dimensions:
+        return b.full(0, b.out)
     found = b.add(
         Opcode.GATHER, front, vectors, offset_dims=tuple(range(common, common + len(rest))),
         collapsed_slice_dims=tuple(range(k)), start_index_map=tuple(range(k)), index_vector_dim=common,
@@ -195,6 +199,8 @@ def _positions(b: TorchBuilder, index: H, dim: int, n: int) -> H:
 def gather(b: TorchBuilder, x: H, dim: int, index: H, sparse_grad: bool = False) -> H:
     """For each element of `index`, the one of `x` at the same place, but along `dim` at that index."""
     rank = x.shape.rank
+    if 0 in index.shape.dimensions:
+        return b.full(0, Shape(x.shape.element_type, index.shape.dimensions))
     every = tuple(range(rank))
     at = dim % rank
     return b.add(

@@ -145,8 +145,8 @@ def adjoint(b: TorchBuilder, x: H) -> H:
     return _conjugate(b, transposed(b, x))
 
 
-@LOWERINGS.op("linalg_cholesky_ex", "linalg_cholesky")
-def _cholesky(b: TorchBuilder, x: H, *, upper: bool = False, check_errors: bool = False) -> Any:
+@LOWERINGS.op("linalg_cholesky_ex", "linalg_cholesky", "cholesky")
+def _cholesky(b: TorchBuilder, x: H, upper: bool = False, *, check_errors: bool = False) -> Any:
     """A matrix that is not positive definite gives NaN; the second result, torch's error code, is 0."""
     factor = triangle(b, b.add(Opcode.CHOLESKY, x, lower=True), 0, lower=True)
     factor = adjoint(b, factor) if upper else factor

@@ -36,6 +36,16 @@ def _addmm(b: TorchBuilder, bias: H, x: H, y: H, beta: Any = 1, alpha: Any = 1) 
     return b.binary(Opcode.ADD, product, bias if beta == 1 else b.binary(Opcode.MULTIPLY, bias, beta))
 
 
+@LOWERINGS.op("addbmm")
+def _addbmm(b: TorchBuilder, bias: H, x: H, y: H, *, beta: Any = 1, alpha: Any = 1) -> H:
+    """Products of matrices added up over the batch: one product over both."""
+    product = b.add(Opcode.DOT, x, y, shape=b.out, lhs_contracting_dims=(0, 2), rhs_contracting_dims=(0, 1))
+    product = product if alpha == 1 else b.binary(Opcode.MULTIPLY, product, alpha)
+    if beta == 0:
+        return product
+    return b.binary(Opcode.ADD, product, bias if beta == 1 else b.binary(Opcode.MULTIPLY, bias, beta))
+
+
 @LOWERINGS.op("linear")
 def _linear(b: TorchBuilder, x: H, weight: H, bias: H | None = None) -> H:
     product = b.add(

@@ -280,6 +280,18 @@ def _clamp(b: TorchBuilder, x: H, low: Any = None, high: Any = None, **bounds: A
     return x if high is None else b.binary(Opcode.MINIMUM, x, high)
 
 
+@LOWERINGS.op("fmax", "fmin")
+def _extreme_of_numbers(b: TorchBuilder, x: Any, y: Any) -> H:
+    """The larger or smaller of two; of a NaN and a number, the number."""
+    t, dims = b.out.element_type, b.out.dimensions
+    x, y = b.operand(x, t, dims), b.operand(y, t, dims)
+    found = b.add(Opcode.MAXIMUM if b.what.startswith("aten.fmax") else Opcode.MINIMUM, x, y)
+    if not t.is_float:
+        return found
+    found = b.select(b.compare(x, x, "NE"), y, found, t)
+    return b.select(b.compare(y, y, "NE"), x, found, t)
+
+
 @LOWERINGS.op("addcmul")
 @single
 def _addcmul(b: TorchBuilder, x: H, y: H, z: H, value: Any = 1) -> H:

@@ -46,6 +46,33 @@ LOWERINGS: Registry = {
 }
 """ATen name without its overload -> how it is lowered."""
 _OWN = f"{Path(__file__).parent}/"
+_ALONG_ONE_DIMENSION = frozenset(
+    [
+        "sort",
+        "topk",
+        "kthvalue",
+        "median",
+        "nanmedian",
+        "mode",
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "cummax",
+        "cummin",
+        "logcumsumexp",
+        "gather",
+        "index_select",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+        "index_add",
+        "index_copy",
+        "index_fill",
+        "index_reduce",
+    ]
+)
+"""Ops along one dimension, which PyTorch lets a scalar have too."""
 _CONTROL = ("cond", "while_loop", "with_effects")
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
@@ -146,6 +173,8 @@ class _Walk:
         if lowering is None:
             raise UnsupportedError(f"PyTorch op {b.what} is not supported by the torch frontend")
         try:
+            if _base(name) in _ALONG_ONE_DIMENSION and args and _is_scalar(args[0]):
+                return _of_scalar(b, lowering, args, kwargs)
             return lowering(b, *args, **kwargs)
         except HlogymError:
             raise
@@ -220,6 +249,20 @@ class _Walk:
 
 def _elements(b: TorchBuilder, value: HloInstruction) -> list[Any]:
     return [b.add(Opcode.GET_TUPLE_ELEMENT, value, index=i) for i in range(len(value.shape.tuple_shapes))]
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, HloInstruction) and value.shape.is_scalar
+
+
+def _of_scalar(b: TorchBuilder, lowering: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A lowering of tensors applied to scalars as tensors of one element."""
+
+    def line(value: Any) -> Any:
+        return b.reshape(value, (1,)) if _is_scalar(value) else value
+
+    results = lowering(b, *map(line, args), **{name: line(value) for name, value in kwargs.items()})
+    return [b.reshape(r, ()) for r in results] if isinstance(results, list) else b.reshape(results, ())
 
 
 def _base(name: str) -> str:

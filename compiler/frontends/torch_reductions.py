@@ -78,7 +78,7 @@ def _var(b: TorchBuilder, x: H, dims: Any = None, correction: Any = 1, keepdim: 
     center = b.binary(Opcode.DIVIDE, b.reduce(Opcode.ADD, x, over, 0), n, t)
     apart = b.binary(Opcode.SUBTRACT, x, b.keep(center, x.shape, over), t)
     squares = b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, apart, apart), over, 0)
-    result = b.binary(Opcode.DIVIDE, squares, n - (1 if correction is None else correction), t)
+    result = b.binary(Opcode.DIVIDE, squares, max(n - (1 if correction is None else correction), 0), t)
     return _finish(b, b.add(Opcode.SQRT, result) if b.what.startswith("aten.std") else result)
 
 

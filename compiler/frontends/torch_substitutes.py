@@ -60,7 +60,12 @@ def _table(torch: Any, differentiable: bool) -> dict[Any, Callable[..., Any]]:
         loop = _unrolled if differentiable else importlib.import_module("torch._higher_order_ops.while_loop").while_loop
         return _ctc_loss(torch, loop, log_probs, targets, steps, lengths, blank, reduction, zero_infinity)
 
+    cov, corrcoef = functools.partial(_covariance, torch), functools.partial(_correlation, torch)
     return {
+        torch.cov: cov,
+        torch.Tensor.cov: cov,
+        torch.corrcoef: corrcoef,
+        torch.Tensor.corrcoef: corrcoef,
         torch.bincount: bincount,
         torch.Tensor.bincount: bincount,
         torch._is_all_true: lambda _: True,  # what torch.distributions checks its arguments with
@@ -89,6 +94,35 @@ def _gaussian_nll_loss(
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
     return _reduced(loss, reduction)
+
+
+def _covariance(torch: Any, x: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+    """Between rows; PyTorch warns when there are too few observations, and yields what a division by zero does."""
+    rows = x.reshape(1, -1) if x.dim() < 2 else x
+    rows = rows if rows.is_floating_point() or rows.is_complex() else rows.to(torch.get_default_dtype())
+    weights = fweights if aweights is None else aweights if fweights is None else fweights * aweights
+    if weights is None:
+        total: Any = rows.shape[1]
+        left: Any = max(total - correction, 0)
+        mean = rows.mean(1, keepdim=True)
+        apart = weighted = rows - mean
+    else:
+        total = weights.sum()
+        mean = (rows * weights).sum(1, keepdim=True) / total
+        apart = rows - mean
+        weighted = apart * weights
+        spread = total if aweights is None else (weights * aweights).sum() / total
+        left = (total - correction * (spread if aweights is not None else 1)).clamp(min=0)
+    return ((apart @ weighted.conj().T) / left).squeeze()
+
+
+def _correlation(torch: Any, x: Any) -> Any:
+    covariance = _covariance(torch, x)
+    if covariance.dim() == 0:
+        return covariance / covariance
+    deviation = covariance.diagonal().real.sqrt()
+    found = covariance / deviation[:, None] / deviation[None, :]
+    return found if found.is_complex() else found.clamp(-1, 1)
 
 
 def _multi_margin_loss(

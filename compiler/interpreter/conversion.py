@@ -103,7 +103,9 @@ def reinterpret(x: Array, source: T, target: Shape) -> Array:
     t = target.element_type
     if source is t:
         return x.reshape(target.dimensions)
-    if source.bits >= 8 and t.bits >= 8 and x.size:
+    if not x.size:
+        return np.zeros(target.dimensions, t.dtype)
+    if source.bits >= 8 and t.bits >= 8:
         flat = np.ascontiguousarray(x).reshape(-1)
         return flat.view(t.dtype).reshape(target.dimensions)
     bits = _to_bits(x, source).reshape((*target.dimensions, t.bits))

@@ -162,3 +162,20 @@ def test_what_cannot_be_lowered_is_refused_in_one_message(
 def test_averages_over_all_batches_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="decides in Python"):
         lower(nn.BatchNorm1d(3, momentum=None).train(), x(4, 3))
+
+
+def test_modules_that_a_function_refers_to_stay_as_they_were() -> None:
+    norm, layer = nn.BatchNorm1d(3).train(), nn.Linear(3, 1)
+    layer.weight.grad = torch.ones(1, 3)
+
+    def step(v: Any) -> Any:
+        loss = layer(norm(v)).sum()
+        loss.backward()
+        return loss
+
+    with pytest.raises(UnsupportedError):
+        lower(step, x(4, 3))
+    assert norm.num_batches_tracked is not None
+    assert int(norm.num_batches_tracked) == 0
+    assert torch.equal(layer.weight.grad, torch.ones(1, 3))
+    assert layer.bias.grad is None
