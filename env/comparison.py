@@ -1,80 +1,236 @@
-"""Are a compiled program's outputs those of the interpreter, within the tolerance of their types?"""
+"""Are a compiled program's outputs those of a reference, element by element, within what rounding explains?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from env.suites import Tolerance
+from env.rounding import is_float, precision
+from env.suites import ManifestError, Tolerance
 
-__all__ = ["difference"]
+__all__ = ["Finding", "Spread", "absolute_part", "default_tolerance", "difference", "find_difference"]
 
-# A reduction of a thousand elements in another order moves float32 by some 1e-5 of the sum of magnitudes.
-_BY_PRECISION = ((20, Tolerance(1e-4, 1e-5)), (9, Tolerance(1e-2, 1e-3)), (6, Tolerance(4e-2, 1e-2)))
-_LOWEST = Tolerance(2.5e-1, 6e-2)
+Array = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+WIDE_STEPS, NARROW_STEPS = 64, 1
+"""Units in the last place that need no explanation: of float32 and float64, and of narrower types."""
+SAFETY = 1.5
+"""What two correct evaluations may differ by, as a multiple of the largest deviation seen among a few of them."""
+FEW_RUNS, MANY_RUNS = 3, 16
+"""Evaluations with random rounding: at first, and when only a few elements are still wrong then."""
+FEW_ELEMENTS, FEW_SHARE = 16, 0.01
+NO_EXPONENT = -(1 << 14)
+LEAST_ALIKE = 8
+"""Fewer elements of one magnitude say nothing of each other."""
+LONGEST_RUN = 3
+"""Elements that differ by chance stand alone; more of them in a row along every axis are a region that is wrong."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far rounding alone may move an output; complex numbers have a last axis for their two parts.
+
+    Attributes:
+        allowance: what each element may be off.
+        unsettled: where an element was finite in some evaluations and not in others.
+    """
+
+    allowance: npt.NDArray[np.float64]
+    unsettled: Mask
+
+    @staticmethod
+    def of(deviation: npt.NDArray[np.float64], unsettled: Mask, want: Array) -> Spread:
+        """From the largest deviation of each element in a few evaluations."""
+        usual = usual_deviation(deviation, np.abs(parts(want))) if is_float(want.dtype) else 0.0
+        return Spread(SAFETY * (deviation + usual), unsettled)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong: the output it is wrong with (None: their number), what, and how many of its elements are."""
+
+    output: int | None
+    what: str
+    elements: int = 0
+    size: int = 0
+
+    @property
+    def is_small(self) -> bool:
+        """Whether so few elements are wrong that rounding may have decided otherwise for them."""
+        return 0 < self.elements <= max(FEW_ELEMENTS, FEW_SHARE * self.size)
+
+    def __str__(self) -> str:
+        return self.what if self.output is None else f"output {self.output}: {self.what}"
 
 
 def difference(
-    got: Sequence[npt.NDArray[Any]], want: Sequence[npt.NDArray[Any]], tolerance: Tolerance | None = None
+    got: Sequence[Array],
+    want: Sequence[Array],
+    tolerance: Tolerance | None = None,
+    spread: Callable[[int], Sequence[Spread]] | None = None,
 ) -> str | None:
-    """What is wrong with `got`, or None.
+    """What is wrong with `got` beyond what rounding explains, in words, or None; see `find_difference`.
 
-    Integers and truth values must be equal, but for the tolerance's fraction of mismatches; floats lie within
-    `atol * scale + rtol * |want|`, where scale is the largest magnitude among the wanted (at least 1), because
-    cancellation leaves small elements with the error of the large ones they came from. NaN equals NaN.
+    Args:
+        got: outputs to judge.
+        want: outputs they should be.
+        tolerance: what the program's manifest says.
+        spread: estimates how far rounding moves the outputs in so many evaluations (`env.reference` has one). It is
+            asked only where outputs do not match closely. Without it, a sum whose terms cancel looks wrong when it is
+            added up in another order.
+    """
+    finding = find_difference(got, want, tolerance)
+    if spread is not None and finding is not None and finding.elements:
+        finding = find_difference(got, want, tolerance, spread(FEW_RUNS))
+    if spread is not None and finding is not None and finding.is_small:
+        finding = find_difference(got, want, tolerance, spread(MANY_RUNS))
+    return None if finding is None else str(finding)
+
+
+def find_difference(
+    got: Sequence[Array],
+    want: Sequence[Array],
+    tolerance: Tolerance | None = None,
+    spread: Sequence[Spread] | None = None,
+) -> Finding | None:
+    """The first output that is wrong, or None.
+
+    Each element of a floating-point output must lie within `atol + rtol * |want|` plus what its spread allows, and no
+    other element has a say in it. NaN equals NaN, infinities must have one sign, and the parts of a complex number are
+    two numbers. Integers and truth values must be equal, but for those that rounding was seen to move.
+
+    Args:
+        got: outputs to judge.
+        want: outputs they should be.
+        tolerance: what the program's manifest says; what it leaves out follows from the types.
+        spread: how far rounding may move each output.
+
+    Raises:
+        ManifestError: the tolerance has absolute parts for another number of outputs.
     """
     if len(got) != len(want):
-        return f"{len(got)} outputs instead of {len(want)}"
+        return Finding(None, f"{len(got)} outputs instead of {len(want)}")
+    tolerance = tolerance or Tolerance()
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
-        if (finding := _array_difference(np.asarray(g), np.asarray(w), tolerance)) is not None:
-            return f"output {i}: {finding}"
+        g, w = np.asarray(g), np.asarray(w)
+        if g.shape != w.shape or g.dtype != w.dtype:
+            return Finding(i, f"{g.dtype}{list(g.shape)} instead of {w.dtype}{list(w.shape)}")
+        atol = absolute_part(tolerance, i, len(want))
+        if _is_close(g, w, tolerance.rtol):
+            continue
+        allowed = _allowed(w, tolerance.rtol, atol, spread[i] if spread else None)
+        wrong = _wrong(g, w, allowed, spread[i] if spread else None)
+        count = int(wrong.sum())
+        if count and not (count <= tolerance.mismatch_fraction * w.size and is_scattered(wrong)):
+            return Finding(i, _described(g, w, wrong, allowed), count, w.size)
     return None
 
 
-def _array_difference(got: npt.NDArray[Any], want: npt.NDArray[Any], tolerance: Tolerance | None) -> str | None:
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
-    if not want.size:
-        return None
-    allowed = tolerance.mismatch_fraction if tolerance is not None else 0.0
-    wrong = _mismatches(got, want, tolerance or _default_tolerance(want.dtype))
-    count = int(wrong.sum())
-    if count <= allowed * want.size:
-        return None
-    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), want.shape))
-    return f"{count} of {want.size} elements differ, the first at {list(at)}: {got[at]} instead of {want[at]}"
+@cache
+def default_tolerance(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Relative and absolute part for a type: some units in the last place, and numbers flushed to zero."""
+    if not is_float(dtype):
+        return 0.0, 0.0
+    p = precision(dtype)
+    steps = WIDE_STEPS if p.bits >= 20 else NARROW_STEPS
+    # Zero must not pass for any number of a type as coarse as float8_e8m0fnu.
+    return min(steps * p.eps, 0.5), max(p.smallest, min(p.tiny, float(np.finfo(np.float32).tiny)))
 
 
-def _mismatches(got: npt.NDArray[Any], want: npt.NDArray[Any], tolerance: Tolerance) -> npt.NDArray[np.bool_]:
-    if want.dtype == np.bool_ or _is_integer(want.dtype):
-        return np.asarray(got != want)
-    wide = np.complex128 if np.issubdtype(want.dtype, np.complexfloating) else np.float64
-    g, w = got.astype(wide), want.astype(wide)
+def absolute_part(tolerance: Tolerance | None, index: int, count: int) -> float | None:
+    """The absolute part for one of `count` outputs, None to leave it to the type; ManifestError if it has others."""
+    atol = None if tolerance is None else tolerance.atol
+    if not isinstance(atol, tuple):
+        return atol
+    if len(atol) != count:
+        raise ManifestError(f"tolerance: {len(atol)} values of atol for {count} outputs")
+    return atol[index]
+
+
+def _is_close(got: Array, want: Array, rtol: float | None) -> bool:
+    """Whether an output is right by its relative tolerance alone: a quick look, in the output's own type."""
+    if want.dtype not in (np.float32, np.float64):
+        return want.dtype.kind in "biu" and bool(np.array_equal(got, want))
+    with np.errstate(all="ignore"):
+        allowed = np.abs(want) * want.dtype.type(default_tolerance(want.dtype)[0] if rtol is None else rtol)
+        return bool(np.all(np.abs(got - want) <= allowed))
+
+
+def _allowed(want: Array, rtol: float | None, atol: float | None, spread: Spread | None) -> npt.NDArray[np.float64]:
+    """How far each element (each part of a complex one) may be off."""
+    default_rtol, default_atol = default_tolerance(want.dtype)
+    allowed = np.zeros(parts(want).shape)
+    size = np.abs(parts(want))
+    if is_float(want.dtype):
+        with np.errstate(all="ignore"):
+            allowed += (default_rtol if rtol is None else rtol) * size
+        allowed += default_atol if atol is None else atol
+    if spread is not None:
+        allowed += spread.allowance
+    return allowed
+
+
+def usual_deviation(deviation: npt.NDArray[np.float64], size: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The median deviation among elements of like magnitude (within a factor of two), for each element.
+
+    A few evaluations may by accident move an element hardly at all; they do not so to most of those like it. Elements
+    of other magnitudes, such as those that a mask has set to -1e9, do not count.
+    """
+    flat_size = size.reshape(-1)
+    exponents = np.where((flat_size > 0) & np.isfinite(flat_size), np.frexp(flat_size)[1], NO_EXPONENT)
+    order = np.argsort(exponents, kind="stable")
+    starts = np.flatnonzero(np.diff(exponents[order], prepend=exponents[order[:1]] - 1)) if order.size else order
+    flat, usual = deviation.reshape(-1), np.zeros(deviation.size)
+    for members in np.split(order, starts[1:]):
+        if members.size >= LEAST_ALIKE:
+            usual[members] = np.median(flat[members])
+    return usual.reshape(deviation.shape)
+
+
+def parts(x: Array) -> npt.NDArray[np.float64]:
+    """Values in double precision, the parts of complex numbers along a new last axis."""
+    if x.dtype.kind == "c":
+        return np.stack([x.real, x.imag], -1).astype(np.float64)
+    return x.astype(np.float64)
+
+
+def _wrong(got: Array, want: Array, allowed: npt.NDArray[np.float64], spread: Spread | None) -> Mask:
+    """Which elements are wrong."""
+    g, w = parts(got), parts(want)
+    right = np.asarray((g == w) | (np.isnan(g) & np.isnan(w)))
+    if not is_float(want.dtype):
+        right &= np.asarray(got == want)  # large integers differ in more digits than double precision has
     finite = np.isfinite(g) & np.isfinite(w)
-    same = (g == w) | (np.isnan(g) & np.isnan(w))
-    magnitudes = np.abs(w[np.isfinite(w)])
-    scale = max(1.0, float(magnitudes.max())) if magnitudes.size else 1.0
     with np.errstate(invalid="ignore", over="ignore"):
-        near = finite & (np.abs(g - w) <= tolerance.atol * scale + tolerance.rtol * np.abs(w))
-    return np.asarray(~(same | near))
+        right |= finite & (allowed > 0) & (np.abs(g - w) <= allowed)
+    if spread is not None:
+        right |= spread.unsettled & ~finite
+    return np.asarray(~right.all(-1) if want.dtype.kind == "c" else ~right)
 
 
-def _is_integer(dtype: np.dtype[Any]) -> bool:
-    try:
-        ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
-    except ValueError:
-        return False
-    return True
+def _described(got: Array, want: Array, wrong: Mask, allowed: npt.NDArray[np.float64]) -> str:
+    count = int(wrong.sum())
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), want.shape))
+    within = f" within {np.max(allowed[at]):.2g}" if is_float(want.dtype) else ""
+    return f"{count} of {want.size} elements differ, the first at {list(at)}: {got[at]} instead of {want[at]}{within}"
 
 
-def _default_tolerance(dtype: np.dtype[Any]) -> Tolerance:
-    real = np.dtype(dtype).type(0).real.dtype if np.issubdtype(dtype, np.complexfloating) else dtype
-    try:
-        bits = int(ml_dtypes.finfo(real).nmant)  # type: ignore[no-untyped-call]
-    except ValueError:
-        return Tolerance(0.0, 0.0)
-    return next((t for least, t in _BY_PRECISION if bits >= least), _LOWEST)
+def is_scattered(wrong: Mask) -> bool:
+    """Whether along some axis no more than a few neighbours are wrong together."""
+    return any(n > 1 and _longest_run(wrong, axis) <= LONGEST_RUN for axis, n in enumerate(wrong.shape))
+
+
+def _longest_run(mask: Mask, axis: int) -> int:
+    lines = np.moveaxis(mask, axis, -1)
+    still = lines
+    for length in range(LONGEST_RUN + 1):
+        if not still.any():
+            return length
+        still = still[..., :-1] & lines[..., length + 1 :]
+    return LONGEST_RUN + 1

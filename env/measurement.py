@@ -35,8 +35,9 @@ __all__ = [
 Failure: TypeAlias = Literal["program", "compile", "wrong", "run", "crash", "timeout"]
 """Why there is no time.
 
-"program": its inputs cannot be drawn, or the interpreter does not compute it, so no plan is to blame. The others are
-the plan's: it did not compile, computed something else, raised, killed its process, or never ended.
+"program": its inputs cannot be drawn, the interpreter does not compute it, or its outputs do not tell right from wrong,
+so no plan is to blame. The others are the plan's: it did not compile, computed something else, raised, killed its
+process, or never ended.
 """
 
 REFERENCE_TRIES = 3

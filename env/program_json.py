@@ -20,7 +20,7 @@ def program_to_json(program: Program) -> dict[str, Any]:
         "name": program.name,
         "text": program.text(),
         "inputs": [s.to_json() for s in program.inputs],
-        "tolerance": None if t is None else [t.rtol, t.atol, t.mismatch_fraction],
+        "tolerance": None if t is None else t.to_json(),
     }
 
 
@@ -30,5 +30,5 @@ def program_from_json(data: Mapping[str, Any]) -> Program:
     for entry in data["inputs"]:
         values = dict(entry)
         specs.append(_SPECS[values.pop("kind")](**values))
-    tolerance = None if data["tolerance"] is None else Tolerance(*data["tolerance"])
+    tolerance = None if data["tolerance"] is None else Tolerance.from_json(data["tolerance"])
     return Program(data["name"], "worker", "extra", Path(), "", tuple(specs), tolerance)

@@ -27,16 +27,17 @@ import numpy.typing as npt
 from compiler.api import compile as compile_hlo
 from compiler.backends import cpu
 from compiler.errors import BackendError, HlogymError
-from compiler.interpreter import evaluate
 from compiler.plan import CompilationPlan
 from compiler.recent import Recent
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
 from compiler.text import parse
-from env.comparison import difference
+from env.comparison import absolute_part, difference
 from env.program_json import program_from_json
+from env.reference import Reference, drawn_reference, fresh_outputs
 from env.suites import Program, random_inputs
 
+OTHER_SEED = 1_000_003  # between the seeds of inputs that show whether outputs depend on them at all
 HELD_EXECUTABLES = 4  # besides those that a request wants to keep
 HELD_BYTES = 1 << 30
 WANTED_BYTES = 1 << 29
@@ -80,7 +81,8 @@ class Worker:
 
     A request that fails is answered `{"error": kind, "message": text}`. The kinds:
 
-    - "program": inputs cannot be drawn, or the interpreter does not compute the program;
+    - "program": its inputs or its tolerance do not fit, the interpreter does not compute it, or any outputs would pass
+      for right;
     - "compile", "run", "wrong" (outputs differ from the interpreter's): the plan's own failures;
     - "machine" (no disk, no process, no compiler...), "memory": a fresh process may do better;
     - "unknown handle": it was another process's.
@@ -88,9 +90,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._ready: Recent[str, _Ready] = Recent(1.0, lambda _, ready: ready.size)
-        self._wanted: Recent[tuple[str, int], tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]] = Recent(
-            WANTED_BYTES, lambda _, pair: sum(a.nbytes for arrays in pair for a in arrays)
-        )
+        self._wanted: Recent[tuple[str, int], Reference] = Recent(WANTED_BYTES, lambda _, reference: reference.nbytes)
         self._machines: dict[str, str] = {}
         self._count = 0
         self._load = np.ones(1 << 18, np.float32)
@@ -117,30 +117,25 @@ class Worker:
             return _failure("run", error)
 
     def _interpret(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            self._wanted_outputs(program_from_json(request["program"]), request["program"]["text"], request["seed"])
-        except Exception as error:  # whatever the interpreter raises, no plan is to blame
-            return _failure("program", error)
-        return {}
+        found = self._wanted_outputs(request)
+        return {} if isinstance(found, Reference) else found
 
     def _prepare(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        failed = self._interpret(request)
-        if failed:
-            return failed
-        program = program_from_json(request["program"])
-        text = request["program"]["text"]
-        inputs, wanted = self._wanted_outputs(program, text, request["seed"])
+        wanted = self._wanted_outputs(request)
+        if not isinstance(wanted, Reference):
+            return wanted
         try:
             plan = None if request["plan"] is None else CompilationPlan.from_json(request["plan"])
-            executable = compile_hlo(text, backend=request["backend"], plan=plan)
+            executable = compile_hlo(request["program"]["text"], backend=request["backend"], plan=plan)
         except Exception as error:  # as in `handle`
             return _failure("compile", error)
-        got = [np.asarray(_to_numpy(o)) for o in executable(*inputs)]
-        if (finding := difference(got, wanted, program.tolerance)) is not None:
+        got = [np.asarray(_to_numpy(o)) for o in fresh_outputs(executable, wanted)]
+        tolerance = program_from_json(request["program"]).tolerance
+        if (finding := difference(got, wanted.outputs, tolerance, wanted.spread)) is not None:
             return {"error": "wrong", "message": finding}
         self._count += 1
         handle = f"{os.getpid()}#{self._count}"
-        self._ready.put(handle, _Ready(executable, inputs), kept=request.get("keep", ()))
+        self._ready.put(handle, _Ready(executable, wanted.inputs), kept=request.get("keep", ()))
         found = timed(executable)
         thunks = [[i, t.name, self._key(t.key, request["backend"]), float(t.executions)] for i, t in found]
         idle = all(t.kind == "copy" for _, t in found)
@@ -159,15 +154,17 @@ class Worker:
             self._machines[backend] = machine_key(backend)
         return f"{thunk}-{self._machines[backend]}"
 
-    def _wanted_outputs(
-        self, program: Program, text: str, seed: int
-    ) -> tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]]]:
-        if (text, seed) not in self._wanted:
-            module = parse(text)
-            shapes = [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes]
-            inputs = random_inputs(program, shapes, seed)
-            self._wanted[text, seed] = (inputs, [np.asarray(o) for o in evaluate(module, inputs)])
-        return self._wanted[text, seed]
+    def _wanted_outputs(self, request: Mapping[str, Any]) -> Reference | dict[str, Any]:
+        """What the program of a request should compute, or the reply that says why that is unknown."""
+        text, seed = request["program"]["text"], request["seed"]
+        found = self._wanted.get((text, seed))
+        try:
+            if found is None:
+                found = _reference(program_from_json(request["program"]), text, seed)
+                self._wanted.put((text, seed), found)
+        except Exception as error:  # whatever the interpreter raises, no plan is to blame
+            return _failure("program", error)
+        return found if found.unchecked is None else {"error": "program", "message": found.unchecked}
 
     def _time(self, request: Mapping[str, Any]) -> dict[str, Any]:
         executable = self._held(request["handle"]).executable
@@ -201,6 +198,14 @@ class Worker:
         for _ in range(8):
             np.multiply(self._load, 1.0, out=self._load)
         return (time.perf_counter() - start) / 8
+
+
+def _reference(program: Program, text: str, seed: int) -> Reference:
+    module = parse(text)
+    shapes = [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes]
+    reference = drawn_reference(module, lambda number: random_inputs(program, shapes, seed + number * OTHER_SEED))
+    absolute_part(program.tolerance, 0, len(reference.outputs))
+    return reference
 
 
 def timed(executable: Executable) -> list[tuple[int, Thunk]]:

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from compiler.api import resolve_backend
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.interpreter import evaluate
-from env.comparison import difference
+from env.reference import Reference, drawn_reference, fresh_outputs
 from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
 from experiments.console import error_console, factor, progress, stdout, timing
@@ -36,12 +35,16 @@ class BenchError(HlogymError, RuntimeError):
 
 @dataclass(frozen=True)
 class Row:
-    """One program: seconds a call by contestant, ratios to ours (above one: ours is faster), and who could not run."""
+    """One program: seconds a call by contestant, ratios to ours (above one: ours is faster), and who could not run.
+
+    `unchecked` says why the comparison of outputs proves nothing, if it does not.
+    """
 
     program: str
     seconds: dict[str, Interval]
     ratios: dict[str, Interval]
     failures: dict[str, str]
+    unchecked: str | None = None
 
 
 def bench_programs(
@@ -73,6 +76,8 @@ def bench_programs(
             bar.update(task, advance=1)
     stdout.print(rich_table(_table(rows, against), "Time of a call; below a peer's time, how many times ours it takes"))
     for row in rows:
+        if row.unchecked is not None:
+            error_console.print(f"{row.program}: {row.unchecked}", markup=False)
         for peer, reason in row.failures.items():
             error_console.print(f"{row.program}: {peer} left out: {reason}")
     if json_file is not None:
@@ -102,9 +107,9 @@ def _programs(name: str) -> tuple[Program, ...]:
 
 def _bench(program: Program, against: Sequence[str], policy: str | None, backend: str, rounds: int, seed: int) -> Row:
     module = read_module(program)
-    arrays = entry_inputs(program, module, seed)
-    wanted = [np.asarray(o) for o in evaluate(module, arrays)]
-    contestants = [_ours(program, policy, backend, arrays)]
+    reference = drawn_reference(module, lambda number: entry_inputs(program, module, seed + number))
+    arrays = reference.inputs
+    contestants = [_ours(program, policy, backend, reference)]
     failures: dict[str, str] = {}
     for peer in against:
         try:
@@ -117,7 +122,7 @@ def _bench(program: Program, against: Sequence[str], policy: str | None, backend
     ready: list[Contestant] = []
     for c in contestants:
         try:
-            finding = difference(c.outputs(), wanted, program.tolerance)
+            finding = reference.difference(c.outputs(), program.tolerance)
         except Exception as error:
             if c.name == OURS:
                 raise
@@ -130,14 +135,16 @@ def _bench(program: Program, against: Sequence[str], policy: str | None, backend
             ready.append(c)
     samples = _in_turns(ready, rounds)
     ratios = {n: ratio_interval(s, samples[OURS]) for n, s in samples.items() if n != OURS}
-    return Row(program.name, {n: median_interval(s) for n, s in samples.items()}, ratios, failures)
+    seconds = {n: median_interval(s) for n, s in samples.items()}
+    return Row(program.name, seconds, ratios, failures, reference.unchecked)
 
 
-def _ours(program: Program, policy: str | None, backend: str, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
+def _ours(program: Program, policy: str | None, backend: str, reference: Reference) -> Contestant:
     executable = compile_program(read_module(program), backend, policy, None)
+    arrays = reference.inputs
 
     def outputs() -> list[npt.NDArray[Any]]:
-        return [np.asarray(o.get() if hasattr(o, "get") else o) for o in executable(*arrays)]
+        return [np.asarray(o.get() if hasattr(o, "get") else o) for o in fresh_outputs(executable, reference)]
 
     return Contestant(OURS, outputs, lambda n: float(np.mean(executable.benchmark(arrays, n))))
 
@@ -173,6 +180,7 @@ def _json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "seconds": {n: s.to_json() for n, s in r.seconds.items()},
             "ratios": {n: s.to_json() for n, s in r.ratios.items()},
             "failures": r.failures,
+            "unchecked": r.unchecked,
         }
         for r in rows
     ]

@@ -20,8 +20,8 @@ from compiler.passes.registry import make_passes, pass_text
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.comparison import difference
 from env.measurement import Measurer, MeasurerOptions
+from env.reference import Reference
 from env.suites import Program
 from experiments.console import progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module
@@ -51,8 +51,11 @@ def reduce_for_backend(name: str, output: Path, backend: str, policy: str | None
     options = MeasurerOptions(backend=backend, seed=seed, timeout=TIMEOUT)
     with Measurer(options=options) as measurer, progress() as bar:
         fault_of = partial(_backend_fault, measurer, program, policy)
-        if fault_of(module) is None:
+        fault = fault_of(module)
+        if fault is None:
             raise ReduceError(f"{program.name} compiles on {backend} and equals the interpreter; there is no fault")
+        if fault.startswith("program:"):
+            raise ReduceError(f"{program.name}: no fault was found, but {fault.partition(': ')[2]}")
         _write(output, _shrink(module, fault_of, bar), fault_of)
 
 
@@ -149,7 +152,7 @@ def _passes_fault(
 ) -> str | None:
     try:
         inputs = entry_inputs(program, module, seed)
-        wanted = evaluate(module, inputs, Context(iterations=iterations))
+        wanted = Reference.of(module, inputs, iterations)
     except HlogymError:
         return None  # a candidate without results shows nothing
     work = module.clone()
@@ -161,7 +164,7 @@ def _passes_fault(
         if findings := check_module(work):
             return f"invalid: after {pass_text(hlo_pass)}: {findings[0]}"
     try:
-        found = difference(evaluate(work, inputs, Context(iterations=iterations)), wanted)
+        found = wanted.difference(evaluate(work, inputs, Context(iterations=iterations)))
     except HlogymError as error:
         return f"evaluation: {error}"
     return None if found is None else f"wrong: {found}"

@@ -70,8 +70,8 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(name: str) -> None:
     verify(module)
     run_pass(default_pipeline(), module.clone())
     work: tuple[Callable[[HloModule], Any], ...] = (
-        lambda m: compile(m),
-        lambda m: compile(m, options=CompileOptions(optimize=False)),
+        lambda m: compile(m)(*_arguments(m)),
+        lambda m: compile(m, options=CompileOptions(optimize=False))(*_arguments(m)),
         lambda m: evaluate(m, _arguments(m)),
         lambda m: compile(m, backend="interpreter")(*_arguments(m)),
     )
@@ -116,7 +116,7 @@ def test_values_that_die_make_room() -> None:
     from compiler.interpreter.footprint import check_footprint
 
     check_footprint(parse(text))
-    compile(text)
+    compile(text)(np.zeros(n, np.float32))
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -271,7 +271,8 @@ from compiler.errors import MemoryLimitError
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 text = '''HloModule m
 ENTRY e { x = f32[] parameter(0) w = f32[2000000000] broadcast(x), dimensions={} ROOT y = f32[2000000000] sine(w) }'''
-for work in (compile, lambda t: evaluate(parse(t), [numpy.float32(1)])):
+x = numpy.float32(1)
+for work in (lambda t: compile(t)(x), lambda t: evaluate(parse(t), [x])):
     try:
         work(text)
     except MemoryLimitError as e:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from compiler.interpreter.plan import Plan, make_plan
 from compiler.interpreter.plan import describe as describe
 from compiler.interpreter.plan import find_evaluator as find_evaluator
 from compiler.interpreter.plan import literal_value as literal_value
-from compiler.interpreter.registry import Array, Value
+from compiler.interpreter.registry import Array, Evaluator, Value
 from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -36,6 +36,8 @@ class Context:
         channels: values sent and not yet received, by channel.
         seed: of the generator behind `rng` and `rng-get-and-update-state`, whose numbers are our own, not XLA's.
         iterations: how many iterations all while loops may still do together; None for as many as they like.
+        decorate: `(instruction, evaluator) -> evaluator`, applied to every instruction that computes something, in all
+            computations: a way to observe or change results.
     """
 
     infeed: deque[Value] = field(default_factory=deque)
@@ -43,6 +45,7 @@ class Context:
     channels: dict[int, deque[Value]] = field(default_factory=dict)
     seed: int = 0
     iterations: int | None = None
+    decorate: Callable[[HloInstruction, Evaluator], Evaluator] | None = None
 
     def iterate(self) -> None:
         """Count one iteration of a loop; InterpreterError when none is left."""
@@ -96,6 +99,11 @@ class Machine:
             where = describe(failed) if failed is not None else f"%{computation.name}"
             raise MemoryLimitError(f"there is not enough memory for {where}: {e}") from e
 
+    def evaluator_of(self, instruction: HloInstruction) -> Evaluator:
+        """The evaluator of an instruction, decorated as the context asks; UnsupportedError when there is none."""
+        found = find_evaluator(instruction)
+        return found if self.context.decorate is None else self.context.decorate(instruction, found)
+
     def evaluate(self, instruction: HloInstruction, values: list[Value]) -> Value:
         """Result of one instruction on values of its operands."""
         called = instruction.called_computations()
@@ -113,7 +121,7 @@ class Machine:
 
     def _evaluate(self, instruction: HloInstruction, values: list[Value]) -> Value:
         try:
-            return find_evaluator(instruction)(self, instruction, values)
+            return self.evaluator_of(instruction)(self, instruction, values)
         except HlogymError:
             raise
         except _MISTAKES as e:

@@ -87,7 +87,7 @@ def make_plan(machine: Machine, computation: HloComputation) -> Plan:
             constants[i] = machine.evaluate(i, [constants[o] for o in i.operands])
         else:
             steps.append(i)
-    return _Writer(constants, steps, computation.root).plan()
+    return _Writer(machine, constants, steps, computation.root).plan()
 
 
 def _needed(computation: HloComputation) -> list[HloInstruction]:
@@ -136,8 +136,14 @@ def _repeatable(machine: Machine, instruction: HloInstruction) -> bool:
 class _Writer:
     """Writes the function of one computation: a line for each step."""
 
-    def __init__(self, constants: dict[HloInstruction, Value], steps: list[HloInstruction], root: HloInstruction):
-        self.steps, self.root = steps, root
+    def __init__(
+        self,
+        machine: Machine,
+        constants: dict[HloInstruction, Value],
+        steps: list[HloInstruction],
+        root: HloInstruction,
+    ) -> None:
+        self.machine, self.steps, self.root = machine, steps, root
         self.scope: dict[str, Any] = {"asarray": np.asarray}
         self.names = {i: f"v{k}" for k, i in enumerate(steps)}
         last_use: dict[HloInstruction, HloInstruction] = {}
@@ -176,11 +182,12 @@ class _Writer:
             return f"{name} = ({operands}{',' if operands else ''}){release}"
         if i.opcode in _SAME_VALUE and i.shape.element_type is i.operands[0].shape.element_type:
             return f"{name} = {self.names[i.operands[0]]}{release}"
-        function = _array_function(i)
+        # A decorated evaluator is called as such; the short cuts would go round it.
+        function = _array_function(i) if self.machine.context.decorate is None else None
         if function is not None:
             self.scope[f"f{name}"] = function
             return f"{name} = asarray(f{name}({operands})){release}"
-        self.scope[f"f{name}"], self.scope[f"i{name}"] = find_evaluator(i), i
+        self.scope[f"f{name}"], self.scope[f"i{name}"] = self.machine.evaluator_of(i), i
         return f"o = [{operands}]{release}; {name} = f{name}(machine, i{name}, o); o = None"
 
 

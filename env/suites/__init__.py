@@ -4,11 +4,12 @@ A suite is a folder of `.hlo` files, with or without a `manifest.json`:
 
     {"programs": [{"name": "softmax", "file": "softmax.hlo", "split": "train", "description": "...",
                    "inputs": [{"kind": "normal", "mean": 0, "std": 1}],
-                   "tolerance": {"rtol": 1e-4, "atol": 1e-5, "mismatch_fraction": 0}, "chaotic": false}]}
+                   "tolerance": {"rtol": 1e-4, "atol": [1e-6, 0], "mismatch_fraction": 0}, "chaotic": false}]}
 
 `inputs` has one entry for each parameter of the entry computation, in order; it, `description`, `tolerance` and
-`chaotic` may be left out. A file lies inside the folder. What is wrong with a suite is said at once and as a whole when
-it is loaded; the contents of the suites that come with hlogym are checked by its tests instead.
+`chaotic` may be left out, and so may each part of a tolerance. `atol` is one number, or one for each output. A file
+lies inside the folder. What is wrong with a suite is said at once and as a whole when it is loaded; the contents of
+the suites that come with hlogym are checked by its tests instead.
 """
 
 from __future__ import annotations
@@ -141,11 +142,29 @@ _SPECS: Mapping[str, type[InputSpec]] = {"normal": Normal, "uniform": Uniform, "
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How close outputs must be to the reference's: |a - b| <= atol + rtol |b|, but for a fraction of the elements."""
+    """How close each element of the outputs must be to the reference's: |a - b| <= atol + rtol |b|.
 
-    rtol: float = 1e-4
-    atol: float = 1e-5
+    What rounding is seen to move an element by is allowed besides (see `env.comparison`).
+
+    Attributes:
+        rtol: relative part; None: some units in the last place of the output's type.
+        atol: absolute part, one number or one for each output; None: the smallest numbers of the type.
+        mismatch_fraction: which part of an output's elements may differ nevertheless, if they are scattered over it.
+    """
+
+    rtol: float | None = None
+    atol: float | tuple[float, ...] | None = None
     mismatch_fraction: float = 0.0
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Tolerance:
+        """A tolerance as a manifest spells it."""
+        atol = values.get("atol")
+        return Tolerance(**{**values, "atol": tuple(atol) if isinstance(atol, list) else atol})
+
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest spells it; what is left to the types is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -380,7 +399,7 @@ def _program(folder: Path, entry: Mapping[str, Any]) -> Program:
         path=folder / entry["file"],
         description=entry.get("description", ""),
         inputs=tuple(_input_spec(spec) for spec in entry.get("inputs", ())),
-        tolerance=Tolerance(**entry["tolerance"]) if "tolerance" in entry else None,
+        tolerance=Tolerance.from_json(entry["tolerance"]) if "tolerance" in entry else None,
         chaotic=entry.get("chaotic", False),
     )
 

@@ -76,7 +76,7 @@ def _tolerance_problems(value: Any, kind: type[Any]) -> list[str]:
     if found:
         return found
     for name, number in value.items():
-        if isinstance(number, int | float) and number < 0:
+        if any(n < 0 for n in (number if isinstance(number, list) else [number]) if n is not None):
             found.append(f"{name} of the tolerance must not be negative, is {number!r:.80}")
     if value.get("mismatch_fraction", 0) > 1:
         found.append("mismatch_fraction of the tolerance is a share, 0 to 1")
@@ -126,10 +126,16 @@ def _no_number(field: Field[Any], value: Any) -> str | None:
     annotation = str(field.type)
     if annotation == "int":
         return None if type(value) is int and abs(value) <= 1 << 64 else f"must be a whole number, is {value!r:.80}"
-    if annotation == "float":
-        finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return None if finite else f"must be a finite number, is {value!r:.80}"
-    return None
+    words = annotation.split(" | ")
+    if "float" not in words or (value is None and "None" in words):
+        return None
+    if "tuple[float, ...]" in words and isinstance(value, list):
+        return None if all(map(_is_finite, value)) else f"must hold finite numbers, is {value!r:.80}"
+    return None if _is_finite(value) else f"must be a finite number, is {value!r:.80}"
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def names_twice(names: Iterable[str]) -> list[str]:

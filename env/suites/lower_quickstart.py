@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,7 @@ def manifest_entry(recipe: Recipe) -> dict[str, Any]:
         "inputs": [a.spec.to_json() for a in recipe.arguments],
     }
     if recipe.tolerance is not None:
-        entry["tolerance"] = asdict(recipe.tolerance)
+        entry["tolerance"] = recipe.tolerance.to_json()
     if recipe.chaotic:
         entry["chaotic"] = True
     if recipe.comment:

@@ -20,6 +20,7 @@ import numpy as np
 from compiler import compile
 from compiler.frontends.jax import lower
 from compiler.passes import make_passes
+from env.reference import Reference
 from experiments.provenance import provenance
 from experiments.results import write_text
 
@@ -70,7 +71,7 @@ def measure(function: Callable[..., Any], arguments: list[Any], rounds: int) -> 
     """Least milliseconds of each variant.
 
     Raises:
-        ValueError: the variants' results differ.
+        ValueError: a variant's results are wrong.
     """
     executables = []
     for passes in VARIANTS.values():
@@ -78,10 +79,10 @@ def measure(function: Callable[..., Any], arguments: list[Any], rounds: int) -> 
         for p in make_passes(passes):
             p.run(module)
         executables.append(compile(module))
-    first = executables[0](*arguments)
-    for e in executables[1:]:
-        if not all(np.allclose(a, b, 1e-3, 1e-3) for a, b in zip(first, e(*arguments), strict=True)):
-            raise ValueError("the variants' results differ")
+    wanted = Reference.of(lower(function, *arguments), arguments)
+    for e in executables:
+        if (finding := wanted.difference(e(*arguments))) is not None:
+            raise ValueError(f"a variant's results are wrong: {finding}")
     best = [float("inf")] * len(executables)
     for _ in range(rounds):
         for n, e in enumerate(executables):

@@ -23,6 +23,9 @@ from compiler.interpreter import evaluate_computation
 from compiler.ir import HloComputation
 from compiler.ir.shape import Shape
 from compiler.text import parse
+from env.comparison import difference
+from env.reference import Reference
+from env.suites import Tolerance
 
 Array = npt.NDArray[Any]
 
@@ -33,7 +36,7 @@ class Case:
 
     spec: KernelSpec
     args: tuple[Array, ...]
-    wanted: tuple[Array, ...]
+    reference: Reference
 
 
 def fused(text: str, computations: str = "") -> HloComputation:
@@ -55,8 +58,8 @@ def case_of(
     computation: HloComputation, args: Sequence[Array], language: str, schedule: Schedule | None = None
 ) -> Case:
     """A case whose results the interpreter gives."""
-    wanted = leaves(evaluate_computation(computation, list(args)))
-    return Case(kernel_of(computation, language, schedule), tuple(args), tuple(wanted))
+    reference = Reference(lambda a, context: leaves(evaluate_computation(computation, a, context)), args)
+    return Case(kernel_of(computation, language, schedule), tuple(args), reference)
 
 
 def leaves(value: Any) -> list[Array]:
@@ -81,32 +84,16 @@ def random_array(shape: Shape, rng: np.random.Generator) -> Array:
     return np.asarray(rng.uniform(-2, 2, dims)).astype(dtype)
 
 
-def problem(found: Sequence[Array], wanted: Sequence[Array], rtol: float = 2e-5) -> str | None:
-    """What differs: integers at all, floats by more than `rtol` (or two steps of their type) of the array's size."""
-    if len(found) != len(wanted):
-        return f"{len(found)} results, wanted {len(wanted)}"
-    for n, (a, b) in enumerate(zip(found, wanted, strict=True)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"result {n} is {a.dtype}{a.shape}, wanted {b.dtype}{b.shape}"
-        bad = _differs(a, b, rtol)
-        if bad.any():
-            at = tuple(int(k) for k in np.argwhere(bad)[0])
-            return f"result {n}: {int(bad.sum())} of {a.size} differ, first at {at}: {a[at]!r}, wanted {b[at]!r}"
-    return None
-
-
-def _differs(a: Array, b: Array, rtol: float) -> Array:
-    if a.dtype.kind in "biu":
-        return np.asarray(a != b)
-    if a.dtype.kind == "c":
-        return _differs(a.real, b.real, rtol) | _differs(a.imag, b.imag, rtol)
-    step = {"bfloat16": 2e-2, "float16": 3e-3, "float64": 1e-9}.get(a.dtype.name, 0.0)
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    finite = np.abs(y[np.isfinite(y)])
-    size = max(1e-30, float(finite.max())) if finite.size else 1.0
-    with np.errstate(all="ignore"):
-        near = np.abs(x - y) <= max(step, rtol) * size
-    return np.asarray(~(near | (x == y) | (np.isnan(x) & np.isnan(y))))
+def problem(
+    found: Sequence[Array], wanted: Case | Reference | Sequence[Array], rtol: float | None = None
+) -> str | None:
+    """What is wrong with results, or None; arrays are compared by what their types can hold, or by `rtol`."""
+    if isinstance(wanted, Case):
+        wanted = wanted.reference
+    tolerance = None if rtol is None else Tolerance(rtol)
+    if isinstance(wanted, Reference):
+        return wanted.difference(found, tolerance)
+    return difference(found, wanted, tolerance)
 
 
 # ---- C

@@ -20,7 +20,7 @@ def test_explicit_conversions_round(t: str) -> None:
     args = running.random_args(f.parameter_shapes, np.random.default_rng(0))
     case = running.case_of(f, args, "c")
     ((found,),) = running.run_c([case])
-    np.testing.assert_array_equal(found, case.wanted[0])
+    np.testing.assert_array_equal(found, case.reference.outputs[0])
 
 
 @pytest.mark.parametrize("t", HALVES)

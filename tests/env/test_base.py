@@ -78,7 +78,7 @@ def test_a_program_that_cannot_be_compiled_names_itself_and_its_file(cls: type[C
 def test_references_that_fail_are_named_all_at_once(suite: Path) -> None:
     fault = """
 real = w.difference
-w.difference = lambda got, want, tolerance: "all wrong" if got[0].shape == (256,) else real(got, want, tolerance)
+w.difference = lambda got, *more: "all wrong" if got[0].shape == (256,) else real(got, *more)
 """
     with measurer(fault) as m, pytest.raises(ProgramError, match=r"1 of 2 programs.*\n.*'loop' .*: wrong: all wrong"):
         FusionEnv(suite, measured=True, measurer=m).check_programs()

@@ -1,4 +1,4 @@
-"""Outputs are compared by what their type can hold."""
+"""Outputs are compared element by element, by what their type can hold and what rounding explains."""
 
 from typing import Any
 
@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from env.comparison import difference
-from env.suites import Tolerance
+from env.comparison import Spread, difference, find_difference, usual_deviation
+from env.suites import ManifestError, Tolerance
 
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, np.complex64]
+RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint8, np.bool_, ml_dtypes.int4])
@@ -24,7 +25,7 @@ def test_equal_is_equal_and_another_value_is_not(dtype: type) -> None:
     assert "[2, 1]" in finding
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
 def test_rounding_is_no_difference(dtype: type) -> None:
     want: npt.NDArray[Any] = np.linspace(1, 2, 50).astype(dtype)
     got = np.nextafter(want, dtype(3))
@@ -34,10 +35,11 @@ def test_rounding_is_no_difference(dtype: type) -> None:
 def test_nan_and_infinity_must_stand_in_the_same_places() -> None:
     want = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
     assert difference([want], [want]) is None
-    for i in range(3):
+    for i, value in enumerate((1, 1, 1, np.nan)):
         wrong = want.copy()
-        wrong[i] = 1
+        wrong[i] = value
         assert difference([wrong], [want]) is not None
+    assert difference([-want], [want]) is not None
 
 
 def test_shapes_types_and_counts_matter() -> None:
@@ -47,9 +49,153 @@ def test_shapes_types_and_counts_matter() -> None:
     assert difference([a.astype(np.float64)], [a]) is not None
 
 
+# ---- no element hides another
+
+
+def test_a_gradient_of_zeros_is_wrong_beside_a_few_large_elements() -> None:
+    want = RNG.normal(0, 1e-6, 3000).astype(np.float32)
+    want[::300] = 1.0
+    got = np.where(want == 1.0, want, np.float32(0))
+    finding = difference([got], [want])
+    assert finding is not None
+    assert finding.startswith("output 0: 2990 of 3000")
+
+
+@pytest.mark.parametrize("masked", [0.5, 0.95])
+def test_a_mask_hides_nothing(masked: float) -> None:
+    want = RNG.normal(size=(64, 64)).astype(np.float32)
+    want[RNG.random(want.shape) < masked] = -1e9
+    got = want.copy()
+    at = np.flatnonzero(want != -1e9)[17]
+    got.reshape(-1)[at] *= 1.001
+    assert difference([want.copy()], [want]) is None
+    finding = find_difference([got], [want])
+    assert finding is not None
+    assert finding.elements == 1
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-12, 1e-30])
+def test_small_numbers_are_not_taken_for_zero(size: float) -> None:
+    want = RNG.normal(0, size, 50).astype(np.float32)
+    assert difference([np.zeros_like(want)], [want]) is not None
+
+
+def test_numbers_flushed_to_zero_are_right() -> None:
+    want = np.array([1e-40, 1.0], np.float32)
+    assert difference([np.array([0.0, 1.0], np.float32)], [want]) is None
+
+
+def test_a_narrow_computation_of_a_wide_result_is_wrong() -> None:
+    want = RNG.normal(size=100).astype(np.float32)
+    assert difference([want.astype(ml_dtypes.bfloat16).astype(np.float32)], [want]) is not None
+    assert difference([want.astype(np.float16).astype(np.float32)], [want]) is not None
+    wide = RNG.normal(size=100)
+    assert difference([wide.astype(np.float32).astype(np.float64)], [wide]) is not None
+
+
+def test_the_parts_of_a_complex_number_are_two_numbers() -> None:
+    want = np.array([1e6 + 1j, 2 + 3e-5j], np.complex64)
+    for wrong in (np.array([1e6 + 1.01j, 2 + 3e-5j]), np.array([1e6 + 1j, 2 + 0j])):
+        assert difference([wrong.astype(np.complex64)], [want]) is not None
+    assert difference([np.nextafter(want.view(np.float32), np.float32(9)).view(np.complex64)], [want]) is None
+
+
+def test_large_integers_must_be_equal_in_every_digit() -> None:
+    want = np.array([2**62 + 1], np.int64)
+    assert difference([want], [want]) is None
+    assert difference([want - 1], [want]) is not None
+
+
+# ---- tolerances of manifests
+
+
+def test_an_absolute_part_belongs_to_its_output() -> None:
+    want = np.array([0.0, 1e-3], np.float32)
+    got = np.array([5e-4, 1e-3], np.float32)
+    assert difference([got, want], [want, want], Tolerance(atol=(1e-3, 0.0))) is None
+    finding = difference([want, got], [want, want], Tolerance(atol=(1e-3, 0.0)))
+    assert finding is not None
+    assert finding.startswith("output 1")
+    assert difference([want, got], [want, want], Tolerance(atol=1e-3)) is None
+    with pytest.raises(ManifestError, match="2 values of atol for 1 outputs"):
+        difference([want], [want], Tolerance(atol=(1e-3, 0.0)))
+
+
+def test_what_a_tolerance_leaves_out_follows_from_the_type() -> None:
+    want = np.array([1.0, 1e-3], np.float32)
+    assert difference([want * np.float32(1.05)], [want], Tolerance(rtol=0.1)) is None
+    assert difference([want * np.float32(1.05)], [want], Tolerance(mismatch_fraction=0.4)) is not None
+
+
 def test_a_fraction_of_mismatches_may_be_allowed() -> None:
     want = np.zeros(100, np.float32)
     got = want.copy()
-    got[:2] = 5
+    got[[3, 60]] = 5
     assert difference([got], [want], Tolerance(1e-4, 1e-4, 0.02)) is None
     assert difference([got], [want], Tolerance(1e-4, 1e-4, 0.01)) is not None
+
+
+def test_mismatches_are_counted_output_by_output() -> None:
+    large, scalar = np.zeros(1000, np.float32), np.zeros((), np.float32)
+    assert difference([large, scalar + 1], [large, scalar], Tolerance(mismatch_fraction=0.5)) is not None
+    assert difference([large, large[:1] + 1], [large, large[:1]], Tolerance(mismatch_fraction=0.5)) is not None
+
+
+def test_a_region_that_is_wrong_is_no_chance_mismatch() -> None:
+    want = np.zeros((2000, 4), np.float32)
+    loose = Tolerance(mismatch_fraction=0.01)
+    scattered, tile = want.copy(), want.copy()
+    scattered[[5, 700, 701, 1500]] = 1  # whole rows: environments that went another way
+    tile[-8:] = 1
+    assert difference([scattered], [want], loose) is None
+    assert difference([tile], [want], loose) is not None
+    assert difference([want + 1], [want], Tolerance(mismatch_fraction=1.0)) is not None
+
+
+# ---- spreads
+
+
+def spread_of(deviation: npt.ArrayLike, want: npt.NDArray[Any], unsettled: npt.ArrayLike = False) -> list[Spread]:
+    wide = np.asarray(deviation, np.float64)
+    return [Spread.of(wide, np.broadcast_to(np.asarray(unsettled), wide.shape), want)]
+
+
+def test_a_spread_widens_its_own_elements_alone() -> None:
+    want = np.array([1.0, 1.0, 1.0], np.float32)
+    spread = spread_of([0.0, 0.1, 0.0], want)
+    assert find_difference([np.array([1, 1.1, 1], np.float32)], [want], None, spread) is None
+    assert find_difference([np.array([1.1, 1, 1], np.float32)], [want], None, spread) is not None
+
+
+def test_elements_like_it_speak_for_one_that_moved_by_chance_little() -> None:
+    want = np.linspace(1.0, 1.9, 40).astype(np.float32)
+    deviation = np.full(40, 0.1)
+    deviation[7] = 0.0
+    got = want.copy()
+    got[7] += np.float32(0.1)
+    assert find_difference([got], [want], None, spread_of(deviation, want)) is None
+
+
+def test_only_elements_of_like_magnitude_speak_for_each_other() -> None:
+    size = np.concatenate([np.full(200, 1e9), np.full(20, 1.0), np.full(20, 0.0), [np.inf] * 20])
+    deviation = np.concatenate([np.full(200, 64.0), np.full(20, 1e-6), np.zeros(40)])
+    usual = usual_deviation(deviation, size)
+    assert set(usual[:200]) == {64.0}
+    assert set(usual[200:220]) == {1e-6}
+    assert set(usual[220:]) == {0.0}
+
+
+def test_integers_may_be_what_rounding_makes_of_them_and_no_other() -> None:
+    want = np.array([3, 3, 3], np.int32)
+    spread = spread_of([0.0, 1.0, 0.0], want)
+    assert find_difference([np.array([3, 4, 3], np.int32)], [want], None, spread) is None
+    assert find_difference([np.array([3, 5, 3], np.int32)], [want], None, spread) is not None
+    assert find_difference([np.array([4, 3, 3], np.int32)], [want], None, spread) is not None
+
+
+def test_where_rounding_decides_whether_a_number_is_finite_both_are_right() -> None:
+    want = np.array([1.0, np.nan, 1.0], np.float32)
+    spread = spread_of([0.0, 0.0, 0.0], want, [True, True, False])
+    assert find_difference([np.array([np.nan, 5.0, 1.0], np.float32)], [want], None, spread) is None
+    assert find_difference([np.array([2.0, np.nan, 1.0], np.float32)], [want], None, spread) is not None
+    assert find_difference([np.array([1.0, np.nan, np.nan], np.float32)], [want], None, spread) is not None

@@ -13,14 +13,13 @@ from stable_baselines3.common.env_checker import check_env as check_sb3
 
 from compiler.api import compile as compile_hlo
 from compiler.errors import UnknownNameError
-from compiler.interpreter import evaluate
 from compiler.plan import CompilationPlan
 from compiler.text import parse
 from env import ENVIRONMENTS
-from env.comparison import difference
 from env.decision import REFUSED_REWARD, DecisionEnv
 from env.environments import CompileEnv, FusionEnv, PassOrderEnv, UnrollEnv
 from env.observations import unflatten
+from env.reference import Reference
 from tests.env.small_programs import CHAIN, write_suite
 
 IDS = [f"hlogym/{name}{measured}-v0" for name in ENVIRONMENTS for measured in ("", "Measured")]
@@ -82,8 +81,7 @@ def test_a_plan_of_an_episode_replays_to_a_program_that_is_right(cls: type[Decis
         _, info = play(env, rng, options={"program": "chain"})
         exe = compile_hlo(CHAIN, backend="cpu", plan=CompilationPlan.from_json(info["plan_json"]))
         arrays = [rng.uniform(0.5, 1.5, (64, 48)).astype(np.float32) for _ in range(2)]
-        wanted = [np.asarray(o) for o in evaluate(parse(CHAIN), arrays)]
-        assert difference(exe(*arrays), wanted) is None
+        assert Reference.of(parse(CHAIN), arrays).difference(exe(*arrays)) is None
 
 
 def test_the_loop_is_decided_first_and_then_fusions(suite: Path) -> None:

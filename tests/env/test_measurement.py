@@ -13,7 +13,7 @@ from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
 from env.store import KernelStore
-from env.suites import Program, Randint, load_suite
+from env.suites import Program, Randint, Tolerance, load_suite
 from env.worker_process import WorkerProcess, WorkerStartError
 from tests.env.small_programs import CHAIN, LOOP, write_suite
 
@@ -87,6 +87,40 @@ def test_a_wrong_result_is_no_time(program: Program) -> None:
         assert (result.seconds, result.failure, result.message) == (None, "wrong", "output 0: all wrong")
         compared = measurer.compare(program, {"a": plan("none")})
         assert compared.failures == {"a": "wrong: output 0: all wrong"}
+
+
+def test_outputs_of_an_earlier_run_are_not_taken_for_new_ones(program: Program) -> None:
+    fault = """
+real = w.compile_hlo
+def stuck(*args, **kwargs):
+    executable, kept = real(*args, **kwargs), []
+    def call(*inputs):
+        kept[:] = kept or executable(*inputs)
+        return kept
+    return call
+w.compile_hlo = stuck
+"""
+    with faulty(fault) as measurer:
+        assert measurer.measure(program, plan("none")).failure == "wrong"
+
+
+def test_a_program_whose_outputs_prove_nothing_is_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "nothing.hlo").write_text(
+        "HloModule m\nENTRY e { x = f32[64] parameter(0) a = f32[64] abs(x) n = f32[64] negate(a)\n"
+        "ROOT r = f32[64] log(n) }"
+    )
+    (program,) = load_suite(tmp_path).programs
+    with Measurer(options=OPTIONS) as measurer:
+        result = measurer.measure(program, None)
+        assert (result.seconds, result.failure) == (None, "program")
+        assert "output 0 is NaN everywhere, so that nothing can be checked; give input specs" in result.message
+
+
+def test_a_tolerance_for_other_outputs_is_the_programs_fault(program: Program) -> None:
+    with Measurer(options=OPTIONS) as measurer:
+        result = measurer.measure(replace(program, tolerance=Tolerance(atol=(0.1, 0.2))), None)
+        assert result.failure == "program"
+        assert "2 values of atol for 1 outputs" in result.message
 
 
 def test_a_crash_is_a_result_and_the_next_measurement_works(program: Program, tmp_path: Path) -> None:
@@ -224,11 +258,11 @@ def test_what_no_plan_is_to_blame_for(program: Program, tmp_path: Path) -> None:
         result = measurer.measure(impossible, plan("none"))
         assert result.failure == "program"
         assert "low >= high" in result.message
-    with faulty("w.evaluate = lambda *_: os.kill(os.getpid(), signal.SIGSEGV)") as measurer:
+    with faulty("w.drawn_reference = lambda *_: os.kill(os.getpid(), signal.SIGSEGV)") as measurer:
         result = measurer.measure(program, plan("none"))
         assert result.failure == "program"
         assert "SIGSEGV" in result.message
-    with faulty("w.evaluate = lambda *_: time.sleep(1000)", timeout=1) as measurer:
+    with faulty("w.drawn_reference = lambda *_: time.sleep(1000)", timeout=1) as measurer:
         assert measurer.measure(program, plan("none")).failure == "program"
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from compiler.errors import UnknownNameError
 from compiler.text import parse
+from env.program_json import program_from_json, program_to_json
+from env.reference import drawn_reference
 from env.suites import (
     JAX,
     QUICKSTART,
@@ -134,6 +136,21 @@ def test_a_folder_with_a_manifest_follows_it(tmp_path: Path) -> None:
     assert program.chaotic
 
 
+def test_a_tolerance_has_an_absolute_part_for_each_output(tmp_path: Path) -> None:
+    told = {"atol": [1e-3, 0], "mismatch_fraction": 0.01}
+    (program,) = load_suite(write_manifest(tmp_path, tolerance=told)).programs
+    assert program.tolerance == Tolerance(atol=(1e-3, 0), mismatch_fraction=0.01)
+    assert program_from_json(json.loads(json.dumps(program_to_json(program)))).tolerance == program.tolerance
+    assert hash(program)
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, *load_suite("jax").programs], ids=lambda p: p.name)
+def test_right_outputs_can_be_told_from_wrong_ones(program: Program) -> None:
+    module = parse(program.text())
+    shapes = [(s.dtype, s.dimensions) for s in module.parameter_shapes]
+    assert drawn_reference(module, lambda number: random_inputs(program, shapes, number)).unchecked is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -174,6 +191,7 @@ def test_the_script_writes_the_files_that_stand_here(tmp_path: Path) -> None:
     lowered_with = json.loads((QUICKSTART / "manifest.json").read_text())["lowered_with"]
     if lowered_with != f"jax {jax.__version__}":
         pytest.skip(f"the suite was lowered with {lowered_with}, here is {jax.__version__}")
+    jax.clear_caches()  # what was lowered before would change the names
     written = write_suite(tmp_path)
     assert {p.name for p in written} == {p.name for p in QUICKSTART.iterdir()}
     for path in written:

@@ -115,6 +115,26 @@ def test_view_writes_one_page(hlogym: Shell, chain: Path, tmp_path: Path) -> Non
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
+def test_checks_that_prove_nothing_are_said(hlogym: Shell, tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing.hlo"
+    nothing.write_text(
+        "HloModule m\nENTRY e { x = f32[8] parameter(0) a = f32[8] abs(x) n = f32[8] negate(a) l = f32[8] log(n)\n"
+        "ROOT t = (f32[8], f32[8]) tuple(a, l) }"
+    )
+    reply = hlogym("run", nothing, "--backend", "cpu", "--check")
+    assert reply.status == 0
+    assert "warning: output 1 is NaN everywhere" in reply.err
+    assert "equal to the interpreter" not in reply.out
+    reply = hlogym("run", nothing, "--backend", "cpu", "--check", "--json")
+    summary = json.loads(reply.out)
+    assert summary["equals_interpreter"] is None
+    assert summary["unchecked"] == ["output 1 is NaN everywhere"]
+    assert "output 1 is NaN everywhere" in hlogym("bench", nothing, "--backend", "cpu", "--rounds", "2").err
+    assert "no fault was found, but output 1 is NaN everywhere" in hlogym.fails(
+        "reduce", nothing, "-o", "small.hlo", "--backend", "cpu"
+    )
+
+
 def test_evaluate_and_report(
     hlogym: Shell, chain: Path, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

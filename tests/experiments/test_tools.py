@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from compiler.errors import BackendError, UnknownNameError
-from compiler.interpreter import evaluate
 from compiler.ir import HloModule, Opcode
 from compiler.passes import PASSES
 from compiler.plan import CompilationPlan
 from compiler.text import parse
-from env.comparison import difference
 from env.measurement import Measurer
+from env.reference import Reference
 from env.suites import Program, load_suite
 from experiments.inputs import entry_inputs, read_module
 from experiments.peers import make_peer
@@ -35,7 +34,7 @@ def test_peers_compute_the_same(peer: str, text: str) -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.uniform(0.5, 1.5, s.dimensions).astype(np.float32) for s in module.entry.parameter_shapes]
     contestant = make_peer(peer, parse(text), arrays)
-    assert difference(contestant.outputs(), [np.asarray(o) for o in evaluate(module, arrays)]) is None
+    assert Reference.of(module, arrays).difference(contestant.outputs()) is None
     assert contestant.sample(2) > 0
 
 
@@ -50,7 +49,7 @@ def test_pytorch_computes_the_suite_or_names_the_op(program: Program) -> None:
         return  # two hundred steps of it prove no more than one of the others
     arrays = entry_inputs(program, module, 0)
     got = [t.numpy() for t in to_torch(module, compiled=False)(*(torch.from_numpy(a) for a in arrays))]
-    assert difference(got, [np.asarray(o) for o in evaluate(module, arrays)], program.tolerance) is None
+    assert Reference.of(module, arrays).difference(got, program.tolerance) is None
 
 
 def test_an_unknown_peer() -> None:
@@ -123,4 +122,4 @@ def test_a_peer_runs_a_program_that_calls_lapack() -> None:
     program = load_suite("jax").find("cholesky_and_triangular_solve_gradient")
     module = read_module(program)
     arrays = entry_inputs(program, module, 0)
-    assert difference(make_peer("xla", module, arrays).outputs(), evaluate(module, arrays)) is None
+    assert Reference.of(module, arrays).difference(make_peer("xla", module, arrays).outputs()) is None

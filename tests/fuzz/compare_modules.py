@@ -18,16 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler.interpreter import evaluate
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
 from compiler.text import parse
+from env.reference import Reference
 from experiments.provenance import provenance
 from tests.fuzz.random_modules import random_inputs, random_module
 from tests.oracle import compile_xla, run_xla
-
-TOLERANCE = {2: 0.1, 4: 1e-3, 8: 1e-3}
-"""Relative and absolute, by the bytes of the coarsest floating-point type in the module: its roundings add up."""
 
 KNOWN = {
     (7, 17723): "XLA reads another row: it makes slices of a gather of a gather and loses the inner clamping, see "
@@ -49,27 +46,8 @@ def check_round_trip(module: HloModule) -> None:
 def check_values(module: HloModule, args: list[np.ndarray[Any, Any]]) -> None:
     """AssertionError unless the interpreter and XLA agree on these arguments."""
     text = str(module)
-    got, want = evaluate(module, args), run_xla(text, args)
-    floats = [
-        i.shape.element_type for c in module.computations for i in c.instructions if i.shape.element_type.is_float
-    ]
-    tolerance = TOLERANCE[min((t.byte_size for t in floats), default=8)]
-    assert len(got) == len(want)
-    for n, (a, b) in enumerate(zip(got, want, strict=True)):
-        assert (a.dtype, a.shape) == (b.dtype, b.shape), (
-            f"result {n}: {a.dtype}{a.shape}, XLA {b.dtype}{b.shape}\n{text}"
-        )
-        if a.dtype.kind in "biu":
-            same = np.array_equal(a, b)
-        else:
-            x, y = a.astype(np.float64), b.astype(np.float64)
-            same = np.allclose(x, y, rtol=tolerance, atol=tolerance * max(1.0, _size(y)), equal_nan=True)
-        assert same, f"result {n} differs:\n{a}\nXLA:\n{b}\n{text}"
-
-
-def _size(values: np.ndarray[Any, Any]) -> float:
-    finite = np.abs(values[np.isfinite(values)])
-    return float(finite.max()) if finite.size else 1.0
+    told = Reference.of(module, args).difference(run_xla(text, args))
+    assert told is None, f"XLA's results differ: {told}\n{text}"
 
 
 def _look_at(seed: int, number: int, compared: bool) -> tuple[Counter[str], str | None]:

@@ -30,7 +30,7 @@ from compiler.passes.reducer import reduce_list, reduce_module
 from compiler.text import parse
 from experiments.provenance import provenance
 from tests.fuzz.random_modules import random_inputs, random_module
-from tests.passes.programs import difference, run
+from tests.passes.programs import difference, reference, run
 
 LONGEST = 60
 ITERATIONS = 10_000
@@ -72,7 +72,7 @@ def check(module: HloModule, passes: Sequence[str], inputs_seed: int = 0) -> str
     """What goes wrong when the passes run over a copy of the module; None when nothing does."""
     work = module.clone()
     args = random_inputs(module, np.random.default_rng(inputs_seed))
-    want = run(module, args, ITERATIONS)
+    want = reference(module, args, ITERATIONS)
     found = apply(work, passes)
     if found is not None:
         return found

@@ -17,7 +17,7 @@ from compiler.passes import HloPass, make_pass
 from compiler.passes.default import default_pipeline
 from compiler.text import parse
 from tests.golden.inputs import random_arguments
-from tests.passes.programs import difference
+from tests.passes.programs import difference, reference
 
 FOLDER = Path(__file__).parent
 CASES = sorted(p.relative_to(FOLDER).as_posix() for p in FOLDER.glob("*/*.hlo") if p.parent.name != "programs")
@@ -38,7 +38,7 @@ def test_golden(case: str, update_golden: bool) -> None:
     assert check_module(module) == []
     arguments = [random_arguments(module, seed) for seed in range(2)]
     with np.errstate(all="ignore"):
-        expected = [evaluate(module, a) for a in arguments]
+        expected = [reference(module, a) for a in arguments]
     hlo_pass = pass_of(case, before)
 
     text = str(module)

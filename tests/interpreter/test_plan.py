@@ -1,13 +1,17 @@
 """Loops: what is evaluated once, what is written in place, and which instruction an error names."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 
 from compiler.errors import InterpreterError
-from compiler.interpreter import Context, evaluate, register_custom_call
+from compiler.interpreter import Context, Evaluator, evaluate, evaluate_op, register_custom_call
 from compiler.interpreter.custom_calls import CUSTOM_CALLS
+from compiler.interpreter.machine import Machine
+from compiler.interpreter.registry import Value
+from compiler.ir import HloInstruction, Opcode
 from compiler.text import parse
 
 
@@ -96,3 +100,40 @@ def test_an_error_in_a_body_names_its_instruction() -> None:
             run("", 'custom-call(s), custom_call_target="fail"', "s32[]", "x = s32[] parameter(0)", np.int32(0))
     finally:
         del CUSTOM_CALLS["fail"]
+
+
+DECORATED = """HloModule m
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }
+body { x = f32[4] parameter(0) h = f32[] constant(0.5) k = f32[4] broadcast(h), dimensions={}
+  ROOT y = f32[4] multiply(x, k) }
+condition { x = f32[4] parameter(0) z = f32[] constant(0) s = f32[] reduce(x, z), dimensions={0}, to_apply=sum
+  one = f32[] constant(1) ROOT r = pred[] compare(s, one), direction=GT }
+ENTRY e { x = f32[4] parameter(0) w = f32[4] while(x), condition=condition, body=body ROOT n = f32[4] negate(w) }"""
+
+
+def test_evaluators_can_be_decorated_in_all_computations() -> None:
+    seen: Counter[str] = Counter()
+
+    def counted(instruction: HloInstruction, evaluator: Evaluator) -> Evaluator:
+        def run(machine: Machine, i: HloInstruction, values: list[Value]) -> Value:
+            seen[i.opcode.text] += 1
+            return evaluator(machine, i, values)
+
+        return run
+
+    module, x = parse(DECORATED), np.full(4, 1, np.float32)
+    plain, decorated = evaluate(module, [x])[0], evaluate(module, [x], Context(decorate=counted))[0]
+    np.testing.assert_array_equal(plain, decorated)
+    assert seen == {"while": 1, "multiply": 2, "broadcast": 1, "reduce": 3, "compare": 3, "negate": 1}
+
+
+def test_decorated_evaluators_give_the_results() -> None:
+    def twice(instruction: HloInstruction, evaluator: Evaluator) -> Evaluator:
+        if instruction.opcode is not Opcode.NEGATE:
+            return evaluator
+        return lambda machine, i, values: np.asarray(evaluator(machine, i, values)) * np.float32(2)
+
+    module, x = parse(DECORATED), np.full(4, 0.25, np.float32)
+    np.testing.assert_array_equal(evaluate(module, [x], Context(decorate=twice))[0], -2 * x)
+    negate = module.entry.root
+    np.testing.assert_array_equal(evaluate_op(negate, [x], Context(decorate=twice)), -2 * x)

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.interpreter import evaluate
 from compiler.text import parse
+from env.reference import Reference
 from tests.jax_programs import PROGRAMS, program_text
 from tests.oracle import run_xla
-from tests.sweeps.case import Tolerance, difference
-
-_LOOSE = {
-    # Conditioning of the problem or long chains of steps, not the ops, decide how many digits agree.
-    "runge_kutta": 3000,
-    "transformer_block_gradient": 2000,
-    # XLA keeps the product in f32 where the program rounds it to bf16.
-    "bf16_network": 30000,
-}
-
 
 _FAST = frozenset(
     [
@@ -81,9 +71,7 @@ _ALL = [name if name in _FAST else pytest.param(name, marks=pytest.mark.slow) fo
 @pytest.mark.parametrize("name", _ALL)
 def test_the_interpreter_agrees_with_xla(name: str) -> None:
     text, args = program_text(name)
-    found, wanted = evaluate(parse(text), args), run_xla(text, args)
-    told = difference(found, wanted, Tolerance(_LOOSE.get(name, 300), 0.3))
-    assert told is None, told
+    assert Reference.of(parse(text), args).difference(run_xla(text, args)) is None
 
 
 def test_there_are_enough_of_them() -> None:

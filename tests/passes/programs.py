@@ -13,7 +13,9 @@ import numpy.typing as npt
 from compiler.interpreter import Context, evaluate
 from compiler.ir import HloModule
 from compiler.text import parse
-from env.suites import load_suite, random_inputs
+from env.reference import Reference
+from env.rounding import is_float
+from env.suites import Tolerance, load_suite, random_inputs
 
 Array = npt.NDArray[Any]
 
@@ -48,9 +50,14 @@ def program_inputs(name: str) -> tuple[Array, ...]:
 
 
 @cache
-def program_results(name: str) -> tuple[Array, ...]:
+def program_results(name: str) -> Reference:
     """What the interpreter makes of them."""
-    return tuple(run(parse(program_text(name)), program_inputs(name)))
+    return reference(parse(program_text(name)), program_inputs(name))
+
+
+def reference(module: HloModule, args: Sequence[Array], iterations: int | None = None) -> Reference:
+    """Results to hold others against; InterpreterError when the loops do more iterations than allowed."""
+    return Reference.of(module, args) if iterations is None else Reference.of(module, args, iterations)
 
 
 def run(module: HloModule, args: Sequence[Array], iterations: int | None = None) -> list[Array]:
@@ -58,37 +65,10 @@ def run(module: HloModule, args: Sequence[Array], iterations: int | None = None)
     return evaluate(module, list(args), Context(iterations=iterations))
 
 
-def difference(got: Sequence[Array], want: Sequence[Array], rtol: float = 2e-4) -> str | None:
-    """What differs beyond rounding, or None.
-
-    Floats may differ by `rtol` of the array's greatest magnitude (a sum that cancels keeps only that); elements that
-    are not finite in `want` may be anything but a finite number of usual size.
-    """
-    if len(got) != len(want):
-        return f"{len(got)} results, expected {len(want)}"
-    for n, (a, b) in enumerate(zip(got, want, strict=True)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"result {n} is {a.dtype}{a.shape}, expected {b.dtype}{b.shape}"
-        found = _array_difference(a, b, rtol)
-        if found is not None:
-            return f"result {n}: {found}"
-    return None
-
-
-def _array_difference(a: Array, b: Array, rtol: float) -> str | None:
-    if a.dtype.kind in "iub":
-        wrong = a != b
-    else:
-        wide = np.complex128 if a.dtype.kind == "c" else np.float64
-        x, y = a.astype(wide), b.astype(wide)
-        if a.dtype.itemsize <= 2 and a.dtype.kind != "c":
-            rtol = max(rtol, 0.05)
-        with np.errstate(all="ignore"):
-            finite = np.isfinite(y)
-            scale = np.max(np.abs(y[finite]), initial=0.0)
-            near = np.abs(x - y) <= rtol * (np.abs(y) + scale) + 1e-6
-            wrong = np.where(finite, ~near, False)
-    if not np.any(wrong):
-        return None
-    at = tuple(int(k) for k in np.argwhere(wrong)[0])
-    return f"{int(np.sum(wrong))} of {a.size} elements differ, first at {list(at)}: {a[at]} instead of {b[at]}"
+def difference(got: Sequence[Array], want: Reference, tolerance: Tolerance | None = None) -> str | None:
+    """What differs beyond rounding, or None; where a wanted element is not finite, there may be anything."""
+    free = [
+        np.where(np.isfinite(w.astype(np.complex128)), g, w) if is_float(w.dtype) and g.shape == w.shape else g
+        for g, w in zip(got, want.outputs, strict=False)
+    ]
+    return want.difference([*free, *got[len(free) :]], tolerance)

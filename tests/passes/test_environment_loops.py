@@ -12,7 +12,7 @@ from compiler.frontends.jax import lower
 from compiler.ir import Opcode
 from compiler.ir.verifier import check_module
 from compiler.passes.default import default_pipeline
-from tests.passes.programs import difference, run
+from tests.passes.programs import difference, reference, run
 
 LANES, STEPS = 16, 20
 MOVES = {Opcode.CONCATENATE, Opcode.CALL, Opcode.WHILE, Opcode.SCATTER, Opcode.GATHER, Opcode.TRANSPOSE}
@@ -96,7 +96,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
 def test_state_is_split(name: str) -> None:
     function, arguments = PROGRAMS[name]
     module = lower(function, *arguments)
-    expected = run(module, arguments)
+    expected = reference(module, arguments)
 
     default_pipeline().run(module)
 

@@ -12,7 +12,7 @@ from compiler.frontends.jax import lower
 from compiler.ir import HloModule
 from compiler.ir.verifier import check_module
 from compiler.passes import make_passes
-from tests.passes.programs import difference, run
+from tests.passes.programs import difference, reference, run
 
 X = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
 C = np.random.default_rng(1).normal(size=3).astype(np.float32)
@@ -69,7 +69,7 @@ def test_there_and_back(name: str, between: str) -> None:
     for p in make_passes(PREPARE):
         p.run(module)
     arguments = [X, C][: len(module.parameter_shapes)]
-    expected = run(module, arguments)
+    expected = reference(module, arguments)
     assert count(module, "while") == loops
 
     for p in make_passes(f"loop-to-scan,{between}"):
@@ -91,7 +91,7 @@ def test_there_and_back(name: str, between: str) -> None:
 def test_running_reductions_become_parallel(name: str, reverse: bool) -> None:
     combine = {"add": jnp.add, "multiply": jnp.multiply, "maximum": jnp.maximum, "minimum": jnp.minimum}[name]
     module = lower(lambda x, c: jax.lax.scan(lambda c, v: (combine(c, v), c), c, x, reverse=reverse), X, C)
-    expected = run(module, [X, C])
+    expected = reference(module, [X, C])
 
     for p in make_passes(f"{PREPARE},loop-to-scan,tuple-simplifier,shape-movement,cse,associative-scan-rewriter"):
         p.run(module)

@@ -6,21 +6,21 @@ its results what they were, infinities and NaN included, for usual arguments and
 
 import random
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from compiler.interpreter import evaluate, register_custom_call
+from compiler.interpreter import Context, evaluate, register_custom_call
 from compiler.ir import HloInstruction, HloModule, Shape
 from compiler.ir.verifier import check_module
 from compiler.passes import PASSES, HloPass, make_pass
 from compiler.passes.default import default_pipeline, xla_order
 from compiler.text import parse
+from env.reference import Reference
 
 FOLDER = Path(__file__).parent / "awkward"
 CASES = sorted(p.stem for p in FOLDER.glob("*.hlo"))
@@ -91,30 +91,11 @@ def _value(s: Shape, rng: np.random.Generator, extreme: bool) -> Any:
         return np.asarray(picked + 0j if kind.is_complex and extreme else picked).astype(s.dtype)
 
 
-def results(module: HloModule, args: list[Any]) -> list[npt.NDArray[Any]]:
+def results(module: HloModule, args: Sequence[Any], context: Context | None = None) -> list[npt.NDArray[Any]]:
     """The results, and behind them what was logged."""
     LOGGED.clear()
     with np.errstate(all="ignore"):
-        return [*evaluate(module, args), *LOGGED]
-
-
-def differs(got: list[npt.NDArray[Any]], want: list[npt.NDArray[Any]]) -> str | None:
-    """What differs beyond rounding; NaN and infinities must be where they were."""
-    if len(got) != len(want):
-        return f"{len(got)} results and logged values, expected {len(want)}"
-    for n, (a, b) in enumerate(zip(got, want, strict=True)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"result {n} is {a.dtype}{a.shape}, expected {b.dtype}{b.shape}"
-        x, y = (v.astype(np.complex128 if v.dtype.kind == "c" else np.float64) for v in (a, b))
-        exact = a.dtype.kind in "iub" or a.dtype in (ml_dtypes.int4, ml_dtypes.uint4)
-        tolerance = 0.0 if exact else 1e-2 if a.dtype.itemsize <= 2 else 1e-4
-        with np.errstate(all="ignore"):
-            near = np.isfinite(x) & np.isfinite(y) & (np.abs(x - y) <= tolerance * np.abs(y) + (0 if exact else 1e-6))
-            wrong = ~((x == y) | (np.isnan(x) & np.isnan(y)) | near)
-        if np.any(wrong):
-            at = tuple(int(k) for k in np.argwhere(wrong)[0])
-            return f"result {n}{list(at)} is {a[at]}, expected {b[at]}"
-    return None
+        return [*evaluate(module, args, context), *LOGGED]
 
 
 def check(name: str, passes: list[HloPass]) -> None:
@@ -125,7 +106,8 @@ def check(name: str, passes: list[HloPass]) -> None:
     assert check_module(module) == [], applied
     for extreme in (False,) if name in SUMS or PADDING.intersection(applied) else (False, True):
         args = arguments(name, extreme)
-        assert differs(results(module, args), results(program(name), args)) is None, (applied, extreme)
+        wanted = Reference(partial(results, program(name)), args)
+        assert wanted.difference(results(module, args)) is None, (applied, extreme)
 
 
 @pytest.mark.parametrize("name", CASES)

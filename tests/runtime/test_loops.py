@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile
-from compiler.interpreter import evaluate
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
 from compiler.runtime import executable
 from compiler.runtime.thunks import CopyThunk
 from compiler.text import parse
+from env.reference import Reference
 from tests.codegen.running import problem
 from tests.runtime.random_loops import arguments_for, random_loops
 
@@ -24,9 +24,9 @@ def _seeds(fast: int, slow: int) -> list[object]:
 
 def _compare(module: HloModule, args: list[np.ndarray], options: CompileOptions | None) -> None:
     exe = compile(module, options=options)
-    wanted = evaluate(module, args)
+    wanted = Reference.of(module, args)
     for _ in range(2):  # the second call finds the memory of the first
-        assert problem(exe(*args), wanted, 1e-5) is None, str(module)
+        assert problem(exe(*args), wanted) is None, str(module)
 
 
 @pytest.mark.parametrize("seed", _seeds(40, 400))
@@ -52,7 +52,7 @@ def test_copies_are_only_left_out_where_nobody_can_tell(seed: int, monkeypatch: 
     lean = compile(module, options=PLAIN)
     monkeypatch.setattr(executable, "coalesce", lambda thunks, results: None)
     full = compile(module, options=PLAIN)
-    assert problem(lean(*args), full(*args), 1e-6) is None
+    assert problem(lean(*args), full(*args)) is None
     assert _copies(lean) <= _copies(full)
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.ir.types import BY_TEXT, PrimitiveType
+from env import comparison, suites
+from env.rounding import is_float, precision
 
 Array = npt.NDArray[Any]
 
@@ -35,6 +37,13 @@ class Tolerance:
 
     ulps: float = 4
     scale: float = 1e-3
+
+    def of(self, dtype: np.dtype[Any]) -> suites.Tolerance:
+        """In numbers; subnormal numbers may be flushed to zero."""
+        if not is_float(dtype):
+            return suites.Tolerance(0.0, 0.0)
+        p = precision(dtype)
+        return suites.Tolerance(self.ulps * p.eps, self.ulps * p.eps * self.scale + 2 * p.tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,37 +163,20 @@ def pairs(element_type: str) -> tuple[Array, Array]:
 
 def difference(found: Sequence[Array], wanted: Sequence[Array], tolerance: Tolerance | None) -> str | None:
     """How the results differ, or None when they agree."""
-    if len(found) != len(wanted):
-        return f"{len(found)} results, wanted {len(wanted)}"
-    for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return f"result {i} is {a.dtype}{list(a.shape)}, wanted {b.dtype}{list(b.shape)}"
-        bad = ~_agree(a, b, tolerance)
-        if bad.any():
-            at = tuple(int(k) for k in np.argwhere(bad)[0])
-            return f"result {i}: {int(bad.sum())} of {bad.size} differ; at {list(at)} {a[at]!r}, wanted {b[at]!r}"
-    return None
+    if tolerance is not None and len(found) == len(wanted):
+        told = (comparison.difference([a], [b], tolerance.of(b.dtype)) for a, b in zip(found, wanted, strict=True))
+        return next((f"result {i}: {what}" for i, what in enumerate(told) if what is not None), None)
+    told_exactly = comparison.difference(found, wanted, suites.Tolerance(0.0, 0.0))
+    if told_exactly is not None:
+        return told_exactly
+    signs = [i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if _signs_differ(a, b)]
+    return f"result {signs[0]}: the sign of a zero" if signs else None
 
 
-def _agree(a: Array, b: Array, tolerance: Tolerance | None) -> Array:
+def _signs_differ(a: Array, b: Array) -> bool:
     if a.dtype.kind == "c":
-        return _agree(np.real(a), np.real(b), tolerance) & _agree(np.imag(a), np.imag(b), tolerance)
-    if a.dtype.kind in "biu" or "int" in a.dtype.name:
-        return np.asarray(a == b)
+        return _signs_differ(a.real, b.real) or _signs_differ(a.imag, b.imag)
+    if not is_float(a.dtype):
+        return False
     x, y = a.astype(np.float64), b.astype(np.float64)
-    same = (np.isnan(x) & np.isnan(y)) | ((x == y) & ((np.signbit(x) == np.signbit(y)) | (tolerance is not None)))
-    if tolerance is None:
-        return np.asarray(same)
-    t = next(t for t in PrimitiveType if t.dtype == a.dtype)
-    step = tolerance.ulps * float(_finfo(t).eps)
-    # Subnormal numbers may be flushed to zero.
-    least = float(_finfo(t).tiny) * 2
-    with np.errstate(all="ignore"):
-        near = np.abs(x - y) <= step * np.abs(y) + step * tolerance.scale + least
-    return np.asarray(same | near)
-
-
-def _finfo(t: PrimitiveType) -> Any:
-    import ml_dtypes
-
-    return ml_dtypes.finfo(t.dtype)  # type: ignore[no-untyped-call]
+    return bool(np.any((x == 0) & (np.signbit(x) != np.signbit(y))))

@@ -1,0 +1,286 @@
+"""Random rounding errors in the interpreter: what a program's outputs may be when its arithmetic is rounded otherwise.
+
+A compiler may reassociate sums, contract products, keep half-precision values unrounded inside a fusion or call another
+library. Each of these moves the result of an op by a few units in its last place, or in the last place of the terms of
+a sum. `RandomRounding` moves the results of all inexact ops by so much at random, so that how far the outputs move
+tells how well conditioned each of their elements is (Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from compiler.interpreter import Evaluator
+from compiler.interpreter.machine import Machine
+from compiler.interpreter.registry import Value
+from compiler.interpreter.scalars import binary_opcode
+from compiler.ir import HloInstruction, Opcode
+
+__all__ = ["Precision", "RandomRounding", "is_float", "precision"]
+
+Array = npt.NDArray[Any]
+
+SUM_STEPS, LONG_SUM = 2.0, 3.0
+"""The error of a sum of n terms, in units in the last place of the terms' magnitudes and of the result: up to
+`SUM_STEPS * (magnitudes + sqrt(n) / LONG_SUM * |result|)`. Each partial sum is rounded; they grow like the magnitudes
+where the terms' signs are mixed, and to the result where they are not."""
+LARGEST_WHOLE = float(1 << 20)
+"""Sums of whole numbers are taken to be exact up to here."""
+
+_CORRECTLY_ROUNDED: dict[Opcode, Callable[..., Array]] = {
+    Opcode.ADD: np.add,
+    Opcode.SUBTRACT: np.subtract,
+    Opcode.MULTIPLY: np.multiply,
+    Opcode.DIVIDE: np.divide,
+}
+"""Where the exact result is a number of the type, every implementation gives it (but see `_is_exact`)."""
+_ROUNDED = frozenset(
+    {
+        Opcode.ACOS, Opcode.ACOSH, Opcode.ASIN, Opcode.ASINH, Opcode.ATAN2, Opcode.ATANH, Opcode.CBRT, Opcode.COSH,
+        Opcode.COSINE, Opcode.ERF, Opcode.EXPONENTIAL, Opcode.EXPONENTIAL_MINUS_ONE, Opcode.LOG, Opcode.LOG_PLUS_ONE,
+        Opcode.LOGISTIC, Opcode.RSQRT, Opcode.SINE, Opcode.SINH, Opcode.SQRT, Opcode.TAN, Opcode.TANH,
+    }
+)  # fmt: skip
+_COMBINERS = {
+    Opcode.REDUCE: "to_apply",
+    Opcode.REDUCE_WINDOW: "to_apply",
+    Opcode.SCATTER: "to_apply",
+    Opcode.SELECT_AND_SCATTER: "scatter",
+}
+_LIBRARY = frozenset(
+    {
+        Opcode.BATCH_NORM_GRAD, Opcode.BATCH_NORM_INFERENCE, Opcode.BATCH_NORM_TRAINING, Opcode.CHOLESKY,
+        Opcode.TRIANGULAR_SOLVE,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What a floating-point type can hold.
+
+    Attributes:
+        bits: of the mantissa, the leading one not counted.
+        eps: distance from 1 to the next number.
+        tiny: the smallest normal number.
+        smallest: the smallest number above zero.
+        steps: units in the last place by which implementations of one op may differ: float32 and float64 have functions
+            that differ by a few; narrower types are computed in float32 and rounded once.
+    """
+
+    bits: int
+    eps: float
+    tiny: float
+    smallest: float
+    steps: float
+
+
+@cache
+def precision(dtype: np.dtype[Any]) -> Precision:
+    """The precision of a floating-point type, or of the parts of a complex one."""
+    real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    info: Any = ml_dtypes.finfo(real)  # type: ignore[no-untyped-call]
+    steps = 8.0 if real.itemsize >= 4 else 1.0
+    return Precision(int(info.nmant), float(info.eps), float(info.tiny), float(info.smallest_subnormal), steps)
+
+
+@cache
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether a type holds rounded numbers, real or complex."""
+    if dtype.kind in "biufc":
+        return dtype.kind in "fc"
+    try:
+        ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return False
+    return True
+
+
+class RandomRounding:
+    """Rounding errors drawn from a seed; `decorate` is for the interpreter's context.
+
+    Ops that move, compare, select or convert are exact, and so is arithmetic on numbers with few digits.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def decorate(self, instruction: HloInstruction, evaluator: Evaluator) -> Evaluator:
+        """An evaluator whose results are off; the evaluator itself for an exact op."""
+        opcode = instruction.opcode
+        if not any(s.is_array and is_float(s.dtype) for s in instruction.shape.leaves()):
+            return evaluator
+        if opcode in _CORRECTLY_ROUNDED:
+            return self._correctly_rounded(evaluator)
+        is_modulus = opcode is Opcode.ABS and instruction.operands[0].shape.element_type.is_complex
+        if opcode in _ROUNDED or is_modulus:
+            return self._rounded(evaluator)
+        if opcode is Opcode.POWER:
+            return self._raised(evaluator)
+        if opcode in (Opcode.DOT, Opcode.CONVOLUTION):
+            return self._summed(evaluator)
+        if opcode in _COMBINERS and not instruction.shape.is_tuple:
+            combiner = binary_opcode(instruction.attr(_COMBINERS[opcode]))
+            # A general combiner is a computation whose own ops are decorated.
+            how = {Opcode.ADD: self._summed, Opcode.MULTIPLY: self._rounded}.get(combiner or Opcode.CALL)
+            return evaluator if how is None else how(evaluator)
+        if opcode is Opcode.FFT:
+            return self._transformed(evaluator)
+        if opcode in _LIBRARY or str(instruction.attr("custom_call_target", "")).startswith("lapack_"):
+            return self._backward_stable(evaluator)
+        return evaluator
+
+    # ---- kinds of ops
+
+    def _rounded(self, evaluator: Evaluator) -> Evaluator:
+        def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+            return self._off(np.asarray(evaluator(machine, instruction, values)))
+
+        return run
+
+    def _raised(self, evaluator: Evaluator) -> Evaluator:
+        """A power may be `exp(y * log(x))`, whose error grows with the exponent."""
+
+        def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+            x = np.asarray(evaluator(machine, instruction, values))
+            size = np.abs(x)
+            return self._sum_off(x, size * (1 + np.abs(np.log(_wide(size)))), precision(x.dtype).steps)
+
+        return run
+
+    def _correctly_rounded(self, evaluator: Evaluator) -> Evaluator:
+        def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+            operands = [np.asarray(v) for v in values]
+            x = np.asarray(evaluator(machine, instruction, values))
+            return self._off(x, ~_is_exact(instruction.opcode, operands, x))
+
+        return run
+
+    def _summed(self, evaluator: Evaluator) -> Evaluator:
+        """The error of a sum grows with the sum of its terms' magnitudes: what the op gives on magnitudes."""
+
+        def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+            sizes = np.abs(np.asarray(evaluator(machine, instruction, [_magnitude(v) for v in values])))
+            result = np.asarray(evaluator(machine, instruction, values))
+            exact = ~looks_inexact(sizes)
+            growth = math.sqrt(_terms(instruction)) / LONG_SUM
+            return self._sum_off(result, _wide(sizes) + _wide(np.abs(result)) * np.float32(growth), SUM_STEPS, ~exact)
+
+        return run
+
+    def _transformed(self, evaluator: Evaluator) -> Evaluator:
+        """The errors of a Fourier transform are spread evenly over its outputs."""
+
+        def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+            result = np.asarray(evaluator(machine, instruction, values))
+            axes = tuple(range(result.ndim - len(instruction.attr("fft_length")), result.ndim))
+            power = np.mean(np.abs(result) ** 2, axis=axes, keepdims=True) if result.size else result
+            return self._sum_off(result, np.broadcast_to(np.sqrt(power), result.shape), precision(result.dtype).steps)
+
+        return run
+
+    def _backward_stable(self, evaluator: Evaluator) -> Evaluator:
+        """A stable algorithm gives the exact result for operands that are slightly off."""
+
+        def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+            return self._value_off(evaluator(machine, instruction, [self._value_off(v) for v in values]))
+
+        return run
+
+    # ---- errors
+
+    def _value_off(self, value: Value) -> Value:
+        if isinstance(value, tuple):
+            return tuple(self._value_off(v) for v in value)
+        return self._off(value) if is_float(value.dtype) else value
+
+    def _off(self, x: Array, where: Array | None = None) -> Array:
+        """`x` off by up to some units in the last place of each element (of the modulus, for complex numbers)."""
+        if x.dtype.kind == "c":
+            return self._sum_off(x, np.abs(x), precision(x.dtype).steps)
+        value, p = _wide(x), precision(x.dtype)
+        steps = np.maximum(np.abs(value) * value.dtype.type(p.eps), value.dtype.type(p.smallest))
+        steps *= value != 0 if where is None else where
+        return self._moved(value, steps, p.steps).astype(x.dtype, copy=False)
+
+    def _sum_off(self, x: Array, sizes: Array, most: float, where: Array | None = None) -> Array:
+        """`x` off by up to some units in the last place of `sizes`: of float32 for narrower types, and then rounded."""
+        if x.dtype.kind == "c":
+            out = np.empty(x.shape, x.dtype)
+            out.real = self._sum_off(np.asarray(x.real), sizes, most, where)
+            out.imag = self._sum_off(np.asarray(x.imag), sizes, most, where)
+            return out
+        value = _wide(x)
+        steps = _wide(sizes) * value.dtype.type(precision(value.dtype).eps)
+        if where is not None:
+            steps *= where
+        moved = self._moved(value, steps, most)
+        return moved if x.dtype == moved.dtype else self._off(moved.astype(x.dtype), where)
+
+    def _moved(self, value: Array, steps: Array, most: float) -> Array:
+        noise = np.asarray(self._rng.random(value.shape, value.dtype), value.dtype)
+        noise -= value.dtype.type(0.5)
+        noise *= steps
+        noise *= value.dtype.type(2 * most)
+        return np.where(np.isfinite(noise), value + noise, value)
+
+
+def _is_exact(opcode: Opcode, operands: Sequence[Array], result: Array) -> Array:
+    """Where a result of arithmetic is not rounded."""
+    if result.dtype.kind == "c":
+        return np.zeros(result.shape, np.bool_)
+    if result.dtype.itemsize == 8:
+        exact = ~looks_inexact(result)
+    else:
+        wide = [o.astype(np.float64) for o in operands]
+        exact = np.asarray(_CORRECTLY_ROUNDED[opcode](*wide) == result.astype(np.float64))
+    if opcode is Opcode.DIVIDE:  # which may be done as a multiplication by the reciprocal, if that is a number
+        exact &= np.abs(np.frexp(operands[1].astype(np.float64))[0]) == 0.5
+    return exact
+
+
+def looks_inexact(x: Array) -> npt.NDArray[np.bool_]:
+    """Where a number is most likely rounded: not a small whole number, and its last bits are not all zero."""
+    value, bits = _wide(x), precision(x.dtype).bits
+    fraction = np.asarray((np.abs(value) > LARGEST_WHOLE) | (value != np.rint(value)))
+    if bits < 7:
+        return fraction
+    pattern = np.asarray(x, order="C").view(np.dtype(f"u{x.dtype.itemsize}"))
+    last = pattern.dtype.type((1 << (bits + 1) // 2) - 1)
+    return np.asarray(fraction & ((pattern & last) != 0))
+
+
+def _wide(x: Array) -> Array:
+    """Values in the type they are computed in."""
+    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
+
+
+def _magnitude(value: Value) -> Value:
+    if isinstance(value, tuple) or not is_float(value.dtype):
+        return value
+    return np.asarray(np.abs(value)).astype(value.dtype)
+
+
+def _terms(instruction: HloInstruction) -> float:
+    """How many terms each element of a sum has, about."""
+    left = instruction.operands[0].shape
+    match instruction.opcode:
+        case Opcode.DOT:
+            return float(math.prod(left.dimensions[d] for d in instruction.attr("lhs_contracting_dims", ())))
+        case Opcode.CONVOLUTION:
+            kernel, labels = instruction.operands[1].shape, instruction.attr("dim_labels")
+            return float(kernel.num_elements / max(1, kernel.dimensions[labels.rhs.index("o")]))
+        case Opcode.REDUCE:
+            return left.num_elements / max(1, instruction.shape.num_elements)
+        case Opcode.REDUCE_WINDOW:
+            return float(math.prod(w.size for w in instruction.attr("window").dims))
+        case _:
+            return instruction.operands[-1].shape.num_elements / max(1, left.num_elements)

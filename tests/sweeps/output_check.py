@@ -1,0 +1,158 @@
+"""How good the check of outputs is: false alarms on right programs, and what it sees of spoilt outputs and kernels.
+
+    python -m tests.sweeps.output_check [--plans 2] [--seeds 2] [--faults 14] [--out results/conformance]
+
+Takes about an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from experiments.provenance import provenance
+from tests.sweeps.check_alarms import FEW, MANY, NONE, Check, check_subject
+from tests.sweeps.check_corruptions import Trial, try_subject
+from tests.sweeps.check_kernels import CAUGHT, CRASH, MISSED, SAME, UNBUILT, Fault, try_faults
+from tests.sweeps.check_programs import PROGRAMS
+from tests.sweeps.check_subjects import OWN, SUITES, subjects
+
+FAULTY = (
+    "quickstart/softmax", "quickstart/layer_norm_forward", "quickstart/bias_gelu", "quickstart/mlp_train_step",
+    "quickstart/column_stats", "quickstart/elementwise_chain", "quickstart/log_softmax_gather",
+    "quickstart/softmax_cross_entropy_grad", "quickstart/adam_step", "quickstart/attention",
+    "quickstart/transpose_scale_add", "quickstart/cartpole_split", "jax/conv_net_gradient", "jax/batch_norm_gradient",
+    "jax/causal_attention_gradient", "jax/transformer_block_gradient", "jax/rotary_embedding_and_rms_norm",
+    "jax/embedding_gradient", "jax/segment_softmax_and_maximum", "jax/cumulative_operations",
+    "jax/median_and_quantiles", "jax/f16_layer_norm_gradient", "jax/bf16_network", "jax/float64_statistics",
+    "jax/complex_arithmetic",
+    "jax/special_digamma", "jax/heat_equation", "jax/scatter_of_every_kind", "jax/quantise_and_dequantise",
+    *(f"{OWN}/{name}" for name in PROGRAMS),
+)  # fmt: skip
+"""Programs whose kernels are spoilt."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A table in Markdown, numbers to the right."""
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
+
+
+def of_alarms(checks: Sequence[Check]) -> Iterator[str]:
+    """The section on false alarms."""
+    ways = list(dict.fromkeys(c.way for c in checks))
+    yield from (
+        "## False alarms",
+        "",
+        f"{len({(c.suite, c.program) for c in checks})} programs compiled in several ways, each judged on the inputs "
+        f"of {len({c.seed for c in checks})} seeds. All outputs are right, so each one refused is a false alarm.",
+        "",
+    )
+    rows = []
+    for way in (*ways, "all"):
+        mine = [c for c in checks if way in (c.way, "all")]
+        count = Counter(c.runs for c in mine)
+        rows.append([way, len(mine), count[NONE], count[FEW], count[MANY], sum(c.finding is not None for c in mine)])
+    head = ("compiled by", "checked", "close at once", "few evaluations", "many evaluations", "false alarms")
+    yield from table(head, rows)
+    yield from (f"- {c.suite}/{c.program}, {c.way}, seed {c.seed}: {c.finding}" for c in checks if c.finding)
+    yield ""
+
+
+def of_trials(trials: Sequence[Trial]) -> Iterator[str]:
+    """The section on spoilt outputs."""
+    yield from (
+        "## Spoilt outputs",
+        "",
+        f"Each output of {len({t.program for t in trials})} programs spoilt in {len({t.corruption for t in trials})} "
+        "ways, where that changes a bit of it. Before: a tolerance relative to the output's largest magnitude.",
+        "",
+    )
+    rows = []
+    for what in (*dict.fromkeys(t.corruption for t in trials), "all"):
+        mine = [t for t in trials if what in (t.corruption, "all")]
+        rows.append([what, len(mine), sum(t.before for t in mine), sum(t.now for t in mine)])
+    yield from table(("corruption", "tried", "seen before", "seen now"), rows)
+    missed: dict[str, list[Trial]] = defaultdict(list)
+    for t in trials:
+        if not t.now:
+            missed[f"{t.program}, output {t.output}"].append(t)
+    yield from ("Not seen, by output:", "")
+    yield from (f"- {where}: {'; '.join(t.corruption for t in ts)}" for where, ts in sorted(missed.items()))
+    yield ""
+
+
+def of_faults(faults: Sequence[Fault]) -> Iterator[str]:
+    """The section on wrong kernels."""
+    yield from (
+        "## Wrong kernels",
+        "",
+        f"The C code of {len({f.program for f in faults})} programs with one fault each. Only what changed a bit of "
+        "the outputs can be seen; where the memory bounds were broken, the process may have died instead.",
+        "",
+    )
+    rows = []
+    for kind in (*sorted({f.kind for f in faults if f.result != CRASH}), "all"):
+        mine = [f for f in faults if kind in (f.kind, "all") and f.result != CRASH]
+        count = Counter(f.result for f in mine)
+        changed = [f for f in mine if f.result in (CAUGHT, MISSED)]
+        rows.append([kind, len(mine), count[UNBUILT], count[SAME], len(changed), sum(f.before for f in changed),
+                     count[CAUGHT]])  # fmt: skip
+    head = ("fault", "tried", "not built", "same outputs", "changed outputs", "seen before", "seen now")
+    yield from table(head, rows)
+    yield from (f"Processes that died: {sum(f.result == CRASH for f in faults)}.", "", "Not seen:", "")
+    yield from (f"- {f.program}, {f.kind}: `{f.line}`" for f in faults if f.result == MISSED)
+    yield ""
+
+
+def faults_of(count: int) -> Iterator[Fault]:
+    """Wrong kernels of the programs named above."""
+    for name in FAULTY:
+        print(f"wrong kernels: {name}", file=sys.stderr, flush=True)
+        suite, _, program = name.partition("/")
+        yield from try_faults(suite, program, count)
+
+
+def main() -> int:
+    """The command line; the exit status is 0 when there is no false alarm."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--plans", type=int, default=2, help="random plans, and random pass orders, of each program")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--faults", type=int, default=14, help="wrong kernels of each program")
+    parser.add_argument("--out", type=Path, default=Path("results/conformance"))
+    options = parser.parse_args()
+    checks: list[Check] = []
+    trials: list[Trial] = []
+    # Else programs that call LAPACK end the process; JAX does this when it lowers such a call itself.
+    importlib.import_module("jaxlib.cpu._lapack").initialize()
+    with tempfile.TemporaryDirectory() as folder:
+        for subject in subjects((*SUITES, OWN), Path(folder)):
+            print(f"{subject.program.suite}/{subject.program.name}", file=sys.stderr, flush=True)
+            checks += check_subject(subject, range(options.seeds), options.plans)
+            trials += try_subject(subject)
+    faults = list(faults_of(options.faults))
+    origin = provenance()
+    lines = [
+        "# The check of outputs",
+        "",
+        f"- command: `python -m tests.sweeps.output_check {' '.join(sys.argv[1:])}`",
+        f"- commit: {origin['commit']}",
+        f"- date: {origin['date']}",
+        f"- machine: {origin['machine']}",
+        "",
+        *of_alarms(checks),
+        *of_trials(trials),
+        *of_faults(faults),
+    ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "output_check.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    return 1 if any(c.finding for c in checks) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
