@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -118,7 +119,11 @@ def read_up_to(path: Path, most: int) -> bytes:
         OSError: it cannot be read, or is longer than `most` bytes (a device may have no end).
     """
     parts, left = [], most
-    with path.open("rb") as file:
+    # A named pipe that nobody writes to would be waited for for ever.
+    patience = 0 if path.as_posix().startswith(_STREAMS) else getattr(os, "O_NONBLOCK", 0)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | patience)) as file:
+        if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode) and patience:
+            raise OSError(errno.EINVAL, "it is a named pipe", str(path))
         while part := file.read(min(left + 1, 1 << 20)):
             left -= len(part)
             if left < 0:

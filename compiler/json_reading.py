@@ -12,7 +12,8 @@ from compiler.files import read_up_to
 
 __all__ = ["MAX_DEPTH", "parse_json", "parse_object", "read_object"]
 
-MAX_BYTES = 1 << 28
+MAX_BYTES = 64 << 20
+"""Largest text that is read; as Python objects it takes some twenty times as much."""
 MAX_DEPTH = 100
 """Deepest nesting that is read; Python's own functions over nested values recurse, so a deeper one would fail later."""
 MAX_INTEGER = 1 << 128

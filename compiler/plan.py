@@ -22,9 +22,11 @@ from typing import Any, TypeVar
 from compiler.backends import BACKENDS
 from compiler.codegen.schedule import checked_choice
 from compiler.errors import PlanError
+from compiler.files import write_file
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
-from compiler.outside import JsonError, is_name, parse_json, read_json, shown, whole_number, write_whole
+from compiler.json_reading import parse_object, read_object
+from compiler.outside import is_name, shown, whole_number
 
 FORMAT = 1
 """Version of the JSON; a plan of another version is refused."""
@@ -171,28 +173,20 @@ class CompilationPlan:
     def save(self, path: str | Path) -> None:
         """Write the JSON to a file, which is whole or as it was before; PlanError when it cannot be written."""
         try:
-            write_whole(path, self.to_json())
+            write_file(Path(path), self.to_json(), durable=True)
         except OSError as e:
             raise PlanError(f"cannot write the plan to {path}: {e.strerror}; choose another file") from None
 
     @staticmethod
     def load(path: str | Path) -> CompilationPlan:
         """Read one from a file; PlanError names the file and what is wrong."""
-        try:
-            data = read_json(path)
-        except JsonError as e:
-            raise PlanError(f"{path}: {e}") from None
-        return CompilationPlan.from_json(data, str(path))
+        return CompilationPlan.from_json(read_object(path, PlanError), str(path))
 
     @staticmethod
     def from_json(text: str | Mapping[str, Any], where: str = "plan") -> CompilationPlan:
         """Read one back from text or plain data; PlanError says what is wrong and where."""
-        data: object = text
+        data: object = parse_object(text, where, PlanError) if isinstance(text, str) else text
         with _within(where):
-            try:
-                data = parse_json(text) if isinstance(text, str) else text
-            except JsonError as e:
-                raise PlanError(str(e)) from None
             if not isinstance(data, Mapping):
                 raise PlanError(f"expected an object, got {shown(data)}")
             version = data.get("format")

@@ -11,7 +11,7 @@ from compiler.ir.attributes import Raw
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
-from compiler.outside import JsonError, parse_json
+from compiler.json_reading import parse_json
 
 _KNOWN = re.compile(r'known_trip_count\W+n[\s\\":]+(\d{1,18})(?=[\s\\"}])')
 """A whole number of iterations that a machine can count; what else stands there says nothing."""
@@ -61,8 +61,8 @@ def _config(loop: HloInstruction) -> dict[str, Any] | None:
 def read_config(text: str) -> dict[str, Any] | None:
     """A backend_config that is an object of JSON, or a string that holds one; None for any other."""
     try:
-        value = parse_json(text)
-        value = parse_json(value) if isinstance(value, str) else value
-    except JsonError:
+        value = parse_json(text, "backend_config", ValueError)
+        value = parse_json(value, "backend_config", ValueError) if isinstance(value, str) else value
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -171,7 +171,7 @@ def look_at(source: str, number: int, say: Callable[[str], None] = lambda stage:
         executable = compiled(module, number)
         enter("running")
         for rubbish in (0xFF, 0x5A):  # what is read before it is written differs from run to run
-            executable._arena[:] = rubbish
+            _litter(executable, rubbish)
             results.append(executable(*args))
     except HlogymError as e:
         return outcome(REFUSED, f"{type(e).__name__}: {e}")
@@ -191,6 +191,13 @@ def look_at(source: str, number: int, say: Callable[[str], None] = lambda stage:
         return outcome(NO_XLA, refusal)
     against = judge.difference(reference, XLA_LEEWAY)
     return outcome(AGREE) if against is None else outcome(XLA, str(against))
+
+
+def _litter(executable: Any, rubbish: int) -> None:
+    """Fill the memory of the next run."""
+    frame = executable._take_frame()
+    frame.arena[:] = rubbish
+    executable._frames.append(frame)
 
 
 def _by_xla(given: Given) -> tuple[list[Array] | None, str]:

@@ -23,7 +23,6 @@ from compiler.errors import PlanError
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.comparison import difference
 from tests.fuzz.plan_mutations import MEANING, STRUCTURAL, Data, mutated_bytes, mutated_fields
 from tests.fuzz.plan_programs import PROGRAMS, PlanProgram, plan_program
 
@@ -66,7 +65,7 @@ def attempt(program: PlanProgram, make: Callable[[], CompilationPlan], tally: Ta
     tally.programs_run += 1
     executable = session.finish()
     if backend != "cuda":  # of which the source alone can be made here
-        finding = difference(executable(*program.inputs), program.wanted)
+        finding = program.wanted.difference(executable(*program.inputs))
         assert finding is None, finding
     return "right"
 

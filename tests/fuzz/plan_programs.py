@@ -12,11 +12,11 @@ import numpy.typing as npt
 from compiler.codegen.schedule import RANGES
 from compiler.errors import PlanError
 from compiler.fusion.policies import RandomFusion, make_policy
-from compiler.interpreter import evaluate
 from compiler.loops import KernelLoops, LoopPolicy, UnrollLoops
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
+from env.reference import Reference
 from tests.passes.programs import program_inputs, program_text
 
 Array = npt.NDArray[Any]
@@ -75,7 +75,7 @@ class PlanProgram:
     name: str
     text: str
     inputs: tuple[Array, ...]
-    wanted: tuple[Array, ...]
+    wanted: Reference
     plans: tuple[CompilationPlan, ...]
 
 
@@ -89,7 +89,7 @@ def plan_program(name: str) -> PlanProgram:
                        else rng.standard_normal(s.dimensions).astype(s.dtype) for s in shapes)  # fmt: skip
     else:
         text, inputs = program_text(name), program_inputs(name)
-    wanted = tuple(evaluate(parse(text), list(inputs)))
+    wanted = Reference.of(parse(text), inputs)
     return PlanProgram(name, text, inputs, wanted, tuple(_plans(text)))
 
 

@@ -11,18 +11,17 @@ drawn anew: no op promises it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import HlogymError
-from compiler.interpreter import evaluate, machine, plan
+from compiler.interpreter import Context, evaluate
+from compiler.interpreter.machine import Machine
 from compiler.interpreter.registry import Evaluator, Value
 from compiler.ir import HloInstruction, HloModule, Opcode, PrimitiveType
 from compiler.ir.shape import Shape
@@ -211,41 +210,23 @@ def _precision(dtype: Any) -> tuple[float, float]:
 
 def perturbed(module: HloModule, args: Sequence[Array], seed: int) -> list[Array]:
     """Results of the module with its roundings moved at random."""
-    with _off(np.random.default_rng(seed)):
-        return evaluate(module, [np.array(a) for a in args])
+    rng = np.random.default_rng(seed)
 
-
-@contextmanager
-def _off(rng: np.random.Generator) -> Iterator[None]:
-    whole, find = plan._array_function, plan.find_evaluator
-
-    def array_function(i: HloInstruction) -> Callable[..., Any] | None:
-        f = whole(i)
-        if f is None or not _rounds(i):
-            return f
-        return lambda *operands: _moved(rng, i, np.asarray(f(*operands)), f, operands)
-
-    def find_evaluator(i: HloInstruction) -> Evaluator:
-        f = find(i)
+    def decorate(i: HloInstruction, evaluator: Evaluator) -> Evaluator:
         if not _rounds(i):
-            return f
+            return evaluator
 
-        def moved(m: machine.Machine, instruction: HloInstruction, values: list[Value]) -> Value:
+        def moved(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             operands = list(values)
 
             def again(*others: Value) -> Value:
-                return f(m, instruction, list(others))
+                return evaluator(machine, instruction, list(others))
 
-            result = f(m, instruction, [*values])
-            return _moved(rng, instruction, result, again, operands)
+            return _moved(rng, instruction, evaluator(machine, instruction, [*values]), again, operands)
 
         return moved
 
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(plan, "_array_function", array_function))
-        stack.enter_context(mock.patch.object(plan, "find_evaluator", find_evaluator))
-        stack.enter_context(mock.patch.object(machine, "find_evaluator", find_evaluator))
-        yield
+    return evaluate(module, [np.array(a) for a in args], Context(decorate=decorate))
 
 
 def _rounds(i: HloInstruction) -> bool:

@@ -213,8 +213,7 @@ def test_a_selector_is_asked_for_each_kernel_and_for_nothing_else() -> None:
     executable = compile(WIDE, kernel_selector=selector)
     assert sorted(selector.asked) == sorted(k.name for k in executable.kernels)
     program = plan_program("wide")
-    for got, want in zip(executable(*program.inputs), program.wanted, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    assert program.wanted.difference(executable(*program.inputs)) is None
 
 
 def test_a_loop_that_carries_too_much_stays_a_loop() -> None:
@@ -304,7 +303,6 @@ def _damaged(tmp_path: Path) -> dict[str, Path]:
         "not a number": good.replace('"format": 1', '"format": NaN').encode(),
         "a large number": good.replace('"format": 1', '"format": 1e999').encode(),
         "twice": good.replace('"format": 1', '"format": 1, "format": 1').encode(),
-        "a byte order mark": b"\xef\xbb\xbf" + good.encode(),
         "zeros": b"\0" * 1000,
     }
     files = {}
@@ -319,13 +317,13 @@ def test_a_file_that_is_no_plan_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(PlanError) as caught:
             CompilationPlan.load(file)
         message = str(caught.value)
-        assert message.startswith(str(file)) and "\n" not in message and len(message) < 400, name
+        assert str(file) in message and "\n" not in message and len(message) < 400, name
 
 
 def test_nobody_waits_for_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(PlanError, match="no regular file"):
+    with pytest.raises(PlanError, match="named pipe"):
         CompilationPlan.load(pipe)
 
 
