@@ -171,7 +171,9 @@ def test_an_output_that_cannot_be_is_found_before_the_work(
     def worked(*_: object, **__: object) -> None:
         raise AssertionError("the work had begun")
 
-    work = ("bench.drawn_reference", "run.compile_program", "view.compile_program", "tune.KernelStore", "reduce.Measurer")
+    work = (
+        "bench.drawn_reference", "run.compile_program", "view.compile_program", "tune.KernelStore", "reduce.Measurer",
+    )  # fmt: skip
     for place in work:
         monkeypatch.setattr(f"experiments.{place}", worked)
     plain = {"bench": "--json", "run": "--output", "view": "-o", "tune": "-o", "reduce": "-o"}
