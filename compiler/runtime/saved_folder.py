@@ -25,6 +25,8 @@ __all__ = ["Contents", "SavedProgramError", "read_folder", "write_folder"]
 FORMAT = 2
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
+TRIES = 20
+"""How often a folder is read while others save to it."""
 
 
 class SavedProgramError(HlogymError, ValueError):
@@ -36,18 +38,20 @@ class Contents:
     """The files of a saved program, found whole.
 
     Attributes:
-        folder: where they are.
+        folder: of the program.
+        files: the bytes of each, by name; the folder may be saved to while they are in use.
         digests: SHA-256 of each, by name.
     """
 
     folder: Path
+    files: Mapping[str, bytes]
     digests: Mapping[str, str]
 
-    def path(self, name: str) -> Path:
-        """The path of a file; SavedProgramError when the program has none of that name."""
-        if name not in self.digests:
-            raise SavedProgramError(f"{self.folder.parent} is damaged: it has no {name}; save the program again")
-        return self.folder / name
+    def data(self, name: str) -> bytes:
+        """The bytes of a file; SavedProgramError when the program has none of that name."""
+        if name not in self.files:
+            raise SavedProgramError(f"{self.folder} is damaged: it has no {name}; save the program again")
+        return self.files[name]
 
 
 # ---- writing
@@ -153,20 +157,23 @@ def read_folder(folder: Path) -> Contents:
     Raises:
         SavedProgramError: there is no saved program, or it is of another format, or damaged.
     """
-    for _ in range(3):
-        text = _read_manifest(folder)
+    for _ in range(TRIES):
+        text, version = _read_manifest(folder)
         try:
             return _check(folder, text)
         except SavedProgramError:
-            if _read_manifest(folder) == text:
+            if _read_manifest(folder)[1] == version:
                 raise
         # Another program was saved here meanwhile; read that one.
-    return _check(folder, _read_manifest(folder))
+    return _check(folder, _read_manifest(folder)[0])
 
 
-def _read_manifest(folder: Path) -> str:
+def _read_manifest(folder: Path) -> tuple[str, tuple[int, int]]:
+    """The manifest, and what tells it from another one, even of the same text."""
     try:
-        return (folder / MANIFEST).read_text(encoding="utf-8")
+        with (folder / MANIFEST).open(encoding="utf-8") as file:
+            state = os.fstat(file.fileno())
+            return file.read(), (state.st_ino, state.st_mtime_ns)
     except OSError as e:
         raise SavedProgramError(f"{folder} is no saved program: {e.strerror}: {MANIFEST}") from e
     except UnicodeDecodeError as e:
@@ -184,16 +191,18 @@ def _check(folder: Path, text: str) -> Contents:
     # The name is the hash of the table, so that no other manifest than the one written passes.
     if not isinstance(table, dict) or name != _contents_name(table):
         raise SavedProgramError(f"{folder} is damaged: {MANIFEST} was changed; save the program again")
+    found: dict[str, bytes] = {}
     for file, facts in table.items():
         path = folder / name / file
         try:
             size = path.stat().st_size
-            whole = size == facts["bytes"] and _digest(path) == facts["sha256"]
+            data = path.read_bytes() if size == facts["bytes"] else b""
         except OSError as e:
             raise SavedProgramError(f"{folder} is damaged: {name}/{file}: {e.strerror}; save the program again") from e
-        if not whole:
+        if hashlib.sha256(data).hexdigest() != facts["sha256"]:
             raise SavedProgramError(
                 f"{folder} is damaged: {name}/{file} is not what was saved ({size} of {facts['bytes']} bytes); "
                 "save the program again"
             )
-    return Contents(folder / name, {file: facts["sha256"] for file, facts in table.items()})
+        found[file] = data
+    return Contents(folder, found, {file: facts["sha256"] for file, facts in table.items()})

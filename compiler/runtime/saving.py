@@ -7,6 +7,7 @@ driver.so, kernels-N.so, runtime.so, constants.npz
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -169,14 +170,14 @@ def load(path: str | Path) -> CpuExecutable | CudaExecutable:
 class _Reader:
     def __init__(self, folder: Path, contents: Contents) -> None:
         self.folder, self.contents = folder, contents
-        self.told: Mapping[str, Any] = json.loads(contents.path("program.json").read_text(encoding="utf-8"))
+        self.told: Mapping[str, Any] = json.loads(contents.data("program.json").decode())
         here = cpu.processor()
         if self.told["backend"] == "cpu" and self.told["processor"] != here:
             built_for = self.told["processor"]
             raise SavedProgramError(
                 f"{folder} was built for the processor {built_for!r}, this one is {here!r}: compile it here"
             )
-        text = contents.path("module.hlo").read_text(encoding="utf-8")
+        text = contents.data("module.hlo").decode()
         self.module: HloModule = parse(text, filename=str(folder / "module.hlo"))
         self.specs = {k["symbol"]: _spec_from_json(k) for k in self.told["kernels"]}
         self.buffers = [
@@ -188,7 +189,7 @@ class _Reader:
 
         plan = None
         if "plan.json" in self.contents.digests:
-            plan = CompilationPlan.from_json(self.contents.path("plan.json").read_text(encoding="utf-8"))
+            plan = CompilationPlan.from_json(self.contents.data("plan.json").decode())
         program = self._program()
         if self.told["backend"] == "cuda":
             from compiler.runtime.cuda_executable import CudaExecutable
@@ -207,14 +208,14 @@ class _Reader:
         return CpuExecutable(self.module, built, plan)
 
     def _object(self, name: str) -> Path:
-        """A shared object, in the cache: the folder may be written to while its code is in use."""
+        """A shared object, in the cache, from where it can be loaded."""
         cache = cpu.object_cache()
-        return cache.object(self.contents.digests[name]) or cache.keep(self.contents.path(name).read_bytes())
+        return cache.object(self.contents.digests[name]) or cache.keep(self.contents.data(name))
 
     def _program(self) -> ThunkProgram:
         m = self.told
         buffers = [self.buffers[n] for n in m["constant_buffers"]]
-        with np.load(self.contents.path("constants.npz"), allow_pickle=False) as raw:
+        with np.load(io.BytesIO(self.contents.data("constants.npz")), allow_pickle=False) as raw:
             constants = [
                 np.frombuffer(raw[f"c{n}"].tobytes(), b.shape.dtype).reshape(b.shape.dimensions)
                 for n, b in enumerate(buffers)

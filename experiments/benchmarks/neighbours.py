@@ -21,12 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from compiler import compile
 from compiler.errors import HlogymError
-from compiler.interpreter import evaluate
-from env.comparison import difference
+from env.reference import Reference
 from env.statistics import geometric_mean
 from env.suites import Program, load_suite
 from experiments.console import duration
@@ -95,9 +92,9 @@ def measure(program: Program, neighbours: Neighbours, rounds: int) -> Row:
     executable = compile(read_module(program))
     ours = Contestant("hlogym", lambda: list(executable(*arrays)), lambda n: timed(lambda: executable(*arrays), n))
     contestants = [ours, make_peer("xla", read_module(program), arrays)]
-    wanted = [np.asarray(o) for o in evaluate(module, arrays)]
+    reference = Reference.of(module, arrays)
     for c in contestants:
-        if (finding := difference(c.outputs(), wanted, program.tolerance)) is not None:
+        if (finding := reference.difference(c.outputs(), program.tolerance)) is not None:
             raise HlogymError(f"{c.name}: {finding}")
     repeats = {c.name: max(1, min(500, round(SAMPLE_SECONDS / max(c.sample(2), 1e-9)))) for c in contestants}
     samples: dict[str, dict[str, list[float]]] = {s: {c.name: [] for c in contestants} for s in STATES}
