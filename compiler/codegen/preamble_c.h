@@ -35,9 +35,10 @@ VECTOR_MATH(tanh) VECTOR_MATH2(atan2)
 #endif
 
 /* x P(x^2) / Q(x^2), within some 6 units in the last place; experiments/derivations/tanh.py derives the numbers.
-   Plain arithmetic goes through vectors without a call. */
+   Plain arithmetic goes through vectors without a call. At 9.5 the quotient is some units above 1 however it is rounded, so
+   that the result is exactly 1 from there on: programs rely on `1 - tanh(x)` being 0. */
 static inline float tanh_f32(float x) {
-  const float c = x > 9.0f ? 9.0f : x < -9.0f ? -9.0f : x, z = c * c;
+  const float c = x > 9.5f ? 9.5f : x < -9.5f ? -9.5f : x, z = c * c;
   const float p = (((0x1.caef5cp-27f * z + 0x1.59ca7cp-16f) * z + 0x1.ca301p-9f) * z + 0x1.120b98p-3f) * z + 1.0f;
   const float q = (((0x1.a18ca6p-21f * z + 0x1.588aaep-12f) * z + 0x1.a7f9aap-6f) * z + 0x1.de5b16p-2f) * z + 1.0f;
   const float y = c * p / q;
