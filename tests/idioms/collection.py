@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 Array = npt.NDArray[Any]
 
@@ -98,6 +99,16 @@ class Idioms:
 
     def __iter__(self) -> Iterator[Idiom]:
         return iter(self.idioms.values())
+
+
+def parameters(subjects: Mapping[str, Idioms], fast: bool) -> list[Any]:
+    """For `pytest.mark.parametrize`: each idiom with its first case, or with each of its others."""
+    return [
+        pytest.param(idiom, case, id=f"{subject}-{idiom.name}-{case.name}")
+        for subject, idioms in subjects.items()
+        for idiom in idioms
+        for case in (idiom.cases[:1] if fast else idiom.cases[1:])
+    ]
 
 
 def assert_close(got: Sequence[Any], want: Sequence[Any], closeness: Closeness | None, whose: str) -> None:

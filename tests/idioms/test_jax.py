@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import jax
 import numpy as np
@@ -26,7 +25,7 @@ from tests.idioms import (
     jax_probability,
     jax_reinforcement,
 )
-from tests.idioms.collection import Case, Idiom, assert_close
+from tests.idioms.collection import Case, Idiom, assert_close, parameters
 
 SUBJECTS = {
     "optimizers": jax_optimizers.IDIOMS,
@@ -43,15 +42,6 @@ SUBJECTS = {
 }
 
 
-def _cases(fast: bool) -> list[Any]:
-    return [
-        pytest.param(idiom, case, id=f"{subject}-{idiom.name}-{case.name}")
-        for subject, idioms in SUBJECTS.items()
-        for idiom in idioms
-        for case in (idiom.cases[:1] if fast else idiom.cases[1:])
-    ]
-
-
 def check(idiom: Idiom, case: Case) -> None:
     with jax.enable_x64(True) if idiom.x64 else contextlib.nullcontext():
         want = jax.tree.leaves(jax.jit(idiom.fn, keep_unused=True)(*case.args))
@@ -63,12 +53,12 @@ def check(idiom: Idiom, case: Case) -> None:
     assert_close(compile(module, "cpu")(*args), want, idiom.closeness, "cpu")
 
 
-@pytest.mark.parametrize(("idiom", "case"), _cases(fast=True))
+@pytest.mark.parametrize(("idiom", "case"), parameters(SUBJECTS, fast=True))
 def test_idiom(idiom: Idiom, case: Case) -> None:
     check(idiom, case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("idiom", "case"), _cases(fast=False))
+@pytest.mark.parametrize(("idiom", "case"), parameters(SUBJECTS, fast=False))
 def test_idiom_on_other_shapes(idiom: Idiom, case: Case) -> None:
     check(idiom, case)

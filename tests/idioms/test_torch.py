@@ -25,7 +25,7 @@ from tests.idioms import (
     torch_reinforcement,
     torch_training,
 )
-from tests.idioms.collection import Case, Idiom, assert_close
+from tests.idioms.collection import Case, Idiom, assert_close, parameters
 
 SUBJECTS = {
     "arrays": torch_arrays.IDIOMS,
@@ -36,15 +36,6 @@ SUBJECTS = {
     "reinforcement": torch_reinforcement.IDIOMS,
     "training": torch_training.IDIOMS,
 }
-
-
-def _cases(fast: bool) -> list[Any]:
-    return [
-        pytest.param(idiom, case, id=f"{subject}-{idiom.name}-{case.name}")
-        for subject, idioms in SUBJECTS.items()
-        for idiom in idioms
-        for case in (idiom.cases[:1] if fast else idiom.cases[1:])
-    ]
 
 
 def check(idiom: Idiom, case: Case) -> None:
@@ -77,12 +68,12 @@ def _eager(program: Any, args: Any, names: list[str]) -> list[Any]:
     return [to_numpy(r.detach().resolve_conj().resolve_neg()) for r in results]
 
 
-@pytest.mark.parametrize(("idiom", "case"), _cases(fast=True))
+@pytest.mark.parametrize(("idiom", "case"), parameters(SUBJECTS, fast=True))
 def test_idiom(idiom: Idiom, case: Case) -> None:
     check(idiom, case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("idiom", "case"), _cases(fast=False))
+@pytest.mark.parametrize(("idiom", "case"), parameters(SUBJECTS, fast=False))
 def test_idiom_on_other_shapes(idiom: Idiom, case: Case) -> None:
     check(idiom, case)
