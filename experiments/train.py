@@ -172,7 +172,8 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         save_checkpoint(model, run.checkpoints, callback.extra())
         learner.export(run.policy, policy_provenance(config, learner))
         _log_artifacts(run, tracked)
-        run.write_state({"run_id": tracked.run_id, "finished": True})
+    # Not before MLflow knows it: a kill in between would leave a run there that nobody ends.
+    run.write_state({"run_id": tracked.run_id, "finished": True})
     return tracked.uri, tracked.run_id
 
 

@@ -218,6 +218,8 @@ def _native_differs(
         return outcome(NEARER, told)
     if reference is None:
         return outcome(NATIVE, f"{told}; XLA does not run it")
+    if exact is not None and not judge.unexplained(found, [exact, reference], XLA_LEEWAY):
+        return outcome(NEARER, f"{told}, where XLA is not")
     if judge.difference(found, XLA_LEEWAY, wanted=reference) is not None:
         agrees = judge.difference(reference, XLA_LEEWAY) is None
         return outcome(NATIVE, f"{told}; XLA agrees with {'the interpreter' if agrees else 'neither'}")

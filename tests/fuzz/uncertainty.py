@@ -118,6 +118,16 @@ class Judge:
                 return None
         return told
 
+    def unexplained(self, found: Sequence[Array], others: Sequence[Sequence[Array]], leeway: float) -> bool:
+        """Whether some element is near neither the interpreter's result nor any of these others."""
+        self.difference(found)  # all runs are there
+        for n, (a, b) in enumerate(zip(found, self.wanted, strict=True)):
+            runs = [r[n] for r in self._runs]
+            bad = [_judged(a, b, runs, leeway, w)[0] for w in (None, *(o[n] for o in others))]
+            if b.size and np.logical_and.reduce(bad).any():
+                return True
+        return False
+
     def exact(self) -> list[Array] | None:
         """Results computed in float64 throughout and rounded at the end; None where the program depends on its types.
 
@@ -155,16 +165,28 @@ def compare(
     instead: Array | None = None,
 ) -> Difference | None:
     """Element by element; how far `runs` are from `wanted` is allowed, also from what is wanted `instead`."""
-    if not wanted.size:
+    bad, allowed = _judged(found, wanted, runs, leeway, instead)
+    if not bad.any():
         return None
+    wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+    apart = np.abs(found.astype(wide) - (wanted if instead is None else instead).astype(wide))
+    off = np.where(bad, np.nan_to_num(apart, nan=np.inf), -1.0)
+    at = tuple(int(k) for k in np.unravel_index(int(np.argmax(off)), bad.shape))
+    b = wanted if instead is None else instead
+    return Difference(number, int(bad.sum()), bad.size, at, found[at], b[at], float(allowed[at]), wanted.dtype.name)
+
+
+def _judged(
+    found: Array, wanted: Array, runs: Sequence[Array], leeway: float, instead: Array | None
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+    """Which elements are off, and what each may be."""
     if wanted.dtype.kind == "c":
         size = [np.abs(r - wanted) for r in runs]  # an error of either part is one of the number
+        parts = []
         for part in (np.real, np.imag):
             moved = [part(wanted) + s for s in size]
-            told = compare(number, part(found), part(wanted), moved, leeway, None if instead is None else part(instead))
-            if told is not None:
-                return told
-        return None
+            parts.append(_judged(part(found), part(wanted), moved, leeway, None if instead is None else part(instead)))
+        return parts[0][0] | parts[1][0], np.maximum(parts[0][1], parts[1][1])
     with np.errstate(all="ignore"):
         if wanted.dtype.kind in "biu" or "int" in wanted.dtype.name:
             a, b = found, wanted if instead is None else instead
@@ -174,7 +196,7 @@ def compare(
             a, b = found.astype(np.float64), wanted.astype(np.float64)
             others = [r.astype(np.float64) for r in runs]
             eps, tiny = _precision(wanted.dtype)
-            spread = np.zeros(b.shape)
+            spread = np.zeros(b.shape, np.float64)
             unstable = np.zeros(b.shape, bool)
             for r in others:
                 finite = np.isfinite(r) & np.isfinite(b)
@@ -186,11 +208,7 @@ def compare(
             same = (a == b) | (np.isnan(a) & np.isnan(b))
             near = np.isfinite(a) & np.isfinite(b) & (np.abs(a - b) <= allowed)
             bad = ~(same | near | unstable)
-    if not bad.any():
-        return None
-    off = np.where(bad, np.abs(np.nan_to_num(a.astype(np.float64) - b.astype(np.float64), nan=np.inf)), -1.0)
-    at = tuple(int(k) for k in np.unravel_index(int(np.argmax(off)), b.shape))
-    return Difference(number, int(bad.sum()), bad.size, at, a[at], b[at], float(allowed[at]), wanted.dtype.name)
+    return np.asarray(bad), allowed
 
 
 def _any(masks: Sequence[Array], shape: tuple[int, ...]) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -83,6 +84,8 @@ def main() -> int:
     options = parser.parse_args()
     facts = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
     header = {"command": f"python -m tests.sweeps.abuse --count {options.count} --seed {options.seed}", **facts}
+    for number in (signal.SIGINT, signal.SIGHUP):  # a shell's background jobs ignore them, and so would all that is run
+        signal.signal(number, signal.SIG_DFL)
     found = []
     for name, scenario in scenarios(options.count, options.seed).items():
         if options.only and not any(word in name for word in options.only):

@@ -236,7 +236,7 @@ def kills(home: Path, environment: str, count: int, rng: np.random.Generator) ->
     """SIGKILL at random moments, each followed by `--resume`, until the run is done."""
     findings = Findings(f"kills of {environment}Measured")
     # Passes run faster than fusions are measured.
-    training = Training.make(home, environment, count * CHECKPOINT_EVERY * (2 if environment == "Fusion" else 12))
+    training = Training.make(home, environment, count * CHECKPOINT_EVERY * (5 if environment == "Fusion" else 30))
     state = State()
     for n in range(count):
         process = training.start(resume=n > 0)
