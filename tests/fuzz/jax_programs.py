@@ -1,7 +1,7 @@
 """Random programs everywhere, and a report: JAX programs, random modules, or the conformance cases.
 
 python -m tests.fuzz.jax_programs [--programs 5000] [--seed 0] [--workers 2] [--source jax]
-    [--out results/conformance/random_jax.md] [--log FILE]
+    [--out results/conformance/random_jax.md] [--log FILE] [--causes]
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", choices=sorted(SOURCES), default="jax")
     parser.add_argument("--out", type=Path, help="report; its figures go beside it as JSON")
     parser.add_argument("--log", type=Path, help="outcomes as they come; those in it already are not run again")
+    parser.add_argument("--causes", action="store_true", help="run nothing; add causes found since to the report")
     options = parser.parse_args(arguments)
     out = options.out or Path(f"results/conformance/random_{options.source}.md")
+    if options.causes:
+        return _add_causes(options.source, out)
     numbers = range(options.seed, options.seed + options.programs)
     outcomes = _logged(options.log, numbers)
     left = [n for n in numbers if n not in outcomes]
@@ -51,6 +54,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.write_text("\n".join(_report(options, found)) + "\n", encoding="utf-8")
     out.with_suffix(".json").write_text(_figures(options, found), encoding="utf-8")
     return 1 if any(o.result in FAULTS and _cause(options.source, o) is None for o in found) else 0
+
+
+def _add_causes(source: str, report: Path) -> int:
+    figures = json.loads(report.with_suffix(".json").read_text(encoding="utf-8"))
+    lines = report.read_text(encoding="utf-8").splitlines()
+    for other in figures["others"]:
+        other["cause"] = cause = KNOWN.get((source, other["number"]))
+        begins = f"- {other['number']}: "
+        if cause is not None:
+            lines = [
+                f"{line.partition('. Cause: ')[0]}. Cause: {cause}" if line.startswith(begins) else line
+                for line in lines
+            ]
+    report.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    report.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(o["result"] in FAULTS and o["cause"] is None for o in figures["others"]) else 0
 
 
 def _cause(source: str, outcome: Outcome) -> str | None:
