@@ -9,6 +9,7 @@ _TIE = "two values are equal once rounded to half precision, so that a compariso
 _DENORMAL = "XLA's code takes numbers below the least normal one for zero"
 _BY_ZERO = "XLA takes zero times anything for zero, also where that is NaN"
 _CLOSE = "a quotient or a remainder at the edge of a whole number, which XLA's rounding moves across"
+_DEGENERATE = "XLA takes a reduction over a dimension of size 1 for the element, whatever its function does with it"
 
 KNOWN: dict[tuple[str, int], str] = {
     ("jax", 26): _CLOSE,
@@ -22,7 +23,7 @@ KNOWN: dict[tuple[str, int], str] = {
     ("jax", 851): _HALF,
     ("jax", 1283): f"{_DENORMAL}: an epsilon of 1e-6 in half precision",
     ("jax", 1454): f"{_DENORMAL}: whole numbers, taken for the bits of floats",
-    ("jax", 1466): "a reduction by a function that is not commutative, whose order is open",
+    ("jax", 1466): _DEGENERATE,
     ("jax", 1611): _CLOSE,
     ("jax", 1740): f"{_DENORMAL}: an epsilon of 1e-6 in half precision",
     ("jax", 1901): "a division by a difference of nearly equal numbers, which XLA rounds to zero",
@@ -40,4 +41,11 @@ KNOWN: dict[tuple[str, int], str] = {
     ("jax", 3497): _ZEROS,
     ("jax", 3572): f"{_HALF}; its conversion to float32 and back to half precision changes nothing and is taken out",
     ("jax", 3588): _DENORMAL,
+    ("jax", 3977): "XLA alone gives NaN, and not where its intermediate numbers are results as well",
+    ("jax", 4050): f"{_HALF}: the difference of a product and its own mean, of which one was rounded",
+    ("jax", 4069): _DEGENERATE,
+    ("jax", 4351): _HALF,
+    ("jax", 4393): _DENORMAL,
+    ("jax", 4395): "a simulator with a bang-bang control, of which one element crosses zero a step earlier",
+    ("jax", 4539): _DEGENERATE,
 }
