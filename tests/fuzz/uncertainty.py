@@ -6,6 +6,9 @@ op that rounds has its result moved at random by up to one unit in the last plac
 and the spread of a few such runs, element by element, is what two implementations may be apart. A comparison or an
 index that flips in such a run shows as a large spread. So does a result that depends on the sign of a NaN, which is
 drawn anew: no op promises it.
+
+The check of outputs (`env.rounding`) asks less: it knows what this compiler does, and has to see small faults. Here
+another compiler is judged as well, and what it may do (cancelled products, overflows, ties) has to be explained.
 """
 
 from __future__ import annotations
