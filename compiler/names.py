@@ -91,7 +91,7 @@ def file_name(name: str, suffix: str = "") -> str:
         suffix: ending of the file, with its dot.
     """
     ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    kept = re.sub(r"[^a-z0-9._+-]", "_", ascii_only.lower()).strip("._-")[:_KEPT]
+    kept = re.sub(r"[^a-z0-9._+-]", "_", ascii_only.lower()).lstrip("._+-")[:_KEPT].rstrip("._-")
     if _RESERVED.match(kept):
         kept = f"_{kept}"
     unchanged = kept == name and kept != "" and not _HASHED.search(kept)

@@ -1,0 +1,40 @@
+"""`import hlogym` is all that a program needs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+
+import compiler
+import hlogym
+
+TEXT = "ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"
+
+
+def test_a_program_compiles_and_runs() -> None:
+    x = np.arange(4, dtype=np.float32)
+    (y,) = hlogym.compile(TEXT)(x)
+    np.testing.assert_array_equal(y, -x)
+
+
+def test_it_offers_what_the_compiler_does() -> None:
+    offered = {name for name in vars(compiler) if not name.startswith("_") and name in vars(hlogym)}
+    functions = {name for name, value in vars(compiler).items() if callable(value) and not name.startswith("_")}
+    assert functions <= offered
+
+
+def test_the_environments_are_registered() -> None:
+    environment = gym.make("hlogym/Fusion-v0", suite="quickstart")
+    environment.reset(seed=0, options={"program": "softmax"})
+    environment.close()
+
+
+def test_it_imports_neither_torch_nor_mlflow() -> None:
+    program = "import sys, hlogym; print(sorted({'torch', 'mlflow', 'jax', 'stable_baselines3'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
