@@ -26,6 +26,7 @@ from experiments.provenance import provenance
 
 IDS = tuple(f"hlogym/{name}-v0" for name in (*environments.ENVIRONMENTS, "FusionMeasured"))
 SAMPLES = 20
+INTERVAL = 5  # episodes between two looks at the memory
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ def play(env_id: str, suite: str, episodes: int, seconds: float, seed: int) -> G
             _, _, terminated, truncated, _ = env.step(action)
             over = terminated or truncated
         done += 1
+        if done % INTERVAL and done > INTERVAL:
+            continue
+        gc.collect()  # what is garbage already does not count
         pid = env._measurer._worker.pid if env.measured else None
         marks.append((done, resident(), resident(pid) if pid else 0.0, mappings(pid) if pid else 0))
     restarts = env._measurer.restarts if env.measured else 0
