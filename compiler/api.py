@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from compiler.errors import UnknownNameError
+from compiler.errors import ArgumentError, UnknownNameError
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloInstruction, HloModule
 from compiler.ir.verifier import verify
 from compiler.loops import KernelLoops, LoopPolicy
+from compiler.outside import shown
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
 from compiler.runtime.build import BACKENDS, build_executable
@@ -46,6 +47,8 @@ def resolve_backend(backend: str) -> str:
 
     UnknownNameError with the nearest names when there is no such backend.
     """
+    if not isinstance(backend, str):
+        raise ArgumentError(f"a backend is named by a text, not by {shown(backend)}")
     if backend not in BACKENDS:
         raise UnknownNameError("backend", backend, BACKENDS)
     if backend != "auto":
@@ -83,11 +86,14 @@ def compile(  # the name users know
     Raises:
         HloSyntaxError, HloVerificationError: the program is not HLO.
         UnsupportedError, BackendError, CodegenError: it cannot be built here; the message says why.
+        ArgumentError: what was given is no program, or no backend.
         PlanError: the plan is of another program or cannot be replayed, or a kernel cannot be made as was chosen.
     """
     options = options or CompileOptions()
     backend = resolve_backend(backend)
     module = parse(module) if isinstance(module, str) else module
+    if not isinstance(module, HloModule):
+        raise ArgumentError(f"a program is HLO text or an HloModule, not {shown(module)}")
     if options.verify:
         verify(module)
     if not options.optimize:

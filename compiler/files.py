@@ -15,11 +15,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["DRAFT_PREFIX", "check_folder", "read_up_to", "whole_file", "write_draft", "write_file"]
+__all__ = ["DRAFT_PREFIX", "check_folder", "read_up_to", "sole_writer", "whole_file", "write_draft", "write_file"]
 
 DRAFT_PREFIX = ".hlogym-draft-"
 """How names of files begin that are not finished; a kill may leave one behind, which anybody may remove."""
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
+
+
+@contextlib.contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Wait until no other process or thread is in such a block for the folder, which must exist.
+
+    A file system without locks is taken for one that has no other writers.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import PolicyError
-from compiler.files import DRAFT_PREFIX, check_folder, write_draft
+from compiler.files import DRAFT_PREFIX, check_folder, sole_writer, write_draft
 from compiler.json_reading import read_object
 from compiler.weights import parse_weights, read_weights_file, weights_to_bytes
 
@@ -186,11 +186,12 @@ def _replace(folder: Path, description: Mapping[str, Any], weights: bytes) -> No
         folder.mkdir(parents=True, exist_ok=True)
         # A disk that has no room left shows here, before anything is replaced.
         new_weights, new_description = draft(weights), draft(_to_bytes(description))
-        meanwhile = _meanwhile(folder, description)
-        if meanwhile is not None:
-            draft(_to_bytes(meanwhile)).replace(folder / DESCRIPTION_FILE)
-        new_weights.replace(folder / WEIGHTS_FILE)
-        new_description.replace(folder / DESCRIPTION_FILE)
+        with sole_writer(folder):
+            meanwhile = _meanwhile(folder, description)
+            if meanwhile is not None:
+                draft(_to_bytes(meanwhile)).replace(folder / DESCRIPTION_FILE)
+            new_weights.replace(folder / WEIGHTS_FILE)
+            new_description.replace(folder / DESCRIPTION_FILE)
     except OSError as error:
         raise PolicyError(f"cannot write the policy to {folder}: {error.strerror}") from error
     finally:

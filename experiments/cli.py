@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 
 if __name__ == "__main__":
     # `python -m` searches the current folder first, where a user's `env.py` or `numpy.py` would replace ours.
@@ -35,6 +36,8 @@ commands_learn.register(app)
 
 def main() -> None:
     """Run the command line and exit: 0 on success, 1 on an error, 2 on a command that cannot be read."""
+    if sys.stdout is None:  # closed by whoever started us; the work is done all the same
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     debug = "--debug" in sys.argv
     sys.argv = [a for a in sys.argv if a != "--debug"]
     for stream in (sys.stdout, sys.stderr):

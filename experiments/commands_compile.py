@@ -13,7 +13,7 @@ Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help="An HLO file, o
 Backend = Annotated[str, typer.Option(help="cpu, cuda, interpreter, or auto: cuda where there is one.")]
 Policy = Annotated[str | None, typer.Option(help="Name of a fusion policy, or folder of an exported one.")]
 Plan = Annotated[Path | None, typer.Option(help="Replay a recorded plan (JSON).")]
-Seed = Annotated[int, typer.Option(help="Of the random inputs.")]
+Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0, max=2**32 - 1)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -20,7 +20,9 @@ def train(
     suite: Annotated[str | None, typer.Option(help="Suite or folder of HLO files; commas join several.")] = None,
     env: Annotated[str, typer.Option(help="Environment.")] = "hlogym/FusionMeasured-v0",
     agent: Annotated[str, typer.Option(help="maskable-ppo; pass orders also by a2c and dqn.")] = "maskable-ppo",
-    timesteps: Annotated[int | None, typer.Option(help="Environment steps.", min=1)] = None,
+    timesteps: Annotated[
+        int | None, typer.Option(help="Environment steps, rounded up to whole rollouts.", min=1)
+    ] = None,
     minutes: Annotated[float, typer.Option(help="Stop after this time; 0: no limit.", min=0)] = 0,
     backend: Backend = "auto",
     seed: Seed = 0,

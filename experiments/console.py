@@ -32,8 +32,13 @@ class PlainConsole(Console):
         return super().render_str(printable(text), **options)
 
 
+def is_terminal() -> bool:
+    """Whether standard output is a terminal; it may also be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 # Where there is no terminal, a table is read in a file or a log, and is not to be squeezed into 80 columns.
-stdout = PlainConsole(width=None if sys.stdout.isatty() else 140)
+stdout = PlainConsole(width=None if is_terminal() else 140)
 error_console = PlainConsole(stderr=True)
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))

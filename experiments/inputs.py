@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,15 @@ def program_of(name: str) -> Program:
 
     Raises:
         UnknownNameError: neither.
+        InputError: it is there and is no HLO file.
     """
     path = Path(name)
     if path.suffix != ".hlo":
+        if path.is_absolute() and path.exists():
+            raise InputError(f"{name} is no program: a file of HLO text has a name that ends in .hlo")
         return find_program(name)
+    if path.is_dir():
+        raise InputError(f"{name} is a folder; name one of the files in it")
     if not path.is_file():
         there = [str(p) for p in path.parent.glob("*.hlo")] if path.parent.is_dir() else []
         raise UnknownNameError("HLO file", name, there)
@@ -70,6 +75,8 @@ def load_inputs(path: Path, module: HloModule) -> list[npt.NDArray[Any]]:
         InputError: the file is no .npz archive of plain arrays.
         ArgumentError: it holds another number of arrays.
     """
+    if path.is_file() and not is_zipfile(path):
+        raise InputError(f"{path} is not an .npz archive; numpy.savez writes one")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

@@ -15,7 +15,7 @@ from compiler.passes.default import default_pipeline
 from compiler.passes.learned import load_pass_order
 from compiler.passes.pipeline import PassPipeline, PipelineRun, leaves
 from compiler.passes.registry import PASSES, describe_options, make_passes
-from experiments.console import error_console, stdout
+from experiments.console import error_console, is_terminal, stdout
 from experiments.inputs import program_of, read_module
 
 __all__ = ["list_all_passes", "optimise"]
@@ -61,7 +61,7 @@ def _print_changed(hlo_pass: HloPass, module: HloModule, changed: bool) -> None:
 
 def _write(text: str) -> None:
     """To a file as it is; to a terminal without anything that it would act on."""
-    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+    sys.stdout.write(printable(text) if is_terminal() else text)
 
 
 def _statistics(run: PipelineRun) -> Table:

@@ -3,12 +3,16 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
+import torch
 
 import compiler
 import hlogym
+from compiler.errors import ArgumentError
 
 TEXT = "ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"
 
@@ -17,6 +21,29 @@ def test_a_program_compiles_and_runs() -> None:
     x = np.arange(4, dtype=np.float32)
     (y,) = hlogym.compile(TEXT)(x)
     np.testing.assert_array_equal(y, -x)
+
+
+@pytest.mark.parametrize("program", [None, 3, TEXT.encode(), np.zeros(3)])
+def test_what_is_no_program_is_refused(program: Any) -> None:
+    with pytest.raises(TypeError, match="a program is HLO text or an HloModule"):
+        hlogym.compile(program)
+
+
+@pytest.mark.parametrize("backend", [None, 3, ["cpu"]])
+def test_what_names_no_backend_is_refused(backend: Any) -> None:
+    with pytest.raises(TypeError, match="named by a text"):
+        hlogym.compile(TEXT, backend=backend)
+
+
+def test_arguments_that_are_no_arrays_are_refused() -> None:
+    executable = hlogym.compile(TEXT)
+    for argument, said in (
+        (torch.ones(4, requires_grad=True), "a Tensor that numpy cannot read"),
+        ([[1], [1, 2]], "a list that numpy cannot read"),
+        (np.ones(4, ">f4"), "in the byte order of another machine"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            executable(argument)
 
 
 def test_it_offers_what_the_compiler_does() -> None:

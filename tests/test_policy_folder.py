@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,24 @@ def test_a_policy_of_something_else_is_left(tmp_path: Path, text: str) -> None:
     with pytest.raises(PolicyError, match="no policy folder"):
         copy_policy_folder(tmp_path / "ours", folder)
     assert contents(folder) == before
+
+
+def test_two_policies_written_at_the_same_time(tmp_path: Path) -> None:
+    for n in range(30):
+        folder = tmp_path / str(n)
+        write(folder, 0)
+        begin = threading.Barrier(2)
+
+        def replace(value: float, folder: Path = folder, begin: threading.Barrier = begin) -> None:
+            begin.wait()
+            write(folder, value)
+
+        threads = [threading.Thread(target=replace, args=(v,)) for v in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert read(folder) in (1, 2)
 
 
 def test_files_beside_a_policy_stay(tmp_path: Path) -> None:

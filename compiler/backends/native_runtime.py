@@ -73,9 +73,9 @@ class NativeRuntime:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"the number of threads must be a positive whole number, not {count!r}")
         with self._lock:
-            self._wished = count
+            self._wished = min(count, 10**9)
             if self._library is not None:
-                self._library.hlogym_set_threads(count, available_cores())
+                self._library.hlogym_set_threads(self._wished, available_cores())
 
     def renew_lock(self) -> None:
         """Forget who holds the lock: in a forked child that may be a thread which is not there."""
@@ -100,8 +100,8 @@ def default_threads() -> int:
     """Threads unless `set_num_threads` says otherwise: HLOGYM_NUM_THREADS, OMP_NUM_THREADS, or one per core."""
     for name in THREAD_VARIABLES:
         text = os.environ.get(name, "").partition(",")[0].strip()
-        if text.isdecimal() and int(text) > 0:
-            return int(text)
+        if text.isdecimal() and text.strip("0"):
+            return int(text.lstrip("0")[:9])  # the pool has a limit of its own
         if text and name == THREAD_VARIABLES[0]:
             raise BackendError(f"{name} must be a positive whole number, not {text!r}")
     return available_cores()

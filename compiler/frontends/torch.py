@@ -35,8 +35,8 @@ def lower(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) ->
     Returns:
         A module whose parameters are weights, buffers, then the arguments' leaves, each in torch's order;
         `argument_names` tells the name of each (`layers.0.weight`, `x`), `arguments` the values to call it with. Its
-        result is a tuple of the outputs, then of the buffers and arguments that the program changes, with their new
-        values (running statistics in training mode); `result_names` tells which is which.
+        result is a tuple of the outputs that are tensors, then of the buffers and arguments that the program changes,
+        with their new values (running statistics in training mode); `result_names` tells which is which.
 
         A program that draws random numbers (dropout in training mode) has one parameter more, the last, u64[2]
         `rng_state`, and gives the state after it as its last result: pass it on to the next call. The numbers are

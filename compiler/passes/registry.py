@@ -56,7 +56,7 @@ def make_pass(text: str) -> HloPass:
 
 def make_passes(text: str) -> tuple[HloPass, ...]:
     """Passes from a comma-separated list; commas within braces belong to the options."""
-    parts = re.findall(r"[^,{]+(?:\{[^}]*\})?(?:\s*@\s*\d+)?", text)
+    parts = re.split(r",(?![^{}]*\})", text)
     return tuple(make_pass(p) for p in parts if p.strip())
 
 

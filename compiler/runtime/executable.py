@@ -99,14 +99,22 @@ def check_signature(given: Sequence[tuple[Any, tuple[int, ...]]], shapes: Sequen
     for n, ((dtype, dimensions), s) in enumerate(zip(given, shapes, strict=True)):
         if dtype != s.dtype or tuple(dimensions) != s.dimensions:
             shown = f"{np.dtype(dtype).name}[{','.join(map(str, dimensions))}]"
-            raise ArgumentError(f"argument {n}: expected {s} (numpy {s.dtype.name}), given {shown}")
+            order = "" if np.dtype(dtype).isnative else " in the byte order of another machine"
+            raise ArgumentError(f"argument {n}: expected {s} (numpy {s.dtype.name}), given {shown}{order}")
 
 
 def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Array]:
     """Arguments as contiguous numpy arrays; see `check_signature` for what is refused."""
-    given = [np.asarray(a) for a in arrays]
+    given = [_as_array(a, n) for n, a in enumerate(arrays)]
     check_signature([(a.dtype, a.shape) for a in given], shapes)
     return [contiguous_argument(a, n) for n, a in enumerate(given)]
+
+
+def _as_array(value: Any, number: int) -> Array:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as e:  # what PyTorch's tensors and nested lists raise
+        raise ArgumentError(f"argument {number}: a {type(value).__name__} that numpy cannot read: {e}") from e
 
 
 class _Context(ctypes.Structure):
@@ -272,7 +280,7 @@ class CpuExecutable:
         """Write everything needed to run this elsewhere, on the same kind of processor, without a compiler."""
         from compiler.runtime.saving import save
 
-        save(self, Path(path))
+        save(self, path)
 
     # ---- running
 

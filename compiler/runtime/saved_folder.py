@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.errors import HlogymError
+from compiler.files import sole_writer
 
 __all__ = ["Contents", "SavedProgramError", "read_folder", "write_folder"]
 
@@ -69,17 +70,19 @@ def write_folder(folder: Path, files: Mapping[str, Callable[[Path], object]]) ->
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        before = _manifest_to_replace(folder)
+        _manifest_to_replace(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".draft-") as draft:
             table = _write_files(Path(draft) / "contents", files)
             contents = folder / _contents_name(table)
-            _move(Path(draft) / "contents", contents, Path(draft) / "damaged")
             manifest = Path(draft) / MANIFEST
             manifest.write_text(_manifest_text(contents.name, table), encoding="utf-8")
             _flush(manifest)
-            manifest.replace(folder / MANIFEST)
-        if before.get("contents") != contents.name:
-            _remove_contents(folder, before)
+            with sole_writer(folder):
+                before = _manifest_to_replace(folder)
+                _move(Path(draft) / "contents", contents)
+                manifest.replace(folder / MANIFEST)
+                if before.get("contents") != contents.name:
+                    _remove_contents(folder, before)
     except OSError as e:
         raise SavedProgramError(f"cannot write to {folder}: {e.strerror}; choose another folder") from e
 
@@ -108,11 +111,13 @@ def _write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) ->
     return table
 
 
-def _move(source: Path, target: Path, aside: Path) -> None:
-    """Rename a folder; one of that name has the same content, unless it was damaged since."""
-    if target.exists():
-        target.rename(aside)
-    source.rename(target)
+def _move(source: Path, target: Path) -> None:
+    """Rename a folder. One of that name had the same files; they are replaced, and what else is in it stays."""
+    if not target.is_dir():
+        source.rename(target)
+        return
+    for file in source.iterdir():
+        file.replace(target / file.name)
 
 
 def _remove_contents(folder: Path, manifest: Mapping[str, object]) -> None:

@@ -55,12 +55,13 @@ _KINDS: dict[str, type[Thunk]] = {
 # ---- writing
 
 
-def save(executable: CpuExecutable | CudaExecutable, folder: Path) -> None:
-    """Write `executable` into `folder`, which is made; a program saved there before is replaced.
+def save(executable: CpuExecutable | CudaExecutable, path: str | Path) -> None:
+    """Write `executable` into a folder, which is made; a program saved there before is replaced.
 
     Raises:
         SavedProgramError: the folder cannot be written, or holds something of somebody else's.
     """
+    folder = _folder(path)
     writer = _Writer()
     thunks = [writer.thunk(t) for t in executable.program.thunks]
     program = executable.program
@@ -157,7 +158,7 @@ def load(path: str | Path) -> CpuExecutable | CudaExecutable:
     Raises:
         SavedProgramError: no such folder, another format, damaged, or built for another kind of processor.
     """
-    folder = Path(path)
+    folder = _folder(path)
     contents = read_folder(folder)
     try:
         return _Reader(folder, contents).executable()
@@ -165,6 +166,12 @@ def load(path: str | Path) -> CpuExecutable | CudaExecutable:
         if isinstance(e, SavedProgramError):
             raise
         raise SavedProgramError(f"{folder} is damaged: {e!r}; save the program again") from e
+
+
+def _folder(path: str | Path) -> Path:
+    if path == "" or "\0" in str(path):
+        raise SavedProgramError(f"{str(path)!r} names no folder for a program")
+    return Path(path)
 
 
 class _Reader:

@@ -107,6 +107,8 @@ def test_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_threads() == 3
     monkeypatch.setenv("HLOGYM_NUM_THREADS", "5")
     assert default_threads() == 5
+    monkeypatch.setenv("HLOGYM_NUM_THREADS", "9" * 5000)
+    assert default_threads() > 5
     monkeypatch.setenv("HLOGYM_NUM_THREADS", "many")
     with pytest.raises(BackendError, match="HLOGYM_NUM_THREADS must be a positive whole number, not 'many'"):
         default_threads()

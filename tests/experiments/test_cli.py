@@ -51,6 +51,19 @@ def policy(tmp_path: Path) -> Path:
     return tmp_path / "policy"
 
 
+def test_seeds_and_files_that_cannot_be(hlogym: Shell, tmp_path: Path) -> None:
+    (tmp_path / "m.hlo").write_text("ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }")
+    (tmp_path / "folder.hlo").mkdir()
+    (tmp_path / "x.npz").write_text("no archive")
+    for command in (("run",), ("tune", "-o", "p.json"), ("reduce", "-o", "r.hlo"), ("bench",)):
+        reply = hlogym(*command, tmp_path / "m.hlo", "--seed", "-1")
+        assert reply.status == 2
+        assert "--seed" in reply.err
+    assert "is a folder" in hlogym.fails("run", tmp_path / "folder.hlo")
+    assert "ends in .hlo" in hlogym.fails("run", "/dev/null")
+    assert "numpy.savez writes one" in hlogym.fails("run", tmp_path / "m.hlo", "--inputs", tmp_path / "x.npz")
+
+
 # ---- what works
 
 

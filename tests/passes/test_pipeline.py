@@ -26,6 +26,12 @@ ENTRY main {
 """
 
 
+@pytest.mark.parametrize("text", ["dce{", "cse,dce{a", "while-loop-unroller{factor=4,dce", "dce}"])
+def test_braces_that_do_not_match_are_refused(text: str) -> None:
+    with pytest.raises(PassOptionError, match="cannot read"):
+        make_passes(text)
+
+
 def test_options_are_read_and_written() -> None:
     unroller = make_pass("while-loop-unroller{factor=4,full=false}")
     assert pass_text(unroller) == "while-loop-unroller{factor=4,full=false}"

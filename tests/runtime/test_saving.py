@@ -113,6 +113,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     program(3).save(folder)
     (contents(folder)[0] / "more.txt").write_text("mine too")
+    program(3).save(folder)
     program(4).save(folder)
     assert (folder / "notes.txt").read_text() == "mine"
     assert [p.read_text() for p in folder.rglob("more.txt")] == ["mine too"]
@@ -210,6 +211,35 @@ def test_loading_while_others_save(tmp_path: Path) -> None:
         done.set()
         writer.join()
     assert found <= {3.0, 4.0}
+
+
+def test_two_programs_saved_at_the_same_time(tmp_path: Path) -> None:
+    """One of them is there afterwards, whole, whoever of them was last."""
+    programs = [program(3), program(4)]
+    for n in range(30):
+        folder = tmp_path / str(n)
+        programs[0].save(folder)
+        begin = threading.Barrier(2)
+
+        def save(exe: Executable, folder: Path = folder, begin: threading.Barrier = begin) -> None:
+            begin.wait()
+            exe.save(folder)
+
+        threads = [threading.Thread(target=save, args=(p,)) for p in programs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert scale_of(load(folder)) in (3.0, 4.0)
+        assert len(contents(folder)) == 1
+
+
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_a_path_that_names_no_folder(path: str) -> None:
+    with pytest.raises(SavedProgramError, match="names no folder"):
+        program(3).save(path)
+    with pytest.raises(SavedProgramError, match="names no folder"):
+        load(path)
 
 
 def test_a_kill_in_the_middle_of_saving(tmp_path: Path) -> None:
