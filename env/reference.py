@@ -15,7 +15,7 @@ from env.comparison import Spread, difference, parts
 from env.rounding import RandomRounding, is_float
 from env.suites import Tolerance
 
-__all__ = ["Reference", "drawn_reference", "fresh_outputs", "unchecked_outputs"]
+__all__ = ["Reference", "drawn_reference", "fresh_outputs", "on_host", "unchecked_outputs"]
 
 Array = npt.NDArray[Any]
 Run = Callable[[Sequence[Any], Context], Sequence[Array]]
@@ -101,7 +101,12 @@ class Reference:
             np.logical_or(unsettled, ~finite & ~((m == o) | (np.isnan(m) & np.isnan(o))), out=unsettled)
 
 
-def fresh_outputs(executable: Callable[..., Sequence[Any]], reference: Reference) -> Sequence[Any]:
+def on_host(array: Any) -> Array:
+    """An output as a numpy array; CuPy's are copied from the GPU."""
+    return np.asarray(array.get() if hasattr(array, "get") else array)
+
+
+def fresh_outputs(executable: Callable[..., Sequence[Any]], reference: Reference) -> list[Array]:
     """What a compiled program computes on a reference's inputs, and not what an earlier run left in memory.
 
     A kernel that does not write all of its outputs shows what stood there before: right outputs, when the memory is
@@ -110,7 +115,7 @@ def fresh_outputs(executable: Callable[..., Sequence[Any]], reference: Reference
     """
     for _ in range(2):
         _overwrite(executable(*(reference.others or reference.inputs)))
-    return executable(*reference.inputs)
+    return [on_host(o) for o in executable(*reference.inputs)]
 
 
 def _overwrite(arrays: Sequence[Any]) -> None:

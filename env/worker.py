@@ -129,7 +129,7 @@ class Worker:
             executable = compile_hlo(request["program"]["text"], backend=request["backend"], plan=plan)
         except Exception as error:  # as in `handle`
             return _failure("compile", error)
-        got = [np.asarray(_to_numpy(o)) for o in fresh_outputs(executable, wanted)]
+        got = fresh_outputs(executable, wanted)
         tolerance = program_from_json(request["program"]).tolerance
         if (finding := difference(got, wanted.outputs, tolerance, wanted.spread)) is not None:
             return {"error": "wrong", "message": finding}
@@ -227,10 +227,6 @@ def machine_key(backend: str) -> str:
 
 def _repeats(seconds: float) -> int:
     return max(1, min(100, round(SAMPLE_SECONDS / max(seconds, 1e-9))))
-
-
-def _to_numpy(output: Any) -> Any:
-    return output.get() if hasattr(output, "get") else output
 
 
 def _failure(kind: str, error: Exception) -> dict[str, str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from compiler.api import compile as compile_hlo
 from compiler.errors import HlogymError
 from compiler.fusion.learned import load_policy
-from env.reference import Reference, drawn_reference, unchecked_outputs
+from env.reference import Reference, drawn_reference, on_host, unchecked_outputs
 from experiments.console import duration, error_console, stdout
 from experiments.inputs import entry_inputs, load_inputs, program_of, read_module, read_plan, save_outputs
 from experiments.results import check_output
@@ -71,7 +71,7 @@ def run_program(
     module = read_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
     executable = compile_program(read_module(program), backend, policy, plan)
-    outputs = [_numpy(o) for o in executable(*arguments)]
+    outputs = [on_host(o) for o in executable(*arguments)]
     unchecked: list[str] = []
     if check:
         reference = (
@@ -120,10 +120,6 @@ def _check(program: Program, module: HloModule, reference: Reference, outputs: S
         raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
     nothing = unchecked_outputs(module, reference.outputs)
     return nothing or [w for w in (reference.unchecked,) if w is not None]
-
-
-def _numpy(output: Any) -> npt.NDArray[Any]:
-    return np.asarray(output.get() if hasattr(output, "get") else output)
 
 
 def _summary(

@@ -78,12 +78,7 @@ def make_plan(machine: Machine, computation: HloComputation) -> Plan:
     for i in order:
         if i.opcode is Opcode.CONSTANT:
             constants[i] = literal_value(i.value)
-        elif (
-            fold
-            and i.opcode is not Opcode.PARAMETER
-            and all(o in constants for o in i.operands)
-            and _repeatable(machine, i)
-        ):
+        elif fold and _is_constant(machine, i, constants):
             constants[i] = machine.evaluate(i, [constants[o] for o in i.operands])
         else:
             steps.append(i)

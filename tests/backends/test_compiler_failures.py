@@ -18,31 +18,26 @@ MESSAGES = {
 }
 
 
+def compile_with(commands: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a compiler the default one that is gcc, but runs these shell commands for a source named `broken`."""
+    script = folder / "cc"
+    script.write_text(f'#!/bin/sh\ncase "$*" in *broken.c*) {commands};; esac\nexec {shutil.which("gcc")} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    monkeypatch.setenv("HLOGYM_CACHE", str(folder / "cache"))
+
+
 @pytest.mark.parametrize("message", MESSAGES)
 def test_the_kind_of_a_failure(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "message").write_text(message)
-    script = tmp_path / "cc"
-    script.write_text(
-        f'#!/bin/sh\ncase "$*" in *broken.c*) cat {tmp_path}/message >&2; exit 1;; esac\n'
-        f'exec {shutil.which("gcc")} "$@"\n'
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("CC", str(script))
-    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    compile_with(f"cat {tmp_path}/message >&2; exit 1", tmp_path, monkeypatch)
     with pytest.raises((CodegenError, BackendError)) as caught:
         toolchain().shared_object("int f(void) { return 1; }", "broken")
     assert caught.type is MESSAGES[message]
 
 
 def test_messages_are_read_in_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "cc"
-    script.write_text(
-        f'#!/bin/sh\ncase "$*" in *broken.c*) [ "$LC_ALL" = C ] && echo "No space left on device" >&2; exit 1;; esac\n'
-        f'exec {shutil.which("gcc")} "$@"\n'
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("CC", str(script))
+    compile_with('[ "$LC_ALL" = C ] && echo "No space left on device" >&2; exit 1', tmp_path, monkeypatch)
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
     with pytest.raises(BackendError, match="No space left on device"):
         toolchain().shared_object("int f(void) { return 1; }", "broken")

@@ -124,7 +124,7 @@ def outputs_with(text: str, kernel: str, changed: str, reference: Reference) -> 
 
     with mock.patch.object(print_c, "print_c", spell):
         executable = compile_hlo(text)
-    return [np.asarray(o) for o in fresh_outputs(executable, reference)]
+    return fresh_outputs(executable, reference)
 
 
 def run_faults(subject: Subject, first: int, last: int) -> Iterator[Fault]:
