@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from compiler.errors import HlogymError
-from compiler.json_reading import read_object
+from compiler.support.json_reading import read_object
 
 __all__ = ["CheckpointError", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from agents.network import TorchPointerNetwork
-from compiler.fusion.features import FEATURE_VERSION
-from compiler.fusion.learned import FORMAT, LearnedFusionPolicy
-from compiler.fusion.pointer_network import Array, PointerNetwork
-from compiler.policy_folder import write_policy_folder
+from compiler.learned.decision_policy import FORMAT, LearnedFusionPolicy
+from compiler.learned.features.decisions import FEATURE_VERSION
+from compiler.learned.pointer_network import Array, PointerNetwork
+from compiler.learned.policy_folder import write_policy_folder
 
 __all__ = ["export_policy", "numpy_policy"]
 

@@ -1,4 +1,4 @@
-"""The pointer network in torch: the same function as `compiler.fusion.pointer_network`, in batches, with a value."""
+"""The pointer network in torch: the same function as `compiler.learned.pointer_network`, in batches, with a value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from compiler.fusion.pointer_network import NetworkShape
+from compiler.learned.pointer_network import NetworkShape
 
 __all__ = ["GraphBatch", "TorchPointerNetwork"]
 

@@ -22,8 +22,8 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 
 from agents.settings import LearningSettings
 from compiler.errors import UnknownNameError
-from compiler.passes.learned import Activation, Layer, LearnedPassOrder
-from compiler.passes.observations import mask_of
+from compiler.learned.features.passes import mask_of
+from compiler.learned.pass_order import Activation, Layer, LearnedPassOrder
 from env.pass_order import PassOrderEnv
 
 __all__ = ["PASS_AGENTS", "PassAgent", "layers_of", "make_pass_agent"]

@@ -13,7 +13,7 @@ import numpy as np
 
 from compiler.errors import UnknownNameError
 from compiler.ir import HloModule
-from compiler.passes.states import PassGraph, PassState
+from compiler.learned.pass_states import PassGraph, PassState
 
 __all__ = ["PASS_SEARCHES", "FoundOrder", "Score", "beam", "greedy", "random_orders", "search_order"]
 

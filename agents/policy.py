@@ -12,8 +12,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
 from agents.network import GraphBatch, TorchPointerNetwork
-from compiler.fusion import features
-from compiler.fusion.pointer_network import NetworkShape
+from compiler.learned.features import decisions as features
+from compiler.learned.pointer_network import NetworkShape
 
 __all__ = ["PointerFeatures", "PointerPolicy", "graph_batch"]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.fusion.learned import LearnedFusionPolicy
 from compiler.fusion.policies import POLICIES, RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
+from compiler.learned.decision_policy import LearnedFusionPolicy
 from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession

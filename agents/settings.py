@@ -47,7 +47,7 @@ class LearningSettings:
 
 @dataclass(frozen=True)
 class PointerSettings(LearningSettings):
-    """With those of the network; see `compiler.fusion.pointer_network`.
+    """With those of the network; see `compiler.learned.pointer_network`.
 
     Attributes:
         rounds: of messages along the edges of the graph.

@@ -12,12 +12,12 @@ from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloInstruction, HloModule
 from compiler.ir.verifier import verify
 from compiler.loops import KernelLoops, LoopPolicy
-from compiler.outside import shown
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
 from compiler.runtime.build import BACKENDS, build_executable
 from compiler.runtime.executable import Executable
 from compiler.session import CompilationSession
+from compiler.support.untrusted import shown
 from compiler.text import parse
 
 

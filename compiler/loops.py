@@ -11,8 +11,8 @@ from compiler.codegen import loop_kernel
 from compiler.errors import PlanError
 from compiler.ir import HloModule, Opcode
 from compiler.ir.computation import has_side_effect
-from compiler.passes.loop_editing import Loops
-from compiler.passes.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
+from compiler.passes.loops.loop_editing import Loops
+from compiler.passes.loops.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
 
 KEEP, FULL, KERNEL = "keep", "full", "kernel"
 FACTORS = (2, 4, 8)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from compiler.analysis.cost_model import Cost, DeviceModel, device_model, module_cost
+from compiler.backends import BACKENDS
 from compiler.codegen.schedule import Schedule, checked_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
@@ -14,12 +15,12 @@ from compiler.fusion.protocol import FusionPolicy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
 from compiler.loops import LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
-from compiler.outside import is_name, shown
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
-from compiler.passes.default import default_pipeline, lower
-from compiler.passes.registry import pass_text
-from compiler.places import Places, Translation
+from compiler.passes.infrastructure.registry import pass_text
+from compiler.passes.pipelines.default import default_pipeline, lower
 from compiler.plan import CompilationPlan, FusionStep, LoopChoice
+from compiler.plan_binding import Places, Translation
+from compiler.support.untrusted import is_name, shown
 
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
@@ -198,7 +199,7 @@ class CompilationSession:
             PlanError: there is no such kernel, a field or value that cannot be, or a kernel that cannot be made so.
         """
         from compiler.runtime.kernel_choices import chosen_schedule
-        from compiler.runtime.planner import wants_kernel
+        from compiler.runtime.thunk_emitter import wants_kernel
 
         _ = self.fusion
         self._enter("kernels")
@@ -264,6 +265,7 @@ class CompilationSession:
                 f"expected a CompilationPlan, got {shown(plan)}; CompilationPlan.load reads one from a file"
             )
         plan.check_module(self._source)
+        _check_backend(plan)
         self._reset()
         try:
             self._replay(plan)
@@ -376,6 +378,12 @@ class CompilationSession:
         if PHASES.index(phase) < PHASES.index(self.phase):
             raise SessionError(f"{phase} are decided already, the session is at {self.phase}; undo, or start a new one")
         self.phase = phase
+
+
+def _check_backend(plan: CompilationPlan) -> None:
+    known = BACKENDS[1:]
+    if plan.backend not in known:
+        raise PlanError(f"the plan was made for an unknown backend {plan.backend!r}; there are {', '.join(known)}")
 
 
 def as_pipeline(pipeline: Pipeline) -> HloPass:

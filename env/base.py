@@ -16,7 +16,7 @@ import numpy as np
 from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
 from compiler.ir.verifier import verify
-from compiler.passes.base import op_count
+from compiler.passes.infrastructure.base import op_count
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse

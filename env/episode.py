@@ -9,7 +9,9 @@ from typing import Literal, TypeAlias
 from compiler.analysis.cost_model import CostModel
 from compiler.errors import HlogymError
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.features import (
+from compiler.fusion.policies import DEFAULT_POLICY, make_policy
+from compiler.ir import HloInstruction
+from compiler.learned.features.decisions import (
     MAX_CANDIDATES,
     STOP,
     Candidate,
@@ -18,11 +20,9 @@ from compiler.fusion.features import (
     decision_graph,
     loop_candidate,
 )
-from compiler.fusion.pointer_network import DecisionGraph
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
-from compiler.ir import HloInstruction
+from compiler.learned.pointer_network import DecisionGraph
 from compiler.loops import LoopSite
-from compiler.passes.registry import PASSES
+from compiler.passes.infrastructure.registry import PASSES
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 

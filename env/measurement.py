@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from compiler.plan import CompilationPlan
-from compiler.recent import Recent
+from compiler.support.lru_dict import Recent
 from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval

@@ -1,7 +1,7 @@
 """Decisions as Gymnasium observations: arrays of fixed size, flat, padded with zeros, counts told.
 
-The numbers are those of `compiler.fusion.features`, which exported policies use without Gymnasium. Arrays are flat
-because that is what Stable-Baselines3 takes without complaint; `unflatten` gives them their rows back:
+The numbers come from `compiler.learned.features.decisions`, which exported policies use without Gymnasium. Arrays are
+flat because Stable-Baselines3 expects that; `unflatten` restores their rows:
 
     nodes       [MAX_NODES, NODE_FEATURES]            instructions next to the candidates
     edges       [MAX_EDGES, 2]                        (operand, user) node numbers
@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from compiler.fusion import features as f
-from compiler.fusion.pointer_network import DecisionGraph
+from compiler.learned.features import decisions as f
+from compiler.learned.pointer_network import DecisionGraph
 
 __all__ = ["FEATURE_VERSION", "Observation", "observation_space", "observe", "unflatten"]
 

@@ -16,10 +16,10 @@ from gymnasium import spaces
 from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.errors import UnknownNameError
 from compiler.fusion.policies import make_policy
-from compiler.passes.episode import PassEpisode
-from compiler.passes.observations import LIMIT, Vector, observation_size
-from compiler.passes.registry import make_pass, make_passes, pass_text
-from compiler.passes.states import PassGraph, PassState, StateMemory, default_pass_actions
+from compiler.learned.features.passes import LIMIT, Vector, observation_size
+from compiler.learned.pass_episode import PassEpisode
+from compiler.learned.pass_states import PassGraph, PassState, StateMemory, default_pass_actions
+from compiler.passes.infrastructure.registry import make_pass, make_passes, pass_text
 from compiler.plan import CompilationPlan
 from env.base import REFUSED_REWARD, Base, CompilerEnv, Outcome, measurement_info
 from env.episode import COMPLETION_POLICY, Phase
@@ -41,7 +41,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
     An episode ends at a stop, when every pass is idle, or when the applications are used up (which the observation
     tells, so it is an end and no truncation).
 
-    The observation is a vector; `compiler.passes.observations` says what is in it.
+    The observation is a vector; `compiler.learned.features.passes` says what is in it.
 
     Rewards, all of them logarithms, so that an episode's return is the log of a ratio:
 

@@ -28,9 +28,9 @@ from compiler.api import compile as compile_hlo
 from compiler.backends import cpu
 from compiler.errors import BackendError, HlogymError
 from compiler.plan import CompilationPlan
-from compiler.recent import Recent
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
+from compiler.support.lru_dict import Recent
 from compiler.text import parse
 from env.comparison import absolute_part, difference
 from env.program_json import program_from_json

@@ -16,7 +16,7 @@ if __name__ == "__main__":
 import typer
 
 from compiler.errors import HlogymError
-from compiler.names import printable
+from compiler.support.safe_names import printable
 from experiments import commands_compile, commands_learn
 
 __all__ = ["app", "main"]

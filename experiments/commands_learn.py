@@ -71,7 +71,7 @@ def evaluate(
 
     Example: hlogym evaluate runs/my-run/policy --suite test
     """
-    from compiler.passes.learned import LearnedPassOrder
+    from compiler.learned.pass_order import LearnedPassOrder
     from experiments.learned import load_learned
 
     learned = load_learned(policy)

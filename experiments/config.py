@@ -8,8 +8,8 @@ from typing import Any
 
 from agents.settings import PointerSettings
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.fusion.pointer_network import MAX_SIZE
-from compiler.passes.learned import MOST_APPLICATIONS
+from compiler.learned.pass_order import MOST_APPLICATIONS
+from compiler.learned.pointer_network import MAX_SIZE
 
 __all__ = ["ConfigError", "TrainConfig"]
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from compiler.names import one_line, printable
+from compiler.support.safe_names import one_line, printable
 from env.statistics import Interval
 
 __all__ = ["PlainConsole", "duration", "error_console", "factor", "progress", "stdout", "timing"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agents.checkpoint import latest_checkpoint, load_checkpoint
 from compiler.errors import PolicyError, UnknownNameError
-from compiler.policy_folder import check_policy_target, copy_policy_folder, is_policy_folder
+from compiler.learned.policy_folder import check_policy_target, copy_policy_folder, is_policy_folder
 from experiments.console import stdout
 from experiments.learned import load_learned
 from experiments.learners import make_learner

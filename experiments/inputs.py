@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import ArgumentError, HlogymError, UnknownNameError
-from compiler.files import whole_file
 from compiler.ir import HloModule
+from compiler.support.files import whole_file
 from compiler.text import parse
 from env.suites import Program, find_program, program_in, random_inputs
 from experiments.results import ResultError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compiler.fusion.learned import LearnedFusionPolicy, load_policy
-from compiler.passes.learned import FORMAT, LearnedPassOrder, load_pass_order
-from compiler.policy_folder import describe_policy
+from compiler.learned.decision_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.pass_order import FORMAT, LearnedPassOrder, load_pass_order
+from compiler.learned.policy_folder import describe_policy
 
 __all__ = ["load_learned"]
 

@@ -19,18 +19,18 @@ from agents.pass_search import PASS_SEARCHES, FoundOrder, search_order
 from compiler.errors import UnknownNameError
 from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
-from compiler.json_reading import read_object
-from compiler.names import markdown_cell
+from compiler.learned.pass_episode import PassEpisode
+from compiler.learned.pass_order import LearnedPassOrder
+from compiler.learned.pass_states import PassGraph, PassState, default_pass_actions
 from compiler.passes import PassPipeline
-from compiler.passes.base import op_count
-from compiler.passes.completion import complete, run_aside
-from compiler.passes.default import XLA_ORDER, default_pipeline
-from compiler.passes.episode import PassEpisode
-from compiler.passes.learned import LearnedPassOrder
-from compiler.passes.registry import make_pass
-from compiler.passes.states import PassGraph, PassState, default_pass_actions
+from compiler.passes.infrastructure.base import op_count
+from compiler.passes.infrastructure.registry import make_pass
+from compiler.passes.pipelines.completion import complete, run_aside
+from compiler.passes.pipelines.default import XLA_ORDER, default_pipeline
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
+from compiler.support.json_reading import read_object
+from compiler.support.safe_names import markdown_cell
 from compiler.text import parse
 from env.episode import COMPLETION_POLICY
 from env.measurement import Measurer

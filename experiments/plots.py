@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from compiler.names import plot_label
+from compiler.support.safe_names import plot_label
 from env.statistics import Interval
 from experiments.results import REFERENCE, Evaluation, write_bytes
 

@@ -14,9 +14,8 @@ from compiler.fusion.policies import make_policy
 from compiler.interpreter import Context, evaluate
 from compiler.ir import HloModule
 from compiler.ir.verifier import check_module
-from compiler.passes.base import HloPass
-from compiler.passes.reducer import reduce_list, reduce_module
-from compiler.passes.registry import make_passes, pass_text
+from compiler.passes.infrastructure.base import HloPass
+from compiler.passes.infrastructure.registry import make_passes, pass_text
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -24,6 +23,7 @@ from env.measurement import Measurer, MeasurerOptions
 from env.reference import Reference
 from env.suites import Program
 from experiments.console import progress, stdout
+from experiments.delta_debugging import reduce_list, reduce_module
 from experiments.inputs import entry_inputs, program_of, read_module
 from experiments.results import check_output, write_text
 from experiments.run import chosen_policy

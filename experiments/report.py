@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compiler.names import html_text as escape
+from compiler.support.safe_names import html_text as escape
 from experiments.config import TrainConfig
 from experiments.console import factor, stdout
 from experiments.pass_orders import BASELINE, SUMMARY_HEADER, OrderEvaluation, summary_rows

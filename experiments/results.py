@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from compiler.errors import HlogymError
-from compiler.files import check_folder, write_file
-from compiler.json_reading import read_object
-from compiler.names import markdown_cell, one_line
+from compiler.support.files import check_folder, write_file
+from compiler.support.json_reading import read_object
+from compiler.support.safe_names import markdown_cell, one_line
 from env.statistics import Interval, geometric_mean, share_slower
 from experiments.console import error_console, factor, timing
 

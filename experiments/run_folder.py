@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.json_reading import parse_object, read_object
-from compiler.names import file_name, why_no_file_name
+from compiler.support.json_reading import parse_object, read_object
+from compiler.support.safe_names import file_name, why_no_file_name
 from experiments.config import TrainConfig
 from experiments.results import ResultError, check_writable, write_text
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from compiler.errors import HlogymError
-from compiler.files import DRAFT_PREFIX
-from compiler.names import metric_name, one_line
+from compiler.support.files import DRAFT_PREFIX
+from compiler.support.safe_names import metric_name, one_line
 from experiments.console import error_console
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from compiler.api import resolve_backend
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.policy_folder import check_policy_target
+from compiler.learned.policy_folder import check_policy_target
 from env.store import KernelStore, default_store_path
 from experiments.config import TrainConfig
 from experiments.console import error_console, progress, stdout

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
-from compiler.names import html_text as escape
+from compiler.support.safe_names import html_text as escape
 from experiments.console import duration, stdout
 from experiments.inputs import entry_inputs, program_of, read_module
 from experiments.results import check_output, write_text

@@ -10,30 +10,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FLOORS = (
-    (
-        "compiler.errors",
-        "compiler.names",
-        "compiler.files",
-        "compiler.json_reading",
-        "compiler.collector",
-        "compiler.memory",
-        "compiler.recursion",
-        "compiler.outside",
-        "compiler.recent",
-        "compiler.weights",
-        "compiler.policy_folder",
-    ),
+    ("compiler.errors", "compiler.support"),
     ("compiler.ir",),
     ("compiler.text",),
     ("compiler.frontends",),
     ("compiler.interpreter",),
     ("compiler.analysis",),
     ("compiler.passes",),
-    ("compiler.fusion",),
     ("compiler.codegen",),
+    ("compiler.fusion",),
+    ("compiler.loops", "compiler.plan", "compiler.plan_binding"),
     ("compiler.backends",),
     ("compiler.runtime",),
-    ("compiler.loops", "compiler.places", "compiler.plan"),
+    ("compiler.learned",),
     ("compiler.session",),
     ("compiler.api",),
     ("compiler",),
@@ -42,13 +31,6 @@ FLOORS = (
     ("experiments",),
 )
 """Lowest first. A module may import its own floor and those below it."""
-UPWARD = {
-    # The one question asked upwards, while it runs: can the code generator build this?
-    ("compiler.fusion.buildable", "compiler.codegen"),
-    # A saved executable brings its plan with it.
-    ("compiler.runtime.saving", "compiler.plan"),
-}
-"""Imports upwards that are made inside a function, each for the reason given."""
 BLOCKED = (
     "torch", "jax", "jaxlib", "gymnasium", "mlflow", "cupy", "stable_baselines3", "sb3_contrib", "matplotlib",
     "safetensors", "typer", "rich", "pandas", "hypothesis", "env", "agents", "experiments",
@@ -95,18 +77,8 @@ def test_imports_go_down_only() -> None:
             other = _floor(imported)
             if other is None or other <= own or how == "types":
                 continue
-            allowed = how == "lazy" and any(module == a and f"{imported}.".startswith(f"{b}.") for a, b in UPWARD)
-            if not allowed:
-                wrong.append(f"{module} imports {imported} ({how})")
+            wrong.append(f"{module} imports {imported} ({how})")
     assert wrong == []
-
-
-def test_upward_imports_are_still_there() -> None:
-    """An exception nobody needs is taken off the list."""
-    files = dict(_modules())
-    for module, above in UPWARD:
-        names = [name for name, how in _imports(ast.parse(files[module].read_text(encoding="utf-8"))) if how == "lazy"]
-        assert any(f"{n}.".startswith(f"{above}.") for n in names)
 
 
 PROGRAM = """

@@ -11,7 +11,7 @@ from compiler.ir.attributes import Raw
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
-from compiler.json_reading import parse_json
+from compiler.support.json_reading import parse_json
 
 _KNOWN = re.compile(r'known_trip_count\W+n[\s\\":]+(\d{1,18})(?=[\s\\"}])')
 """A whole number of iterations that a machine can count; what else stands there says nothing."""

@@ -16,11 +16,11 @@ from typing import TypeAlias
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
-from compiler.codegen.choices import CHOICES, chosen_value, sliced_index
 from compiler.codegen.index import Index, Int, Runtime, Var
+from compiler.codegen.indexing_maps import MOVES
 from compiler.codegen.loop_ir import LoopKind
-from compiler.codegen.moves import MOVES
 from compiler.codegen.reductions import reduce_values, without_unit_dimensions
+from compiler.codegen.select_regions import CHOICES, chosen_value, sliced_index
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction

@@ -17,19 +17,19 @@ from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
-from compiler.codegen.choices import update_starts
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Int, Var
 from compiler.codegen.kernel_spec import KernelSpec, default_schedule, flops_of, spell
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.schedule import LOCAL_BYTES, Schedule, optimize
+from compiler.codegen.select_regions import update_starts
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType
-from compiler.recursion import deep_recursion
+from compiler.support.recursion import deep_recursion
 
 SHARED_LIMIT = 16
 """Arrays of at most this many elements are shared state: each element a scalar of its own."""

@@ -17,20 +17,20 @@ from collections.abc import Sequence
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
-from compiler.codegen.choices import update_starts
 from compiler.codegen.emit import STATEMENT_LIMIT, Emitter, RowCache
 from compiler.codegen.index import Index, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.reductions import UNROLL_LIMIT, Domain, combiner_of, operand_index, result_index
 from compiler.codegen.scatter import lower_scatter
 from compiler.codegen.schedule import Schedule, optimize
+from compiler.codegen.select_regions import update_starts
 from compiler.codegen.sort import lower_sort, sort_of
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode, Trait
-from compiler.recursion import deep_recursion
+from compiler.support.recursion import deep_recursion
 
 ROW_CACHE_BYTES = 32 * 1024
 """Largest row whose values are kept in local arrays."""

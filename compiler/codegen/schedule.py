@@ -11,7 +11,7 @@ from compiler.codegen.index import Atom, Int, Var
 from compiler.codegen.loop_ir import For, LoopKind
 from compiler.codegen.scalar import COMPUTE_BYTES
 from compiler.errors import PlanError, UnsupportedError
-from compiler.outside import shown, whole_number
+from compiler.support.untrusted import shown, whole_number
 
 LOCAL_BYTES = 256 * 1024
 """Most bytes that the local arrays of one kernel may take together.

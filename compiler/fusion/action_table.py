@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from compiler.analysis.order import TopologicalOrder
 from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.legality import ALLOW, FusionDecision, Legality, forbid
-from compiler.fusion.mechanics import consumers_of, is_multi_output, outputs_of, producers_of
+from compiler.fusion.rewriting import consumers_of, is_multi_output, outputs_of, producers_of
 from compiler.ir import HloComputation, HloInstruction
 
 

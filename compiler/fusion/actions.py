@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from compiler.errors import PlanError
-from compiler.outside import is_name, shown
+from compiler.support.untrusted import is_name, shown
 
 FusionKind: TypeAlias = Literal["producer-consumer", "producer-into-all-users", "multi-output", "sibling", "horizontal"]
 KINDS: tuple[FusionKind, ...] = get_args(FusionKind)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
-from compiler.fusion import mechanics
-from compiler.fusion.buildable import kernel_refusal, node_refusal
-from compiler.fusion.mechanics import body_of, outputs_of, source_of
+from compiler.codegen.buildability import kernel_refusal, node_refusal
+from compiler.fusion import rewriting as mechanics
 from compiler.fusion.pair_cache import PairCache
+from compiler.fusion.rewriting import body_of, outputs_of, source_of
 from compiler.ir import HloComputation, HloInstruction, Opcode, Shape, Trait
 from compiler.ir.computation import has_side_effect
 

@@ -9,12 +9,12 @@ from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_compose import compose
 from compiler.analysis.kernel_summary import Contexts, KernelSummary, summarize_body
 from compiler.analysis.order import TopologicalOrder
-from compiler.fusion import mechanics
+from compiler.fusion import rewriting as mechanics
 from compiler.fusion.action_table import ActionTable, has_other_use
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid, trial_of
-from compiler.fusion.mechanics import consumers_of, is_absorbed, is_multi_output, producers_of
 from compiler.fusion.pair_cache import PairCache
+from compiler.fusion.rewriting import consumers_of, is_absorbed, is_multi_output, producers_of
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
 _Surgeon: TypeAlias = Callable[[HloInstruction, HloInstruction], mechanics.Surgery]

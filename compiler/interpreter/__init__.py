@@ -43,7 +43,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
-from compiler.recursion import ENOUGH, deep_recursion
+from compiler.support.recursion import ENOUGH, deep_recursion
 
 
 def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = None) -> list[Array]:

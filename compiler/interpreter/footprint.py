@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.errors import MemoryLimitError
-from compiler.interpreter.plan import describe
+from compiler.interpreter.function_builder import describe
 from compiler.ir.callgraph import callees_first
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.opcodes import Opcode, Trait
-from compiler.memory import SMALL, check_memory, size_text
+from compiler.support.memory import SMALL, check_memory, size_text
 
 _FREE = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.AFTER_ALL, Opcode.PARTITION_ID, Opcode.REPLICA_ID})
 """Values that are there already, or take nothing."""

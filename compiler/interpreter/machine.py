@@ -10,15 +10,15 @@ from functools import cached_property
 import numpy as np
 
 from compiler.errors import HlogymError, InterpreterError, MemoryLimitError
-from compiler.interpreter.plan import Plan, make_plan
-from compiler.interpreter.plan import describe as describe
-from compiler.interpreter.plan import find_evaluator as find_evaluator
-from compiler.interpreter.plan import literal_value as literal_value
+from compiler.interpreter.function_builder import Plan, make_plan
+from compiler.interpreter.function_builder import describe as describe
+from compiler.interpreter.function_builder import find_evaluator as find_evaluator
+from compiler.interpreter.function_builder import literal_value as literal_value
 from compiler.interpreter.registry import Array, Evaluator, Value
 from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
-from compiler.recursion import ENOUGH, deep_recursion
+from compiler.support.recursion import ENOUGH, deep_recursion
 
 _MISTAKES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError)
 """What numpy and Python raise on values that an op cannot take."""

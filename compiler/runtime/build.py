@@ -10,7 +10,7 @@ from compiler.codegen.schedule import Schedule
 from compiler.errors import UnknownNameError
 from compiler.ir.module import HloModule
 from compiler.runtime.executable import CpuExecutable, Executable, InterpreterExecutable
-from compiler.runtime.planner import Planner
+from compiler.runtime.thunk_emitter import Planner
 
 if TYPE_CHECKING:
     from compiler.plan import CompilationPlan

@@ -22,7 +22,7 @@ from compiler.runtime.executable import (
     parameter_leaves,
     profile_thunks,
 )
-from compiler.runtime.planner import ThunkProgram
+from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,

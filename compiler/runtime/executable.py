@@ -24,13 +24,13 @@ from compiler.interpreter import evaluate
 from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
-from compiler.memory import SMALL
 from compiler.runtime.buffers import ALIGNMENT, Buffer, BufferKind, assign_offsets
 from compiler.runtime.coalesce import coalesce, timeline
 from compiler.runtime.driver_c import Driver, print_driver
 from compiler.runtime.memory import check_program, contiguous_argument, new_results
-from compiler.runtime.planner import ThunkProgram
+from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import CopyThunk, GemmThunk, HostThunk, KernelThunk, Thunk, kernels_of, walk
+from compiler.support.memory import SMALL
 
 if TYPE_CHECKING:
     from compiler.plan import CompilationPlan

@@ -10,7 +10,7 @@ from compiler.codegen.loop_kernel import default_loop_schedule, make_loop_kernel
 from compiler.codegen.schedule import Schedule
 from compiler.errors import PlanError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
-from compiler.runtime.planner import wants_kernel
+from compiler.runtime.thunk_emitter import wants_kernel
 
 
 def becomes_kernel(i: HloInstruction, language: str) -> bool:

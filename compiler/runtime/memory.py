@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.errors import MemoryLimitError
-from compiler.memory import check_memory, size_text
 from compiler.runtime.buffers import Buffer
-from compiler.runtime.planner import ThunkProgram
+from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import walk
+from compiler.support.memory import check_memory, size_text
 
 Array = NDArray[Any]
 

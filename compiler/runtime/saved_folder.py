@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.errors import HlogymError
-from compiler.files import sole_writer
+from compiler.support.files import sole_writer
 
 __all__ = ["Contents", "SavedProgramError", "read_folder", "write_folder"]
 

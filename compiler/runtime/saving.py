@@ -27,8 +27,8 @@ from compiler.ir.shape import Shape
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.driver_c import print_driver
 from compiler.runtime.executable import BuiltProgram, CpuExecutable
-from compiler.runtime.planner import ThunkProgram
 from compiler.runtime.saved_folder import Contents, SavedProgramError, read_folder, write_folder
+from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,

@@ -16,7 +16,7 @@ from compiler.ir.literal import Literal
 from compiler.ir.nan_bits import NAN_FORMATS, nan_with
 from compiler.ir.shape import Shape, too_large
 from compiler.ir.types import PrimitiveType
-from compiler.memory import check_memory
+from compiler.support.memory import check_memory
 from compiler.text.scanner import MAX_DEPTH, Scanner
 
 Array = np.ndarray[Any, Any]

@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.json_reading import read_object
-from compiler.memory import SMALL, check_memory
-from compiler.names import why_no_name
+from compiler.support.json_reading import read_object
+from compiler.support.memory import SMALL, check_memory
+from compiler.support.safe_names import why_no_name
 from env.suites.checks import content_problems, entry_problems, input_problems, names_twice, path_problem
 
 __all__ = [

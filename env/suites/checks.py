@@ -22,7 +22,7 @@ from compiler.interpreter.machine import describe, find_evaluator
 from compiler.ir import HloModule, Opcode, Trait
 from compiler.ir.shape import Shape
 from compiler.ir.verifier import check_module
-from compiler.names import why_no_name
+from compiler.support.safe_names import why_no_name
 from compiler.text import parse
 
 __all__ = ["content_problems", "entry_problems", "input_problems", "names_twice", "path_problem"]

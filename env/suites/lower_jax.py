@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.files import write_file
+from compiler.support.files import write_file
 from env.suites import JAX, InputSpec, Normal, Randint, Split, Uniform
 
 MAX_TEXT = 64_000

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.files import write_file
+from compiler.support.files import write_file
 from env.suites import QUICKSTART
 
 if TYPE_CHECKING:

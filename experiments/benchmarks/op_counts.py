@@ -21,10 +21,10 @@ from typing import Any
 import env.suites
 from compiler.analysis.flops import module_flops
 from compiler.errors import HlogymError
-from compiler.names import markdown_cell
 from compiler.passes import PipelineRun
-from compiler.passes.base import op_count
-from compiler.passes.default import default_pipeline, xla_order
+from compiler.passes.infrastructure.base import op_count
+from compiler.passes.pipelines.default import default_pipeline, xla_order
+from compiler.support.safe_names import markdown_cell
 from compiler.text import parse
 from env.suites import Program, load_suite
 from experiments.provenance import provenance

@@ -20,10 +20,10 @@ import numpy as np
 from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
-from compiler.names import markdown_cell
 from compiler.passes import PASSES, PassPipeline, make_pass
-from compiler.passes.default import default_pipeline
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.session import CompilationSession
+from compiler.support.safe_names import markdown_cell
 from compiler.text import parse
 from env.episode import COMPLETION_POLICY
 from env.measurement import Measurer, MeasurerOptions

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler.names import markdown_cell
-from compiler.passes.learned import LearnedPassOrder, load_pass_order
+from compiler.learned.pass_order import LearnedPassOrder, load_pass_order
+from compiler.support.safe_names import markdown_cell
 from env.measurement import Measurer, MeasurerOptions
 from env.store import KernelStore
 from env.suites import load_suite

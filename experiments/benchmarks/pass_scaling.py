@@ -23,10 +23,10 @@ from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Primi
 from compiler.ir.shape import array_shape
 from compiler.ir.verifier import check_module
 from compiler.passes import HloPass, PipelineRun, make_pass
-from compiler.passes.base import op_count
-from compiler.passes.default import default_pipeline, xla_order
-from compiler.passes.pipeline import leaves
-from compiler.passes.registry import pass_text
+from compiler.passes.infrastructure.base import op_count
+from compiler.passes.infrastructure.pipeline import leaves
+from compiler.passes.infrastructure.registry import pass_text
+from compiler.passes.pipelines.default import default_pipeline, xla_order
 from compiler.text import parse
 from env.suites import load_suite
 from experiments.provenance import provenance

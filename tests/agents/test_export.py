@@ -12,12 +12,12 @@ import torch
 from agents.export import export_policy, numpy_policy
 from agents.network import TorchPointerNetwork
 from compiler.errors import PolicyError
-from compiler.fusion import features as f
-from compiler.fusion.learned import load_policy
-from compiler.fusion.pointer_network import NetworkShape
 from compiler.fusion.state import FusionState
+from compiler.learned.decision_policy import load_policy
+from compiler.learned.features import decisions as f
+from compiler.learned.pointer_network import NetworkShape
+from compiler.learned.weights import read_weights, write_weights
 from compiler.text import parse
-from compiler.weights import read_weights, write_weights
 from tests.env.small_programs import CHAIN, LOOP
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ import torch
 from agents.export import export_policy
 from agents.network import GraphBatch, TorchPointerNetwork
 from agents.policy import graph_batch
-from compiler.fusion import features as f
-from compiler.fusion.learned import load_policy
-from compiler.fusion.pointer_network import DecisionGraph, NetworkShape, PointerNetwork
+from compiler.learned.decision_policy import load_policy
+from compiler.learned.features import decisions as f
+from compiler.learned.pointer_network import DecisionGraph, NetworkShape, PointerNetwork
 from env.environments import CompileEnv
 from env.observations import observe, unflatten
 from tests.env.small_programs import write_suite

@@ -15,15 +15,15 @@ from agents.settings import LearningSettings
 from compiler.api import compile as compile_hlo
 from compiler.errors import PolicyError, UnknownNameError
 from compiler.interpreter import evaluate
+from compiler.learned.features.passes import mask_of, observation_size
+from compiler.learned.pass_episode import PassEpisode
+from compiler.learned.pass_order import Completion, Layer, LearnedPassOrder, load_pass_order
+from compiler.learned.pass_states import PassGraph
 from compiler.passes import PipelineRun
-from compiler.passes.base import op_count
-from compiler.passes.completion import complete
-from compiler.passes.default import default_pipeline, simplification
-from compiler.passes.episode import PassEpisode
-from compiler.passes.learned import Completion, Layer, LearnedPassOrder, load_pass_order
-from compiler.passes.observations import mask_of, observation_size
-from compiler.passes.registry import make_pass
-from compiler.passes.states import PassGraph
+from compiler.passes.infrastructure.base import op_count
+from compiler.passes.infrastructure.registry import make_pass
+from compiler.passes.pipelines.completion import complete
+from compiler.passes.pipelines.default import default_pipeline, simplification
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.pass_order import PassOrderEnv

@@ -12,7 +12,7 @@ from agents.ppo import make_ppo, network_of
 from agents.search import STRATEGIES, Starts, find_plan
 from agents.settings import PointerSettings
 from compiler.errors import UnknownNameError
-from compiler.fusion import features
+from compiler.learned.features import decisions as features
 from env.environments import FusionEnv
 from env.measurement import Measurer, MeasurerOptions
 from env.suites import load_suite

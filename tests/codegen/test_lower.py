@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.codegen import support
+from compiler.codegen import buildability
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir import HloComputation, Opcode
@@ -87,7 +87,7 @@ def _mixed(seed: int, wanted: int, language: str) -> dict[HloModule, running.Cas
         f = random_fusion(rng)
         module = as_module(f)
         verify(module)
-        why = support.why_not(f)
+        why = buildability.kernel_refusal(f)
         if why is not None:
             assert why.strip()
             continue
@@ -170,7 +170,7 @@ def test_indices_of_arrays_that_are_never_made_may_be_large() -> None:
     ],
 )  # fmt: skip
 def test_refusals_say_why(text: str, reason: str) -> None:
-    why = support.why_not(running.fused(text, fusions.REDUCERS))
+    why = buildability.kernel_refusal(running.fused(text, fusions.REDUCERS))
     assert why is not None
     assert reason in why
 
@@ -181,7 +181,7 @@ def test_too_many_instructions_are_refused() -> None:
     for _ in range(7000):
         x = f.add(Opcode.NEGATE, [x])
     f.root = x
-    assert "instructions" in (support.why_not(f) or "")
+    assert "instructions" in (buildability.kernel_refusal(f) or "")
 
 
 def test_long_chains_are_not_too_deep() -> None:
@@ -190,9 +190,9 @@ def test_long_chains_are_not_too_deep() -> None:
     for _ in range(2501):
         x = f.add(Opcode.NEGATE, [x])
     f.root = x
-    assert support.why_not(f) is None
+    assert buildability.kernel_refusal(f) is None
     assert _problems({"deep": running.case_of(f, [np.arange(8, dtype=np.float32)], "c")}) == {}
 
 
 def test_nothing_to_compute() -> None:
-    assert support.why_not(running.fused("ROOT t = () tuple()")) == "nothing to compute"
+    assert buildability.kernel_refusal(running.fused("ROOT t = () tuple()")) == "nothing to compute"

@@ -10,11 +10,11 @@ import pytest
 
 from compiler.errors import UnknownNameError
 from compiler.interpreter import evaluate
+from compiler.learned.features.passes import mask_of
+from compiler.learned.pass_episode import PassEpisode
+from compiler.learned.pass_states import PassGraph, StateMemory, default_pass_actions
 from compiler.passes import make_pass
-from compiler.passes.base import op_count
-from compiler.passes.episode import PassEpisode
-from compiler.passes.observations import mask_of
-from compiler.passes.states import PassGraph, StateMemory, default_pass_actions
+from compiler.passes.infrastructure.base import op_count
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse

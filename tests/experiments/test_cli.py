@@ -9,8 +9,8 @@ import torch
 
 from agents.export import export_policy
 from agents.network import TorchPointerNetwork
-from compiler.fusion import features as f
-from compiler.fusion.pointer_network import NetworkShape
+from compiler.learned.features import decisions as f
+from compiler.learned.pointer_network import NetworkShape
 from tests.env.small_programs import CHAIN, write_suite
 from tests.experiments.shell import Shell
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from compiler.passes.learned import load_pass_order
+from compiler.learned.pass_order import load_pass_order
 from compiler.text import parse
 from env.statistics import Interval
 from env.suites import load_suite

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import experiments.tracking
-from compiler.fusion.learned import load_policy
-from compiler.names import metric_name
+from compiler.learned.decision_policy import load_policy
+from compiler.support.safe_names import metric_name
 from experiments.config import TrainConfig
 from experiments.results import ResultError
 from experiments.run_folder import RunFolder
@@ -100,8 +100,8 @@ def policy(tmp_path: Path) -> Path:
 
     from agents.export import export_policy
     from agents.network import TorchPointerNetwork
-    from compiler.fusion import features as f
-    from compiler.fusion.pointer_network import NetworkShape
+    from compiler.learned.features import decisions as f
+    from compiler.learned.pointer_network import NetworkShape
 
     torch.manual_seed(0)
     shape = NetworkShape(f.NODE_FEATURES, f.CANDIDATE_FEATURES, f.GLOBAL_FEATURES, 8, 1)

@@ -16,7 +16,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 import experiments.tracking
-from compiler.names import metric_name
+from compiler.support.safe_names import metric_name
 from experiments.tracking import TrackedRun, TrackingError, check_store, download_policy
 
 

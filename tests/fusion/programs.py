@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.fusion.state import FusionState
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
-from compiler.passes.default import default_pipeline
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 from tests.passes.programs import program_text
 

@@ -3,10 +3,10 @@ import itertools
 import numpy as np
 import pytest
 
-from compiler.codegen import support
-from compiler.fusion import mechanics
+from compiler.codegen import buildability
+from compiler.fusion import rewriting as mechanics
 from compiler.fusion.actions import KINDS, FusionAction
-from compiler.fusion.mechanics import body_of, outputs_of, source_of
+from compiler.fusion.rewriting import body_of, outputs_of, source_of
 from compiler.fusion.state import FusionState
 from compiler.interpreter import evaluate
 from compiler.ir import HloInstruction, HloModule, Opcode
@@ -32,7 +32,7 @@ def _by_force(module: HloModule, kind: str, first: str, second: str) -> bool:
     fusions = [i for i in copy.entry.instructions if i.opcode is Opcode.FUSION]
     if any(len(f.operands) + len(outputs_of(f)) > 64 for f in fusions):
         return False
-    return all(support.why_not(body_of(f)) is None for f in fusions)
+    return all(buildability.kernel_refusal(body_of(f)) is None for f in fusions)
 
 
 def _fusible(i: HloInstruction) -> bool:

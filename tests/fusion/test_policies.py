@@ -1,14 +1,14 @@
 import pytest
 
-from compiler.codegen import support
+from compiler.codegen import buildability
 from compiler.errors import PlanError, UnknownNameError
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.mechanics import body_of
 from compiler.fusion.policies import POLICIES, BeamSearch, RandomFusion, ReplayFusion, make_policy, random_search
 from compiler.fusion.protocol import run_policy
+from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
 from compiler.ir.verifier import check_module
-from compiler.passes.default import default_pipeline
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 from env.suites import load_suite
 from tests.fusion.programs import optimized
@@ -25,7 +25,7 @@ def test_every_policy_keeps_results_and_makes_kernels(program: str) -> None:
         state = start.fork()
         run_policy(state, make_policy(name), limit=80 if name == "random" else None)
         assert check_module(state.module) == [], name
-        assert [support.why_not(body_of(f)) for f in state.kernels()] == [None] * len(state.kernels()), name
+        assert [buildability.kernel_refusal(body_of(f)) for f in state.kernels()] == [None] * len(state.kernels()), name
         found = difference(run(state.module, program_inputs(program)), program_results(program))
         assert found is None, f"{name}: {found}"
 

@@ -4,9 +4,9 @@ import pytest
 
 from compiler.errors import FusionError
 from compiler.fusion.actions import FusionAction, FusionKind
-from compiler.fusion.mechanics import unfuse
 from compiler.fusion.policies import RandomFusion, ReplayFusion
 from compiler.fusion.protocol import run_policy
+from compiler.fusion.rewriting import unfuse
 from compiler.fusion.state import FusionState
 from compiler.ir import Opcode
 from compiler.ir.verifier import check_module

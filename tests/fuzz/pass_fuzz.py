@@ -25,9 +25,9 @@ from compiler.ir import HloInstruction, HloModule
 from compiler.ir.computation import has_side_effect
 from compiler.ir.verifier import check_module
 from compiler.passes import PASSES, make_pass
-from compiler.passes.pipeline import run_pass
-from compiler.passes.reducer import reduce_list, reduce_module
+from compiler.passes.infrastructure.pipeline import run_pass
 from compiler.text import parse
+from experiments.delta_debugging import reduce_list, reduce_module
 from experiments.provenance import provenance
 from tests.fuzz.random_modules import random_inputs, random_module
 from tests.passes.programs import difference, reference, run

@@ -12,7 +12,7 @@ import numpy as np
 from compiler.codegen.schedule import RANGES
 from compiler.fusion.actions import KINDS
 from compiler.passes import PASSES
-from compiler.passes.registry import describe_options
+from compiler.passes.infrastructure.registry import describe_options
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse

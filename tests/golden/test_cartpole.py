@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from compiler.ir import HloModule, Opcode
-from compiler.passes.base import op_count
-from compiler.passes.default import default_pipeline
+from compiler.passes.infrastructure.base import op_count
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 from env.suites import find_program, random_inputs
 from tests.passes.programs import difference, reference, run

@@ -14,7 +14,7 @@ import pytest
 from compiler.interpreter import evaluate
 from compiler.ir.verifier import check_module
 from compiler.passes import HloPass, make_pass
-from compiler.passes.default import default_pipeline
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 from tests.golden.inputs import random_arguments
 from tests.passes.programs import difference, reference

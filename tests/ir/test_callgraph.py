@@ -20,10 +20,10 @@ from compiler.ir.computation import has_side_effect
 from compiler.ir.shape import MAX_TUPLE_DEPTH, MAX_TUPLE_LEAVES
 from compiler.ir.verifier import verify
 from compiler.passes import run_pass
-from compiler.passes.call_inliner import CallInliner
-from compiler.passes.default import default_pipeline
-from compiler.passes.registry import make_pass
-from compiler.recursion import deep_recursion
+from compiler.passes.control_flow.call_inliner import CallInliner
+from compiler.passes.infrastructure.registry import make_pass
+from compiler.passes.pipelines.default import default_pipeline
+from compiler.support.recursion import deep_recursion
 from compiler.text import parse
 
 LESS = """less { p = (s32[], f32[4]) parameter(0) i = s32[] get-tuple-element(p), index=0 n = s32[] constant(2)
@@ -207,7 +207,7 @@ def test_the_call_graph_counts_what_is_written_out() -> None:
 
 
 def test_inlining_stops_before_a_module_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.passes.call_inliner.MAX_INSTRUCTIONS", 3000)
+    monkeypatch.setattr("compiler.passes.control_flow.call_inliner.MAX_INSTRUCTIONS", 3000)
     module = parse(doubling(16))
     CallInliner().run(module)  # as somebody may call it who asks nobody first
     verify(module)

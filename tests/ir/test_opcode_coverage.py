@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen.support import FUSIBLE_STRUCTURE, is_emittable
+from compiler.codegen.buildability import FUSIBLE_STRUCTURE, is_emittable
 from compiler.interpreter import EVALUATORS
 from compiler.ir import HloComputation, Opcode, PrimitiveType, Shape
 from compiler.ir.attributes import ATTRIBUTE_KINDS

@@ -9,8 +9,8 @@ import pytest
 
 from compiler import compile
 from compiler.ir import HloModule, Opcode
-from compiler.passes.compared_values import ComparedValues
-from compiler.passes.default import lower
+from compiler.passes.algebra.compared_values import ComparedValues
+from compiler.passes.pipelines.default import lower
 from compiler.text import parse
 from env.suites.lowering import lower_to_text
 

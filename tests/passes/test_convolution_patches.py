@@ -8,7 +8,7 @@ import pytest
 from compiler.interpreter import evaluate
 from compiler.ir import Opcode
 from compiler.ir.verifier import check_module
-from compiler.passes.registry import make_pass
+from compiler.passes.infrastructure.registry import make_pass
 from compiler.text import parse
 from tests.passes.programs import difference, reference
 from tests.sweeps.case import Case

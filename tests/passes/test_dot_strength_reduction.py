@@ -6,7 +6,7 @@ import pytest
 from compiler.interpreter import evaluate
 from compiler.ir import Opcode
 from compiler.ir.verifier import check_module
-from compiler.passes.registry import make_pass
+from compiler.passes.infrastructure.registry import make_pass
 from compiler.text import parse
 
 

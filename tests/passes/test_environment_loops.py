@@ -11,7 +11,7 @@ import pytest
 from compiler.frontends.jax import lower
 from compiler.ir import Opcode
 from compiler.ir.verifier import check_module
-from compiler.passes.default import default_pipeline
+from compiler.passes.pipelines.default import default_pipeline
 from tests.passes.programs import difference, reference, run
 
 LANES, STEPS = 16, 20

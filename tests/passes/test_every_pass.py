@@ -4,7 +4,7 @@ import pytest
 
 from compiler.ir.verifier import check_module
 from compiler.passes import PASSES, make_pass, run_pass
-from compiler.passes.rewriting import RewritePass
+from compiler.passes.infrastructure.rewriting import RewritePass
 from compiler.text import parse
 from tests.passes.programs import PROGRAMS, difference, program_inputs, program_results, program_text, run
 

@@ -10,7 +10,7 @@ import pytest
 import env.suites
 from compiler.analysis.flops import module_flops
 from compiler.passes import PipelineRun
-from compiler.passes.default import default_pipeline
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 from tests.passes.programs import difference, reference, run
 

@@ -11,9 +11,9 @@ import pytest
 
 from compiler.errors import HlogymError
 from compiler.passes import PASSES, run_pass
-from compiler.passes.base import HloPass, PassOptionError
-from compiler.passes.registry import make_pass, pass_text
-from compiler.passes.while_loop_unroller import WhileLoopUnroller
+from compiler.passes.infrastructure.base import HloPass, PassOptionError
+from compiler.passes.infrastructure.registry import make_pass, pass_text
+from compiler.passes.loops.while_loop_unroller import WhileLoopUnroller
 from compiler.text import parse
 from tests.fuzz.plan_programs import LOOPS
 

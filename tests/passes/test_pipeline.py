@@ -8,10 +8,10 @@ import pytest
 from compiler.errors import HloVerificationError, UnknownNameError
 from compiler.ir import HloModule, Opcode, PrimitiveType, Shape
 from compiler.passes import FixedPoint, HloPass, PassPipeline, PipelineRun, Swept, make_pass, make_passes, run_pass
-from compiler.passes.default import default_pipeline, xla_order
-from compiler.passes.pipeline import leaves
-from compiler.passes.registry import PassOptionError, pass_text
-from compiler.passes.simplifier import MEMBERS
+from compiler.passes.infrastructure.pipeline import leaves
+from compiler.passes.infrastructure.registry import PassOptionError, pass_text
+from compiler.passes.pipelines.default import default_pipeline, xla_order
+from compiler.passes.pipelines.simplifier import MEMBERS
 from compiler.text import parse
 
 TEXT = """

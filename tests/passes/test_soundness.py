@@ -18,7 +18,7 @@ from compiler.interpreter import Context, evaluate, register_custom_call
 from compiler.ir import HloInstruction, HloModule, Shape
 from compiler.ir.verifier import check_module
 from compiler.passes import PASSES, HloPass, make_pass
-from compiler.passes.default import default_pipeline, xla_order
+from compiler.passes.pipelines.default import default_pipeline, xla_order
 from compiler.text import parse
 from env.reference import Reference
 

@@ -6,7 +6,7 @@ from compiler.api import compile as compile_hlo
 from compiler.interpreter import evaluate
 from compiler.ir import Opcode
 from compiler.ir.verifier import check_module
-from compiler.passes.registry import make_pass
+from compiler.passes.infrastructure.registry import make_pass
 from compiler.text import parse
 from tests.sweeps.case import Case, difference
 from tests.sweeps.corner_cases import cases as corner_cases

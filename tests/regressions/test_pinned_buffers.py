@@ -1,8 +1,8 @@
 """Buffers pinned twice from one value are two buffers: no pass may make one of them."""
 
 from compiler.ir.verifier import check_module
-from compiler.passes.default import default_pipeline
-from compiler.passes.registry import make_pass
+from compiler.passes.infrastructure.registry import make_pass
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 
 TEXT = """

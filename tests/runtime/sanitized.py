@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from compiler.api import decide
 from compiler.backends import cpu
-from compiler.codegen import support
+from compiler.codegen import buildability
 from compiler.fusion.policies import RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloModule
@@ -132,7 +132,7 @@ def run_fusions(rng: np.random.Generator, count: int) -> None:
     cases: list[running.Case] = []
     while len(cases) < count:
         f = random_fusion(rng)
-        if support.why_not(f) is None:
+        if buildability.kernel_refusal(f) is None:
             cases.append(running.case_of(f, running.random_args(f.parameter_shapes, rng), "c"))
     for case, found in zip(cases, running.run_c(cases), strict=True):
         why = running.problem(found, case)

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from compiler.runtime import coalesce
-from compiler.runtime.planner import Planner
+from compiler.runtime.thunk_emitter import Planner
 from compiler.text import parse
 
 

@@ -64,7 +64,7 @@ for _ in range(100_000):
     ("field", "value"),
     [
         ("fingerprint", 3), ("fingerprint", "abc"), ("fingerprint", "Z" * 64), ("base", None), ("base", "1"),
-        ("backend", "tpu"), ("backend", "auto"), ("backend", ["cpu"]), ("passes", "dce"), ("passes", [1]),
+        ("backend", "a backend"), ("backend", ["cpu"]), ("passes", "dce"), ("passes", [1]),
         ("passes", ["dce"] * 100_000), ("passes", ["a\nb"]), ("passes", ["\ud800"]), ("loops", {}), ("loops", [1]),
         ("loops", [{"id": "a", "position": True, "choice": "keep"}]),
         ("loops", [{"id": "a", "position": 0.0, "choice": "keep"}]), ("loops", [{"id": "a", "position": 0}]),
@@ -82,6 +82,15 @@ def test_a_value_that_cannot_be_is_refused_when_the_plan_is_read(field: str, val
     with pytest.raises(PlanError) as caught:
         CompilationPlan.from_json(data, "my.json")
     assert str(caught.value).startswith(f"my.json: {field}") and len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("backend", ["tpu", "auto"])
+def test_a_plan_for_an_unknown_backend_is_refused_when_it_is_replayed(backend: str) -> None:
+    plan = CompilationPlan.from_json({**_plan().to_dict(), "backend": backend})
+    session = CompilationSession(parse(WIDE))
+    with pytest.raises(PlanError, match=f"unknown backend '{backend}'; there are cpu, cuda, interpreter"):
+        session.replay(plan)
+    assert session.plan == CompilationSession(parse(WIDE)).plan
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from agents.checkpoint import latest_checkpoint
-from compiler.fusion.learned import load_policy
-from compiler.passes.learned import load_pass_order
+from compiler.learned.decision_policy import load_policy
+from compiler.learned.pass_order import load_pass_order
 from compiler.plan import CompilationPlan
 from env.isolated import ROOT
 from env.store import KernelStore

@@ -25,8 +25,8 @@ from compiler.interpreter import evaluate as interpret
 from compiler.ir import HloModule, Opcode, Shape
 from compiler.ir.verifier import check_module
 from compiler.passes import PASSES
-from compiler.passes.base import op_count
-from compiler.passes.default import default_pipeline
+from compiler.passes.infrastructure.base import op_count
+from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 from env.reference import Reference
 from tests.fuzz.pass_fuzz import VARIANTS, apply

@@ -6,7 +6,7 @@ import heapq
 from abc import ABC, abstractmethod
 
 from compiler.fusion.actions import FusionAction, FusionKind
-from compiler.fusion.mechanics import consumers_of, producers_of
+from compiler.fusion.rewriting import consumers_of, producers_of
 from compiler.fusion.sequence import Sequence
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from compiler.fusion.action_table import has_other_use
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.mechanics import body_of, consumers_of, producers_of, source_of
 from compiler.fusion.policies.queue import ProducerQueue, all_users_action
+from compiler.fusion.rewriting import body_of, consumers_of, producers_of, source_of
 from compiler.fusion.sequence import Sequence
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, Opcode, Trait

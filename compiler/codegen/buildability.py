@@ -1,0 +1,62 @@
+"""Whether instructions and fused computations can become a kernel."""
+
+from __future__ import annotations
+
+from compiler.codegen.emit import STATEMENT_LIMIT
+from compiler.codegen.lower import lower
+from compiler.codegen.scalar import is_supported_type, template_of
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+
+FUSIBLE_STRUCTURE = frozenset(
+    {
+        Opcode.CONSTANT, Opcode.IOTA, Opcode.PARAMETER, Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST,
+        Opcode.TRANSPOSE, Opcode.SLICE, Opcode.REVERSE, Opcode.CONCATENATE, Opcode.PAD, Opcode.DYNAMIC_SLICE,
+        Opcode.DYNAMIC_UPDATE_SLICE, Opcode.GATHER, Opcode.REDUCE, Opcode.MAP, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT,
+    }
+)  # fmt: skip
+"""Opcodes besides the elementwise ones that a kernel can hold."""
+
+
+def is_emittable(i: HloInstruction) -> bool:
+    """Whether a kernel can hold this instruction at all (types and opcode; not whether it fits its neighbours)."""
+    if i.opcode not in FUSIBLE_STRUCTURE and not _has_expression(i):
+        return False
+    leaves = [s for o in (i, *i.operands) for s in o.shape.leaves()]
+    if not all(is_supported_type(s.element_type) and not s.is_dynamic for s in leaves):
+        return False
+    return i.opcode is not Opcode.CONSTANT or i.shape.num_elements == 1
+
+
+def _has_expression(i: HloInstruction) -> bool:
+    """Whether an elementwise op has a scalar expression for its types."""
+    try:
+        template_of(i)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def node_refusal(node: HloInstruction) -> str | None:
+    """Return why no kernel can hold this instruction (for a fusion: something in it), or None when one can."""
+    inside = node.attributes["calls"].instructions if node.opcode is Opcode.FUSION else (node,)
+    for i in inside:
+        if not is_emittable(i):
+            return f"%{i.name}: no kernel can hold {i.opcode.text} of type {i.shape}"
+    return None
+
+
+def kernel_refusal(fused: HloComputation) -> str | None:
+    """Return why this fused computation cannot be one kernel, or None when it can.
+
+    The code generator itself answers: the computation is lowered and the result is discarded.
+    """
+    if len(fused) > STATEMENT_LIMIT:
+        return f"more than {STATEMENT_LIMIT} instructions"
+    try:
+        lower(fused)
+    except UnsupportedError as e:
+        return str(e)
+    return None

@@ -1,0 +1,1 @@
+"""Learned policies: features, networks and policy folders, in numpy alone."""

@@ -1,0 +1,1 @@
+"""Features: programs, fusions, loops and passes described as numbers for learned policies."""

@@ -1,0 +1,1 @@
+"""Passes that rewrite elementwise arithmetic, comparisons and type conversions."""

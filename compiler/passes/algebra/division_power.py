@@ -1,0 +1,175 @@
+"""Division, remainder, power and roots: cheaper forms of the same value.
+
+Float tolerance: x / c -> x * (1/c) rounds twice (1 ulp of the result more), as XLA does it on every float type; it
+is skipped where 1/c is not a normal number. a / sqrt(b) -> a * rsqrt(b) and products for small powers likewise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import ml_dtypes
+import numpy as np
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import (
+    STANDARD_FLOATS,
+    Scalar,
+    has_room,
+    is_integral,
+    is_op,
+    is_real_float,
+    is_splat,
+    non_negative,
+    single_use,
+    splat_value,
+)
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+
+RULES = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class DivisionPower(RewritePass):
+    """Division by constants and roots, chains of divisions, unsigned division by 2^k, small powers, log of power."""
+
+    name: ClassVar[str] = "division-power"
+    rules: ClassVar[RuleSet] = RULES
+
+
+@RULES.on(Opcode.DIVIDE)
+def _by_constant(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    x, y = i.operands
+    if is_splat(y, 1):
+        return x
+    if not i.shape.element_type.is_unsigned and not i.shape.element_type.is_complex and is_splat(y, -1):
+        return b.add(Opcode.NEGATE, x)
+    value = splat_value(y)
+    if value is None or splat_value(x) is not None:
+        return None
+    if i.shape.element_type in STANDARD_FLOATS:
+        inverse = _reciprocal(value)
+        return None if inverse is None else b.add(Opcode.MULTIPLY, x, b.splat(inverse, i.shape))
+    shift = _log2(value) if i.shape.element_type.is_unsigned else None
+    return None if shift is None else b.add(Opcode.SHIFT_RIGHT_LOGICAL, x, b.splat(shift, i.shape))
+
+
+def _reciprocal(value: Scalar) -> Scalar | None:
+    """1/value in its own type; None where that is not a normal number or value itself is not."""
+    tiny = float(ml_dtypes.finfo(value.dtype).tiny)  # type: ignore[no-untyped-call]
+    wide = abs(float(value))
+    if not np.isfinite(wide) or wide < tiny or 1.0 / wide < tiny:
+        return None
+    inverse = np.asarray(1.0 / float(value)).astype(value.dtype)[()]
+    return inverse if np.isfinite(float(inverse)) else None
+
+
+def _log2(value: Scalar) -> int | None:
+    number = int(value)
+    return number.bit_length() - 1 if number > 0 and number & (number - 1) == 0 else None
+
+
+@RULES.on(Opcode.REMAINDER)
+def _remainder(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    x, y = i.operands
+    value = splat_value(y)
+    if value is None or not i.shape.element_type.is_unsigned:
+        return None
+    if _log2(value) is None:
+        return None
+    return b.add(Opcode.AND, x, b.splat(int(value) - 1, i.shape))
+
+
+@RULES.on(Opcode.REMAINDER)
+def _remainder_twice(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """(x rem c) rem c -> x rem c."""
+    x, y = i.operands
+    return x if is_op(x, Opcode.REMAINDER) and x.operands[1] is y and is_integral(i.shape) else None
+
+
+@RULES.on(Opcode.DIVIDE)
+def _by_root(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """A / sqrt(b) -> a * rsqrt(b); a / rsqrt(b) -> a * sqrt(b)."""
+    x, y = i.operands
+    if not is_op(y, Opcode.SQRT, Opcode.RSQRT) or not is_real_float(i.shape) or not single_use(y):
+        return None
+    other = Opcode.RSQRT if y.opcode is Opcode.SQRT else Opcode.SQRT
+    root = b.add(other, y.operands[0])
+    return root if is_splat(x, 1) else b.add(Opcode.MULTIPLY, x, root)
+
+
+@RULES.on(Opcode.RSQRT)
+def _rsqrt_of_reciprocal(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """rsqrt(1 / x) -> sqrt(x)."""
+    x = i.operands[0]
+    return b.add(Opcode.SQRT, x.operands[1]) if is_op(x, Opcode.DIVIDE) and is_splat(x.operands[0], 1) else None
+
+
+@RULES.on(Opcode.DIVIDE)
+def _chain(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """(a/b)/c -> a/(b*c), a/(b/c) -> (a*c)/b: one division less, for floats."""
+    x, y = i.operands
+    if not is_real_float(i.shape) or not has_room(i.shape):
+        return None
+    if is_op(y, Opcode.DIVIDE) and single_use(y):
+        return b.add(Opcode.DIVIDE, b.add(Opcode.MULTIPLY, x, y.operands[1]), y.operands[0])
+    if is_op(x, Opcode.DIVIDE) and single_use(x) and x is not y:
+        return b.add(Opcode.DIVIDE, x.operands[0], b.add(Opcode.MULTIPLY, x.operands[1], y))
+    return None
+
+
+@RULES.on(Opcode.MULTIPLY)
+def _times_reciprocal(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """A * (1/b) -> a / b, where the reciprocal serves nothing else."""
+    if not is_real_float(i.shape):
+        return None
+    for x, y in (i.operands, (i.operands[1], i.operands[0])):
+        if x is not y and is_op(y, Opcode.DIVIDE) and is_splat(y.operands[0], 1) and single_use(y):
+            return b.add(Opcode.DIVIDE, x, y.operands[1])
+    return None
+
+
+@RULES.on(Opcode.DIVIDE)
+def _negated_sides(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    x, y = i.operands
+    if is_op(x, Opcode.NEGATE) and is_op(y, Opcode.NEGATE) and is_real_float(i.shape):
+        return b.add(Opcode.DIVIDE, x.operands[0], y.operands[0])
+    return None
+
+
+@RULES.on(Opcode.POWER)
+def _power(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    x, y = i.operands
+    value = splat_value(y)
+    if value is None or i.shape.element_type.is_complex:
+        return None
+    if value == 0:
+        return b.splat(1, i.shape)
+    if value == 1:
+        return x
+    if value == 2:
+        return b.add(Opcode.MULTIPLY, x, x)
+    if value == 3:
+        return b.add(Opcode.MULTIPLY, b.add(Opcode.MULTIPLY, x, x), x)
+    if value == 4:
+        square = b.add(Opcode.MULTIPLY, x, x)
+        return b.add(Opcode.MULTIPLY, square, square)
+    if is_real_float(i.shape) and value == -1:
+        return b.add(Opcode.DIVIDE, b.splat(1, i.shape), x)
+    # Of negative numbers the root is NaN, but pow(-inf, 0.5) is inf; the root of -0 keeps its sign.
+    if is_real_float(i.shape) and abs(value) == 0.5 and non_negative(x) and x.opcode is not Opcode.SQRT:
+        return b.add(Opcode.SQRT if value > 0 else Opcode.RSQRT, x)
+    return None
+
+
+@RULES.on(Opcode.POWER)
+def _power_of_exponential(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """pow(exp(x), y) -> exp(x*y)."""
+    x, y = i.operands
+    if not is_op(x, Opcode.EXPONENTIAL) or not single_use(x) or not is_real_float(i.shape):
+        return None
+    return b.add(Opcode.EXPONENTIAL, b.add(Opcode.MULTIPLY, x.operands[0], y))

@@ -1,0 +1,1 @@
+"""Passes that remove what is redundant, dead or known at compile time."""

@@ -1,0 +1,85 @@
+"""Common subexpressions: equal instructions on equal operands become one, reductions by equal functions included."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.analysis.structure import StructuralIds, is_commutative, may_merge
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.ir.computation import has_side_effect
+from compiler.passes.infrastructure.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class CommonSubexpressionElimination:
+    """Merge instructions that compute the same.
+
+    Two instructions are the same when opcode, shape, attributes (metadata aside), constants and operands are, the
+    operands of commutative ops in any order, and when the computations they call are equal but for names.
+    """
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, module: HloModule) -> bool:
+        """See the class."""
+        # A computation is numbered when its first caller is treated, and by then it is done itself.
+        ids = StructuralIds()
+        return sum(_merge(c, ids) for c in module.post_order()) > 0
+
+
+def _merge(computation: HloComputation, ids: StructuralIds) -> int:
+    known: dict[Hashable, HloInstruction] = {}
+    numbers: dict[HloInstruction, int] = {}
+    merged = 0
+    for i in computation.post_order():
+        numbers[i] = len(numbers)
+        if not may_merge(i) or (i.attributes and has_side_effect(i)):
+            continue
+        operands = [numbers[o] for o in i.operands]
+        if is_commutative(i):
+            operands.sort()
+        first = known.setdefault(ids.key(i, tuple(operands)), i)
+        if first is i:
+            continue
+        computation.replace_uses(i, first)
+        computation.remove_dead([i])
+        merged += 1
+    return merged
+
+
+@register
+@dataclass(frozen=True)
+class ComputationDeduplication:
+    """Point calls of computations that are equal but for names at one of them, and drop the others.
+
+    The bodies of fusions stay: each belongs to its fusion alone.
+    """
+
+    name: ClassVar[str] = "computation-deduplication"
+
+    def run(self, module: HloModule) -> bool:
+        """See the class."""
+        ids = StructuralIds()
+        first: dict[int, HloComputation] = {}
+        mapping: dict[HloComputation, HloComputation] = {}
+        order = module.post_order()
+        bodies = {
+            c for o in order for i in o.instructions if i.opcode is Opcode.FUSION for c in i.called_computations()
+        }
+        for computation in order:
+            if computation in bodies:
+                continue
+            kept = first.setdefault(ids.of(computation), computation)
+            if kept is not computation:
+                mapping[computation] = kept
+        if not mapping:
+            return False
+        for computation in module.computations:
+            for i in computation.instructions:
+                if i.attributes:
+                    i.replace_called_computations(mapping)
+        module.remove_unreachable()
+        return True

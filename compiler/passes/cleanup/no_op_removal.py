@@ -1,0 +1,59 @@
+"""Ops that do nothing: copies, precision that is kept anyway, barriers where the user gives them up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import ml_dtypes
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import is_op
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+
+RULES = RuleSet()
+BARRIERS = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class NoOpRemoval(RewritePass):
+    """Copies that keep the layout, reduce-precision to as many bits as there are (or twice the same)."""
+
+    name: ClassVar[str] = "no-op-removal"
+    rules: ClassVar[RuleSet] = RULES
+
+
+@register
+@dataclass(frozen=True)
+class OptimizationBarrierRemoval(RewritePass):
+    """opt-barrier(x) -> x: gives up what barriers are for (keeping apart what was written apart)."""
+
+    name: ClassVar[str] = "optimization-barrier-removal"
+    rules: ClassVar[RuleSet] = BARRIERS
+
+
+@RULES.on(Opcode.COPY)
+def _copy(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """XLA takes a copy into another element type, and converts."""
+    return b.convert(i.operands[0], i.shape.element_type) if i.shape.is_array else i.operands[0]
+
+
+@RULES.on(Opcode.REDUCE_PRECISION)
+def _reduce_precision(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    x = i.operands[0]
+    exponent, mantissa = i.attributes["exponent_bits"], i.attributes["mantissa_bits"]
+    info = ml_dtypes.finfo(i.shape.dtype)  # type: ignore[no-untyped-call]
+    if exponent >= info.nexp and mantissa >= info.nmant:
+        return x
+    if not is_op(x, Opcode.REDUCE_PRECISION):
+        return None
+    same = x.attributes["exponent_bits"] == exponent and x.attributes["mantissa_bits"] == mantissa
+    return x if same else None
+
+
+@BARRIERS.on(Opcode.OPTIMIZATION_BARRIER)
+def _barrier(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    return i.operands[0]

@@ -1,0 +1,1 @@
+"""Passes over calls, conditionals, fusions and asynchronous pairs."""

@@ -1,0 +1,124 @@
+"""Conditional simplification: branches known beforehand, branches cheap enough to run both, results nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Trait
+from compiler.ir.computation import has_side_effect
+from compiler.passes.infrastructure.base import Options, number_option
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewrite_limits import pinned, separate_fusions, treatable
+
+
+@register
+@dataclass(frozen=True)
+class ConditionalSimplifier(Options):
+    """Replace conditionals that need not be.
+
+    - A constant predicate or index, or branches that are all one computation: the branch itself.
+    - Branches without effects, control flow or expensive ops, together within `max_ops` instructions: all of them, and
+      selects between their results. An index out of range means the last branch.
+
+    Attributes:
+        max_ops: instructions of all branches of a conditional that becomes selects; 0 keeps all.
+    """
+
+    name: ClassVar[str] = "conditional-simplifier"
+    max_ops: int = number_option(48, 0, 10_000)
+
+    def run(self, module: HloModule) -> bool:
+        """See the class."""
+        changed = False
+        treated = set(treatable(module))
+        for computation in module.control_flow_computations():
+            if computation not in treated:
+                continue
+            found = [i for i in computation.post_order() if i.opcode is Opcode.CONDITIONAL]
+            fixed = pinned(computation) if found else set()
+            for i in found:
+                if i not in fixed:
+                    changed |= self._simplify(i, computation)
+        if changed:
+            module.remove_unreachable()
+            separate_fusions(module)
+        return changed
+
+    def _simplify(self, i: HloInstruction, computation: HloComputation) -> bool:
+        branches = branches_of(i)
+        taken = _known_branch(i, branches)
+        if taken is not None:
+            result = computation.inline(branches[taken], [i.operand(1 + taken)])
+            computation.replace_uses(i, result)
+            computation.remove(i)  # whatever its effects: they are in the copy
+            return True
+        if not all(map(_flattenable, branches)) or sum(len(c) for c in branches) > self.max_ops:
+            return False
+        results = [computation.inline(c, [o]) for c, o in zip(branches, i.operands[1:], strict=True)]
+        computation.replace(i, _choose(i.operand(0), results, Builder(computation)))
+        computation.remove_dead(results)
+        return True
+
+
+def branches_of(conditional: HloInstruction) -> tuple[HloComputation, ...]:
+    """The branches by number; of a predicate, true comes first."""
+    found: tuple[HloComputation, ...] | None = conditional.attr("branch_computations")
+    if found is not None:
+        return found
+    return (conditional.attributes["true_computation"], conditional.attributes["false_computation"])
+
+
+def _known_branch(i: HloInstruction, branches: Sequence[HloComputation]) -> int | None:
+    which = i.operand(0)
+    same_arguments = all(o is i.operand(1) for o in i.operands[1:])
+    if len(branches) == 1 or (same_arguments and all(c is branches[0] for c in branches)):
+        return 0
+    if which.opcode is not Opcode.CONSTANT:
+        return None
+    value = which.value.value
+    if which.shape.element_type is PrimitiveType.PRED:
+        return 0 if bool(value) else 1
+    index = int(value)
+    return index if 0 <= index < len(branches) else len(branches) - 1
+
+
+def _flattenable(branch: HloComputation) -> bool:
+    shape = branch.root.shape
+    leaves = shape.tuple_shapes if shape.is_tuple else (shape,)
+    if not leaves or not all(s.is_array and not s.is_dynamic for s in leaves) or branch.parent is None:
+        return False
+    return not any(
+        i.opcode.has(Trait.CONTROL)
+        or i.opcode.has(Trait.LIBRARY)
+        or i.opcode in (Opcode.SCATTER, Opcode.REDUCE_WINDOW, Opcode.SELECT_AND_SCATTER)
+        or has_side_effect(i)
+        for i in branch.instructions
+    )
+
+
+def _choose(which: HloInstruction, results: Sequence[HloInstruction], b: Builder) -> HloInstruction:
+    """Selects between results of one shape, arrays or tuples of arrays."""
+    shape = results[0].shape
+    if not shape.is_tuple:
+        return _select(which, results, b)
+    parts = [[_element(r, n, b) for r in results] for n in range(len(shape.tuple_shapes))]
+    return b.add(Opcode.TUPLE, *(_select(which, p, b) for p in parts))
+
+
+def _element(value: HloInstruction, n: int, b: Builder) -> HloInstruction:
+    return value.operand(n) if value.opcode is Opcode.TUPLE else b.add(Opcode.GET_TUPLE_ELEMENT, value, index=n)
+
+
+def _select(which: HloInstruction, values: Sequence[HloInstruction], b: Builder) -> HloInstruction:
+    if which.shape.element_type is PrimitiveType.PRED:
+        return b.add(Opcode.SELECT, which, values[0], values[1])
+    chosen = values[-1]
+    for n in reversed(range(len(values) - 1)):
+        this = b.compare(which, b.constant(np.asarray(n, which.shape.dtype)), "EQ")
+        chosen = b.add(Opcode.SELECT, this, values[n], chosen)
+    return chosen

@@ -1,0 +1,1 @@
+"""Passes over matrix products and convolutions."""

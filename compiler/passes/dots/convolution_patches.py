@@ -1,0 +1,221 @@
+"""Convolutions as matrix products over patches of the input, or as shifted multiplications and additions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode, PrimitiveType, Shape
+from compiler.ir.attributes import ConvDimLabels, PadDim, SliceDim, Window, WindowDim
+from compiler.passes.dots.dot_properties import DotDims
+from compiler.passes.infrastructure.base import number_option
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
+from compiler.passes.reductions.windows import at_position, edges, under_element
+
+RULES = RuleSet()
+_TYPES = {PrimitiveType.F32, PrimitiveType.F64}
+"""Narrower ones are rounded once a result, which additions one by one would not do."""
+
+
+@register
+@dataclass(frozen=True)
+class ConvolutionToPatches(RewritePass):
+    """Write out a convolution: patches of the padded input side by side, and one matrix product a group.
+
+    What is put side by side are the input's parts under each element of the kernel or, where these are fewer, under
+    each position of the window. With one feature in and out a group, the parts are scaled and added instead.
+    Convolutions of f32 and of f64 only.
+
+    Attributes:
+        max_parts: parts that one convolution may be cut into.
+        max_elements: elements that the patches may have in all.
+    """
+
+    name: ClassVar[str] = "convolution-to-patches"
+    rules: ClassVar[RuleSet] = RULES
+    max_parts: int = number_option(128, 0, 4096)
+    max_elements: int = number_option(1 << 26, 0, 1 << 30)
+
+    def rules_of(self) -> RulesOf:
+        """See the class."""
+
+        def write_out(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return self._rewrite(i, b)
+
+        return lambda op: (write_out,) if op is Opcode.CONVOLUTION else ()
+
+    def _rewrite(self, i: HloInstruction, b: Builder) -> HloInstruction | None:
+        types = {o.shape.element_type for o in (*i.operands, i)}
+        if len(types) != 1 or not types <= _TYPES or any(o.shape.is_dynamic for o in (*i.operands, i)):
+            return None
+        form = _Form.of(i)
+        if form is None:
+            return None
+        if form.is_depthwise and math.prod(form.kernel) <= self.max_parts:
+            return form.scaled_and_added(b)
+        fewer = min(math.prod(form.kernel), math.prod(form.positions))
+        if fewer > self.max_parts or form.patch_elements > self.max_elements:
+            return None
+        return form.product(b)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A convolution of arrays [group, batch, space..., feature] with kernels [space..., feature, group, feature].
+
+    Attributes:
+        instruction: the convolution.
+        groups: of features, or of the batch.
+        by_batch: the batch is what is grouped.
+        window: a dimension of it for each of space.
+        batch, features, outputs: sizes within a group.
+        space: sizes of the input; `kernel` and `positions` those of the kernel and of the result.
+    """
+
+    instruction: HloInstruction
+    groups: int
+    by_batch: bool
+    window: tuple[WindowDim, ...]
+    batch: int
+    features: int
+    outputs: int
+    space: tuple[int, ...]
+    kernel: tuple[int, ...]
+    positions: tuple[int, ...]
+
+    @staticmethod
+    def of(i: HloInstruction) -> _Form | None:
+        """The form of a convolution; None where it has no elements to multiply."""
+        labels: ConvDimLabels = i.attributes["dim_labels"]
+        window: Window = i.attr("window", Window())
+        x, kernel = i.operands
+        by_features, by_batch = i.attr("feature_group_count", 1), i.attr("batch_group_count", 1)
+        groups = by_features * by_batch
+        if by_features > 1 and by_batch > 1:
+            return None
+        if 0 in (*x.shape.dimensions, *kernel.shape.dimensions, *i.shape.dimensions):
+            return None
+
+        def sizes(shape: Shape, spelled: str, wanted: str) -> tuple[int, ...]:
+            return tuple(shape.dimensions[spelled.index(c)] for c in wanted)
+
+        space = "".join(sorted(c for c in labels.lhs if c.isdigit()))
+        (batch,), (features,) = sizes(x.shape, labels.lhs, "b"), sizes(kernel.shape, labels.rhs, "i")
+        return _Form(
+            i, groups, by_batch > 1, window.dims, batch // by_batch, features,
+            sizes(kernel.shape, labels.rhs, "o")[0] // groups, sizes(x.shape, labels.lhs, space),
+            sizes(kernel.shape, labels.rhs, space), sizes(i.shape, labels.out, space),
+        )  # fmt: skip
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Every feature has a kernel of its own and becomes one."""
+        return self.groups > 1 and not self.by_batch and self.features == self.outputs == 1
+
+    @property
+    def patch_elements(self) -> int:
+        """Elements of all patches."""
+        return self.groups * self.batch * math.prod(self.positions) * math.prod(self.kernel) * self.features
+
+    # ---- the two ways
+
+    def product(self, b: Builder) -> HloInstruction:
+        """Patches, and a matrix product with the kernel."""
+        length, rows = math.prod(self.kernel) * self.features, self.batch * math.prod(self.positions)
+        group: tuple[int, ...] = () if self.groups == 1 else (self.groups,)
+        dims = DotDims((2,), (0,), (0,), (1,)) if group else DotDims((1,), (0,))
+        patches = b.reshape(self._patches(self._padded(b), b), (*group, rows, length))
+        weights = b.reshape(self._weights(b), (length, *group, self.outputs))
+        precision = {k: v for k, v in self.instruction.attributes.items() if k == "operand_precision"}
+        made = b.add(Opcode.DOT, patches, weights, shape=Shape(self._type), **dims.attributes(), **precision)
+        if self.groups == 1:
+            return self._as_result(b.reshape(made, (self.batch, *self.positions, self.outputs)), b)
+        made = b.reshape(made, (self.groups, self.batch, *self.positions, self.outputs))
+        inner = range(1, 2 + len(self.space))
+        made = b.transpose(made, (*inner, 0, len(inner) + 1))
+        return self._as_result(b.reshape(made, (self.batch, *self.positions, self.groups * self.outputs)), b)
+
+    def scaled_and_added(self, b: Builder) -> HloInstruction:
+        """Each part of the input times its element of the kernel."""
+        x = self._padded(b)
+        x = b.reshape(x, (self.groups, *x.shape.dimensions[1:-1]))
+        x = b.transpose(x, (*range(1, x.shape.rank), 0))  # [batch, space..., groups]
+        weights = b.reshape(self._weights(b), (math.prod(self.kernel), self.groups))
+        total: HloInstruction | None = None
+        for n, at in enumerate(self._elements()):
+            part = b.slice(
+                x, (SliceDim(0, self.batch), *under_element(at, self.window, self.positions), SliceDim(0, self.groups))
+            )
+            weight = b.slice(weights, (SliceDim(n, n + 1), SliceDim(0, self.groups)))
+            factor = b.broadcast(b.reshape(weight, (self.groups,)), part.shape.dimensions, (part.shape.rank - 1,))
+            term = b.add(Opcode.MULTIPLY, part, factor)
+            total = term if total is None else b.add(Opcode.ADD, total, term)
+        if total is None:
+            raise ValueError(f"the kernel of %{self.instruction.name} has no elements")
+        return self._as_result(total, b)
+
+    # ---- operands
+
+    @property
+    def _type(self) -> PrimitiveType:
+        return self.instruction.shape.element_type
+
+    @property
+    def _labels(self) -> ConvDimLabels:
+        labels: ConvDimLabels = self.instruction.attributes["dim_labels"]
+        return labels
+
+    @property
+    def _digits(self) -> str:
+        return "".join(sorted(c for c in self._labels.lhs if c.isdigit()))
+
+    def _padded(self, b: Builder) -> HloInstruction:
+        """[groups, batch, space..., features], with the edges and holes of the window's padding and dilation."""
+        x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in f"b{self._digits}f"])
+        if self.by_batch or self.groups == 1:
+            x = b.reshape(x, (self.groups, self.batch, *self.space, self.features))
+        else:
+            x = b.reshape(x, (self.batch, *self.space, self.groups, self.features))
+            inner = range(1 + len(self.space))
+            x = b.transpose(x, (len(inner), *inner, len(inner) + 1))
+        none = PadDim(0, 0)
+        return b.pad(x, b.scalar(0, self._type), (none, none, *edges(self.window), none))
+
+    def _weights(self, b: Builder) -> HloInstruction:
+        """[space..., features, groups * outputs], in the order in which the window meets them."""
+        order = [self._labels.rhs.index(c) for c in f"{self._digits}io"]
+        kernel = b.transpose(self.instruction.operands[1], order)
+        turned = tuple(d for d, w in enumerate(self.window) if w.reversal)
+        return b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
+
+    def _patches(self, x: HloInstruction, b: Builder) -> HloInstruction:
+        """[groups, batch, positions..., kernel elements * features], its dimensions perhaps merged."""
+        whole = (SliceDim(0, self.groups), SliceDim(0, self.batch))
+        features = SliceDim(0, self.features)
+        if math.prod(self.kernel) <= math.prod(self.positions):
+            parts = [
+                b.slice(x, (*whole, *under_element(at, self.window, self.positions), features))
+                for at in self._elements()
+            ]
+            return b.concatenate(parts, x.shape.rank - 1)
+        length = math.prod(self.kernel) * self.features
+        parts = [
+            b.reshape(
+                b.slice(x, (*whole, *at_position(position, self.window), features)),
+                (self.groups, self.batch, 1, length),
+            )
+            for position in itertools.product(*map(range, self.positions))
+        ]
+        return b.concatenate(parts, 2)
+
+    def _elements(self) -> Iterator[tuple[int, ...]]:
+        return itertools.product(*map(range, self.kernel))
+
+    def _as_result(self, made: HloInstruction, b: Builder) -> HloInstruction:
+        """From [batch, space..., features] to the order of the result."""
+        return b.transpose(made, [f"b{self._digits}f".index(c) for c in self._labels.out])

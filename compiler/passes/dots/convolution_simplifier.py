@@ -1,0 +1,155 @@
+"""Convolutions: without spatial extent they are dots, and every other one has a canonical order of dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode, Shape
+from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+
+TO_DOT = RuleSet()
+CANONICAL = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class ConvolutionToDot(RewritePass):
+    """A convolution by a kernel of 1x1, without stride, padding or groups, is a matrix product over the features.
+
+    So is one whose kernel covers the whole input without padding: then the window positions are one. With as many
+    groups as features, each scaled by a number of its own, it is a multiplication.
+    """
+
+    name: ClassVar[str] = "convolution-to-dot"
+    rules: ClassVar[RuleSet] = TO_DOT
+
+
+@register
+@dataclass(frozen=True)
+class ConvolutionCanonicalization(RewritePass):
+    """Bring convolutions to input b01f, kernel 01io, output b01f, by transposes; drop what has no effect.
+
+    Dilation of an input or kernel of size 1, and strides with one window position, become 1; a reversal of a kernel
+    dimension of size 1 is dropped.
+    """
+
+    name: ClassVar[str] = "convolution-canonicalization"
+    rules: ClassVar[RuleSet] = CANONICAL
+
+
+def _labels(i: HloInstruction) -> ConvDimLabels:
+    labels: ConvDimLabels = i.attributes["dim_labels"]
+    return labels
+
+
+def _window(i: HloInstruction) -> Window:
+    window: Window = i.attr("window", Window())
+    return window
+
+
+def _ungrouped(i: HloInstruction) -> bool:
+    return bool(i.attr("feature_group_count", 1) == 1 and i.attr("batch_group_count", 1) == 1)
+
+
+@TO_DOT.on(Opcode.CONVOLUTION)
+def _pointwise(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    plain = all(replace(w, rhs_dilate=1, reversal=False) == WindowDim(1) for w in _window(i).dims)
+    if not plain or not _ungrouped(i):
+        return None
+    x, kernel = i.operands
+    labels = _labels(i)
+    flat = b.reshape(kernel, [n for n, c in zip(kernel.shape.dimensions, labels.rhs, strict=True) if c in "io"])
+    features = "".join(c for c in labels.rhs if c in "io")
+    product = b.add(
+        Opcode.DOT, x, flat, shape=Shape(i.shape.element_type), lhs_contracting_dims=(labels.lhs.index("f"),),
+        rhs_contracting_dims=(features.index("i"),), **_precision(i),
+    )  # fmt: skip
+    made = [c for c in labels.lhs if c != "f"] + ["f"]
+    return b.transpose(product, [made.index(c) for c in labels.out])
+
+
+@TO_DOT.on(Opcode.CONVOLUTION)
+def _scaled_features(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """A kernel of 1x1 with one feature in and out a group."""
+    x, kernel = i.operands
+    labels = _labels(i)
+    plain = all(replace(w, rhs_dilate=1, reversal=False) == WindowDim(1) for w in _window(i).dims)
+    groups = i.attr("feature_group_count", 1)
+    features = x.shape.dimensions[labels.lhs.index("f")]
+    if not plain or groups == 1 or groups != features or kernel.shape.num_elements != groups:
+        return None
+    same = x.shape.element_type is i.shape.element_type is kernel.shape.element_type
+    if i.attr("batch_group_count", 1) != 1 or not same:
+        return None
+    moved = b.transpose(x, [labels.lhs.index(c) for c in labels.out])
+    factors = b.broadcast(b.reshape(kernel, (features,)), moved.shape.dimensions, (labels.out.index("f"),))
+    return b.add(Opcode.MULTIPLY, moved, factors)
+
+
+def _precision(i: HloInstruction) -> dict[str, object]:
+    return {k: v for k, v in i.attributes.items() if k == "operand_precision"}
+
+
+@TO_DOT.on(Opcode.CONVOLUTION)
+def _covering(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """The kernel as large as the input: contract the spatial dimensions too."""
+    labels, window = _labels(i), _window(i)
+    x, kernel = i.operands
+    spatial = [c for c in labels.lhs if c.isdigit()]
+    if not _ungrouped(i) or not spatial or i.shape.num_elements == 0:
+        return None
+    for w, c in zip(window.dims, sorted(spatial), strict=True):
+        simple = w.pad_low == w.pad_high == 0 and w.lhs_dilate == w.rhs_dilate == 1 and not w.reversal
+        if not simple or w.size != x.shape.dimensions[labels.lhs.index(c)]:
+            return None
+    pairs = [("f", "i"), *((c, c) for c in spatial)]
+    product = b.add(
+        Opcode.DOT, x, kernel, shape=Shape(i.shape.element_type),
+        lhs_contracting_dims=tuple(labels.lhs.index(c) for c, _ in pairs),
+        rhs_contracting_dims=tuple(labels.rhs.index(c) for _, c in pairs), **_precision(i),
+    )  # fmt: skip
+    order = [c for c in labels.out if c in "bf"]
+    return b.reshape(b.transpose(product, ["bf".index(c) for c in order]), i.shape.dimensions)
+
+
+@CANONICAL.on(Opcode.CONVOLUTION)
+def _idle_window(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Window fields without effect go back to their defaults."""
+    labels = _labels(i)
+    x = i.operands[0]
+    dims = []
+    for w, c in zip(_window(i).dims, sorted(c for c in labels.lhs if c.isdigit()), strict=True):
+        n = x.shape.dimensions[labels.lhs.index(c)]
+        new = replace(w, lhs_dilate=1) if n == 1 else w
+        if w.size == 1:
+            new = replace(new, rhs_dilate=1, reversal=False)
+        if i.shape.dimensions[labels.out.index(c)] == 1 and new.output_size(n) == 1:
+            one = replace(new, stride=1)
+            new = one if one.output_size(n) == 1 else new
+        dims.append(new)
+    if tuple(dims) == _window(i).dims:
+        return None
+    return b.add(Opcode.CONVOLUTION, *i.operands, shape=i.shape, **{**_kept(i), "window": Window(tuple(dims))})
+
+
+def _kept(i: HloInstruction) -> dict[str, object]:
+    return {k: v for k, v in i.attributes.items() if k not in ("control-predecessors", "metadata")}
+
+
+@CANONICAL.on(Opcode.CONVOLUTION)
+def _order(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    labels = _labels(i)
+    digits = "".join(sorted(c for c in labels.lhs if c.isdigit()))
+    wanted = ConvDimLabels(f"b{digits}f", f"{digits}io", f"b{digits}f")
+    if labels == wanted:
+        return None
+    x = b.transpose(i.operands[0], [labels.lhs.index(c) for c in wanted.lhs])
+    kernel = b.transpose(i.operands[1], [labels.rhs.index(c) for c in wanted.rhs])
+    result = b.add(
+        Opcode.CONVOLUTION, x, kernel, shape=Shape(i.shape.element_type), **{**_kept(i), "dim_labels": wanted}
+    )
+    return b.transpose(result, [wanted.out.index(c) for c in labels.out])

@@ -1,0 +1,122 @@
+"""Dots as elementwise work: outer products are multiplications, small products multiplications and sums."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.passes.dots.dot_properties import DotDims, is_uniform_dot
+from compiler.passes.infrastructure.base import number_option
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import is_numeric
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
+
+RULES = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class DotStrengthReduction(RewritePass):
+    """Make dots into multiplications (and a reduction) that fuse with what stands around them.
+
+    Attributes:
+        max_contracted: contract at most so many elements this way; 1 takes outer products alone.
+        max_elements: the multiplied array has at most so many elements.
+        max_multiplications: one product of the batch does at most so many.
+    """
+
+    name: ClassVar[str] = "dot-strength-reduction"
+    rules: ClassVar[RuleSet] = RULES
+    max_contracted: int = number_option(1, 0, 1 << 20)
+    max_elements: int = number_option(1 << 24, 0, 1 << 28)
+    max_multiplications: int = number_option(1 << 24, 0, 1 << 28)
+
+    def rules_of(self) -> RulesOf:
+        """See the class."""
+
+        def reduce_strength(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return self._rewrite(i, b)
+
+        return lambda op: (reduce_strength,) if op is Opcode.DOT else ()
+
+    def _rewrite(self, i: HloInstruction, b: Builder) -> HloInstruction | None:
+        if not is_uniform_dot(i) or not is_numeric(i.shape) or b.computation.parent is None:
+            return None
+        dims = DotDims.of(i)
+        lhs = i.operands[0]
+        contracted = [lhs.shape.dimensions[d] for d in dims.lhs_contracting]
+        total = math.prod(contracted)
+        work = total * i.shape.num_elements
+        if total > self.max_contracted or work > self.max_elements or work == 0:
+            return None
+        batch = math.prod(lhs.shape.dimensions[d] for d in dims.lhs_batch)
+        if work // batch > self.max_multiplications:
+            return None
+        return _multiply(i, dims, contracted, b)
+
+
+def _multiply(i: HloInstruction, dims: DotDims, contracted: list[int], b: Builder) -> HloInstruction:
+    """Both operands in the shape of the result and the contracted dimensions; multiplied, and those summed."""
+    lhs, rhs = i.operands
+    result, at = i.shape.dimensions, _summed_at(i, dims)
+    sizes = (*result[:at], *contracted, *result[at:])
+    batch, left_free = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank)
+
+    def place(n: int) -> int:
+        """Where dimension `n` of the result stands among the sizes."""
+        return n if n < at else n + len(contracted)
+
+    first = {d: place(n) for n, d in enumerate(dims.lhs_batch)}
+    first |= {d: place(batch + n) for n, d in enumerate(left_free)}
+    first |= {d: at + n for n, d in enumerate(dims.lhs_contracting)}
+    second = {d: place(n) for n, d in enumerate(dims.rhs_batch)}
+    second |= {d: place(batch + len(left_free) + n) for n, d in enumerate(dims.rhs_free(rhs.shape.rank))}
+    second |= {d: at + n for n, d in enumerate(dims.rhs_contracting)}
+    x = _spread(lhs, sizes, first, b)
+    y = _spread(rhs, sizes, second, b)
+    product = b.add(Opcode.MULTIPLY, x, y)
+    if all(n == 1 for n in contracted):
+        return b.reshape(product, result)
+    module = b.computation.parent
+    if module is None:
+        raise ValueError("a computation outside of a module cannot take a reduction")
+    over = range(at, at + len(contracted))
+    return b.reduce(product, b.scalar(0, i.shape.element_type), tuple(over), _sum_of(i, module))
+
+
+def _summed_at(i: HloInstruction, dims: DotDims) -> int:
+    """Where the contracted dimensions go: last, unless neighbours in memory are neighbours in the result.
+
+    The operand that the fastest dimension of the result comes from is then walked along that dimension.
+    """
+    lhs, rhs = i.operands
+    batch, left, right = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank), dims.rhs_free(rhs.shape.rank)
+    wide_right = [d for d in right if rhs.shape.dimensions[d] != 1]
+    wide_left = [d for d in left if lhs.shape.dimensions[d] != 1]
+    if wide_right:
+        across = wide_right[-1] > max(dims.rhs_contracting, default=-1)
+        return batch + len(left) if across else i.shape.rank
+    if wide_left:
+        across = wide_left[-1] > max(dims.lhs_contracting, default=-1)
+        return batch if across else i.shape.rank
+    return i.shape.rank
+
+
+def _spread(x: HloInstruction, sizes: tuple[int, ...], where: dict[int, int], b: Builder) -> HloInstruction:
+    return b.broadcast(x, sizes, [where[d] for d in range(x.shape.rank)]) if sizes else x
+
+
+def _sum_of(i: HloInstruction, module: HloModule) -> HloComputation:
+    """A function that adds two scalars of the element type, found in the module or added to it."""
+    scalar = i.shape.with_dimensions(())
+    name = f"add_{i.shape.element_type.text}"
+    found = module.find(name)
+    if found is not None and found.root.opcode is Opcode.ADD and len(found) == 3 and found.result_shape == scalar:
+        return found
+    function = HloComputation(name)
+    parameters = [function.add_parameter(n, scalar) for n in (0, 1)]
+    function.root = function.add(Opcode.ADD, parameters)
+    return module.add(function)

@@ -1,0 +1,74 @@
+"""Products of narrow numbers in f32 or f64, which matrix libraries know."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode, Shape
+from compiler.ir.attributes import ConvDimLabels
+from compiler.ir.types import PrimitiveType as T
+from compiler.passes.dots.dot_properties import DotDims, is_plain_dot
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+
+RULES = RuleSet()
+_EXACT_F32, _EXACT_F64 = 24, 53
+"""Bits of whole numbers that each holds exactly."""
+
+
+@register
+@dataclass(frozen=True)
+class OperandUpcaster(RewritePass):
+    """Convert the operands of dots and convolutions that are narrower than 32 bits, and the result back.
+
+    Floats are multiplied and added in f32 and rounded once. Integers are, in f32 where every sum is exact there and in
+    f64 elsewhere, and wrap around in the type of the result.
+    """
+
+    name: ClassVar[str] = "operand-upcaster"
+    rules: ClassVar[RuleSet] = RULES
+
+
+@RULES.on(Opcode.DOT)
+def _dot(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    if not is_plain_dot(i):
+        return None
+    sizes = i.operands[0].shape.dimensions
+    return _upcast(i, math.prod(sizes[d] for d in DotDims.of(i).lhs_contracting), b)
+
+
+@RULES.on(Opcode.CONVOLUTION)
+def _convolution(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    labels: ConvDimLabels = i.attributes["dim_labels"]
+    kernel = i.operands[1].shape.dimensions
+    return _upcast(i, math.prod(n for n, c in zip(kernel, labels.rhs, strict=True) if c != "o"), b)
+
+
+def _upcast(i: HloInstruction, terms: int, b: Builder) -> HloInstruction | None:
+    """The same product of converted operands; `terms`: how many products each element of the result is the sum of."""
+    types = [o.shape.element_type for o in i.operands]
+    wide = _wide_type(types, i.shape.element_type, terms)
+    if wide is None:
+        return None
+    attributes = {k: v for k, v in i.attributes.items() if k not in ("control-predecessors", "metadata")}
+    operands = [b.convert(o, wide) for o in i.operands]
+    made = b.add(i.opcode, *operands, shape=Shape(wide, i.shape.dimensions), **attributes)
+    if i.shape.element_type.is_integer:
+        made = b.convert(made, T.S64)
+    return b.convert(made, i.shape.element_type)
+
+
+def _wide_type(operands: list[T], result: T, terms: int) -> T | None:
+    kinds = (*operands, result)
+    if all(t.is_float for t in kinds):
+        narrow = any(t.bits < 32 for t in operands) and all(t.bits <= 32 for t in kinds)
+        return T.F32 if narrow else None
+    if not all(t.is_integer for t in kinds) or any(t.bits > 16 for t in operands) or terms == 0:
+        return None
+    bits = sum(t.bits for t in operands) + math.ceil(math.log2(terms))
+    if bits > _EXACT_F64:
+        return None
+    return T.F32 if bits <= _EXACT_F32 else T.F64

@@ -1,0 +1,1 @@
+"""Passes that expand an op into simpler ops that kernels can compute."""

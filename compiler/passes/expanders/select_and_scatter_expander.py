@@ -1,0 +1,146 @@
+"""Select-and-scatter expansion: the gradient of pooling by windows side by side, in pointwise work."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType, Shape
+from compiler.ir.attributes import PadDim, SliceDim, Window
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import scalar_function
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+
+RULES = RuleSet()
+_MOST_POSITIONS = 64
+
+
+@register
+@dataclass(frozen=True)
+class SelectAndScatterExpander(RewritePass):
+    """Find the selected position of each window by comparing its positions in turn, and put the source there.
+
+    Done where a window has at most 64 positions and nothing is dilated, and
+    - windows do not overlap (stride and size are one) and nothing is padded, or
+    - sources are added up: then each position in the window yields one array, and they are added.
+    """
+
+    name: ClassVar[str] = "select-and-scatter-expander"
+    rules: ClassVar[RuleSet] = RULES
+
+
+@RULES.on(Opcode.SELECT_AND_SCATTER)
+def _expand(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    operand, source, init = i.operands
+    window: Window = i.attr("window", Window())
+    counts, sizes = source.shape.dimensions, tuple(w.size for w in window.dims)
+    plain = all(
+        w.stride == w.size and not (w.pad_low or w.pad_high or w.reversal) and w.lhs_dilate == w.rhs_dilate == 1
+        for w in window.dims
+    )
+    if not plain or len(sizes) != len(counts) or math.prod(sizes) > _MOST_POSITIONS or not source.shape.num_elements:
+        return None
+    used = [SliceDim(0, n * k) for n, k in zip(counts, sizes, strict=True)]
+    tiled = tuple(itertools.chain.from_iterable(zip(counts, sizes, strict=True)))
+    windows = b.reshape(b.slice(operand, used), tiled)
+    chosen = _chosen_position(_tiles(windows, counts, sizes, b), [], i.attributes["select"], b)
+    start = b.broadcast(init, counts, ())
+    value = _applied(i.attributes["scatter"], [start, source], b)
+    outer = tuple(range(0, 2 * len(counts), 2))
+    here = b.compare(b.broadcast(chosen, tiled, outer), _positions(tiled, sizes, b), "EQ")
+    spread = b.add(Opcode.SELECT, here, b.broadcast(value, tiled, outer), b.broadcast(init, tiled, ()))
+    flat = b.reshape(spread, [d.limit for d in used])
+    rest = [PadDim(0, n - d.limit) for n, d in zip(operand.shape.dimensions, used, strict=True)]
+    return b.pad(flat, init, rest)
+
+
+@RULES.on(Opcode.SELECT_AND_SCATTER)
+def _overlapping(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    operand, source, init = i.operands
+    dims = i.attr("window", Window()).dims
+    adds = scalar_function(i.attributes["scatter"]) is Opcode.ADD
+    plain = all(w.lhs_dilate == w.rhs_dilate == 1 and not w.reversal and min(w.pad_low, w.pad_high) >= 0 for w in dims)
+    if not adds or not plain or math.prod(w.size for w in dims) > _MOST_POSITIONS:
+        return None
+    if len(dims) != operand.shape.rank or not source.shape.num_elements:
+        return None
+    around = [PadDim(w.pad_low, w.pad_high) for w in dims]
+    zero = b.scalar(0, source.shape.element_type)
+    padded = b.pad(operand, b.scalar(0, operand.shape.element_type), around)
+    counts, places = source.shape.dimensions, itertools.product(*(range(w.size) for w in dims))
+    ends = [
+        [SliceDim(p, p + (n - 1) * w.stride + 1, w.stride) for p, n, w in zip(place, counts, dims, strict=True)]
+        for place in places
+    ]
+    inside: list[HloInstruction] = []
+    if padded is not operand:
+        yes = b.splat(True, operand.shape.with_type(PrimitiveType.PRED))
+        elements = b.pad(yes, b.scalar(False, PrimitiveType.PRED), around)
+        inside = [b.slice(elements, spec) for spec in ends]
+    chosen = _chosen_position([b.slice(padded, spec) for spec in ends], inside, i.attributes["select"], b)
+    nothing = b.broadcast(zero, counts, ())
+    total = b.broadcast(init, padded.shape.dimensions, ())
+    for number, spec in enumerate(ends):
+        here = b.compare(chosen, b.splat(number, chosen.shape), "EQ")
+        part = b.add(Opcode.SELECT, here, source, nothing)
+        sizes = padded.shape.dimensions
+        apart = [PadDim(d.start, m - d.limit, d.stride - 1) for d, m in zip(spec, sizes, strict=True)]
+        total = b.add(Opcode.ADD, total, b.pad(part, zero, apart))
+    inner = [SliceDim(w.pad_low, w.pad_low + n) for w, n in zip(dims, operand.shape.dimensions, strict=True)]
+    return b.slice(total, inner)
+
+
+def _tiles(windows: HloInstruction, counts: Sequence[int], sizes: Sequence[int], b: Builder) -> list[HloInstruction]:
+    """The elements at each position of windows side by side, positions in row-major order."""
+    found = []
+    for place in itertools.product(*(range(k) for k in sizes)):
+        spec = itertools.chain.from_iterable(
+            (SliceDim(0, n), SliceDim(p, p + 1)) for n, p in zip(counts, place, strict=True)
+        )
+        found.append(b.reshape(b.slice(windows, tuple(spec)), counts))
+    return found
+
+
+def _chosen_position(
+    candidates: Sequence[HloInstruction], inside: Sequence[HloInstruction], select: HloComputation, b: Builder
+) -> HloInstruction:
+    """Row-major number of the position that `select` prefers to all others of its window.
+
+    `inside` says which candidates are elements and not padding; empty means all.
+    """
+    best = candidates[0]
+    chosen = b.splat(0, best.shape.with_type(PrimitiveType.S32))
+    valid = inside[0] if inside else None
+    for number, candidate in enumerate(candidates[1:], 1):
+        keep = _applied(select, [best, candidate], b)
+        if valid is not None:
+            keep = b.add(Opcode.AND, keep, valid)
+            keep = b.add(Opcode.OR, keep, b.add(Opcode.NOT, inside[number]))
+            valid = b.add(Opcode.OR, valid, inside[number])
+        best = b.add(Opcode.SELECT, keep, best, candidate)
+        chosen = b.add(Opcode.SELECT, keep, chosen, b.splat(number, chosen.shape))
+    return chosen
+
+
+def _positions(tiled: Sequence[int], sizes: Sequence[int], b: Builder) -> HloInstruction:
+    """The row-major number of each element within its window."""
+    shape = Shape(PrimitiveType.S32, tuple(tiled))
+    total = b.splat(0, shape)
+    for axis in range(len(sizes)):
+        inner = math.prod(sizes[axis + 1 :])
+        along = b.add(Opcode.IOTA, shape=shape, iota_dimension=2 * axis + 1)
+        total = b.add(Opcode.ADD, total, b.add(Opcode.MULTIPLY, along, b.splat(inner, shape)))
+    return total
+
+
+def _applied(function: HloComputation, operands: Sequence[HloInstruction], b: Builder) -> HloInstruction:
+    """A scalar function of two arguments, element by element."""
+    known = scalar_function(function)
+    if known is not None and known is not Opcode.COMPARE:
+        return b.add(known, *operands)
+    shape = operands[0].shape.with_type(function.root.shape.element_type)
+    return b.add(Opcode.MAP, *operands, shape=shape, to_apply=function, dimensions=tuple(range(shape.rank)))

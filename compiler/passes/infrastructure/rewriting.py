@@ -1,0 +1,178 @@
+"""Passes as lists of rewrite rules, and the driver that applies them to a fixed point in time linear in the program.
+
+A rule is `rule(instruction, builder) -> HloInstruction | None`: what computes the same value, or None for no match.
+Rules are kept by opcode, so that an instruction meets only those that can match it. The driver visits operands
+first, visits what a rule made at once, and repeats rounds until one changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
+from compiler.ir.computation import has_side_effect
+from compiler.ir.shape import default_layout
+from compiler.passes.infrastructure.base import ComputationPass
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
+
+Rule = Callable[[HloInstruction, Builder], HloInstruction | None]
+RulesOf = Callable[[Opcode], Sequence[Rule]]
+
+MAX_ROUNDS = 50
+"""A guard against rules that undo each other, not a tuning knob: programs settle in two to five rounds."""
+
+
+class RuleSet:
+    """Rules by the opcode they match; filled by `on` where they are defined, in order of preference."""
+
+    def __init__(self) -> None:
+        self._by_opcode: dict[Opcode, list[Rule]] = {}
+
+    def on(self, *opcodes: Opcode) -> Callable[[Rule], Rule]:
+        """Decorator: the function is a rule for these opcodes."""
+
+        def keep(rule: Rule) -> Rule:
+            for opcode in opcodes:
+                self._by_opcode.setdefault(opcode, []).append(rule)
+            return rule
+
+        return keep
+
+    def of(self, opcode: Opcode) -> Sequence[Rule]:
+        """The rules that may match an instruction of this opcode."""
+        return self._by_opcode.get(opcode, ())
+
+
+ELEMENTWISE = tuple(op for op in Opcode if op.has(Trait.ELEMENTWISE))
+
+
+@dataclass(frozen=True)
+class RewritePass(ComputationPass):
+    """A pass that is a set of rules; `rules_of` is what a pass with options overrides."""
+
+    rules: ClassVar[RuleSet]
+
+    def rules_of(self) -> RulesOf:
+        """The rules to try on an instruction, by its opcode."""
+        return self.rules.of
+
+    def run_on(self, computation: HloComputation) -> bool:
+        """Apply the rules to a fixed point."""
+        return rewrite(computation, self.rules_of())
+
+    def run_sweeps(self, module: HloModule, sweeps: int) -> bool:
+        """Apply the rules in at most `sweeps` sweeps over each computation; whether anything changed."""
+        rules_of = self.rules_of()
+        changed = False
+        for computation in treatable(module):
+            changed |= sweep(computation, rules_of, sweeps)
+        return changed
+
+
+def rewrite(computation: HloComputation, rules_of: RulesOf) -> bool:
+    """Apply rules to a computation until none matches; whether any did.
+
+    Left alone: instructions with or without users that control dependencies name, those with side effects, and those
+    with dynamic dimensions.
+    """
+    return _rounds(computation, rules_of, MAX_ROUNDS, revisit=True)
+
+
+def sweep(computation: HloComputation, rules_of: RulesOf, sweeps: int = 1) -> bool:
+    """Visit each instruction once a sweep, operands first, and apply the first rule that matches; whether any did.
+
+    What a rule makes is not visited in the same sweep. Left alone: as `rewrite` does.
+    """
+    return _rounds(computation, rules_of, sweeps, revisit=False)
+
+
+def _rounds(computation: HloComputation, rules_of: RulesOf, limit: int, revisit: bool) -> bool:
+    changed = False
+    for _ in range(limit):
+        if not _round(computation, rules_of, revisit):
+            break
+        changed = True
+        computation.reorder()  # so that whoever walks it next finds it in order
+    return changed
+
+
+def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> bool:
+    order = computation.post_order()
+    work = [i for i in reversed(order) if rules_of(i.opcode)]
+    if not work:
+        return False
+    fixed = pinned(computation)
+    budget = 20 * len(order) + 1000
+    changed = False
+    builder = Builder(computation)
+    while work and budget:
+        i = work.pop()
+        rules = rules_of(i.opcode)
+        if not rules or i.parent is not computation or i in fixed or i.is_dead or _untouchable(i):
+            continue
+        if not _apply(i, rules, builder):
+            continue
+        changed = True
+        budget -= 1
+        if revisit:
+            work.extend(reversed(builder.made))
+        builder = Builder(computation)
+    return changed
+
+
+def _apply(i: HloInstruction, rules: Iterable[Rule], builder: Builder) -> bool:
+    """Put what the first matching rule makes in the place of `i`; False when none matches."""
+    for rule in rules:
+        new = rule(i, builder)
+        if new is not None and new is not i and substitute(i, new, fresh=new in builder.made):
+            builder.computation.remove_dead(builder.made)
+            return True
+        if builder.made:
+            builder.computation.remove_dead(builder.made)
+            builder.made.clear()
+    return False
+
+
+def substitute(old: HloInstruction, new: HloInstruction, fresh: bool) -> bool:
+    """Put `new` in the place of `old` and remove what that leaves dead; False when the layouts forbid it.
+
+    Args:
+        old: what is replaced.
+        new: of a compatible shape, in the same computation.
+        fresh: `new` has just been made and has no other user, so it may take over layout and metadata.
+    """
+    computation = old.parent
+    if computation is None or not new.shape.compatible(old.shape):
+        raise ValueError(f"%{new.name} of shape {new.shape} cannot stand for %{old.name} of shape {old.shape}")
+    if fresh:
+        if new.shape is not old.shape and not _same_layout(new, old):
+            new.shape = replace(new.shape, layout=old.shape.layout)
+        if "metadata" in old.attributes and "metadata" not in new.attributes:
+            new.attributes["metadata"] = old.attributes["metadata"]
+    elif not _same_layout(new, old):
+        return False
+    computation.replace_uses(old, new)
+    computation.remove_dead([old])
+    return True
+
+
+def _same_layout(a: HloInstruction, b: HloInstruction) -> bool:
+    if not a.shape.is_array:
+        return a.shape == b.shape or a.shape.without_layout() == b.shape.without_layout()
+    default = default_layout(a.shape.rank)
+    return (a.shape.layout or default) == (b.shape.layout or default)
+
+
+def _untouchable(i: HloInstruction) -> bool:
+    if i.shape.dynamic or i.opcode in _EFFECTS:
+        return True
+    for o in i.operands:
+        if o.shape.dynamic:
+            return True
+    return bool(i.attributes) and has_side_effect(i)
+
+
+_EFFECTS = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))

@@ -1,0 +1,306 @@
+"""Changing while loops: owning their computations, explicit form, other carried elements, copies of the body."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.analysis.while_loop import LoopView, view_loop
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.ir.shape import tuple_shape
+from compiler.passes.infrastructure.rewrite_limits import caller_counts, pinned, treatable
+
+
+@dataclass
+class Loops:
+    """The loops of a module during one run of a pass.
+
+    `owned` keeps count of who calls what, so that a computation shared by several callers is copied before it is
+    changed. Whoever copies instructions that call computations must say so through `note_copy`.
+    """
+
+    module: HloModule
+    _counts: Counter[HloComputation] | None = field(default=None, init=False)
+
+    def views(self) -> Iterator[LoopView]:
+        """Each loop in explicit form, inner ones first; those with control edges, and those nobody reads, are left out.
+
+        The caller may change or remove the loop it was given, and others; one that is gone is not yielded.
+        """
+        treated = set(treatable(self.module))
+        for computation in self.module.control_flow_computations():
+            if computation not in treated:
+                continue
+            loops = [i for i in computation.post_order() if i.opcode is Opcode.WHILE]
+            fixed = pinned(computation) if loops else set()
+            for loop in loops:
+                if loop.parent is not computation or loop in fixed or not _is_read(loop):
+                    continue
+                view = view_loop(loop)
+                if view is not None:
+                    yield view
+
+    def owned(self, view: LoopView) -> LoopView:
+        """The same loop with a body and a condition that nothing else calls."""
+        loop, counts = view.instruction, self._caller_counts()
+        copied = False
+        for name in ("body", "condition"):
+            callee: HloComputation = loop.attributes[name]
+            if counts[callee] <= 1:
+                continue
+            counts[callee] -= 1
+            copy = self.module.add(callee.clone())
+            counts[copy] = 1
+            self.note_copies(copy.instructions)
+            loop.attributes[name] = copy
+            copied = True
+        again = view_loop(loop) if copied else view
+        assert again is not None  # noqa: S101 - a copy has the form of what it copies
+        return again
+
+    def note_copies(self, instructions: Sequence[HloInstruction]) -> None:
+        """Count the callees of instructions that were just made; fusions among them get bodies of their own."""
+        counts = self._caller_counts()
+        for i in instructions:
+            if not i.attributes:
+                continue
+            if i.opcode is Opcode.FUSION and counts[i.attributes["calls"]]:
+                body = i.attributes["calls"] = self.module.add(i.attributes["calls"].clone())
+                self.note_copies(body.instructions)
+            counts.update(i.called_computations())
+
+    def _caller_counts(self) -> Counter[HloComputation]:
+        if self._counts is None:
+            self._counts = caller_counts(self.module)
+        return self._counts
+
+
+def _is_read(loop: HloInstruction) -> bool:
+    return any(u.users or u.is_root or u.opcode is not Opcode.GET_TUPLE_ELEMENT for u in loop.users)
+
+
+def make_explicit(loop: HloInstruction) -> bool:
+    """Give a loop over a tuple explicit form (see `LoopView`); whether that took a change.
+
+    Only the uses that stand in the way are rewritten: they go through a tuple of all elements.
+    """
+    if view_loop(loop) is not None or not loop.shape.is_tuple or loop.parent is None:
+        return False
+    body: HloComputation = loop.attributes["body"]
+    condition: HloComputation = loop.attributes["condition"]
+    start = loop.operand(0)
+    if start.opcode is not Opcode.TUPLE:
+        loop.replace_operand(0, _spelled_out(loop.parent, start))
+    if body.root.opcode is not Opcode.TUPLE:
+        body.root = _spelled_out(body, body.root)
+    _read_by_element(body, body.parameters[0])
+    _read_by_element(condition, condition.parameters[0])
+    _read_by_element(loop.parent, loop)
+    return True
+
+
+def _spelled_out(computation: HloComputation, value: HloInstruction) -> HloInstruction:
+    size = len(value.shape.tuple_shapes)
+    elements = [computation.add(Opcode.GET_TUPLE_ELEMENT, [value], index=n) for n in range(size)]
+    return computation.add(Opcode.TUPLE, elements)
+
+
+def _read_by_element(computation: HloComputation, value: HloInstruction) -> None:
+    others = [u for u in value.users if u.opcode is not Opcode.GET_TUPLE_ELEMENT]
+    if not others and not value.is_root:
+        return
+    whole = _spelled_out(computation, value)
+    for user in others:
+        user.replace_operands(value, whole)
+    if value.is_root:
+        computation.root = whole
+
+
+def attributes_for_other_elements(loop: HloInstruction) -> dict[str, Any]:
+    """The attributes of a loop but for those that name or enumerate what it carries."""
+    return {k: v for k, v in loop.attributes.items() if k not in ("backend_config", "sharding", "origin")}
+
+
+@dataclass
+class LoopEdit:
+    """A loop on its way to other carried elements.
+
+    `begin` gives the computations their new parameters, the caller then rewrites the body with `body_read`, and
+    `finish` builds the new loop. What read dropped elements must have been replaced by then, inside the body;
+    outside, `old_results` of dropped elements are the caller's to replace before `discard`.
+    """
+
+    view: LoopView
+    init: tuple[HloInstruction, ...]
+    new_index: Mapping[int, int]
+
+    @staticmethod
+    def begin(view: LoopView, init: Sequence[HloInstruction], new_index: Mapping[int, int]) -> LoopEdit:
+        """Start to carry `init`; `new_index` says where the kept ones of the old elements stand among them."""
+        carried = tuple_shape(*(i.shape for i in init))
+        for computation, reads in ((view.body, view.body_reads), (view.condition, view.condition_reads)):
+            computation.parameters[0].shape = carried
+            for old, gtes in enumerate(reads):
+                for gte in gtes:
+                    # A dropped read keeps a number that is out of range, so that a leftover is found by the verifier.
+                    gte.attributes["index"] = new_index.get(old, len(init) + old)
+        return LoopEdit(view, tuple(init), new_index)
+
+    def body_read(self, index: int) -> HloInstruction:
+        """A new read of a new element in the body."""
+        return self.view.body.add(Opcode.GET_TUPLE_ELEMENT, [self.view.body.parameters[0]], index=index)
+
+    def condition_read(self, index: int) -> HloInstruction:
+        """A new read of a new element in the condition."""
+        return self.view.condition.add(Opcode.GET_TUPLE_ELEMENT, [self.view.condition.parameters[0]], index=index)
+
+    def finish(self, outputs: Sequence[HloInstruction]) -> HloInstruction:
+        """Build the new loop on the body's new `outputs`; users of kept results are moved over to it."""
+        view, old = self.view, self.view.instruction
+        computation, body = old.parent, view.body
+        assert computation is not None  # noqa: S101 - a loop stands somewhere until `discard`
+        before = body.root
+        body.root = body.add(Opcode.TUPLE, outputs, name=before.name)
+        dropped = [g for n, gtes in enumerate(view.body_reads) if n not in self.new_index for g in gtes]
+        body.remove_dead([before, *dropped])
+        view.condition.remove_dead(
+            [g for n, gtes in enumerate(view.condition_reads) if n not in self.new_index for g in gtes]
+        )
+        start = computation.add(Opcode.TUPLE, self.init, name=old.operand(0).name)
+        attributes = attributes_for_other_elements(old)
+        loop = computation.add(Opcode.WHILE, [start], name=old.name, attributes=attributes)
+        for n, gtes in enumerate(view.results):
+            for gte in gtes:
+                if n in self.new_index:
+                    gte.replace_operand(0, loop)
+                    gte.attributes["index"] = self.new_index[n]
+        return loop
+
+    def discard(self) -> None:
+        """Remove the old loop."""
+        old = self.view.instruction
+        computation = old.parent
+        assert computation is not None  # noqa: S101 - see `finish`
+        for gte in old.users:
+            if gte.users or gte.is_root:
+                raise ValueError(f"%{gte.name} still needs element {gte.attributes['index']} of %{old.name}")
+        work = list(old.users)
+        for gte in work:
+            computation.remove(gte)
+        start = old.operand(0)
+        computation.remove(old)
+        computation.remove_dead([start])
+
+
+def viewed_again(view: LoopView) -> LoopView:
+    """The loop as it is now, after changes that left it in explicit form."""
+    again = view_loop(view.instruction)
+    assert again is not None  # noqa: S101 - see above
+    return again
+
+
+def keep_elements(view: LoopView, kept: Sequence[int]) -> HloInstruction:
+    """Carry only the `kept` elements, in their order; nothing may need the others any more."""
+    # Dead code may still read what is dropped.
+    view.body.remove_dead()
+    view.condition.remove_dead()
+    view = viewed_again(view)
+    new_index = {old: new for new, old in enumerate(kept)}
+    edit = LoopEdit.begin(view, [view.init[n] for n in kept], new_index)
+    loop = edit.finish([view.outputs[n] for n in kept])
+    edit.discard()
+    return loop
+
+
+def copy_iteration(
+    view: LoopView,
+    computation: HloComputation,
+    values: Sequence[HloInstruction],
+    leaves: dict[HloInstruction, HloInstruction],
+    loops: Loops,
+) -> list[HloInstruction]:
+    """Copy the body into `computation` with `values` for what it carries; returns what it makes of them.
+
+    `leaves` remembers the copies of constants and iotas from one iteration to the next.
+    """
+    mapping: dict[HloInstruction, HloInstruction] = {}
+    for n, gtes in enumerate(view.body_reads):
+        mapping.update(dict.fromkeys(gtes, values[n]))
+    made: list[HloInstruction] = []
+    body, parameter = view.body, view.body.parameters[0]
+    for i in body.post_order():
+        if i in mapping or i is parameter or (i is body.root and not i.users):
+            continue
+        if i in leaves:
+            mapping[i] = leaves[i]
+            continue
+        copy = mapping[i] = computation.clone_instruction(i, [mapping[o] for o in i.operands])
+        if i.control_predecessors:
+            copy.set_control_predecessors(
+                [mapping[p] for p in i.control_predecessors if p in mapping and mapping[p].parent]
+            )
+        if i.opcode in (Opcode.CONSTANT, Opcode.IOTA):
+            leaves[i] = copy
+        made.append(copy)
+    loops.note_copies(made)
+    return [mapping[o] for o in view.outputs]
+
+
+def replace_computations(
+    view: LoopView,
+    init: Sequence[HloInstruction],
+    body: HloComputation,
+    condition: HloComputation | None,
+    loops: Loops,
+) -> HloInstruction:
+    """Run another body on other carried elements in the place of a loop, which stays for the caller to remove.
+
+    Results keep their numbers; those of elements with another initial value now are left on the old loop. Without a
+    new `condition` the old one is kept; it must read none of these.
+    """
+    old = view.instruction
+    computation = old.parent
+    assert computation is not None  # noqa: S101 - the loop was found in it
+    loops.module.add(body)
+    loops.note_copies(body.instructions)
+    if condition is None:
+        condition = loops.owned(view).condition
+        condition.parameters[0].shape = body.parameters[0].shape
+    else:
+        loops.module.add(condition)
+        loops.note_copies(condition.instructions)
+    start = computation.add(Opcode.TUPLE, init, name=old.operand(0).name)
+    attributes = attributes_for_other_elements(old)
+    attributes |= {"body": body, "condition": condition}
+    loop = computation.add(Opcode.WHILE, [start], name=old.name, attributes=attributes)
+    loops.note_copies([loop])
+    for n, gtes in enumerate(view.results):
+        for gte in gtes:
+            if init[n] is view.init[n]:
+                gte.replace_operand(0, loop)
+    return loop
+
+
+def copy_with_operands(
+    root: HloInstruction, to: HloComputation, mapping: dict[HloInstruction, HloInstruction]
+) -> HloInstruction:
+    """Copy an instruction, and what it is computed from, into a computation.
+
+    Args:
+        root: what is wanted there; no control edges are copied.
+        to: where copies are made.
+        mapping: what stands there for what already; copies are added to it.
+    """
+    stack = [root]
+    while stack:
+        i = stack.pop()
+        if i in mapping:
+            continue
+        missing = [o for o in i.operands if o not in mapping]
+        if missing:
+            stack += [i, *missing]
+        else:
+            mapping[i] = to.clone_instruction(i, [mapping[o] for o in i.operands])
+    return mapping[root]

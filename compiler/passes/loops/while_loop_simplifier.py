@@ -1,0 +1,204 @@
+"""While loop simplification: carry less, and no loop where none is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.analysis.while_loop import LoopView, induction, invariant_elements, view_loop
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.ir.computation import has_side_effect
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.loops.loop_editing import Loops, copy_iteration, keep_elements, make_explicit, viewed_again
+
+
+@register
+@dataclass(frozen=True)
+class WhileLoopSimplifier:
+    """Drop what a loop carries without need, and loops that run never or once.
+
+    - Elements that nothing needs, not even through other elements, are no longer carried.
+    - The result of an invariant element is its initial value.
+    - Elements that start equal and are updated alike are one.
+    - A loop that runs never is its initial value; one that runs once is its body.
+    - A loop whose operand, parameters or root are not taken apart element by element is brought into that form.
+    """
+
+    name: ClassVar[str] = "while-loop-simplifier"
+
+    def run(self, module: HloModule) -> bool:
+        """See the class."""
+        loops = Loops(module)
+        changed = _make_all_explicit(module)
+        for view in loops.views():
+            changed |= _simplify(view, loops)
+        if changed:
+            module.remove_unreachable()
+        return changed
+
+
+def _make_all_explicit(module: HloModule) -> bool:
+    implicit = [
+        i
+        for c in module.control_flow_computations()
+        for i in c.instructions
+        if i.opcode is Opcode.WHILE and i.shape.is_tuple and view_loop(i) is None
+    ]
+    return sum(make_explicit(i) for i in implicit) > 0
+
+
+def _simplify(view: LoopView, loops: Loops) -> bool:
+    counter = induction(view)
+    if counter is not None and counter.trip_count <= 1 and not _effects(view.condition):
+        return _flatten(view, counter.trip_count, loops)
+    changed = _forward_invariants(view)
+    if changed:
+        view = viewed_again(view)
+    merged = _duplicates(view)
+    if merged:
+        view = _merge(loops.owned(view), merged)
+    kept = _needed(view)
+    if len(kept) == view.size:
+        return changed
+    keep_elements(loops.owned(view), kept)
+    return True
+
+
+def _flatten(view: LoopView, trip_count: int, loops: Loops) -> bool:
+    computation = view.instruction.parent
+    if computation is None or (trip_count == 0 and _effects(view.body)):
+        return False
+    values = list(view.init)
+    if trip_count == 1:
+        values = copy_iteration(view, computation, values, {}, loops)
+    replace_loop(view, values)
+    computation.remove_dead(values)
+    return True
+
+
+def replace_loop(view: LoopView, values: list[HloInstruction]) -> None:
+    """Use `values` for the results of a loop, and remove it."""
+    loop = view.instruction
+    computation = loop.parent
+    if computation is None:
+        raise ValueError(f"%{loop.name} has been removed already")
+    for gtes, value in zip(view.results, values, strict=True):
+        for gte in gtes:
+            computation.replace_uses(gte, value)
+            computation.remove(gte)
+    start = loop.operand(0)
+    computation.remove(loop)
+    computation.remove_dead([start])
+
+
+def _effects(computation: HloComputation) -> bool:
+    return any(has_side_effect(i) for i in computation.instructions)
+
+
+def _forward_invariants(view: LoopView) -> bool:
+    computation = view.instruction.parent
+    changed = False
+    if computation is None:
+        return False
+    for n in sorted(invariant_elements(view)):
+        for gte in view.results[n]:
+            if gte.users or gte.is_root:
+                computation.replace_uses(gte, view.init[n])
+                computation.remove(gte)
+                changed = True
+    return changed
+
+
+def _duplicates(view: LoopView) -> dict[int, int]:
+    """Elements that always equal an earlier one, which stands for them."""
+    first: dict[object, int] = {}
+    found: dict[int, int] = {}
+    for n in range(view.size):
+        update = _update_key(view, n)
+        if update is None:
+            continue
+        key = (_value_key(view.init[n]), update)
+        if key in first:
+            found[n] = first[key]
+        else:
+            first[key] = n
+    return found
+
+
+def _update_key(view: LoopView, n: int) -> object:
+    """What the body does to element `n`, when that depends on the element alone and in one step."""
+    out = view.outputs[n]
+    if view.index_of(out) == n:
+        return "same"
+    if out.opcode is Opcode.GET_TUPLE_ELEMENT or out.called_computations() or has_side_effect(out):
+        return None
+    operands = []
+    for o in out.operands:
+        index = view.index_of(o)
+        if index is not None and index != n:
+            return None
+        operands.append("self" if index == n else _value_key(o))
+    attributes = tuple(sorted((k, str(v)) for k, v in out.attributes.items() if k != "metadata"))
+    return (out.opcode, out.shape.without_layout(), attributes, *operands) if "self" in operands else None
+
+
+def _value_key(instruction: HloInstruction) -> object:
+    if instruction.opcode is Opcode.CONSTANT and instruction.shape.is_scalar:
+        return (instruction.shape.without_layout(), instruction.value.value.tobytes())
+    return instruction
+
+
+def _merge(view: LoopView, merged: dict[int, int]) -> LoopView:
+    """Make everything that reads a merged element read the one that stands for it."""
+    outside = view.instruction.parent
+    assert outside is not None  # noqa: S101 - the loop was found in it
+    for old, stays in merged.items():
+        for computation, reads in (
+            (view.body, view.body_reads),
+            (view.condition, view.condition_reads),
+            (outside, view.results),
+        ):
+            if not reads[old]:
+                continue
+            source = reads[old][0].operand(0)
+            instead = reads[stays][0] if reads[stays] else None
+            if instead is None:
+                instead = computation.add(Opcode.GET_TUPLE_ELEMENT, [source], index=stays)
+            for gte in reads[old]:
+                computation.replace_uses(gte, instead)
+                computation.remove(gte)
+    return viewed_again(view)
+
+
+def _needed(view: LoopView) -> list[int]:
+    """Elements that the outside, the condition or an effect needs, directly or through other needed elements."""
+    needed = {n for n, gtes in enumerate(view.results) if any(g.users or g.is_root for g in gtes)}
+    needed |= _reads_behind(view, [view.condition.root, *_with_effects(view.condition)], set())
+    seen: set[HloInstruction] = set()
+    needed |= _reads_behind(view, _with_effects(view.body), seen)
+    work = list(needed)
+    while work:
+        more = _reads_behind(view, [view.outputs[work.pop()]], seen) - needed
+        needed |= more
+        work.extend(more)
+    return sorted(needed) or [0][: view.size]
+
+
+def _with_effects(computation: HloComputation) -> list[HloInstruction]:
+    return [i for i in computation.instructions if has_side_effect(i)]
+
+
+def _reads_behind(view: LoopView, roots: list[HloInstruction], seen: set[HloInstruction]) -> set[int]:
+    """Elements read by what `roots` are computed from; `seen` is not walked again."""
+    found: set[int] = set()
+    work = [r for r in roots if r not in seen]
+    seen.update(work)
+    while work:
+        i = work.pop()
+        index = view.index_of(i)
+        if index is not None:
+            found.add(index)
+        fresh = [o for o in i.operands if o not in seen]
+        seen.update(fresh)
+        work.extend(fresh)
+    return found

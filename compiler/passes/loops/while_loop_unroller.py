@@ -1,0 +1,143 @@
+"""While loop unrolling: several iterations in one body, or no loop at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from compiler.analysis.while_loop import Induction, LoopView, induction
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.ir.attributes import Raw
+from compiler.ir.computation import has_side_effect
+from compiler.passes.infrastructure.base import Options, number_option
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.loops.loop_editing import Loops, copy_iteration
+from compiler.passes.loops.while_loop_simplifier import replace_loop
+
+_MARK = re.compile(r'\bunrolled_by="(\d+)"')
+
+
+@register
+@dataclass(frozen=True)
+class WhileLoopUnroller(Options):
+    """Unroll loops of known trip count, inner ones first.
+
+    A loop whose trip count is at most `max_trips` and whose iterations together stay within `max_ops` becomes
+    straight code. With `factor` above 1, any other loop does that many iterations at once; what is left over of
+    the trip count is peeled off in front. Innermost loops only are unrolled by `factor`.
+
+    Attributes:
+        factor: iterations of one new body.
+        full: whether to unroll loops entirely.
+        max_trips: greatest trip count to unroll entirely.
+        max_ops: greatest number of instructions that unrolling one loop may make.
+    """
+
+    name: ClassVar[str] = "while-loop-unroller"
+    factor: int = number_option(1, 1, 1024)
+    full: bool = True
+    max_trips: int = number_option(64, 0, 100_000)
+    max_ops: int = number_option(4000, 0, 100_000)
+
+    def run(self, module: HloModule) -> bool:
+        """See the class."""
+        loops = Loops(module)
+        changed = False
+        for view in loops.views():
+            counter = induction(view)
+            if counter is None or any(has_side_effect(i) for i in view.condition.instructions):
+                continue
+            changed |= self._unroll(view, counter, loops)
+        if changed:
+            module.remove_unreachable()
+        return changed
+
+    def _unroll(self, view: LoopView, counter: Induction, loops: Loops) -> bool:
+        size = len(view.body)
+        if self.full and counter.trip_count <= self.max_trips and counter.trip_count * size <= self.max_ops:
+            unroll_fully(view, counter, loops)
+            return True
+        if self.factor <= 1 or self.factor * size > self.max_ops or not _worth_a_factor(view, counter, self.factor):
+            return False
+        unroll_by(view, counter, self.factor, loops)
+        return True
+
+
+def _worth_a_factor(view: LoopView, counter: Induction, factor: int) -> bool:
+    innermost = all(i.opcode is not Opcode.WHILE for i in view.body.instructions)
+    # What has been unrolled is left alone, so that running the pass again changes nothing.
+    return innermost and counter.trip_count >= 2 * factor and unroll_factor(view.instruction) == 1
+
+
+def unroll_fully(view: LoopView, counter: Induction, loops: Loops) -> None:
+    """Put as many copies of the body in the place of the loop as it runs; the counter becomes constants."""
+    computation = view.instruction.parent
+    if computation is None:
+        raise ValueError(f"%{view.instruction.name} has been removed already")
+    values, counted = _copy_iterations(view, counter, counter.trip_count, computation, loops)
+    replace_loop(view, values)
+    computation.remove_dead(counted)
+
+
+def _copy_iterations(
+    view: LoopView, counter: Induction, count: int, computation: HloComputation, loops: Loops
+) -> tuple[list[HloInstruction], list[HloInstruction]]:
+    """The first `count` iterations in the loop's own computation.
+
+    Returns:
+        The values after them, and the counters that constants stand for now. These are to be removed once all values
+        are in use: what an iteration hands on may have no other user than a counter so far.
+    """
+    values, counted = list(view.init), []
+    leaves: dict[HloInstruction, HloInstruction] = {}
+    dtype = values[counter.index].shape.dtype
+    for n in range(1, count + 1):
+        values = copy_iteration(view, computation, values, leaves, loops)
+        counted.append(values[counter.index])
+        values[counter.index] = computation.add_constant(np.asarray(counter.start + n * counter.step, dtype))
+    return values, counted
+
+
+def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> HloInstruction:
+    """Do `factor` iterations in one; the remainder of the trip count comes before the loop, which is returned."""
+    loop = view.instruction
+    computation = loop.parent
+    if computation is None:
+        raise ValueError(f"%{loop.name} has been removed already")
+    body = loops.module.add(HloComputation(view.body.name))
+    parameter = body.add_parameter(0, view.body.parameters[0].shape, view.body.parameters[0].name)
+    values = [body.add(Opcode.GET_TUPLE_ELEMENT, [parameter], index=n) for n in range(view.size)]
+    leaves: dict[HloInstruction, HloInstruction] = {}
+    for _ in range(factor):
+        values = copy_iteration(view, body, values, leaves, loops)
+    body.root = body.add(Opcode.TUPLE, values)
+    body.remove_dead()
+
+    outside, counted = _copy_iterations(view, counter, counter.trip_count % factor, computation, loops)
+    start = computation.add(Opcode.TUPLE, outside, name=loop.operand(0).name)
+    attributes = {k: v for k, v in loop.attributes.items() if k != "backend_config"}
+    attributes["body"] = body
+    attributes["frontend_attributes"] = unroll_mark(loop, factor)
+    unrolled = computation.add(Opcode.WHILE, [start], name=loop.name, attributes=attributes)
+    loops.note_copies([unrolled])
+    results = [computation.add(Opcode.GET_TUPLE_ELEMENT, [unrolled], index=n) for n in range(view.size)]
+    replace_loop(view, results)
+    computation.remove_dead([*results, *counted])
+    return unrolled
+
+
+def unroll_factor(loop: HloInstruction) -> int:
+    """How many iterations of the original loop (or steps of a scan) one of this does, as far as that is noted on it."""
+    found = _MARK.search(str(loop.attr("frontend_attributes", "")))
+    return int(found.group(1)) if found else 1
+
+
+def unroll_mark(loop: HloInstruction, factor: int) -> Raw:
+    """The loop's `frontend_attributes` with a note for `unroll_factor`."""
+    mark = f'unrolled_by="{factor}"'
+    attributes: Raw | None = loop.attr("frontend_attributes", None)
+    others = "" if attributes is None else attributes.text.strip()[1:-1].strip()
+    return Raw("{" + (f"{others}," if others else "") + mark + "}")

@@ -1,0 +1,33 @@
+"""Dynamic index splitting: start indices given as one vector become scalars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.ir.attributes import SliceDim
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+
+RULES = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class DynamicIndexSplitter(RewritePass):
+    """Bring dynamic-slice and dynamic-update-slice of the old form, one vector of indices, into the new one."""
+
+    name: ClassVar[str] = "dynamic-index-splitter"
+    rules: ClassVar[RuleSet] = RULES
+
+
+@RULES.on(Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE)
+def _split(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    first = 1 if i.opcode is Opcode.DYNAMIC_SLICE else 2
+    starts = i.operands[first:]
+    if len(starts) != 1 or starts[0].shape.rank != 1:
+        return None
+    scalars = [b.reshape(b.slice(starts[0], [SliceDim(n, n + 1)]), ()) for n in range(starts[0].shape.dimensions[0])]
+    return b.with_operands(i, [*i.operands[:first], *scalars])

@@ -1,0 +1,189 @@
+"""Gathers and scatters that are slices: one index, or positions that are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from compiler.ir import HloInstruction, Opcode, PrimitiveType
+from compiler.ir.attributes import SliceDim
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import is_op
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
+
+RULES = RuleSet()
+
+
+@register
+@dataclass(frozen=True)
+class GatherSimplifier(RewritePass):
+    """Gather by one index -> dynamic-slice; by evenly spaced known rows -> slice; of nothing.
+
+    Scatter of one window, or of known neighbouring rows -> update.
+    """
+
+    name: ClassVar[str] = "gather-simplifier"
+    rules: ClassVar[RuleSet] = RULES
+
+
+def _index_count(indices: HloInstruction, vector_dim: int) -> int:
+    """How many index vectors there are."""
+    dims = indices.shape.dimensions
+    total = indices.shape.num_elements
+    return total if vector_dim >= len(dims) else total // max(1, dims[vector_dim])
+
+
+def _starts(
+    indices: HloInstruction, vector_dim: int, mapped: tuple[int, ...], rank: int, b: Builder
+) -> list[HloInstruction]:
+    """Scalar start indices of the only index vector, 0 for dimensions it does not name."""
+    element = indices.shape.element_type
+    found = [b.scalar(0, element) if d not in mapped else None for d in range(rank)]
+    flat = b.reshape(indices, (len(mapped),))
+    for n, d in enumerate(mapped):
+        found[d] = b.reshape(b.slice(flat, [SliceDim(n, n + 1)]), ())
+    return [f for f in found if f is not None]
+
+
+@RULES.on(Opcode.GATHER)
+def _gather_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """One index vector: the window it points at, clamped just as a dynamic-slice clamps."""
+    x, indices = i.operands
+    vector_dim: int = i.attributes["index_vector_dim"]
+    if i.attr("operand_batching_dims", ()) or i.shape.num_elements == 0 or x.shape.num_elements == 0:
+        return None
+    if _index_count(indices, vector_dim) != 1:
+        return None
+    starts = _starts(indices, vector_dim, i.attributes["start_index_map"], x.shape.rank, b)
+    sizes: tuple[int, ...] = i.attributes["slice_sizes"]
+    window = b.add(Opcode.DYNAMIC_SLICE, x, *starts, dynamic_slice_sizes=sizes)
+    # All batch dimensions are 1, and the window dimensions keep their order: a reshape is enough.
+    return b.reshape(window, i.shape.dimensions)
+
+
+@RULES.on(Opcode.GATHER)
+def _gather_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    return b.splat(0, i.shape) if i.shape.num_elements == 0 else None
+
+
+@RULES.on(Opcode.GATHER)
+def _gather_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Rows k, k+s, k+2s... of an array (an iota, or constants) are a slice, reversed where s is negative."""
+    x, indices = i.operands
+    mapped: tuple[int, ...] = i.attributes["start_index_map"]
+    if len(mapped) != 1 or i.attr("operand_batching_dims", ()):
+        return None
+    (d,) = mapped
+    sizes: tuple[int, ...] = i.attributes["slice_sizes"]
+    if sizes[d] != 1 or i.attributes["collapsed_slice_dims"] != (d,):
+        return None
+    if any(n != m for k, (n, m) in enumerate(zip(sizes, x.shape.dimensions, strict=True)) if k != d):
+        return None
+    run = _run_of(indices)
+    batch = [k for k in range(i.shape.rank) if k not in i.attributes["offset_dims"]]
+    if run is None or len(batch) != 1 or i.shape.dimensions[batch[0]] != run.count:
+        return None
+    low, high = min(run.first, run.last), max(run.first, run.last)
+    if low < 0 or high >= x.shape.dimensions[d]:
+        return None
+    taken = SliceDim(low, high + 1, abs(run.step))
+    rows = b.slice(x, [taken if k == d else SliceDim(0, n) for k, n in enumerate(x.shape.dimensions)])
+    if run.step < 0:
+        rows = b.add(Opcode.REVERSE, rows, dimensions=(d,))
+    others = iter(k for k in range(x.shape.rank) if k != d)
+    return b.transpose(rows, [d if k == batch[0] else next(others) for k in range(i.shape.rank)])
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Evenly spaced numbers; the step is not zero."""
+
+    first: int
+    step: int
+    count: int
+
+    @property
+    def last(self) -> int:
+        return self.first + (self.count - 1) * self.step
+
+
+def _run_of(indices: HloInstruction) -> _Run | None:
+    """The indices, where they are known and evenly spaced."""
+    while is_op(indices, Opcode.RESHAPE) and indices.operands[0].shape.num_elements == indices.shape.num_elements:
+        indices = indices.operands[0]
+    if is_op(indices, Opcode.IOTA):
+        n = indices.shape.dimensions[indices.attributes["iota_dimension"]]
+        # A narrow type that does not hold so many numbers would begin anew.
+        fits = n == indices.shape.num_elements and n <= 1 << (indices.shape.element_type.bits - 1)
+        return _Run(0, 1, n) if fits else None
+    if indices.literal is None or indices.literal.array is None or indices.shape.num_elements == 0:
+        return None
+    values = indices.literal.array.reshape(-1).astype(np.int64)
+    step = int(values[1] - values[0]) if values.size > 1 else 1
+    return _Run(int(values[0]), step, values.size) if step and np.all(np.diff(values) == step) else None
+
+
+@RULES.on(Opcode.SCATTER)
+def _scatter_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """One window at a known place within the array: an update, combined with what is there first."""
+    if len(i.operands) != 3 or i.attr("input_batching_dims", ()):
+        return None
+    x, indices, updates = i.operands
+    vector_dim: int = i.attributes["index_vector_dim"]
+    if _index_count(indices, vector_dim) != 1 or indices.literal is None or indices.literal.array is None:
+        return None
+    mapped: tuple[int, ...] = i.attributes["scatter_dims_to_operand_dims"]
+    inserted: tuple[int, ...] = i.attributes["inserted_window_dims"]
+    window = iter(updates.shape.dimensions[d] for d in i.attributes["update_window_dims"])
+    sizes = [1 if d in inserted else next(window) for d in range(x.shape.rank)]
+    values = dict(zip(mapped, (int(v) for v in indices.literal.array.reshape(-1)), strict=True))
+    at = [values.get(d, 0) for d in range(x.shape.rank)]
+    if any(s < 0 or s + n > m for s, n, m in zip(at, sizes, x.shape.dimensions, strict=True)):
+        return None
+    return _updated(i, b.reshape(updates, sizes), at, b)
+
+
+@RULES.on(Opcode.SCATTER)
+def _scatter_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Whole rows k, k+1, k+2... of an array within its bounds."""
+    if len(i.operands) != 3 or i.attr("input_batching_dims", ()):
+        return None
+    x, indices, updates = i.operands
+    mapped: tuple[int, ...] = i.attributes["scatter_dims_to_operand_dims"]
+    windows: tuple[int, ...] = i.attributes["update_window_dims"]
+    batch = [k for k in range(updates.shape.rank) if k not in windows]
+    if len(mapped) != 1 or i.attributes["inserted_window_dims"] != mapped or len(batch) != 1:
+        return None
+    (d,) = mapped
+    run, rest = _run_of(indices), iter(windows)
+    order = [batch[0] if k == d else next(rest) for k in range(x.shape.rank)]
+    sizes = [updates.shape.dimensions[k] for k in order]
+    if any(n != m for k, (n, m) in enumerate(zip(sizes, x.shape.dimensions, strict=True)) if k != d):
+        return None
+    if run is None or run.step != 1 or run.count != sizes[d] or run.first < 0 or run.last >= x.shape.dimensions[d]:
+        return None
+    at = [run.first if k == d else 0 for k in range(x.shape.rank)]
+    return _updated(i, b.transpose(updates, order), at, b)
+
+
+def _updated(i: HloInstruction, place: HloInstruction, at: list[int], b: Builder) -> HloInstruction | None:
+    """The scatter's operand with `place` at known starts, combined with what is there as the scatter says."""
+    x, root = i.operands[0], i.attributes["to_apply"].root
+    if root.parameter_number != 1:
+        numbers = [o.parameter_number for o in root.operands]
+        if len(numbers) != 2 or sorted(n for n in numbers if n is not None) != [0, 1] or root.opcode is Opcode.COMPARE:
+            return None
+        cut = [SliceDim(s, s + n) for s, n in zip(at, place.shape.dimensions, strict=True)]
+        old = b.slice(x, cut)
+        place = b.add(root.opcode, *((old, place) if numbers == [0, 1] else (place, old)))
+    starts = [b.scalar(s, PrimitiveType.S32) for s in at]
+    return b.add(Opcode.DYNAMIC_UPDATE_SLICE, x, place, *starts) if x.shape.rank else place
+
+
+@RULES.on(Opcode.SCATTER)
+def _scatter_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    nothing = len(i.operands) == 3 and i.operands[2].shape.num_elements == 0
+    return i.operands[0] if nothing else None

@@ -1,0 +1,72 @@
+"""Reshape mover: reshapes and transposes move below elementwise ops, where they meet and cancel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.analysis.reshapes import kept_dimensions
+from compiler.ir import HloInstruction, Opcode
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import single_use, splat_value
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import ELEMENTWISE, RewritePass, RuleSet
+
+RULES = RuleSet()
+_MOVABLE = tuple(op for op in ELEMENTWISE if op not in (Opcode.COPY, Opcode.STOCHASTIC_CONVERT, Opcode.MAP))
+
+
+@register
+@dataclass(frozen=True)
+class ReshapeMover(RewritePass):
+    """op(reshape(a), reshape(b)) -> reshape(op(a, b)), and the same of transposes with one permutation.
+
+    Only where all operands come through the same movement or hold one value everywhere, and one of the movements
+    serves nothing else, so that none is added.
+    """
+
+    name: ClassVar[str] = "reshape-mover"
+    rules: ClassVar[RuleSet] = RULES
+
+
+@RULES.on(*_MOVABLE)
+def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    if i.shape.rank == 0 and not any(o.opcode is Opcode.RESHAPE for o in i.operands):
+        return None
+    moved = [o for o in i.operands if o.opcode in (Opcode.RESHAPE, Opcode.TRANSPOSE) and not _drops_units(o)]
+    if not moved or not any(single_use(o) for o in moved):
+        return None
+    first = moved[0]
+    dims = first.operands[0].shape.dimensions
+    if first.shape.dimensions != i.shape.dimensions:
+        return None  # the scalar predicate of a select, a scalar bound of a clamp
+    operands = []
+    for o in i.operands:
+        before = _before(o, first, dims, b)
+        if before is None:
+            return None
+        operands.append(before)
+    inner = b.with_operands(i, operands, i.shape.with_dimensions(dims))
+    if first.opcode is Opcode.RESHAPE:
+        return b.reshape(inner, i.shape.dimensions)
+    return b.transpose(inner, first.dimensions)
+
+
+def _drops_units(o: HloInstruction) -> bool:
+    """Whether a reshape only drops dimensions of 1: those rise to the leaves (unit-dimension-movement)."""
+    source, target = o.operands[0].shape.dimensions, o.shape.dimensions
+    return len(target) < len(source) and kept_dimensions(source, target) is not None
+
+
+def _before(o: HloInstruction, first: HloInstruction, dims: tuple[int, ...], b: Builder) -> HloInstruction | None:
+    """The operand before the movement that `first` makes; None where it has another."""
+    if o.opcode is first.opcode and o.operands[0].shape.dimensions == dims and o.dimensions == first.dimensions:
+        return o.operands[0]
+    value = splat_value(o)
+    if value is not None:
+        return b.splat(value, o.shape.with_dimensions(dims if o.shape.dimensions == first.shape.dimensions else ()))
+    if o.shape.rank == 0 and first.shape.rank != 0:
+        return o
+    if o.opcode is Opcode.BROADCAST and o.operands[0].shape.rank == 0:
+        return b.broadcast(o.operands[0], dims, ())
+    return None

@@ -1,0 +1,1 @@
+"""Passes over reductions, windowed reductions and sorts."""

@@ -1,0 +1,62 @@
+"""Small windows as elementwise work: the padded input's parts under each element of the window, combined."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.ir.attributes import Window
+from compiler.passes.infrastructure.base import number_option
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import identity_value, scalar_function, splat_value
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
+from compiler.passes.reductions.windows import edges, in_summing_type, under_element
+
+
+@register
+@dataclass(frozen=True)
+class ReduceWindowToSlices(RewritePass):
+    """Write a reduce-window by one operation as slices of the padded input, combined one after the other.
+
+    Sums of floats narrower than 32 bits are gathered in f32 and rounded once.
+
+    Attributes:
+        max_parts: elements that the window may have.
+    """
+
+    name: ClassVar[str] = "reduce-window-to-slices"
+    rules: ClassVar[RuleSet] = RuleSet()
+    max_parts: int = number_option(64, 0, 4096)
+
+    def rules_of(self) -> RulesOf:
+        """See the class."""
+
+        def cut(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return _cut(i, b, self.max_parts)
+
+        return lambda op: (cut,) if op is Opcode.REDUCE_WINDOW else ()
+
+
+def _cut(i: HloInstruction, b: Builder, max_parts: int) -> HloInstruction | None:
+    if len(i.operands) != 2 or not i.shape.is_array or 0 in (*i.shape.dimensions, *i.operand(0).shape.dimensions):
+        return None
+    x, init = i.operands
+    function = scalar_function(i.attributes["to_apply"])
+    window: Window = i.attr("window", Window())
+    neutral = None if function is None else identity_value(function, i.shape.element_type)
+    if function is None or neutral is None or math.prod(w.size for w in window.dims) > max_parts:
+        return None
+    if {x.shape.element_type, init.shape.element_type} != {i.shape.element_type}:
+        return None
+    starts_neutral = splat_value(init) == neutral
+    x, init = in_summing_type(i, b)
+    padded = b.pad(x, b.scalar(neutral, x.shape.element_type), edges(window.dims))
+    total = None if starts_neutral else b.broadcast(init, i.shape.dimensions, ())
+    for element in itertools.product(*(range(w.size) for w in window.dims)):
+        part = b.slice(padded, under_element(element, window.dims, i.shape.dimensions))
+        total = part if total is None else b.add(function, total, part)
+    return None if total is None else b.convert(total, i.shape.element_type)

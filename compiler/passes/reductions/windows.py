@@ -1,0 +1,45 @@
+"""Windows as pads and slices: what convolutions and windowed reductions read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compiler.ir import HloInstruction, Opcode
+from compiler.ir.attributes import PadDim, SliceDim, WindowDim
+from compiler.ir.types import PrimitiveType
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.patterns import is_real_float, scalar_function
+
+
+def edges(window: Sequence[WindowDim]) -> list[PadDim]:
+    """The pad that makes of an input what the window slides over."""
+    return [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) for w in window]
+
+
+def under_element(element: Sequence[int], window: Sequence[WindowDim], positions: Sequence[int]) -> list[SliceDim]:
+    """Where the padded input meets one element of the window, at each of its positions."""
+    starts = (k * w.rhs_dilate for k, w in zip(element, window, strict=True))
+    return list(_strided(starts, positions, [w.stride for w in window]))
+
+
+def at_position(position: Sequence[int], window: Sequence[WindowDim]) -> list[SliceDim]:
+    """What the window covers of the padded input at one of its positions."""
+    starts = (p * w.stride for p, w in zip(position, window, strict=True))
+    return list(_strided(starts, [w.size for w in window], [w.rhs_dilate for w in window]))
+
+
+def _strided(starts: Iterator[int], counts: Sequence[int], steps: Sequence[int]) -> Iterator[SliceDim]:
+    for start, count, step in zip(starts, counts, steps, strict=True):
+        yield SliceDim(start, start + (count - 1) * step + 1, step)
+
+
+def in_summing_type(i: HloInstruction, b: Builder) -> tuple[HloInstruction, HloInstruction]:
+    """Operand and initial value of a reduce-window, in f32 where it adds or multiplies narrower floats.
+
+    Such a result is rounded once, whatever the number of terms.
+    """
+    x, init = i.operands
+    sums = scalar_function(i.attributes["to_apply"]) in (Opcode.ADD, Opcode.MULTIPLY)
+    if not sums or not is_real_float(i.shape) or i.shape.element_type.bits >= 32:
+        return x, init
+    return b.convert(x, PrimitiveType.F32), b.convert(init, PrimitiveType.F32)

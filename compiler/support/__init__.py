@@ -1,0 +1,1 @@
+"""Utilities that know nothing of HLO: files, JSON, memory limits, safe names."""

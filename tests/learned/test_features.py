@@ -1,0 +1,23 @@
+"""What a policy sees of a module that is being fused."""
+
+import random
+
+import pytest
+
+from compiler.fusion.state import FusionState
+from compiler.learned.features.decisions import FusionFeatures
+from tests.fusion.programs import optimized, random_graph
+
+
+@pytest.mark.parametrize("program", ["layer_norm_backward", "mlp_train_step", "cartpole_naive", 0, 1, 2, 3, 4, 5])
+def test_savings_kept_over_actions_are_those_of_now(program: str | int) -> None:
+    module = random_graph(program, 16) if isinstance(program, int) else optimized(program)
+    state, chooser = FusionState(module), random.Random(5)
+    features = FusionFeatures(state)
+    for _ in range(30):
+        actions, candidates = features.choices()
+        if not actions:
+            break
+        savings = [c.saving for c in candidates[:-1]]
+        assert savings == pytest.approx([state.estimate(a) for a in actions], rel=1e-9, abs=1e-15)
+        state.apply(chooser.choice(actions))

@@ -1,0 +1,59 @@
+"""The collector of cycles is off within, and as it was before afterwards."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from compiler.ir import HloModule
+from compiler.passes.infrastructure.pipeline import PassPipeline
+from compiler.support.gc_pause import collector_paused
+from compiler.text import parse
+
+
+@pytest.fixture(autouse=True)
+def _enabled() -> Iterator[None]:
+    gc.enable()
+    yield
+    gc.enable()
+
+
+def test_it_is_off_within_and_on_again_after() -> None:
+    with collector_paused():
+        assert not gc.isenabled()
+        with collector_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_it_is_on_again_after_an_error() -> None:
+    with pytest.raises(ValueError, match="no"), collector_paused():
+        raise ValueError("no")
+    assert gc.isenabled()
+
+
+def test_who_has_switched_it_off_finds_it_off() -> None:
+    gc.disable()
+    with collector_paused():
+        pass
+    assert not gc.isenabled()
+
+
+class Look:
+    name = "look"
+
+    def __init__(self) -> None:
+        self.seen: list[bool] = []
+
+    def run(self, module: HloModule) -> bool:
+        self.seen.append(gc.isenabled())
+        return False
+
+
+def test_pipelines_pause_it() -> None:
+    look = Look()
+    module = parse("HloModule m\nENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] sine(x) }")
+    PassPipeline("p", (look, PassPipeline("q", (look,)))).run(module)
+    assert look.seen == [False, False]
+    assert gc.isenabled()
