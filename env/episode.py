@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from compiler.analysis.cost_model import CostModel
 from compiler.errors import HlogymError
@@ -23,12 +23,11 @@ from compiler.learned.features.decisions import (
 from compiler.learned.pointer_network import DecisionGraph
 from compiler.loops import LoopSite
 from compiler.passes.infrastructure.registry import PASSES
-from compiler.plan import CompilationPlan
+from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 
 __all__ = ["COMPLETION_POLICY", "Episode", "Move", "Phase"]
 
-Phase: TypeAlias = Literal["passes", "loops", "fusion"]
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses where an episode decides something else only, so that its end is a whole compilation."""
 

@@ -19,12 +19,14 @@ import numpy.typing as npt
 
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_summary import KernelSummary, summarize
-from compiler.fusion.actions import KINDS, FusionAction
+from compiler.fusion.actions import KINDS, FusionAction, FusionKind
 from compiler.fusion.rewriting import consumers_of, is_multi_output, producers_of, source_of
 from compiler.fusion.sequence import Sequence as FusionSequence
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 from compiler.learned.pointer_network import DecisionGraph
+from compiler.loops import FULL, KERNEL, unroll_factor_of
+from compiler.plan import Phase
 
 __all__ = [
     "CANDIDATE_FEATURES",
@@ -50,12 +52,9 @@ MAX_EDGES = 1024
 PASS_SLOTS = 48
 LIMIT = 16.0  # no feature is larger, whatever the program
 
-CandidateKind: TypeAlias = Literal[
-    "producer-consumer", "producer-into-all-users", "multi-output", "sibling", "horizontal", "loop", "pass", "stop"
-]
-Phase: TypeAlias = Literal["passes", "loops", "fusion"]
-_KINDS: tuple[str, ...] = (*KINDS, "loop", "pass", "stop")
-_PHASES: tuple[str, ...] = ("passes", "loops", "fusion")
+CandidateKind: TypeAlias = FusionKind | Literal["loop", "pass", "stop"]
+_KINDS: tuple[CandidateKind, ...] = (*KINDS, "loop", "pass", "stop")
+_PHASES: tuple[Phase, ...] = ("passes", "loops", "fusion")  # those a policy decides
 _CLASSES = (
     "elementwise", "expensive", "movement", "reduction", "leaf", "iota", "fusion", "reducing fusion", "library",
     "control", "tuple", "dynamic", "indexed", "other",
@@ -110,10 +109,8 @@ STOP = Candidate("stop")
 
 def loop_candidate(choice: str, loop: HloInstruction | None, trips: int | None) -> Candidate:
     """A way to treat a loop, by its name in plans: "keep", "full", "kernel", "unroll-4"."""
-    factor = {"keep": 1, "full": 0, "kernel": 1}.get(choice)
-    if factor is None:
-        factor = int(choice.removeprefix("unroll-"))
-    return Candidate("loop", loop, factor=factor, in_kernel=choice == "kernel", trips=trips)
+    factor = 0 if choice == FULL else unroll_factor_of(choice) or 1
+    return Candidate("loop", loop, factor=factor, in_kernel=choice == KERNEL, trips=trips)
 
 
 class NodeFacts(Protocol):
