@@ -12,7 +12,7 @@ from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
-from compiler.learned.decision_policy import LearnedFusionPolicy
+from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite, unroll_factor_of
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession

@@ -9,7 +9,7 @@ from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.while_loop import Induction, LoopView, induction
 from compiler.codegen import loop_kernel
 from compiler.errors import PlanError
-from compiler.ir import HloModule, Opcode
+from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.loops.loop_editing import Loops
 from compiler.passes.loops.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
@@ -122,6 +122,13 @@ def _site(position: int, view: LoopView, counter: Induction | None) -> LoopSite:
         if loop_kernel.why_not(view.instruction) is None:
             choices.append(KERNEL)
     return LoopSite(loop_id(view), position, None if counter is None else counter.trip_count, size, tuple(choices))
+
+
+def find_loop(module: HloModule, site: LoopSite) -> HloInstruction | None:
+    """Return the while instruction of a site, or None when the module has no such loop."""
+    computation, _, name = site.id.partition("/")
+    found = module.find(computation)
+    return None if found is None else found.find(name)
 
 
 def find_site(module: HloModule, site_id: str) -> LoopSite:

@@ -12,7 +12,7 @@ from rich.text import Text
 from agents.search import Starts
 from compiler.api import resolve_backend
 from compiler.errors import HlogymError
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
 from env.measurement import Measurer, MeasurerOptions
 from env.store import KernelStore

@@ -12,7 +12,7 @@ from agents.ppo import make_ppo, network_of
 from agents.search import STRATEGIES, Starts, find_plan
 from agents.settings import PointerSettings
 from compiler.errors import UnknownNameError
-from compiler.learned.features import decisions as features
+from compiler.learned.features.candidates import MAX_CANDIDATES, SAVING_COLUMN
 from env.environments import FusionEnv
 from env.measurement import Measurer, MeasurerOptions
 from env.suites import load_suite
@@ -48,7 +48,7 @@ def test_the_untrained_policy_follows_the_cost_model(suite: Path) -> None:
     model = make_ppo(env, SMALL)
     observation, _ = env.reset(options={"program": "chain"})
     action, _ = model.predict(observation, deterministic=True, action_masks=env.action_masks())
-    rows = observation["candidates"].reshape(features.MAX_CANDIDATES, -1)[: len(env.moves), features.SAVING_COLUMN]
+    rows = observation["candidates"].reshape(MAX_CANDIDATES, -1)[: len(env.moves), SAVING_COLUMN]
     assert int(action) == int(np.argmax(rows))
 
 

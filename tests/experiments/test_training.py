@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compiler.errors import UnknownNameError
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from experiments.config import ConfigError, TrainConfig
 from experiments.report import read_progress
 from experiments.results import ResultError

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from agents.checkpoint import latest_checkpoint
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from compiler.learned.pass_order import load_pass_order
 from compiler.plan import CompilationPlan
 from env.isolated import ROOT
