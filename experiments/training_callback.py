@@ -112,7 +112,7 @@ class TrainingCallback(BaseCallback):
         if self.num_timesteps - self._logged_at >= self._config.rollout:  # some agents update every few steps
             self._log_update(self.model)
         if self.num_timesteps - self._saved_at >= self._config.checkpoint_every and not self.watch.doubtful:
-            save_checkpoint(self.model, self._run.checkpoints, self.extra())
+            save_checkpoint(self.model, self._run.checkpoints, self._learner.features, self.extra())
             self._saved_at = self.num_timesteps
         self._interruption.whole = True
         self._interruption.heed()
