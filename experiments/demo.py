@@ -100,7 +100,7 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
 
 
 def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFolder, str, str]:
-    config = TrainConfig(backend=backend, minutes=minutes, seed=seed, timesteps=1_000_000)
+    config = TrainConfig(backend=backend, minutes=minutes, seed=seed, total_timesteps=1_000_000)
     stdout.print(f"training for {minutes:g} minutes, paid in measured kernel time ...")
     run = new_run(folder, time.strftime("train-%Y%m%d-%H%M%S"), config)
     uri, run_id = train(run, config)

@@ -159,7 +159,7 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         run.write_state({"run_id": tracked.run_id, "finished": False})
         tracked.params(config.to_json())
         tracked.tags(provenance())
-        task = bar.add_task(f"training {run.name}", total=config.timesteps, completed=model.num_timesteps)
+        task = bar.add_task(f"training {run.name}", total=config.total_timesteps, completed=model.num_timesteps)
         with _damage_in(checkpoint):
             callback = TrainingCallback(
                 run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption
@@ -205,7 +205,7 @@ def _learn(
         KeyboardInterrupt: a signal ended it.
     """
     model = learner.model
-    left = config.timesteps - model.num_timesteps
+    left = config.total_timesteps - model.num_timesteps
     if left <= 0 or callback.out_of_time():
         return
     try:

@@ -26,7 +26,7 @@ FEATURES = InputFeatures(2, ("dce", "cse"))
 @pytest.fixture
 def model(tmp_path: Path) -> MaskablePPO:
     suite = write_suite(tmp_path / "suite")
-    return make_ppo(FusionEnv(suite), PointerSettings(rollout=16, batch=16, hidden=8, rounds=1))
+    return make_ppo(FusionEnv(suite), PointerSettings(n_steps=16, batch_size=16, hidden=8, rounds=1))
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ from env.suites import load_suite
 from tests.env.small_programs import write_suite
 
 FEATURES = InputFeatures(1, ())
-SMALL = PointerSettings(rollout=32, batch=16, epochs=2, hidden=16, rounds=1)
+SMALL = PointerSettings(n_steps=32, batch_size=16, n_epochs=2, hidden=16, rounds=1)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_it_learns_without_the_prior(suite: Path) -> None:
                 total += reward
         return total / 10
 
-    settings = PointerSettings(rollout=64, batch=32, epochs=6, hidden=32, prior=0.0, learning_rate=3e-3)
+    settings = PointerSettings(n_steps=64, batch_size=32, n_epochs=6, hidden=32, prior=0.0, learning_rate=3e-3)
     model = make_ppo(FusionEnv(suite), settings)
     before = mean_return(model)
     model.learn(1024)

@@ -22,7 +22,7 @@ from tests.env.small_programs import CHAIN, write_suite
 from tests.experiments.shell import Shell
 
 AWKWARD = ("a[b]|c<d>$x$", "con", "é", "a b", "../up"[3:] + "/deeper", "[red]x[/red]", "_hidden", "x" * 250, "plain")
-SHORT = ("rollout=64", "batch=16", "hidden=8", "rounds=1", "epochs=1", "timesteps=128", "backend=cpu")
+SHORT = ("n_steps=64", "batch_size=16", "hidden=8", "rounds=1", "n_epochs=1", "total_timesteps=128", "backend=cpu")
 
 
 @pytest.fixture
