@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from compiler.fusion.actions import FusionAction
-from compiler.learned.features.decisions import MAX_CANDIDATES
+from compiler.learned.features.candidates import MAX_CANDIDATES
 from compiler.plan import CompilationPlan
 from env.base import FAILURE_REWARD, REFUSED_REWARD, CompilerEnv, Outcome, measurement_info
 from env.episode import Episode, Move, Phase
