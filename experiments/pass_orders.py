@@ -1,6 +1,7 @@
-"""Learned pass orders against fixed ones and searches, on programs they have not seen: op counts, then measured time.
+"""Comparison of learned pass orders with fixed orders and searches, by op count and optionally by measured time.
 
-Every contender chooses from the same passes, one sweep an application, and pays for its applications.
+All contenders choose from the same passes. One application of a pass is one sweep over the module and counts towards
+the contender's budget.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ __all__ = ["BASELINE", "DEFAULT", "OrderEvaluation", "compare_orders", "evaluate
 BASELINE = "XLA's order, once"
 LEAN = "XLA's order, once, without unrolling and splitting"
 DEFAULT = "our default, fixed point"
-NOTHING = "the default where it leaves fewer ops, alone"
+COMPLETION_ONLY = "the default where it leaves fewer ops, alone"
 _EXPANDING = ("while-loop-unroller", "state-splitting")
 
 
 @dataclass(frozen=True)
 class Contender:
-    """What one contender made of a program.
+    """The result of one contender on one program.
 
     Attributes:
-        ops: after its passes.
-        applications: passes it ran to find that, whether they changed anything or not.
-        completion: passes that the default pipeline ran after them.
-        passes: those that lead there.
-        seconds: of a call, end to end; None when not measured.
+        ops: op count after its passes.
+        applications: passes applied during the search, whether they changed the module or not.
+        completion: passes that the default pipeline applied afterwards.
+        passes: the passes of the order that was found.
+        seconds: time per call, end to end; None if not measured.
     """
 
     ops: int
@@ -78,7 +79,19 @@ class Contender:
 
 @dataclass(frozen=True)
 class OrderRow:
-    """A program: op count as written, contenders by name, ratios of time over BASELINE by name."""
+    """The results of all contenders on one program.
+
+    Attributes:
+        program: name of the program.
+        suite: its suite.
+        split: its split within the suite.
+        seen: whether a policy was trained on it.
+        written: op count before any pass.
+        contenders: results by contender.
+        speedups: measured speedup over BASELINE, by contender.
+        noise: measured speedup of BASELINE over itself; None if not measured.
+        failure: why nothing was measured; empty if it was, or was not requested.
+    """
 
     program: str
     suite: str
@@ -93,7 +106,7 @@ class OrderRow:
 
 @dataclass(frozen=True)
 class OrderEvaluation:
-    """All programs, with the budgets they were given and where the figures come from."""
+    """The results on all programs, with the budgets and the provenance of the numbers."""
 
     budget: int
     search_budget: int
@@ -102,45 +115,45 @@ class OrderEvaluation:
 
     @property
     def names(self) -> list[str]:
-        """Contenders, in the order they were asked."""
+        """The names of the contenders, in the order in which they ran."""
         return list(self.rows[0].contenders) if self.rows else []
 
     def ratio(self, name: str, reference: str) -> Interval:
-        """Geometric mean of op counts over those of another contender; a count of none is taken as one."""
+        """Return the geometric mean of op counts divided by those of another contender; zero ops count as one."""
         return geometric_mean([max(r.contenders[name].ops, 1) / max(r.contenders[reference].ops, 1) for r in self.rows])
 
     def worse(self, name: str, reference: str) -> list[str]:
-        """Programs on which a contender leaves more ops than another."""
+        """Return the programs on which a contender leaves more ops than another one."""
         return [r.program for r in self.rows if r.contenders[name].ops > r.contenders[reference].ops]
 
     def speedup(self, name: str) -> Interval | None:
-        """Geometric mean of measured speedups over BASELINE; None when nothing was measured."""
+        """Return the geometric mean of measured speedups over BASELINE, or None if nothing was measured."""
         found = [r.speedups[name].value for r in self.rows if name in r.speedups]
         return geometric_mean(found) if found else None
 
     @staticmethod
     def read(path: Path) -> OrderEvaluation:
-        """From a results file.
+        """Read an evaluation from a results file.
 
         Raises:
-            ResultError: it cannot be read.
+            ResultError: the file cannot be read or is not an evaluation of pass orders.
         """
-        told = read_object(path, ResultError, finite=False)
+        data = read_object(path, ResultError, finite=False)
         try:
-            rows = tuple(_row(checked(r, dict)) for r in checked(told["rows"], list))
+            rows = tuple(_row(checked(r, dict)) for r in checked(data["rows"], list))
             wanted = {BASELINE, DEFAULT, *(rows[0].contenders if rows else ())}
             for row in rows:
                 if row.contenders.keys() != wanted:
                     raise ValueError(f"{row.program} has other contenders than the rest")
-            budgets = checked(told["budget"], int), checked(told["search_budget"], int)
-            return OrderEvaluation(*budgets, rows, checked(told["provenance"], dict))
+            budgets = checked(data["budget"], int), checked(data["search_budget"], int)
+            return OrderEvaluation(*budgets, rows, checked(data["provenance"], dict))
         except KeyError as error:
-            raise ResultError(f"{path} is no evaluation of pass orders: {error} is missing") from error
+            raise ResultError(f"{path} is not an evaluation of pass orders: {error} is missing") from error
         except (TypeError, ValueError) as error:
-            raise ResultError(f"{path} is no evaluation of pass orders: {error}") from error
+            raise ResultError(f"{path} is not an evaluation of pass orders: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
-        """As a results file holds it."""
+        """Return the JSON object that `read` reads."""
         return {
             "budget": self.budget,
             "search_budget": self.search_budget,
@@ -149,30 +162,30 @@ class OrderEvaluation:
         }
 
 
-def _row(told: Mapping[str, Any]) -> OrderRow:
+def _row(data: Mapping[str, Any]) -> OrderRow:
     def interval(bounds: Mapping[str, float | None]) -> Interval:
         return Interval.from_json([bounds["value"], bounds["low"], bounds["high"]])
 
     return OrderRow(
-        program=checked(told["program"], str),
-        suite=checked(told["suite"], str),
-        split=checked(told["split"], str),
-        seen=checked(told["seen"], bool),
-        written=checked(told["written"], int),
-        contenders={n: _read_contender(checked(c, dict)) for n, c in checked(told["contenders"], dict).items()},
-        speedups={n: positive(interval(checked(s, dict))) for n, s in checked(told["speedups"], dict).items()},
-        noise=None if told["noise"] is None else interval(checked(told["noise"], dict)),
-        failure=checked(told["failure"], str),
+        program=checked(data["program"], str),
+        suite=checked(data["suite"], str),
+        split=checked(data["split"], str),
+        seen=checked(data["seen"], bool),
+        written=checked(data["written"], int),
+        contenders={n: _read_contender(checked(c, dict)) for n, c in checked(data["contenders"], dict).items()},
+        speedups={n: positive(interval(checked(s, dict))) for n, s in checked(data["speedups"], dict).items()},
+        noise=None if data["noise"] is None else interval(checked(data["noise"], dict)),
+        failure=checked(data["failure"], str),
     )
 
 
-def _read_contender(told: Mapping[str, Any]) -> Contender:
-    seconds = told["seconds"]
+def _read_contender(data: Mapping[str, Any]) -> Contender:
+    seconds = data["seconds"]
     return Contender(
-        ops=checked(told["ops"], int),
-        applications=checked(told["applications"], int),
-        completion=checked(told["completion"], int),
-        passes=tuple(checked(p, str) for p in checked(told["passes"], list)),
+        ops=checked(data["ops"], int),
+        applications=checked(data["applications"], int),
+        completion=checked(data["completion"], int),
+        passes=tuple(checked(p, str) for p in checked(data["passes"], list)),
         seconds=None if seconds is None else float(seconds),
     )
 
@@ -185,22 +198,22 @@ def compare_orders(
     searches: Sequence[str] = tuple(PASS_SEARCHES),
     seed: int = 0,
 ) -> OrderRow:
-    """Op counts of every contender on one program.
+    """Return the op counts of all contenders on one program.
 
     Args:
-        program: held out from the policies, or not: the row says so.
-        policies: by name.
-        budget: applications that a policy and each search have.
-        search_budget: applications that each search has beside, and a policy that is sampled from.
+        program: the program; the result records whether a policy was trained on it.
+        policies: learned pass orders by name.
+        budget: pass applications for each policy and each search.
+        search_budget: pass applications for a second run of each search, and for sampling from each policy.
         searches: names in PASS_SEARCHES.
-        seed: of the searches.
+        seed: seed of the searches and of sampling.
     """
     module = parse(program.text(), filename=str(program.path))
     found = {
         BASELINE: _fixed(module, _once(XLA_ORDER)),
         LEAN: _fixed(module, _once([t for t in XLA_ORDER if not t.startswith(_EXPANDING)])),
         DEFAULT: _fixed(module, default_pipeline()),
-        NOTHING: _completed((), FoundOrder((), PassGraph(module, ()).root, 0)),
+        COMPLETION_ONLY: _completed((), FoundOrder((), PassGraph(module, ()).root, 0)),
     }
     for name, policy in policies.items():
         first = policy.follow(PassGraph(module, policy.actions), limit=budget)
@@ -219,12 +232,12 @@ def compare_orders(
     return OrderRow(program.name, program.suite, program.split, program.name in learned_on, op_count(module), found)
 
 
-def _once(texts: Sequence[str]) -> PassPipeline:
-    return PassPipeline("once", tuple(make_pass(f"{t}@1") for t in texts))
+def _once(passes: Sequence[str]) -> PassPipeline:
+    return PassPipeline("once", tuple(make_pass(f"{p}@1") for p in passes))
 
 
 def _fixed(module: HloModule, pipeline: Any) -> Contender:
-    """A pipeline; its applications are those of single passes."""
+    """Run a fixed pipeline; each single pass that it runs counts as one application."""
     made = run_aside(module, pipeline)
     return Contender(made.ops, made.applications, passes=tuple(made.passes))
 
@@ -234,7 +247,7 @@ def _contender(actions: tuple[str, ...], found: FoundOrder) -> Contender:
 
 
 def _completed(actions: tuple[str, ...], found: FoundOrder) -> Contender:
-    """The same, and then what the default pipeline finds, where that leaves fewer ops."""
+    """Return the contender after the default pipeline has run on its module, if that leaves fewer ops."""
     done, alone = complete(found.state.module, found.state.ops), _contender(actions, found)
     return Contender(done.ops, alone.applications, done.applications, (*alone.passes, *done.passes))
 
@@ -244,10 +257,10 @@ def _ops(state: PassState) -> float:
 
 
 def sample(policy: LearnedPassOrder, module: HloModule, total: int, seed: int) -> FoundOrder:
-    """The best of what a policy does when it is followed once and then drawn from until the applications are spent."""
+    """Follow a policy greedily once, then sample orders from it until `total` passes ran; return the best order."""
     graph, rng = PassGraph(module, policy.actions), np.random.default_rng(seed)
     best = policy.follow(graph, limit=total)
-    # Draws that only repeat what is known cost nothing, so their number has a limit of its own.
+    # A sampled order whose states are all known runs no pass, so the number of samples has its own limit.
     for _ in range(total // 10):
         if graph.runs >= total:
             break
@@ -262,12 +275,12 @@ def _found(episode: PassEpisode, applications: int) -> FoundOrder:
 
 
 def measure_orders(program: Program, row: OrderRow, names: Sequence[str], measurer: Measurer, rounds: int) -> OrderRow:
-    """Time the programs that contenders made, fused by default, in turns; outputs are checked first."""
+    """Measure the contenders' programs with default fusion, interleaved, after checking their outputs."""
     module = parse(program.text(), filename=str(program.path))
     plans = {name: _plan(module, row.contenders[name].passes) for name in names}
     try:
         compared = measurer.compare(program, {**plans, "again": plans[BASELINE]}, rounds)
-    except Exception as error:  # one program that cannot be measured does not end an evaluation
+    except Exception as error:  # the evaluation continues with the other programs
         return replace(row, failure=f"{type(error).__name__}: {error}")
     if BASELINE not in compared.samples:
         return replace(row, failure=str(next(iter(compared.failures.values()), "not measured")).splitlines()[0])
@@ -295,7 +308,22 @@ def evaluate_orders(
     seed: int = 0,
     step: Callable[[str], None] = lambda _: None,
 ) -> OrderEvaluation:
-    """All contenders on all programs; with a measurer, times too, of those that search no more than a policy does."""
+    """Evaluate all contenders on all programs.
+
+    With a measurer, the fixed orders, the policies and the random search with `budget` applications are also timed.
+
+    Args:
+        programs: the programs to evaluate on.
+        policies: learned pass orders by name.
+        budget: see `compare_orders`.
+        search_budget: see `compare_orders`.
+        provenance: stored with the results.
+        searches: names in PASS_SEARCHES.
+        measurer: measures times; None: only op counts are compared.
+        rounds: the number of interleaved timings.
+        seed: seed of the searches and of sampling.
+        step: called with the name of each program before it is evaluated.
+    """
     rows = []
     for program in programs:
         step(program.name)
@@ -308,13 +336,13 @@ def evaluate_orders(
 
 
 SUMMARY_HEADER = (
-    "contender", "ops / XLA's order once", "fewer", "ops / our default", "worse than it", "passes run", "then",
-    "speed / XLA's order once",
+    "contender", "ops / XLA's order once", "fewer ops", "ops / default", "worse than default", "passes applied",
+    "completion passes", "speedup over XLA's order once",
 )  # fmt: skip
 
 
 def summary_rows(evaluation: OrderEvaluation) -> list[list[str]]:
-    """A row a contender; geometric means with their 95% intervals, and the median of applications."""
+    """Return one row per contender: geometric means with 95% intervals, and median numbers of applied passes."""
     rows = []
     for name in evaluation.names:
         once, default = evaluation.ratio(name, BASELINE), evaluation.ratio(name, DEFAULT)
@@ -335,7 +363,7 @@ def summary_rows(evaluation: OrderEvaluation) -> list[list[str]]:
 
 
 def summary_table(evaluation: OrderEvaluation) -> list[str]:
-    """`summary_rows` in Markdown."""
+    """Return the lines of `summary_rows` as a Markdown table."""
     lines = [f"| {' | '.join(SUMMARY_HEADER)} |", "|---|---|---:|---|---:|---:|---:|---|"]
     return lines + [f"| {' | '.join(map(markdown_cell, row))} |" for row in summary_rows(evaluation)]
 
@@ -345,7 +373,7 @@ def _interval(value: Interval) -> str:
 
 
 def program_table(evaluation: OrderEvaluation, names: Sequence[str]) -> list[str]:
-    """Markdown: a line a program."""
+    """Return the lines of a Markdown table with one row per program."""
     header = " | ".join(map(markdown_cell, names))
     lines = [f"| program | written | {header} | time |", f"|---|---:|{'---:|' * len(names)}---|"]
     for r in evaluation.rows:
@@ -365,10 +393,11 @@ def evaluate_pass_order(
     seed: int,
     as_json: bool,
 ) -> OrderEvaluation:
-    """`hlogym evaluate` of a pass order: op counts at so many applications; prints and writes a table.
+    """Run `hlogym evaluate` for a pass order: compare op counts, print a table and write the results.
 
     Raises:
-        UnknownNameError: no such suite or search. ResultError: the results cannot be written.
+        UnknownNameError: there is no such suite or search.
+        ResultError: the results cannot be written.
     """
     names = tuple(PASS_SEARCHES) if searches is None else check_searches(searches)
     programs = load_suite(",".join(suites)).programs
@@ -397,7 +426,9 @@ def _print(evaluation: OrderEvaluation) -> None:
 
     held_out = sum(not r.seen for r in evaluation.rows)
     title = f"Op counts on {len(evaluation.rows)} programs, {held_out} of them not seen in training"
-    table = Table("contender", "ops / XLA's order once", "ops / our default", "worse", "passes run", title=title)
+    table = Table(
+        "contender", "ops / XLA's order once", "ops / default", "worse than default", "passes applied", title=title
+    )
     for name in evaluation.names:
         table.add_row(
             name, _interval(evaluation.ratio(name, BASELINE)), _interval(evaluation.ratio(name, DEFAULT)),
@@ -408,10 +439,10 @@ def _print(evaluation: OrderEvaluation) -> None:
 
 
 def check_searches(names: Sequence[str]) -> tuple[str, ...]:
-    """The searches of those names.
+    """Return the names as a tuple.
 
     Raises:
-        UnknownNameError: no such search.
+        UnknownNameError: there is no search of one of the names.
     """
     for name in names:
         if name not in PASS_SEARCHES:
