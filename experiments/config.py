@@ -30,9 +30,9 @@ class TrainConfig(PointerSettings):
     backend: str = "auto"  # what measures: cpu, cuda, or cuda where there is one
 
     checkpoint_every: int = 512  # steps between checkpoints, rounded up to whole updates
+    reward: str = ""  # op-count, estimated-time or measured-time; empty: the default of the environment's id
 
     # Pass orders only; the agent's settings then start from other values, see `defaults_for`.
-    reward: str = ""  # op-count, cost or measured; empty: what the environment's id says
     budget: int = 150  # applications of passes an episode has
     step_cost: float = 0.0  # taken off the reward of each application
     environments: int = 16  # how many episodes run side by side, where nothing is measured
