@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from compiler.errors import ArgumentError, UnknownNameError
+from compiler.backends.registry import find_backend
+from compiler.errors import ArgumentError
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloInstruction, HloModule
@@ -14,7 +15,6 @@ from compiler.ir.verifier import verify
 from compiler.loops import KernelLoops, LoopPolicy
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
-from compiler.runtime.build import BACKENDS, build_executable
 from compiler.runtime.executable import Executable
 from compiler.session import CompilationSession
 from compiler.support.untrusted import shown
@@ -40,22 +40,6 @@ class CompileOptions:
 
     verify: bool = True
     optimize: bool = True
-
-
-def resolve_backend(backend: str) -> str:
-    """The backend a name stands for: "auto" is cuda where CuPy finds a GPU, else cpu.
-
-    UnknownNameError with the nearest names when there is no such backend.
-    """
-    if not isinstance(backend, str):
-        raise ArgumentError(f"a backend is named by a text, not by {shown(backend)}")
-    if backend not in BACKENDS:
-        raise UnknownNameError("backend", backend, BACKENDS)
-    if backend != "auto":
-        return backend
-    from compiler.backends import cuda
-
-    return "cpu" if cuda.why_unavailable() else "cuda"
 
 
 def compile(  # the name users know
@@ -90,15 +74,15 @@ def compile(  # the name users know
         PlanError: the plan is of another program or cannot be replayed, or a kernel cannot be made as was chosen.
     """
     options = options or CompileOptions()
-    backend = resolve_backend(backend)
+    target = find_backend(backend)
     module = parse(module) if isinstance(module, str) else module
     if not isinstance(module, HloModule):
         raise ArgumentError(f"a program is HLO text or an HloModule, not {shown(module)}")
     if options.verify:
         verify(module)
     if not options.optimize:
-        return build_executable(module, backend)
-    session = CompilationSession(module, backend, pipeline)
+        return target.build(module)
+    session = CompilationSession(module, target.name, pipeline)
     if plan is not None:
         session.replay(plan)
         return session.finish()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
-from compiler.analysis.cost_model import Cost, DeviceModel, device_model, module_cost
-from compiler.backends import BACKENDS
+from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
+from compiler.backends.registry import BACKENDS, find_backend
+from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule, checked_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
@@ -20,10 +22,10 @@ from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, lower
 from compiler.plan import CompilationPlan, FusionStep, LoopChoice
 from compiler.plan_binding import Places, Translation
+from compiler.runtime.executable import Executable
+from compiler.runtime.kernel_choices import becomes_kernel, chosen_schedule
+from compiler.runtime.thunk_emitter import wants_kernel
 from compiler.support.untrusted import is_name, shown
-
-if TYPE_CHECKING:
-    from compiler.runtime.executable import Executable
 
 Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -76,8 +78,8 @@ class CompilationSession:
     ) -> None:
         self._source = module.clone()
         self.fingerprint = module.fingerprint()
-        self.backend = backend
-        self.device = device or device_model("gpu" if backend == "cuda" else "cpu")
+        self._backend = find_backend(backend)
+        self.device = device or self._backend.device_model()
         self._pipeline = pipeline
         self._reset()
 
@@ -88,6 +90,11 @@ class CompilationSession:
         self._state: FusionState | None = None
         self._fusion_base: HloModule | None = None
         self._places: Places | None = None
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that `finish` builds for."""
+        return self._backend.name
 
     # ---- passes
 
@@ -160,7 +167,7 @@ class CompilationSession:
 
     def _lower(self) -> None:
         """Follows from the module alone, so no plan needs to tell of it."""
-        if self.backend != "interpreter":
+        if self._backend.language is not None:
             lower(self.module)
 
     def actions(self) -> list[FusionAction]:
@@ -198,9 +205,6 @@ class CompilationSession:
         Raises:
             PlanError: there is no such kernel, a field or value that cannot be, or a kernel that cannot be made so.
         """
-        from compiler.runtime.kernel_choices import chosen_schedule
-        from compiler.runtime.thunk_emitter import wants_kernel
-
         _ = self.fusion
         self._enter("kernels")
         if not is_name(name):
@@ -217,15 +221,14 @@ class CompilationSession:
 
     def kernels(self) -> list[HloInstruction]:
         """The instructions that become kernels as the module stands, sequence by sequence; ends the phases before."""
-        from compiler.runtime.kernel_choices import becomes_kernel
-
         _ = self.fusion
         sequences = self.module.control_flow_computations()
         return [i for c in sequences for i in c.instructions if becomes_kernel(i, self._language)]
 
     @property
     def _language(self) -> str:
-        return "cuda" if self.backend == "cuda" else "c"
+        """Of the kernels; a backend without kernels checks choices as C, so that it can replay any plan."""
+        return self._backend.language or C.name
 
     # ---- the whole
 
@@ -348,15 +351,11 @@ class CompilationSession:
         self.phase = "fusion"
 
     def fork(self) -> CompilationSession:
-        """An independent session that goes on from here."""
-        other = CompilationSession.__new__(CompilationSession)
-        other._source, other.fingerprint = self._source, self.fingerprint
-        other.backend, other.device, other._pipeline = self.backend, self.device, self._pipeline
-        other.phase = self.phase
+        """Return an independent session that continues from the same decisions."""
+        other = copy.copy(self)  # every field; below, what must not be shared
         other._decisions = list(self._decisions)
-        other._fusion_base, other._places = self._fusion_base, self._places
         if self._state is None:
-            other._state, other.module = None, self.module.clone()
+            other.module = self.module.clone()
         else:
             other._state = self._state.fork()
             other.module = other._state.module
@@ -364,15 +363,13 @@ class CompilationSession:
 
     def finish(self) -> Executable:
         """Build what the decisions led to."""
-        from compiler.runtime.build import build_executable
-
         if self._state is None:
             self._lower()
         self.module.reorder()  # what a scheduled module needs to be valid
         plan = self.plan
         self.phase = "done"
         schedules = {d.name: d.schedule for d in self._decisions if isinstance(d, _Kernel)}
-        return build_executable(self.module, self.backend, plan=plan, schedules=schedules)
+        return self._backend.build(self.module, plan, schedules)
 
     def _enter(self, phase: Phase) -> None:
         if PHASES.index(phase) < PHASES.index(self.phase):
@@ -381,9 +378,8 @@ class CompilationSession:
 
 
 def _check_backend(plan: CompilationPlan) -> None:
-    known = BACKENDS[1:]
-    if plan.backend not in known:
-        raise PlanError(f"the plan was made for an unknown backend {plan.backend!r}; there are {', '.join(known)}")
+    if plan.backend not in BACKENDS:
+        raise PlanError(f"the plan was made for an unknown backend {plan.backend!r}; there are {', '.join(BACKENDS)}")
 
 
 def as_pipeline(pipeline: Pipeline) -> HloPass:

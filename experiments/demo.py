@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.text import Text
 
 from agents.search import Starts
-from compiler.api import resolve_backend
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
 from compiler.learned.decision_policy import load_policy
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
@@ -48,7 +48,7 @@ class DemoError(HlogymError, RuntimeError):
 
 def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int) -> None:
     """See `hlogym demo --help`."""
-    backend = resolve_backend(backend)
+    backend = find_backend(backend).name
     check_writable(folder)
     stdout.print(Text.assemble(("hlogym", "bold"), f" on {backend}: {machine_class()}"))
     store = KernelStore(folder / "kernel_times.sqlite")

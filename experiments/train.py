@@ -13,7 +13,7 @@ from typing import Any
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
-from compiler.api import resolve_backend
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.policy_folder import check_policy_target
 from env.store import KernelStore, default_store_path
@@ -46,7 +46,7 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
         raise UnknownNameError("agent", config.agent, AGENTS)
     check_run_name(name)
     config.check()
-    config = config.with_backend(resolve_backend(config.backend))
+    config = config.with_backend(find_backend(config.backend).name)
     run = unfinished_run(runs, name) if resume else None
     if resume and run is None:
         done = None if name is None else finished_run(runs, name)

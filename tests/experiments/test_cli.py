@@ -244,7 +244,7 @@ def test_no_c_compiler(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "m.hlo").write_text(CHAIN.replace("48", "47"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
-    from compiler.backends import cpu
+    from compiler.backends.cpu import toolchain as cpu
 
     if hasattr(cpu.toolchain, "cache_clear"):
         cpu.toolchain.cache_clear()
