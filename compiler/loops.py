@@ -9,12 +9,14 @@ from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.while_loop import Induction, LoopView, induction
 from compiler.codegen import loop_kernel
 from compiler.errors import PlanError
-from compiler.ir import HloModule, Opcode
+from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.loops.loop_editing import Loops
 from compiler.passes.loops.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
 
 KEEP, FULL, KERNEL = "keep", "full", "kernel"
+"""Choices for a loop, besides those of `unroll_choice`: leave it, unroll it fully, run it inside one kernel."""
+_UNROLL = "unroll-"
 FACTORS = (2, 4, 8)
 MAX_FULL_TRIPS = 64
 MAX_INSTRUCTIONS = 2000
@@ -77,8 +79,19 @@ class UnrollLoops:
         del module
         if self.factor == 0:
             return FULL if FULL in site.choices else KEEP
-        fitting = [n for n in FACTORS if n <= self.factor and f"unroll-{n}" in site.choices]
-        return f"unroll-{max(fitting)}" if fitting else KEEP
+        fitting = [n for n in FACTORS if n <= self.factor and unroll_choice(n) in site.choices]
+        return unroll_choice(max(fitting)) if fitting else KEEP
+
+
+def unroll_choice(factor: int) -> str:
+    """Return the choice to unroll a loop by a factor, as plans name it."""
+    return f"{_UNROLL}{factor}"
+
+
+def unroll_factor_of(choice: str) -> int | None:
+    """Return the factor of a choice made by `unroll_choice`, or None for any other choice."""
+    factor = choice.removeprefix(_UNROLL)
+    return int(factor) if choice.startswith(_UNROLL) and factor.isdecimal() else None
 
 
 def loop_sites(module: HloModule) -> list[LoopSite]:
@@ -103,12 +116,19 @@ def _site(position: int, view: LoopView, counter: Induction | None) -> LoopSite:
         innermost = all(i.opcode is not Opcode.WHILE for i in view.body.instructions)
         fresh = innermost and unroll_factor(view.instruction) == 1
         factors = [n for n in FACTORS if fresh and counter.trip_count >= 2 * n and n * size <= MAX_INSTRUCTIONS]
-        choices += [f"unroll-{n}" for n in factors]
+        choices += [unroll_choice(n) for n in factors]
         if counter.trip_count <= MAX_FULL_TRIPS and counter.trip_count * size <= MAX_INSTRUCTIONS:
             choices.append(FULL)
         if loop_kernel.why_not(view.instruction) is None:
             choices.append(KERNEL)
     return LoopSite(loop_id(view), position, None if counter is None else counter.trip_count, size, tuple(choices))
+
+
+def find_loop(module: HloModule, site: LoopSite) -> HloInstruction | None:
+    """Return the while instruction of a site, or None when the module has no such loop."""
+    computation, _, name = site.id.partition("/")
+    found = module.find(computation)
+    return None if found is None else found.find(name)
 
 
 def find_site(module: HloModule, site_id: str) -> LoopSite:
@@ -139,9 +159,10 @@ def apply_loop_choice(module: HloModule, position: int, choice: str) -> bool:
     if choice == KERNEL:
         mark_kernel_loop(view.instruction)
         return True
-    if choice == FULL:
+    factor = unroll_factor_of(choice)
+    if factor is None:
         unroll_fully(view, counter, loops)
     else:
-        unroll_by(view, counter, int(choice.removeprefix("unroll-")), loops)
+        unroll_by(view, counter, factor, loops)
     module.remove_unreachable()
     return True

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from compiler.codegen.schedule import checked_choice
 from compiler.errors import PlanError
@@ -26,6 +26,10 @@ from compiler.ir import HloModule
 from compiler.support.files import write_file
 from compiler.support.json_reading import parse_object, read_object
 from compiler.support.untrusted import is_name, shown, whole_number
+
+Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""The kinds of decisions in the order in which a compilation takes them, and its end."""
 
 FORMAT = 1
 """Version of the JSON; a plan of another version is refused."""

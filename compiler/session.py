@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
@@ -16,19 +16,17 @@ from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import FusionPolicy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
-from compiler.loops import LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
+from compiler.loops import KEEP, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, lower
-from compiler.plan import CompilationPlan, FusionStep, LoopChoice
+from compiler.plan import PHASES, CompilationPlan, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import Places, Translation
 from compiler.runtime.executable import Executable
 from compiler.runtime.kernel_choices import becomes_kernel, chosen_schedule
 from compiler.runtime.thunk_emitter import wants_kernel
 from compiler.support.untrusted import is_name, shown
 
-Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
-PHASES: tuple[Phase, ...] = get_args(Phase)
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
 
@@ -152,7 +150,7 @@ class CompilationSession:
         """The state of fusion; asking for it ends the phases before."""
         if self._state is None:
             self._enter("fusion")
-            if any(isinstance(d, LoopChoice) and d.choice != "keep" for d in self._decisions):
+            if any(isinstance(d, LoopChoice) and d.choice != KEEP for d in self._decisions):
                 self._run_passes(cleanup_pipeline(), _LoopCleanup)
             self._start_fusion()
         if self._state is None:

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 import gymnasium as gym
 import numpy as np
 
-from compiler.plan import CompilationPlan
-from compiler.session import Phase
+from compiler.plan import CompilationPlan, Phase
 from env.baseline import Baseline, ProgramError
 from env.compilation import Compilation, PlanFailedError
 from env.measurement import Measurement, Measurer, ReferenceFailedError

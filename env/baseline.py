@@ -10,8 +10,8 @@ from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
 from compiler.ir.verifier import verify
 from compiler.passes.infrastructure.base import op_count
-from compiler.plan import CompilationPlan
-from compiler.session import CompilationSession, Phase
+from compiler.plan import CompilationPlan, Phase
+from compiler.session import CompilationSession
 from compiler.text import parse
 from env.episode import COMPLETION_POLICY
 from env.suites import Program

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from compiler.errors import HlogymError
 from compiler.ir import HloModule
 from compiler.passes.infrastructure.base import op_count
-from compiler.plan import CompilationPlan
-from compiler.session import CompilationSession, Phase
+from compiler.plan import CompilationPlan, Phase
+from compiler.session import CompilationSession
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.measurement import Measurement
 from env.speedup_measurer import SpeedupMeasurer

@@ -12,8 +12,9 @@ from gymnasium import spaces
 
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
-from compiler.learned.features.decisions import MAX_CANDIDATES
-from compiler.session import CompilationSession, Phase
+from compiler.learned.features.candidates import MAX_CANDIDATES
+from compiler.plan import Phase
+from compiler.session import CompilationSession
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation

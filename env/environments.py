@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from compiler.session import Phase
+from compiler.plan import Phase
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
 

@@ -18,8 +18,8 @@ from compiler.learned.features.passes import LIMIT, Vector, observation_size
 from compiler.learned.pass_episode import PassEpisode
 from compiler.learned.pass_states import PassGraph, StateMemory, default_pass_actions
 from compiler.passes.infrastructure.registry import make_pass, make_passes, pass_text
-from compiler.plan import CompilationPlan
-from compiler.session import CompilationSession, Phase
+from compiler.plan import CompilationPlan, Phase
+from compiler.session import CompilationSession
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
 from env.compilation import Compilation

@@ -43,7 +43,7 @@ def train(
     from experiments.config import TrainConfig
     from experiments.train import start_or_resume
 
-    given: dict[str, Any] = {"suite": suite, "timesteps": timesteps, "checkpoint_every": checkpoint_every}
+    given: dict[str, Any] = {"suite": suite, "total_timesteps": timesteps, "checkpoint_every": checkpoint_every}
     config = replace(
         TrainConfig.defaults_for(env), agent=agent, minutes=minutes, backend=backend, seed=seed,
         **{key: value for key, value in given.items() if value is not None},

@@ -12,7 +12,7 @@ from rich.text import Text
 from agents.search import Starts
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
 from env.measurement import Measurer, MeasurerOptions
 from env.store import KernelStore
@@ -100,7 +100,7 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
 
 
 def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFolder, str, str]:
-    config = TrainConfig(backend=backend, minutes=minutes, seed=seed, timesteps=1_000_000)
+    config = TrainConfig(backend=backend, minutes=minutes, seed=seed, total_timesteps=1_000_000)
     stdout.print(f"training for {minutes:g} minutes, paid in measured kernel time ...")
     run = new_run(folder, time.strftime("train-%Y%m%d-%H%M%S"), config)
     uri, run_id = train(run, config)

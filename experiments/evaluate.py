@@ -11,7 +11,7 @@ from typing import Any
 from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.learned.decision_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import KernelStore, default_store_path

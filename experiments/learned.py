@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compiler.learned.decision_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from compiler.learned.pass_order import FORMAT, LearnedPassOrder, load_pass_order
 from compiler.learned.policy_folder import describe_policy
 

@@ -11,10 +11,13 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import env as environments
+from agents.checkpoint import InputFeatures
 from agents.export import export_policy
 from agents.pass_agents import PASS_AGENTS, learned_order, make_pass_agent
 from agents.ppo import baseline_of, make_ppo, network_of
 from compiler.errors import UnknownNameError
+from compiler.learned.features import decisions, passes
+from compiler.learned.features.pass_slots import PASS_SLOTS
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
 from env.suites import Program
@@ -33,6 +36,11 @@ class Learner(Protocol):
     @property
     def model(self) -> BaseAlgorithm:
         """The agent."""
+        ...
+
+    @property
+    def features(self) -> InputFeatures:
+        """The meaning of the agent's inputs; its checkpoints fit no other agent."""
         ...
 
     @property
@@ -101,6 +109,8 @@ def make_learner(config: TrainConfig) -> Learner:
 class FusionLearner:
     """MaskablePPO with the pointer network over decision graphs."""
 
+    features = InputFeatures(decisions.FEATURE_VERSION, PASS_SLOTS)
+
     def __init__(self, config: TrainConfig, environment: DecisionEnv) -> None:
         self.environment = environment
         self.model: MaskablePPO = make_ppo(environment, config)
@@ -138,6 +148,7 @@ class PassOrderLearner:
         others = [cast(PassOrderEnv, make_env(config, shared=first)) for _ in range(count - 1)]
         self.environments = [first, *others]
         self.model = make_pass_agent(config.agent, self.environments, config)
+        self.features = InputFeatures(passes.FEATURE_VERSION, first.actions)
         self.measured, self.programs = first.measured, first.suite.programs
 
     def check_programs(self, step: Callable[[Program], None]) -> None:

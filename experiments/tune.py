@@ -11,7 +11,7 @@ from agents.search import Starts, beam_plans, best_measured, find_plan, learned_
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
 from compiler.fusion.policies import DEFAULT_POLICY
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.store import KernelStore, default_store_path

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
-from compiler.codegen.buildability import kernel_refusal, node_refusal
+from compiler.codegen.buildability import FUSIBLE_STRUCTURE, kernel_refusal, node_refusal
 from compiler.fusion import rewriting as mechanics
 from compiler.fusion.pair_cache import PairCache
 from compiler.fusion.rewriting import body_of, outputs_of, source_of
@@ -53,14 +53,14 @@ class Limits:
     statements: int = 4000
 
 
-FUSIBLE_OPCODES = frozenset(
-    {
-        Opcode.IOTA, Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST, Opcode.BITCAST_CONVERT, Opcode.TRANSPOSE,
-        Opcode.SLICE, Opcode.REVERSE, Opcode.CONCATENATE, Opcode.PAD, Opcode.DYNAMIC_SLICE,
-        Opcode.DYNAMIC_UPDATE_SLICE, Opcode.GATHER, Opcode.REDUCE, Opcode.FUSION,
-    }
-)  # fmt: skip
-"""Opcodes besides the elementwise ones that may stand in a fusion; constants are taken in, never fused as such."""
+FUSIBLE_OPCODES = FUSIBLE_STRUCTURE - {
+    Opcode.CONSTANT,
+    Opcode.PARAMETER,
+    Opcode.MAP,
+    Opcode.TUPLE,
+    Opcode.GET_TUPLE_ELEMENT,
+} | {Opcode.BITCAST_CONVERT, Opcode.FUSION}
+"""Opcodes besides the elementwise ones that can be fused; constants are copied into fusions instead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ ENTRY e {
 }
 """
 PASSES = ("arithmetic-identities@1", "cse@1", "dce@1", "slice-movement@1")
-SMALL = LearningSettings(rollout=64, batch=32, epochs=2, hidden=16, seed=3)
+SMALL = LearningSettings(n_steps=64, batch_size=32, n_epochs=2, hidden=16, seed=3)
 
 
 @pytest.fixture

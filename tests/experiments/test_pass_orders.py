@@ -26,7 +26,18 @@ from tests.agents.test_pass_orders import TEXT, scripted
 from tests.env.small_programs import write_suite
 
 runner = CliRunner()
-SMALL = ["--set", "rollout=32", "--set", "batch=16", "--set", "hidden=8", "--set", "epochs=1", "--set", "budget=12"]
+SMALL = [
+    "--set",
+    "n_steps=32",
+    "--set",
+    "batch_size=16",
+    "--set",
+    "hidden=8",
+    "--set",
+    "n_epochs=1",
+    "--set",
+    "budget=12",
+]
 
 
 def invoke(*arguments: str | Path) -> str:
