@@ -87,7 +87,7 @@ def _naming(program: Program) -> Iterator[None]:
     try:
         yield
     except (HlogymError, OSError, UnicodeError, RecursionError, MemoryError) as error:
-        raise ProgramError(f"program {program.name!r} ({program.path}): {_reason(error)}") from error
+        raise ProgramError(f"{program.label}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

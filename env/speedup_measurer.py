@@ -56,7 +56,7 @@ class SpeedupMeasurer:
         reference = self.measurer.measure_reference(program, baseline)
         result = self.measurer.measure(program, plan)
         if result.failure == "program":
-            raise ReferenceFailedError(f"program {program.name!r} ({program.path}): {result.message}")
+            raise ReferenceFailedError(f"{program.label}: {result.message}")
         if result.seconds is None:
             self._note_failure(program, baseline)
             return result, None

@@ -85,6 +85,11 @@ class Program:
     tolerance: Tolerance | None = None
     chaotic: bool = False
 
+    @property
+    def label(self) -> str:
+        """What error messages call the program: its name and its file."""
+        return f"program {self.name!r} ({self.path})"
+
     def text(self) -> str:
         """Return the HLO text of the program."""
         return self.path.read_text(encoding="utf-8")
