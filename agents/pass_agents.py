@@ -152,10 +152,10 @@ def layers_of(agent: PassAgent) -> list[Layer]:
 def learned_order(agent: PassAgent, env: PassOrderEnv, provenance: dict[str, Any]) -> LearnedPassOrder:
     """What the compiler can use of an agent.
 
-    One that was paid in op counts goes on after its stop with what adds no ops. One that was paid in time hands over
-    to the default pipeline, as its environment did.
+    One that was rewarded for a whole compilation hands over to the default pipeline, as its environment did. One that
+    was rewarded for the module it left, as by op counts, continues after its stop with what adds no ops.
     """
     layers = tuple(layers_of(agent))
-    if env.reward == "op-count":
-        return LearnedPassOrder(env.actions, layers, env.max_steps, env.max_steps, "fewer-ops", provenance)
-    return LearnedPassOrder(env.actions, layers, env.max_steps, 0, "default", provenance)
+    if env.reward.completes:
+        return LearnedPassOrder(env.actions, layers, env.max_steps, 0, "default", provenance)
+    return LearnedPassOrder(env.actions, layers, env.max_steps, env.max_steps, "fewer-ops", provenance)
