@@ -17,7 +17,7 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.build import BACKENDS, build_executable
 from compiler.runtime.executable import Executable
 from compiler.session import CompilationSession
-from compiler.support.untrusted import shown
+from compiler.support.untrusted import short_repr
 from compiler.text import parse
 
 
@@ -48,7 +48,7 @@ def resolve_backend(backend: str) -> str:
     UnknownNameError with the nearest names when there is no such backend.
     """
     if not isinstance(backend, str):
-        raise ArgumentError(f"a backend is named by a text, not by {shown(backend)}")
+        raise ArgumentError(f"a backend is named by a text, not by {short_repr(backend)}")
     if backend not in BACKENDS:
         raise UnknownNameError("backend", backend, BACKENDS)
     if backend != "auto":
@@ -93,7 +93,7 @@ def compile(  # the name users know
     backend = resolve_backend(backend)
     module = parse(module) if isinstance(module, str) else module
     if not isinstance(module, HloModule):
-        raise ArgumentError(f"a program is HLO text or an HloModule, not {shown(module)}")
+        raise ArgumentError(f"a program is HLO text or an HloModule, not {short_repr(module)}")
     if options.verify:
         verify(module)
     if not options.optimize:

@@ -10,7 +10,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.ir.printing import canonical_computations
 from compiler.plan import CompilationPlan, FusionStep
-from compiler.support.untrusted import shown
+from compiler.support.untrusted import short_repr
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Translation:
             for old, position in plan.places.get(name, {}).items():
                 if position >= len(instructions):
                     raise PlanError(
-                        f"{shown(old)} cannot be at place {position}: the sequence %{mine} has {len(instructions)}"
+                        f"{short_repr(old)} cannot be at place {position}: the sequence %{mine} has {len(instructions)}"
                     )
                 self._names[name, old] = instructions[position]
 
@@ -77,7 +77,7 @@ class Translation:
         """The action by the names of this module; PlanError for a name nobody knows."""
         where = action.computation
         if where not in self._sequences:
-            raise PlanError(f"the plan names a sequence {shown(where)} that it does not list")
+            raise PlanError(f"the plan names a sequence {short_repr(where)} that it does not list")
         return replace(
             action,
             computation=self._sequences[where],
@@ -99,11 +99,13 @@ class Translation:
             by_name.setdefault(old, []).append(new)
         unknown = [name for name in choices if name not in by_name]
         if unknown:
-            raise PlanError(f"the plan chooses a kernel for {shown(unknown[0])}, which it does not place")
+            raise PlanError(f"the plan chooses a kernel for {short_repr(unknown[0])}, which it does not place")
         return {new: choice for name, choice in choices.items() for new in by_name[name]}
 
     def _name(self, sequence: str, name: str) -> str:
         found = self._names.get((sequence, name))
         if found is None:
-            raise PlanError(f"the plan names {shown(name)} in {shown(sequence)}, which it neither places nor makes")
+            raise PlanError(
+                f"the plan names {short_repr(name)} in {short_repr(sequence)}, which it neither places nor makes"
+            )
         return found

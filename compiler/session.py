@@ -20,7 +20,7 @@ from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, lower
 from compiler.plan import CompilationPlan, FusionStep, LoopChoice
 from compiler.plan_binding import Places, Translation
-from compiler.support.untrusted import is_name, shown
+from compiler.support.untrusted import is_name, short_repr
 
 if TYPE_CHECKING:
     from compiler.runtime.executable import Executable
@@ -204,7 +204,7 @@ class CompilationSession:
         _ = self.fusion
         self._enter("kernels")
         if not is_name(name):
-            raise PlanError(f"a kernel has a name, not {shown(name)}")
+            raise PlanError(f"a kernel has a name, not {short_repr(name)}")
         checked = checked_choice(choice)
         found = [i for c in self.module.control_flow_computations() if (i := c.find(name)) is not None]
         if not found:
@@ -262,7 +262,7 @@ class CompilationSession:
         """
         if not isinstance(plan, CompilationPlan):
             raise PlanError(
-                f"expected a CompilationPlan, got {shown(plan)}; CompilationPlan.load reads one from a file"
+                f"expected a CompilationPlan, got {short_repr(plan)}; CompilationPlan.load reads one from a file"
             )
         plan.check_module(self._source)
         _check_backend(plan)

@@ -1,4 +1,4 @@
-"""The collector of cycles is off within, and as it was before afterwards."""
+"""The garbage collector is disabled within the block and restored to its previous state afterwards."""
 
 import gc
 from collections.abc import Iterator
