@@ -232,7 +232,7 @@ class Sequence:
         fusion = surgery.fusion
         for g in fusion.users:
             if g.opcode is Opcode.GET_TUPLE_ELEMENT:
-                self.order.add_beside(g, fusion)
+                self.order.add_fusion_output(g, fusion)
         for i in surgery.removed:
             self.order.remove(i)
             self._forget(i)

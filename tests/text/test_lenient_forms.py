@@ -57,7 +57,7 @@ def test_an_accuracy_may_be_in_capitals(mode: str) -> None:
 
 
 REFUSED = {
-    DOT % "operand_precision={high,fast}": "no precision is called 'fast': default, high, highest",
+    DOT % "operand_precision={high,fast}": "unknown precision 'fast', expected one of default, high, highest",
     DOT % "algorithm=dot_f32_f32_f64": "algorithm cannot be 'dot_f32_f32_f64'; did you mean 'dot_f32_f32_f32'?",
     DOT % "algorithm=rng_default": "algorithm cannot be 'rng_default'",
     BITS % "dot_f32_f32_f32": "algorithm cannot be 'dot_f32_f32_f32'; rng_default, rng_three_fry, rng_philox",
