@@ -11,7 +11,7 @@ from compiler.codegen.index import Atom, Int, Var
 from compiler.codegen.loop_ir import For, LoopKind
 from compiler.codegen.scalar import COMPUTE_BYTES
 from compiler.errors import PlanError, UnsupportedError
-from compiler.support.untrusted import shown, whole_number
+from compiler.support.untrusted import as_integer, short_repr
 
 LOCAL_BYTES = 256 * 1024
 """Most bytes that the local arrays of one kernel may take together.
@@ -69,15 +69,17 @@ class Schedule:
 def checked_choice(data: Mapping[str, object]) -> dict[str, int]:
     """Choices for the fields of a `Schedule` as plain numbers; PlanError names a field or value that cannot be."""
     if not isinstance(data, Mapping):
-        raise PlanError(f"the choices of a kernel must be names with numbers, not {shown(data)}")
+        raise PlanError(f"the choices of a kernel must be names with numbers, not {short_repr(data)}")
     found: dict[str, int] = {}
     for name, value in data.items():
         if name not in RANGES:
-            raise PlanError(f"a kernel has no choice {shown(name)}; choices: {', '.join(RANGES)}")
-        number, allowed = whole_number(value), RANGES[name]
+            raise PlanError(f"a kernel has no choice {short_repr(name)}; choices: {', '.join(RANGES)}")
+        number, allowed = as_integer(value), RANGES[name]
         if number is None or number not in allowed:
             of = f"multiple of {allowed.step}" if allowed.step > 1 else "whole number"
-            raise PlanError(f"a kernel's {name} must be a {of} from {allowed[0]} to {allowed[-1]}, not {shown(value)}")
+            raise PlanError(
+                f"a kernel's {name} must be a {of} from {allowed[0]} to {allowed[-1]}, not {short_repr(value)}"
+            )
         found[name] = number
     return found
 

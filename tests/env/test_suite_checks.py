@@ -76,9 +76,9 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
     [
         (3, "program number 0: an object describes a program"),
         ({"name": ""}, "must not be empty"),
-        ({"name": 3}, "must be a text"),
+        ({"name": 3}, "must be a string"),
         ({"name": "x" * 300}, "at most 250"),
-        ({"name": "../../evil"}, "leads elsewhere"),
+        ({"name": "../../evil"}, "absolute path"),
         ({"name": "a\nb"}, "control character"),
         ({"name": "a\x1b[2J"}, "control character"),
         ({"file": 3}, "file must be a text"),

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 from compiler.errors import HlogymError
 from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.passes.infrastructure.rewrite_limits import treatable
-from compiler.support.untrusted import shown, whole_number
+from compiler.support.untrusted import as_integer, short_repr
 
 MAX_SWEEPS = 1000
 """Most sweeps that a pass may be held to; rewrites settle in a few."""
@@ -42,13 +42,13 @@ class Options:
             if isinstance(f.default, bool) or not isinstance(f.default, int):
                 if not isinstance(value, type(f.default)):
                     wanted = "true or false" if isinstance(f.default, bool) else "a text"
-                    raise PassOptionError(f"{self._called(f.name)} takes {wanted}, got {shown(value)}")
+                    raise PassOptionError(f"{self._called(f.name)} takes {wanted}, got {short_repr(value)}")
                 continue
-            number = whole_number(value)
+            number = as_integer(value)
             least, most = f.metadata["bounds"]
             if number is None or not least <= number <= most:
                 raise PassOptionError(
-                    f"{self._called(f.name)} takes a whole number from {least} to {most}, got {shown(value)}"
+                    f"{self._called(f.name)} takes a whole number from {least} to {most}, got {short_repr(value)}"
                 )
             object.__setattr__(self, f.name, number)
 
@@ -100,9 +100,9 @@ class Swept:
     sweeps: int = 1
 
     def __post_init__(self) -> None:
-        sweeps = whole_number(self.sweeps)
+        sweeps = as_integer(self.sweeps)
         if sweeps is None or not 1 <= sweeps <= MAX_SWEEPS:
-            raise PassOptionError(f"a pass can be held to 1 to {MAX_SWEEPS} sweeps, not {shown(self.sweeps)}")
+            raise PassOptionError(f"a pass can be held to 1 to {MAX_SWEEPS} sweeps, not {short_repr(self.sweeps)}")
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 from compiler.errors import UnknownNameError
 from compiler.passes.infrastructure.base import HloPass, Swept
 from compiler.passes.infrastructure.base import PassOptionError as PassOptionError
-from compiler.support.untrusted import shown
+from compiler.support.untrusted import short_repr
 
 PASSES: dict[str, type[HloPass]] = {}
 """Every pass by name, in the order of their files' names."""
@@ -44,7 +44,7 @@ def make_pass(text: str) -> HloPass:
     match = _SPEC.fullmatch(text.strip()) if len(text) <= MAX_TEXT else None
     if match is None:
         raise PassOptionError(
-            f"cannot read {shown(text)} as a pass; write name or name{{option=value,...}}, then @sweeps"
+            f"cannot read {short_repr(text)} as a pass; write name or name{{option=value,...}}, then @sweeps"
         )
     name, options, sweeps = match.groups()
     if name not in PASSES:
@@ -93,7 +93,7 @@ def _options(cls: type[HloPass], text: str) -> dict[str, Any]:
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals or key not in known:
             there = describe_options(cls) or "none"
-            raise PassOptionError(f"pass {cls.name!r} has no option {shown(key)}; options: {there}")
+            raise PassOptionError(f"pass {cls.name!r} has no option {short_repr(key)}; options: {there}")
         if key in found:
             raise PassOptionError(f"option {key} of pass {cls.name!r} is given twice")
         found[key] = _parse(f"option {key} of pass {cls.name!r}", known[key], value)
@@ -103,10 +103,10 @@ def _options(cls: type[HloPass], text: str) -> dict[str, Any]:
 def _parse(what: str, kind: Any, text: str) -> Any:
     if kind is bool:
         if text not in ("true", "false"):
-            raise PassOptionError(f"{what} takes true or false, got {shown(text)}")
+            raise PassOptionError(f"{what} takes true or false, got {short_repr(text)}")
         return text == "true"
     if kind is str:
         return text
     if not _NUMBER.fullmatch(text):
-        raise PassOptionError(f"{what} takes a number (int), got {shown(text)}")
+        raise PassOptionError(f"{what} takes a number (int), got {short_repr(text)}")
     return int(text)
