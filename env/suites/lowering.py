@@ -12,7 +12,9 @@ __all__ = ["lower_to_text"]
 
 
 def lower_to_text(fn: Callable[..., Any], *args: Any) -> str:
-    """Return the HLO text of a function for CPU: not optimised, every constant in full, no metadata, unused arguments kept.
+    """Return the HLO text of a function for CPU, not optimised.
+
+    Every constant is printed in full, metadata is left out, and unused arguments are kept.
 
     Args:
         fn: the function.
