@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from compiler.plan import CompilationPlan
-from compiler.support.lru_dict import Recent
+from compiler.support.lru_dict import LruDict
 from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
@@ -146,8 +146,8 @@ class Measurer:
         self._worker = worker if worker is not None else WorkerProcess()
         self._patient = PatientWorker(self._worker, self.options.timeout)
         self._rng = np.random.default_rng(self.options.seed)
-        self._programs: Recent[Program, dict[str, Any]] = Recent(KNOWN_PROGRAMS)
-        self._known: Recent[tuple[Program, str], Measurement] = Recent(KNOWN_MEASUREMENTS)
+        self._programs: LruDict[Program, dict[str, Any]] = LruDict(KNOWN_PROGRAMS)
+        self._known: LruDict[tuple[Program, str], Measurement] = LruDict(KNOWN_MEASUREMENTS)
         self._references: dict[tuple[Program, str], Measurement] = {}
         self._interpreted: tuple[int, set[tuple[str, int]]] = (-1, set())
 

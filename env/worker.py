@@ -30,7 +30,7 @@ from compiler.errors import BackendError, BuildKilledError, HlogymError
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
-from compiler.support.lru_dict import Recent
+from compiler.support.lru_dict import LruDict
 from compiler.text import parse
 from env.comparison import absolute_part, difference
 from env.program_json import program_from_json
@@ -89,8 +89,8 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._ready: Recent[str, _Ready] = Recent(1.0, lambda _, ready: ready.size)
-        self._wanted: Recent[tuple[str, int], Reference] = Recent(WANTED_BYTES, lambda _, reference: reference.nbytes)
+        self._ready: LruDict[str, _Ready] = LruDict(1.0, lambda _, ready: ready.size)
+        self._wanted: LruDict[tuple[str, int], Reference] = LruDict(WANTED_BYTES, lambda _, reference: reference.nbytes)
         self._machines: dict[str, str] = {}
         self._count = 0
         self._load = np.ones(1 << 18, np.float32)

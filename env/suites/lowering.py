@@ -12,9 +12,7 @@ __all__ = ["lower_to_text"]
 
 
 def lower_to_text(fn: Callable[..., Any], *args: Any) -> str:
-    """Return the HLO text of a function for CPU, not optimised.
-
-    Every constant is printed in full, metadata is left out, and unused arguments are kept.
+    """Return the unoptimised HLO text of a function for CPU, with full constants and unused arguments but no metadata.
 
     Args:
         fn: the function.
