@@ -131,7 +131,7 @@ def test_policies_that_cannot_be_used_say_why(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="no policy folder"):
         load_pass_order(tmp_path / "none")
     scripted(0).save(tmp_path / "p")
-    told = (tmp_path / "p" / "policy.json").read_text()
+    description = (tmp_path / "p" / "policy.json").read_text()
     for change, reason in (
         (("hlogym-pass-order", "hlogym-fusion-policy"), "instead of 'hlogym-pass-order'"),
         (('"feature_version": 1', '"feature_version": 99'), "version 99"),
@@ -139,7 +139,7 @@ def test_policies_that_cannot_be_used_say_why(tmp_path: Path) -> None:
         (('"cse@1"', '"csee@1"'), "csee"),
         (('"none",\n  "provenance', '"never",\n  "provenance'), "the unknown 'never'"),
     ):
-        (tmp_path / "p" / "policy.json").write_text(told.replace(*change))
+        (tmp_path / "p" / "policy.json").write_text(description.replace(*change))
         with pytest.raises(PolicyError, match=reason):
             load_pass_order(tmp_path / "p")
     (tmp_path / "q").mkdir()
