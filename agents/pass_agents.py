@@ -152,10 +152,10 @@ def layers_of(agent: PassAgent) -> list[Layer]:
 def learned_order(agent: PassAgent, env: PassOrderEnv, provenance: dict[str, Any]) -> LearnedPassOrder:
     """Return the pass order of an agent.
 
-    An agent rewarded by op counts continues after its stop with passes that add no ops. One rewarded by time is
-    followed by the default pipeline, as in its environment.
+    An agent rewarded for a whole compilation is followed by the default pipeline, as in its environment. One rewarded
+    for the module it left, as by op counts, continues after its stop with passes that add no ops.
     """
     layers = tuple(layers_of(agent))
-    if env.reward == "op-count":
-        return LearnedPassOrder(env.actions, layers, env.max_steps, env.max_steps, "fewer-ops", provenance)
-    return LearnedPassOrder(env.actions, layers, env.max_steps, 0, "default", provenance)
+    if env.reward.completes:
+        return LearnedPassOrder(env.actions, layers, env.max_steps, 0, "default", provenance)
+    return LearnedPassOrder(env.actions, layers, env.max_steps, env.max_steps, "fewer-ops", provenance)

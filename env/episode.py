@@ -18,10 +18,10 @@ from compiler.learned.features.programs import ModuleFeatures
 from compiler.learned.pointer_network import DecisionGraph
 from compiler.loops import LoopSite
 from compiler.passes.infrastructure.registry import PASSES
-from compiler.plan import CompilationPlan, Phase
+from compiler.plan import Phase
 from compiler.session import CompilationSession
 
-__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Phase"]
+__all__ = ["COMPLETION_POLICY", "Episode", "Move"]
 
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses where an episode decides something else only, so that its end is a whole compilation."""
@@ -94,16 +94,16 @@ class Episode:
         return self._moves
 
     @property
-    def phase(self) -> Phase | None:
-        """Which decision is due."""
-        return self._left[0] if self._left else None
+    def phase(self) -> Phase:
+        """The phase of the next decision; "done" after the last one."""
+        return self._left[0] if self._left else "done"
 
     def graph(self) -> DecisionGraph:
         """The decision in numbers; candidate i is move i. After the end it has no candidates."""
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
-        return decision_graph(self._candidates, self._facts, self.phase or "fusion", extra)
+        return decision_graph(self._candidates, self._facts, "fusion" if self.done else self.phase, extra)
 
     def take(self, index: int) -> str | None:
         """Do a move; None, or the reason why it could not be done, in which case nothing has changed."""
@@ -184,10 +184,10 @@ class Episode:
             return self._features.total_seconds()
         return self.session.cost().seconds
 
-    def completed(self) -> tuple[CompilationPlan, float]:
-        """The plan of a whole compilation that goes on from here with the defaults, and its estimated seconds."""
+    def complete(self) -> CompilationSession:
+        """Return a session that continues from here with the defaults; once fusion has begun, the episode's own."""
         if self._features is not None:
-            return self.session.plan, self.seconds()
+            return self.session
         rest = self.session.fork()
         rest.run_fusion_policy(make_policy(COMPLETION_POLICY))
-        return rest.plan, rest.cost().seconds
+        return rest

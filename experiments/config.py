@@ -30,9 +30,9 @@ class TrainConfig(PointerSettings):
     backend: str = "auto"  # where kernels are measured: cpu, cuda, or auto (cuda if there is a GPU)
 
     checkpoint_every: int = 512  # steps between checkpoints, rounded up to whole updates
+    reward: str = ""  # op-count, estimated-time or measured-time; empty: the default of the environment's id
 
     # For pass orders only, whose defaults of the other settings differ, see `defaults_for`.
-    reward: str = ""  # op-count, cost or measured; empty: as the id of the environment says
     budget: int = 150  # pass applications per episode
     step_cost: float = 0.0  # subtracted from the reward of each application
     environments: int = 16  # how many environments run side by side, unless they measure
