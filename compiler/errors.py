@@ -74,6 +74,10 @@ class MemoryLimitError(HlogymError, MemoryError):
     """Raised if arrays do not fit into the available memory; names them, the bytes needed and the bytes available."""
 
 
+class BuildKilledError(BackendError):
+    """The compiler of a backend was killed; the same source may build another time."""
+
+
 class CodegenError(HlogymError, RuntimeError):
     """Raised if a kernel cannot be generated or built; includes the compiler's output if there is any."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
@@ -28,7 +29,7 @@ class TopologicalOrder:
 
     def copy_for(self, computation: HloComputation) -> TopologicalOrder:
         """Return the same ranks for a clone of the computation, whose instructions have the same names."""
-        other = TopologicalOrder.__new__(TopologicalOrder)
+        other = copy.copy(self)
         image = computation.find
         other._rank = {found: n for i, n in self._rank.items() if (found := image(i.name)) is not None}
         other._changes = list(self._changes)

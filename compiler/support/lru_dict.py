@@ -1,4 +1,4 @@
-"""An LRU dictionary: a mapping of bounded size that evicts the least recently used entries."""
+"""A mapping of bounded size that evicts the least recently used entries."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["Recent"]
+__all__ = ["LruDict"]
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class LruDict(Generic[K, V]):
     """A mapping of bounded total size that evicts the least recently used entries; reading an entry counts as a use.
 
-    The entry that was set last is always kept, whatever its size.
+    The entry that was set last is kept whatever its size.
 
     Args:
         limit: largest sum of sizes.
@@ -39,7 +39,7 @@ class Recent(Generic[K, V]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys from the least to the most recently used one."""
+        """Iterate over the keys, the most recently used one last."""
         return iter(self._entries)
 
     def __getitem__(self, key: K) -> V:
@@ -60,7 +60,7 @@ class Recent(Generic[K, V]):
         size = 1.0 if self._size is None else self._size(key, value)
         self._entries[key] = (value, size)
         self.total += size
-        self.shrink(kept)
+        self._shrink(kept)
 
     def pop(self, key: K) -> V | None:
         """Remove an entry and return its value, or None if there was none."""
@@ -68,7 +68,7 @@ class Recent(Generic[K, V]):
         self.total -= size
         return value
 
-    def shrink(self, kept: Collection[K] = ()) -> None:
+    def _shrink(self, kept: Collection[K]) -> None:
         """Evict least recently used entries until the rest fits, except the last one set and those in `kept`."""
         while not kept and self.total > self.limit and len(self._entries) > 1:
             self._drop(next(iter(self._entries)))
@@ -82,8 +82,3 @@ class Recent(Generic[K, V]):
         before = self.total
         self.pop(key)
         self.dropped += before - self.total
-
-    def clear(self) -> None:
-        """Remove all entries."""
-        self._entries.clear()
-        self.total = 0.0

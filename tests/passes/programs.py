@@ -74,7 +74,7 @@ def run(module: HloModule, args: Sequence[Array], iterations: int | None = None)
 
 
 def difference(got: Sequence[Array], want: Reference, tolerance: Tolerance | None = None) -> str | None:
-    """Describe what differs beyond rounding, or return None; any value matches an expected element that is not finite."""
+    """Describe what differs beyond rounding, or return None; any value matches an expected infinity or NaN."""
     free = [
         np.where(np.isfinite(w.astype(np.complex128)), g, w) if is_float(w.dtype) and g.shape == w.shape else g
         for g, w in zip(got, want.outputs, strict=False)

@@ -115,7 +115,7 @@ def lower(module: HloModule) -> bool:
 
 @cache
 def _lowering() -> tuple[PassPipeline, PassPipeline]:
-    """Build the pipelines once: every session lowers, and parsing the specs takes longer than lowering small modules."""
+    """Build the pipelines once: every session lowers, and parsing the specs takes longer than a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
     lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
     return lowering, PassPipeline("after-lowering", tidying)
