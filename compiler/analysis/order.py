@@ -28,7 +28,7 @@ class TopologicalOrder:
                 self._control_users.setdefault(p, []).append(i)
 
     def copy_for(self, computation: HloComputation) -> TopologicalOrder:
-        """Return the same ranks for a clone of the computation, whose instructions are found by name."""
+        """Return the same ranks for a clone of the computation, whose instructions have the same names."""
         other = copy.copy(self)
         image = computation.find
         other._rank = {found: n for i, n in self._rank.items() if (found := image(i.name)) is not None}

@@ -400,7 +400,7 @@ def is_removable(instruction: HloInstruction) -> bool:
 
 
 def has_side_effect(instruction: HloInstruction) -> bool:
-    """Whether running it can be seen other than through its result."""
+    """Check whether running an instruction has an effect other than its result."""
     if instruction.opcode in SIDE_EFFECT_OPCODES:
         return True
     if not instruction.attributes:
