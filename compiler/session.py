@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
 from compiler.codegen.languages import C
-from compiler.codegen.schedule import Schedule, checked_choice
+from compiler.codegen.schedule import Schedule, parse_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import FusionPolicy, run_policy
@@ -28,7 +28,7 @@ from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
 from compiler.runtime.kernel_choices import becomes_kernel, chosen_schedule
 from compiler.runtime.thunk_emitter import wants_kernel
-from compiler.support.untrusted import is_name, shown
+from compiler.support.untrusted import is_name, short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
@@ -222,8 +222,8 @@ class CompilationSession:
         _ = self.fusion
         self._enter("kernels")
         if not is_name(name):
-            raise PlanError(f"a kernel has a name, not {shown(name)}")
-        checked = checked_choice(choice)
+            raise PlanError(f"a kernel has a name, not {short_repr(name)}")
+        checked = parse_choice(choice)
         found = [i for c in self.module.control_flow_computations() if (i := c.find(name)) is not None]
         if not found:
             raise PlanError(f"there is no kernel %{name}")
@@ -280,7 +280,7 @@ class CompilationSession:
         """
         if not isinstance(plan, CompilationPlan):
             raise PlanError(
-                f"expected a CompilationPlan, got {shown(plan)}; CompilationPlan.load reads one from a file"
+                f"expected a CompilationPlan, got {short_repr(plan)}; CompilationPlan.load reads one from a file"
             )
         plan.check_module(self._source)
         _check_backend(plan)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from compiler.errors import PolicyError
 from compiler.learned.weights import parse_weights, read_weights_file, weights_to_bytes
-from compiler.support.files import DRAFT_PREFIX, check_folder, sole_writer, write_draft
+from compiler.support.files import DRAFT_PREFIX, check_folder, folder_lock, write_draft
 from compiler.support.json_reading import read_object
 
 __all__ = [
@@ -188,7 +188,7 @@ def _replace(folder: Path, description: Mapping[str, Any], weights: bytes) -> No
         folder.mkdir(parents=True, exist_ok=True)
         # A full disk is an error here, before anything is replaced.
         new_weights, new_description = draft(weights), draft(_to_bytes(description))
-        with sole_writer(folder):
+        with folder_lock(folder):
             meanwhile = _meanwhile(folder, description)
             if meanwhile is not None:
                 draft(_to_bytes(meanwhile)).replace(folder / DESCRIPTION_FILE)

@@ -17,7 +17,7 @@ from compiler.learned.pass_states import PassGraph, PassState, default_pass_acti
 from compiler.passes import HloPass, PassPipeline
 from compiler.passes.infrastructure.base import op_count
 from compiler.passes.infrastructure.registry import make_pass
-from compiler.passes.pipelines.completion import complete, run_aside
+from compiler.passes.pipelines.completion import complete, run_on_copy
 from compiler.passes.pipelines.default import XLA_ORDER, default_pipeline
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
@@ -122,7 +122,7 @@ def _once(passes: Sequence[str]) -> PassPipeline:
 
 def _fixed(module: HloModule, pipeline: HloPass) -> Contender:
     """Run a pipeline; its applications are those of single passes."""
-    made = run_aside(module, pipeline)
+    made = run_on_copy(module, pipeline)
     return Contender(made.ops, made.applications, passes=tuple(made.passes))
 
 
