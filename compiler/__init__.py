@@ -1,4 +1,4 @@
-"""hlogym's compiler: HLO text in, fused kernels out, every decision pluggable.
+"""The compiler of hlogym: HLO text in, fused kernels out, with every decision pluggable.
 
 ```python
 from compiler import compile

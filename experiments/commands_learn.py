@@ -117,7 +117,7 @@ def evaluate(
     learned = load_learned(policy)
     names = None if baselines is None else baselines.split(",")
     if isinstance(learned, LearnedPassOrder):
-        from experiments.pass_orders import evaluate_pass_order
+        from experiments.pass_orders.command import evaluate_pass_order
 
         suites = (suite or "jax/test").split(",")
         evaluate_pass_order(learned, suites, names, budget or learned.budget + learned.finish, results, seed, as_json)

@@ -30,9 +30,9 @@ class TrainConfig(PointerSettings):
     backend: str = "auto"  # where kernels are measured: cpu, cuda, or auto (cuda if there is a GPU)
 
     checkpoint_every: int = 512  # steps between checkpoints, rounded up to whole updates
+    reward: str = ""  # op-count, estimated-time or measured-time; empty: the default of the environment id
 
     # For PassOrder only; its defaults of the other settings are in `defaults_for`.
-    reward: str = ""  # op-count, cost or measured; empty: the default of the environment id
     budget: int = 150  # pass applications per episode
     step_cost: float = 0.0  # subtracted from the reward of each pass application
     environments: int = 16  # number of parallel environments; 1 if the reward is measured

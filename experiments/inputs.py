@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from compiler.errors import ArgumentError, HlogymError, UnknownNameError
 from compiler.ir import HloModule
-from compiler.support.files import whole_file
+from compiler.support.files import atomic_file
 from compiler.text import parse
 from env.suites import Program, find_program, program_in, random_inputs
 from experiments.results import ResultError
@@ -113,7 +113,7 @@ def save_outputs(path: Path, outputs: Sequence[npt.NDArray[Any]]) -> None:
         ResultError: the file cannot be written.
     """
     try:
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             np.savez(file, **{f"out{i}": np.asarray(o) for i, o in enumerate(outputs)})  # type: ignore[arg-type]
     except OSError as error:
         raise ResultError(f"cannot write {path}: {error.strerror}") from error

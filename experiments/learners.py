@@ -82,16 +82,16 @@ def make_env(config: TrainConfig, **more: Any) -> Environment:
         more: further keyword arguments of the environment.
 
     Raises:
-        UnknownNameError: there is no such environment or no such suite.
+        UnknownNameError: there is no such environment, suite or reward.
     """
     known = {f"{n}{m}-v0" for n in environments.ENVIRONMENTS for m in ("", "Measured")}
     short = config.env.removeprefix("env:").removeprefix("hlogym/")
     if short not in known:
         raise UnknownNameError("environment", config.env, (f"hlogym/{n}" for n in known))
     if short.startswith("PassOrder"):
-        reward = config.reward or None
-        more = {"reward": reward, "max_steps": config.budget, "step_cost": config.step_cost, **more}
-    made = gym.make(f"hlogym/{short}", suite=config.suite, backend=config.backend, **more)
+        more = {"max_steps": config.budget, "step_cost": config.step_cost, **more}
+    reward = config.reward or None
+    made = gym.make(f"hlogym/{short}", suite=config.suite, backend=config.backend, reward=reward, **more)
     return cast(Environment, made.unwrapped)
 
 

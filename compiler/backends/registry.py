@@ -12,7 +12,7 @@ from compiler.backends.backend import Backend
 from compiler.errors import ArgumentError, BackendError, UnknownNameError
 from compiler.runtime.executable import Executable
 from compiler.runtime.program_files import open_program
-from compiler.support.untrusted import shown
+from compiler.support.untrusted import short_repr
 
 AUTO = "auto"
 """Stands for the best backend that works on this machine."""
@@ -40,7 +40,7 @@ def find_backend(name: str) -> Backend:
         UnknownNameError: there is no such backend; with the nearest names.
     """
     if not isinstance(name, str):
-        raise ArgumentError(f"a backend is named by a string, not by {shown(name)}")
+        raise ArgumentError(f"a backend is named by a string, not by {short_repr(name)}")
     if name == AUTO:
         return _automatic()
     if name not in BACKENDS:

@@ -1,6 +1,6 @@
 """Environment steps per second of PassOrder, with a profile of their time; writes results/passes/steps.md.
 
-    python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--rewards op-count cost] [--out FILE.md]
+    python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--rewards op-count] [--out FILE.md]
 
 Actions are sampled from those that are not masked. "New" episodes visit unexplored states; "repeated" ones are the
 same episodes again, as happens increasingly in training; "verified" ones are new episodes whose modules are checked
@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from env.pass_order import PassOrderEnv, PassReward
+from env.pass_order import PassOrderEnv
 from experiments.provenance import provenance
 from experiments.results import write_text
 
-REWARDS: tuple[PassReward, ...] = ("op-count", "cost")
+REWARDS = ("op-count", "estimated-time")
 
 
 def play(env: PassOrderEnv, steps: int, seed: int) -> float:
@@ -38,11 +38,11 @@ def play(env: PassOrderEnv, steps: int, seed: int) -> float:
 
 
 def warm(env: PassOrderEnv) -> None:
-    """Compute what is computed once per program: its initial state and, for the cost reward, its reference cost."""
+    """Compute what is needed once per program: its initial state and, if the reward uses it, its baseline."""
     for program in env.suite.programs:
         env.graph(program)
-        if env.reward == "cost":
-            _ = env._base(program).seconds
+        if env.reward.completes:
+            _ = env.baseline(program).seconds
 
 
 def profile_lines(suite: str, steps: int, count: int = 14) -> list[str]:
@@ -96,7 +96,7 @@ def main() -> None:
         for reward in options.rewards:
             env, checked = (PassOrderEnv(suite, reward=reward, verified=v) for v in (False, True))
             warm(env)
-            checked._bases = env._bases
+            checked._baselines = env._baselines
             warm(checked)
             new, verified, again = (play(e, options.steps, 0) for e in (env, checked, env))
             graphs = env._graphs.values()

@@ -11,16 +11,9 @@ from compiler.text import parse
 from env.statistics import Interval
 from env.suites import load_suite
 from experiments.cli import app
-from experiments.pass_orders import (
-    BASELINE,
-    DEFAULT,
-    Contender,
-    OrderEvaluation,
-    OrderRow,
-    compare_orders,
-    evaluate_orders,
-    summary_table,
-)
+from experiments.pass_orders.contenders import compare_orders, evaluate_orders
+from experiments.pass_orders.evaluation import BASELINE, DEFAULT, Contender, OrderEvaluation, OrderRow
+from experiments.pass_orders.tables import summary_table
 from experiments.report import read_progress
 from tests.agents.test_pass_orders import TEXT, scripted
 from tests.env.small_programs import write_suite

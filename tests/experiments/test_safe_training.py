@@ -122,7 +122,7 @@ def test_a_broken_suite_gives_the_same_message_in_all_commands(hlogym: Shell, tm
     (message,) = messages
     assert "suite has 2 problems" in message
     assert "broken.hlo:4:" in message
-    assert "'idle': there is nothing to compute" in message
+    assert "'idle': it computes nothing" in message
     assert files_in(tmp_path) == before
 
 

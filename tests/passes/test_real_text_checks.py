@@ -1,4 +1,4 @@
-"""The checks of the sweep over foreign texts: what they let through, skip and notice."""
+"""The checks of the sweep over HLO from other projects: what they accept, skip and reject."""
 
 import json
 from dataclasses import asdict
