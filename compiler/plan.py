@@ -259,7 +259,7 @@ def _step(entry: Mapping[str, Any]) -> FusionStep:
 
 
 def _bare(name: object) -> str:
-    """Return a short and harmless name unquoted, and any other value as `shown` does."""
+    """Return a short and harmless name unquoted, and any other value as `short_repr` does."""
     return str(name) if is_name(name) and len(str(name)) < 60 else short_repr(name)
 
 

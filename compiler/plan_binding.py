@@ -121,7 +121,6 @@ class PlanBinding:
         if found is None:
             raise PlanError(
                 f"the plan names {short_repr(name)} in {short_repr(sequence)}, "
-                "for which it has no position and which no fusion "
-                "makes"
+                "for which it has no position and which no fusion makes"
             )
         return found

@@ -1,4 +1,4 @@
-"""The fusion environment, by the name that architecture and users know: `from env.fusion import FusionEnv`."""
+"""A shorter import path for the fusion environment: `from env.fusion import FusionEnv`."""
 
 from env.environments import FusionEnv
 

@@ -73,7 +73,7 @@ def array(q: ShapeQuery, i: int) -> Shape:
 def declared(q: ShapeQuery) -> Shape:
     """Return the declared result shape, for ops whose result does not follow from their operands."""
     if q.declared is None:
-        raise ShapeError("the result shape must be declared: it does not follow from the operands")
+        raise ShapeError("it does not follow from the operands; declare it before the opcode")
     return q.declared
 
 

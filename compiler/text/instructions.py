@@ -139,7 +139,7 @@ class BodyParser:
         try:
             shape = infer_shape(opcode, [o.shape for o in operands], attributes)
         except ShapeError as e:
-            self.s.fail(f"{e}: cannot infer the result's shape; declare it", at)
+            self.s.fail(f"cannot infer the result shape: {e}", at)
         if opcode is Opcode.TRANSPOSE:
             # As in XLA, a transpose without a declared shape is a bitcast: its layout leaves all elements in place.
             shape = with_moved_layout(shape, operands[0].shape, attributes["dimensions"])

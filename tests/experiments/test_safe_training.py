@@ -122,7 +122,7 @@ def test_a_suite_with_mistakes_gives_every_command_one_message(hlogym: Shell, tm
     (message,) = messages
     assert "suite has 2 problems" in message
     assert "broken.hlo:4:" in message
-    assert "'idle': there is nothing to compute" in message
+    assert "'idle': it computes nothing" in message
     assert files_in(tmp_path) == before
 
 

@@ -224,5 +224,5 @@ def test_what_cannot_be_inferred_must_be_written_out(op: str) -> None:
     attributes = {"iota": ", iota_dimension=0", "rng-bit-generator": ", algorithm=rng_philox"}.get(op, "")
     attributes = ', custom_call_target="t"' if op == "custom-call" else attributes
     operand = "" if op == "iota" else "x"
-    with pytest.raises(HloSyntaxError, match="cannot tell the result's shape"):
+    with pytest.raises(HloSyntaxError, match="cannot infer the result shape"):
         parse(f"ENTRY e {{\n x = u64[2] parameter(0)\n ROOT r = {op}({operand}){attributes}\n}}")

@@ -145,7 +145,7 @@ BROKEN = {
     "direction cannot be 'LS'": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = pred[2] compare(x, x), direction=LS\n}",
     "the body of 'e' is never closed": "HloModule m\nENTRY e {\n x = f32[2] parameter(0)\n",
     "comment is never closed": "HloModule m /* forever",
-    "cannot infer the result's shape": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = convert(x)\n}",
+    "cannot infer the result shape": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = convert(x)\n}",
     "is declared with shape f32\\[3\\], but has f32\\[2\\]": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = f32[2] negate(f32[3] x)\n}",
     "is declared to return f32\\[3\\]": "HloModule m\nENTRY e (x: f32[2]) -> f32[3] {\n ROOT x = f32[2] parameter(0)\n}",
     "computation cannot call itself": "HloModule m\nf { x = f32[] parameter(0) ROOT y = f32[] call(x), to_apply=f }",
