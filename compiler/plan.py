@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from compiler.codegen.schedule import checked_choice
+from compiler.codegen.schedule import parse_choice
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
@@ -121,7 +121,7 @@ class CompilationPlan:
             "sequences": _names(self.sequences, "sequences"),
             "steps": _all_of(FusionStep, self.steps, "fusions"),
             "places": _rows(self.places, "places", _positions),
-            "kernels": _rows(self.kernels, "kernels", checked_choice),
+            "kernels": _rows(self.kernels, "kernels", parse_choice),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)

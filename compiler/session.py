@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
 from compiler.codegen.languages import C
-from compiler.codegen.schedule import Schedule, checked_choice
+from compiler.codegen.schedule import Schedule, parse_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import FusionPolicy, run_policy
@@ -223,7 +223,7 @@ class CompilationSession:
         self._enter("kernels")
         if not is_name(name):
             raise PlanError(f"a kernel has a name, not {short_repr(name)}")
-        checked = checked_choice(choice)
+        checked = parse_choice(choice)
         found = [i for c in self.module.control_flow_computations() if (i := c.find(name)) is not None]
         if not found:
             raise PlanError(f"there is no kernel %{name}")
