@@ -126,7 +126,7 @@ TAKEN: list[Case] = [
 ]  # fmt: skip
 UNCOMPILED = {
     "ragged-all-to-all": "XLA:CPU aborts on it",
-    "scaled-dot": "StableHLO, by way of which jaxlib hands programs to XLA, has no such op",
+    "scaled-dot": "StableHLO, the form in which jaxlib passes programs to XLA, has no such op",
 }
 """Ops for which we can only check that XLA parses them."""
 WRITTEN = """constant parameter iota convert bitcast-convert stochastic-convert bitcast broadcast reshape dynamic-reshape rng
