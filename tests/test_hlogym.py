@@ -38,8 +38,8 @@ def test_what_names_no_backend_is_refused(backend: Any) -> None:
 def test_arguments_that_are_no_arrays_are_refused() -> None:
     executable = hlogym.compile(TEXT)
     for argument, said in (
-        (torch.ones(4, requires_grad=True), "a Tensor that numpy cannot read"),
-        ([[1], [1, 2]], "a list that numpy cannot read"),
+        (torch.ones(4, requires_grad=True), "numpy cannot read a Tensor"),
+        ([[1], [1, 2]], "numpy cannot read a list"),
         (np.ones(4, ">f4"), "in the byte order of another machine"),
     ):
         with pytest.raises(ArgumentError, match=said):
