@@ -31,7 +31,7 @@ def test_a_program_of_another_type_is_rejected(program: Any) -> None:
 
 @pytest.mark.parametrize("backend", [None, 3, ["cpu"]])
 def test_a_backend_of_another_type_is_rejected(backend: Any) -> None:
-    with pytest.raises(TypeError, match="named by a string"):
+    with pytest.raises(TypeError, match="name of a backend must be a string"):
         hlogym.compile(TEXT, backend=backend)
 
 
