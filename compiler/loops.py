@@ -1,4 +1,4 @@
-"""Loop decisions: which loops there are, what may be done with each, and doing it."""
+"""Loop decisions: the loops of a module, the choices for each, and how a choice is applied."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class LoopSite:
 
     Attributes:
         id: computation and name of the while.
-        position: its place among the loops of the module as it stands.
-        trip_count: how often it runs; None when nobody knows.
-        size: instructions of its body.
-        choices: what may be chosen, "keep" first.
+        position: its index among the loops of the module in its current form.
+        trip_count: number of iterations; None when it is unknown.
+        size: number of instructions of its body.
+        choices: the legal choices, "keep" first.
     """
 
     id: str
@@ -43,39 +43,39 @@ class LoopSite:
 
 @runtime_checkable
 class LoopPolicy(Protocol):
-    """Chooses what to do with one loop."""
+    """Chooses how to treat one loop."""
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """One of `site.choices`."""
+        """Return one of `site.choices`."""
         ...
 
 
 class KeepLoops:
-    """Leave every loop as it is."""
+    """Keeps every loop as it is."""
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """Always "keep"."""
+        """Return "keep"."""
         del site, module
         return KEEP
 
 
 class KernelLoops:
-    """Run a loop inside one kernel wherever that can be made; else leave it as it is."""
+    """Runs a loop inside one kernel where that is possible, and keeps other loops as they are."""
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """The choice for one loop."""
+        """Return the choice for one loop."""
         del module
         return KERNEL if KERNEL in site.choices else KEEP
 
 
 @dataclass(frozen=True)
 class UnrollLoops:
-    """Unroll by the greatest factor offered that is at most `factor`; 0: fully where offered, else not at all."""
+    """Unrolls by the greatest possible factor up to `factor`; 0: fully where that is possible, else not at all."""
 
     factor: int = 4
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """The choice for one loop."""
+        """Return the choice for one loop."""
         del module
         if self.factor == 0:
             return FULL if FULL in site.choices else KEEP
@@ -95,7 +95,7 @@ def unroll_factor_of(choice: str) -> int | None:
 
 
 def loop_sites(module: HloModule) -> list[LoopSite]:
-    """Every loop of the module, inner ones first."""
+    """Return every loop of the module, inner loops first."""
     return [_site(n, view, counter) for n, (view, counter) in enumerate(_views(Loops(module)))]
 
 
@@ -104,7 +104,7 @@ def _views(loops: Loops) -> list[tuple[LoopView, Induction | None]]:
 
 
 def loop_id(view: LoopView) -> str:
-    """How plans name the loop."""
+    """Return the name of a loop in plans."""
     parent = view.instruction.parent
     return f"{parent.name if parent else '?'}/{view.instruction.name}"
 
@@ -132,7 +132,11 @@ def find_loop(module: HloModule, site: LoopSite) -> HloInstruction | None:
 
 
 def find_site(module: HloModule, site_id: str) -> LoopSite:
-    """A loop by its id; PlanError names those there are when there is none."""
+    """Return a loop by its id.
+
+    Raises:
+        PlanError: there is none; the message lists the loops of the module.
+    """
     sites = loop_sites(module)
     for s in sites:
         if s.id == site_id:
@@ -141,15 +145,15 @@ def find_site(module: HloModule, site_id: str) -> LoopSite:
 
 
 def apply_loop_choice(module: HloModule, position: int, choice: str) -> bool:
-    """Treat the loop at a position as chosen; whether the module changed.
+    """Apply a choice to the loop at a position; return whether the module changed.
 
     Raises:
-        PlanError: there is no such loop, or the choice is not one of its choices.
+        PlanError: there is no such loop, or it does not have this choice.
     """
     loops = Loops(module)
     views = _views(loops)
     if position >= len(views):
-        raise PlanError(f"there is no loop number {position}; the module has {len(views)}")
+        raise PlanError(f"there is no loop at position {position}; the module has {len(views)}")
     view, counter = views[position]
     site = _site(position, view, counter)
     if choice not in site.choices:

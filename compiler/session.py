@@ -27,7 +27,7 @@ from compiler.plan import PHASES, CompilationPlan, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
 from compiler.runtime.instruction_kernels import has_kernel, is_kernel_candidate, schedule_for_choice
-from compiler.support.untrusted import is_name, shown
+from compiler.support.untrusted import is_name, short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
@@ -221,7 +221,7 @@ class CompilationSession:
         _ = self.fusion
         self._enter("kernels")
         if not is_name(name):
-            raise PlanError(f"a kernel has a name, not {shown(name)}")
+            raise PlanError(f"a kernel has a name, not {short_repr(name)}")
         checked = parse_choice(choice)
         found = [i for c in self.module.control_flow_computations() if (i := c.find(name)) is not None]
         if not found:
@@ -280,7 +280,7 @@ class CompilationSession:
         """
         if not isinstance(plan, CompilationPlan):
             raise PlanError(
-                f"expected a CompilationPlan, got {shown(plan)}; CompilationPlan.load reads one from a file"
+                f"expected a CompilationPlan, got {short_repr(plan)}; CompilationPlan.load reads one from a file"
             )
         plan.check_module(self._source)
         _check_backend(plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from compiler.plan import CompilationPlan
-from compiler.support.lru_dict import Recent
+from compiler.support.lru_dict import LruDict
 from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
@@ -33,11 +32,11 @@ __all__ = [
 ]
 
 Failure: TypeAlias = Literal["program", "compile", "wrong", "run", "crash", "timeout"]
-"""Why there is no time.
+"""Why a measurement has no time.
 
-"program": its inputs cannot be drawn, the interpreter does not compute it, or its outputs do not tell right from wrong,
-so no plan is to blame. The others are the plan's: it did not compile, computed something else, raised, killed its
-process, or never ended.
+"program": its inputs cannot be drawn, the interpreter cannot compute it, or its outputs do not show whether a plan is
+right, so no plan is at fault. The others are faults of the plan: it did not compile, computed something else, raised,
+killed its process, or never ended.
 """
 
 REFERENCE_TRIES = 3
@@ -46,7 +45,7 @@ KNOWN_PROGRAMS = 64
 
 
 class ReferenceFailedError(MeasurementError):
-    """What the plans of a program are to be compared with cannot be measured: which program, and why."""
+    """The reference that plans of a program are compared with cannot be measured; names the program and the reason."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,10 @@ class MeasurerOptions:
 
     Attributes:
         backend: "cpu" or "cuda".
-        rounds: samples a kernel; they are taken in turns with a reference load and with the other kernels.
-        timeout: seconds after which a request counts as hung. The first one of a program also interprets it.
-        input_seeds: how many sets of random inputs a program is checked on, one drawn at each check.
-        seed: of the choice of inputs.
+        rounds: samples per kernel, interleaved with a reference load and with the other kernels.
+        timeout: seconds after which a request counts as hung; the first request of a program also interprets it.
+        input_seeds: number of sets of random inputs; each check uses one of them, chosen at random.
+        seed: seed of that choice.
     """
 
     backend: str = "cpu"
@@ -70,14 +69,14 @@ class MeasurerOptions:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one plan costs on one program.
+    """The time of a program compiled by a plan, or why there is none.
 
     Attributes:
-        seconds: time of a call as the sum over its kernels; None when it failed.
+        seconds: time per call as the sum over the kernels; None if the plan failed.
         failure, message: why it failed.
-        kernels: (name, executions a call, time of one) of each kernel.
-        new: how many kernels had to be timed; the others were known.
-        idle: whether all that takes time is copies, which no decision changes.
+        kernels: (name, executions per call, time of one execution) of each kernel.
+        new: number of kernels that had to be timed; the times of the others were known.
+        idle: whether only copies take time, which no decision changes.
     """
 
     seconds: Interval | None
@@ -89,7 +88,7 @@ class Measurement:
 
     @property
     def time(self) -> Interval:
-        """`seconds` of what did not fail.
+        """`seconds` of a measurement that did not fail.
 
         Raises:
             ValueError: it failed.
@@ -100,7 +99,7 @@ class Measurement:
 
     @property
     def reason(self) -> str:
-        """Why there is no time, in a line."""
+        """Why there is no time, in one line."""
         return f"{self.failure}: {self.message}"
 
 
@@ -109,9 +108,9 @@ class Comparison:
     """Whole programs timed in turns in one process.
 
     Attributes:
-        samples: seconds a call, one a round, by the candidate's name.
-        failures: why a candidate has none.
-        kernels: how many steps that take time each candidate has.
+        samples: seconds per call, one sample per round, by name of the candidate.
+        failures: why a candidate has no samples.
+        kernels: number of thunks that take time, by name of the candidate.
     """
 
     samples: Mapping[str, tuple[float, ...]]
@@ -119,11 +118,11 @@ class Comparison:
     kernels: Mapping[str, int] = field(default_factory=dict)
 
     def seconds(self, name: str) -> Interval:
-        """Median time of a candidate; KeyError when it failed."""
+        """Return the median time of a candidate; KeyError if it failed."""
         return median_interval(self.samples[name])
 
     def speedup(self, name: str, reference: str) -> Interval:
-        """How many times faster than the reference; KeyError when either failed."""
+        """Return the speedup of a candidate over another one; KeyError if either failed."""
         return ratio_interval(self.samples[reference], self.samples[name])
 
 
@@ -131,9 +130,9 @@ class Measurer:
     """Measures plans of programs in a worker process; use it as a context manager.
 
     Args:
-        store: where kernel times are kept; by default in memory.
+        store: where kernel times are kept; None: in memory.
         options: how to measure.
-        worker: the process to ask; by default one that is started when first needed.
+        worker: the worker process; None: one that is started when it is first needed.
     """
 
     def __init__(
@@ -147,27 +146,25 @@ class Measurer:
         self._worker = worker if worker is not None else WorkerProcess()
         self._patient = PatientWorker(self._worker, self.options.timeout)
         self._rng = np.random.default_rng(self.options.seed)
-        self._programs: Recent[Program, dict[str, Any]] = Recent(KNOWN_PROGRAMS)
-        self._known: Recent[tuple[Program, str], Measurement] = Recent(KNOWN_MEASUREMENTS)
+        self._programs: LruDict[Program, dict[str, Any]] = LruDict(KNOWN_PROGRAMS)
+        self._known: LruDict[tuple[Program, str], Measurement] = LruDict(KNOWN_MEASUREMENTS)
         self._references: dict[tuple[Program, str], Measurement] = {}
         self._interpreted: tuple[int, set[tuple[str, int]]] = (-1, set())
-        self.measurements = 0
-        self.seconds_spent = 0.0
 
     @property
     def restarts(self) -> int:
-        """How often a dead or hung worker was replaced."""
+        """Number of times that a dead or hung worker was replaced."""
         return max(0, self._worker.restarts)
 
     def measure(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
-        """Time of a program compiled by a plan (None: the defaults), as the sum over its kernels.
+        """Measure a program compiled by a plan (None: the defaults), as the sum over its kernels.
 
-        Outputs are compared with the interpreter's first. A plan measured lately by this object is not compiled again
-        and a kernel in the store is not timed again, unless `remeasure`. A worker that is killed or stopped from
-        outside is replaced and asked again.
+        Outputs are first compared with the interpreter's. A plan that was measured recently is not compiled again, and
+        a kernel in the store is not timed again, unless `remeasure` is set. If the worker is killed or stopped from
+        outside, it is replaced and the request is repeated.
 
         Raises:
-            MeasurementError: the machine does not let anything be measured.
+            MeasurementError: nothing can be measured on this machine.
         """
         key = _key(program, None if plan is None else plan.to_json())
         known = self._references.get(key) or self._known.get(key)
@@ -180,25 +177,21 @@ class Measurer:
 
     def _measure_anew(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
         text = None if plan is None else plan.to_json()
-        start = time.monotonic()
         try:
             return self._patient.retried(lambda: self._measure(program, text, remeasure))
         except WorkerCrashedError as error:
             return Measurement(None, "crash", str(error))
         except WorkerTimeoutError:
             return Measurement(None, "timeout", f"no result within {self.options.timeout:g} s; killed")
-        finally:
-            self.measurements += 1
-            self.seconds_spent += time.monotonic() - start
 
     def measure_reference(self, program: Program, plan: CompilationPlan | None) -> Measurement:
-        """Time of what other plans of the program are compared with; `seconds` is there and positive.
+        """Measure the plan that other plans of the program are compared with; its `seconds` are positive.
 
-        It is measured once. When it fails, it is tried again in a fresh worker; a failure is not kept.
+        A reference is measured once. If that fails, it is tried again in a fresh worker; failures are not kept.
 
         Raises:
             ReferenceFailedError: it fails each time, or nothing in it takes time.
-            MeasurementError: the machine does not let anything be measured.
+            MeasurementError: nothing can be measured on this machine.
         """
         key = _key(program, None if plan is None else plan.to_json())
         if key not in self._references:
@@ -206,10 +199,10 @@ class Measurer:
         return self._references[key]
 
     def verify_reference(self, program: Program, plan: CompilationPlan | None) -> None:
-        """Measure a reference again in a fresh worker, to see whether it still can be; its known time stays.
+        """Measure a reference again in a fresh worker, to check that it still can be; its time is not replaced.
 
         Raises:
-            ReferenceFailedError, MeasurementError: as `measure_reference`.
+            ReferenceFailedError, MeasurementError: as in `measure_reference`.
         """
         self._worker.kill()
         self._measure_reference(program, plan)
@@ -221,12 +214,12 @@ class Measurer:
             if result.seconds is not None and result.seconds.value > 0:
                 return result
             if result.seconds is not None:
-                raise ReferenceFailedError(f"{_named(program)}: nothing in it takes time to run, or can be measured")
-            if result.reason == before:  # what fails twice alike fails always
+                raise ReferenceFailedError(f"{program.label}: nothing in it takes time to run, or can be measured")
+            if result.reason == before:  # a failure that repeats is not the machine's
                 break
             before = result.reason
             self._worker.kill()
-        raise ReferenceFailedError(f"{_named(program)}: {before}")
+        raise ReferenceFailedError(f"{program.label}: {before}")
 
     def _measure(self, program: Program, plan: str | None, remeasure: bool) -> Measurement:
         reply = self._prepare(program, plan)
@@ -253,44 +246,44 @@ class Measurer:
         )
 
     def _is_doubtful(self, known: KernelTime) -> bool:
-        """A wide interval says that the machine was busy; such a kernel is timed again, twice at most."""
+        """Check whether to time a kernel again (at most twice), because a wide interval means a busy machine."""
         wide = known.seconds.high > 1.5 * known.seconds.low
         return wide and known.samples <= 2 * self.options.rounds
 
     def compare(
         self, program: Program, plans: Mapping[str, CompilationPlan | None], rounds: int | None = None
     ) -> Comparison:
-        """Whole calls of several plans of a program, in turns in one process, after each one's outputs were checked."""
-        texts = {name: None if plan is None else plan.to_json() for name, plan in plans.items()}
+        """Time whole calls of several plans of a program, interleaved in one process, after checking their outputs."""
+        by_name = {name: None if plan is None else plan.to_json() for name, plan in plans.items()}
         failures: dict[str, str] = {}
-        while len(failures) < len(texts):
-            rest = {name: text for name, text in texts.items() if name not in failures}
+        while len(failures) < len(by_name):
+            rest = {name: text for name, text in by_name.items() if name not in failures}
             at: list[str] = []
             compare = partial(self._compare, program, rest, failures, rounds or self.options.rounds, at)
             try:
                 samples, kernels = self._patient.retried(compare)
             except (WorkerCrashedError, WorkerTimeoutError) as error:
-                # The handles died with the worker; what was prepared before is prepared again without the culprit.
+                # The handles died with the worker, so the other plans are prepared again, without the failed one.
                 failures.update(dict.fromkeys(at, f"crash: {error}"))
             else:
                 return Comparison(samples, failures, kernels)
         return Comparison({}, failures)
 
     def _compare(
-        self, program: Program, texts: Mapping[str, str | None], failures: dict[str, str], rounds: int, at: list[str]
+        self, program: Program, plans: Mapping[str, str | None], failures: dict[str, str], rounds: int, at: list[str]
     ) -> tuple[dict[str, tuple[float, ...]], dict[str, int]]:
-        """Samples and numbers of kernels of those that do not fail.
+        """Return samples and numbers of kernels of the plans that do not fail.
 
         Args:
-            program: what was compiled.
-            texts: plans by name.
-            failures: failures are noted here.
-            rounds: how many samples.
-            at: holds the names of those that the worker is busy with.
+            program: the program.
+            plans: plans as JSON, by name.
+            failures: receives the failures.
+            rounds: number of samples.
+            at: receives the names of the plans that the worker is busy with.
         """
         handles: dict[str, str] = {}
         kernels: dict[str, int] = {}
-        for name, text in texts.items():
+        for name, text in plans.items():
             at[:] = [name]
             reply = self._prepare(program, text, keep=list(handles.values()))
             if "error" in reply:
@@ -307,12 +300,12 @@ class Measurer:
         return {n: tuple(t) for n, t in zip(handles, reply["times"], strict=True)}, kernels
 
     def check(self, program: Program, plan: CompilationPlan | None, text: str | None = None) -> str | None:
-        """Compile and compare with the interpreter, without timing anything; what is wrong, or None.
+        """Compile and compare with the interpreter, without timing; return what is wrong, or None.
 
         Args:
-            program: what to check.
+            program: the program.
             plan: how to compile it; None: the defaults.
-            text: HLO to take in the place of the program's own.
+            text: HLO text that replaces the program's own.
         """
         try:
             reply = self._patient.retried(
@@ -321,16 +314,6 @@ class Measurer:
         except (WorkerCrashedError, WorkerTimeoutError) as error:
             return f"crash: {error}"
         return f"{reply['error']}: {reply['message']}" if "error" in reply else None
-
-    def noise_floor(self, program: Program, plan: CompilationPlan | None = None, rounds: int | None = None) -> Interval:
-        """The ratio of a program's time to itself, measured like any two candidates (an A/A run).
-
-        What lies within this interval is not a difference. One with infinite bounds when the program fails.
-        """
-        result = self.compare(program, {"a": plan, "b": plan}, rounds)
-        if result.failures:
-            return Interval(1.0, 0.0, float("inf"))
-        return result.speedup("b", "a")
 
     def _prepare(
         self, program: Program, plan: str | None, text: str | None = None, keep: Sequence[str] = ()
@@ -348,7 +331,7 @@ class Measurer:
         return self._ask({"op": "prepare", **asked, "plan": plan, "backend": self.options.backend, "keep": list(keep)})
 
     def _interpret(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Let the worker find out which outputs are wanted, apart from any plan; empty, or the failure."""
+        """Let the worker interpret the program, whatever the plan; return an empty reply, or the failure."""
         what = (hashlib.sha256(asked["program"]["text"].encode()).hexdigest(), asked["seed"])
         if what in self._interpreted[1] and self._interpreted[0] == self._worker.restarts and self._worker.running:
             return {}
@@ -382,7 +365,7 @@ class Measurer:
 
 
 def _better(new: KernelTime, old: KernelTime | None) -> KernelTime:
-    """Of two timings of a kernel the faster one: whatever else a machine does only ever slows it down."""
+    """Return the faster of two timings of a kernel: other load on the machine only ever slows it down."""
     if old is None:
         return new
     faster = new if new.seconds.value <= old.seconds.value else old
@@ -399,9 +382,5 @@ def _kernel_times(missing: Mapping[str, tuple[int, str]], reply: Mapping[str, An
 
 
 def _key(program: Program, plan: str | None) -> tuple[Program, str]:
-    """A plan's text is long, and there are many of them."""
+    """Return the key of a program compiled by a plan, with a hash because plans are long."""
     return program, "" if plan is None else hashlib.sha256(plan.encode()).hexdigest()
-
-
-def _named(program: Program) -> str:
-    return f"program {program.name!r} ({program.path})"

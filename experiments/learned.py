@@ -1,4 +1,4 @@
-"""A policy folder of either kind: of fusion, or of pass order."""
+"""Loading a policy folder of either kind: a fusion policy or a pass order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["load_learned"]
 
 
 def load_learned(folder: Path) -> LearnedFusionPolicy | LearnedPassOrder:
-    """What the folder holds.
+    """Load the policy in a folder.
 
     Raises:
-        PolicyError: nothing that can be used.
+        PolicyError: the folder holds no policy that can be used.
     """
     if describe_policy(folder).get("format") == FORMAT:
         return load_pass_order(folder)

@@ -1,4 +1,4 @@
-"""What learns in a training run: an agent with its environments, what a checkpoint keeps of them, what it exports."""
+"""Learners: an agent together with its environments, their state in checkpoints, and the policy they export."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from experiments.config import TrainConfig
 __all__ = ["AGENTS", "FusionLearner", "Learner", "PassOrderLearner", "make_env", "make_learner"]
 
 AGENTS = ("maskable-ppo", *(a for a in PASS_AGENTS if a != "maskable-ppo"))
-"""All of them order passes; everything else takes the first."""
+"""All of them can learn pass orders; the other environments support only the first."""
 Environment: TypeAlias = DecisionEnv | PassOrderEnv
 
 
 class Learner(Protocol):
-    """What learns in a run."""
+    """An agent and its environments in one training run."""
 
     @property
     def model(self) -> BaseAlgorithm:
@@ -40,62 +40,66 @@ class Learner(Protocol):
 
     @property
     def features(self) -> InputFeatures:
-        """The meaning of the agent's inputs; its checkpoints fit no other agent."""
+        """The meaning of the agent's inputs; a checkpoint is loaded only if its input features are the same."""
         ...
 
     @property
     def measured(self) -> bool:
-        """Whether its rewards are measured times, which are kept in the store of kernel times."""
+        """Whether rewards are measured times, which are cached in the store of kernel times."""
         ...
 
     @property
     def programs(self) -> Sequence[Program]:
-        """What it learns on; the files may have changed since they were read."""
+        """The training programs; their files may have changed since they were read."""
         ...
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """See `CompilerEnv.check_programs`."""
+        """Check all programs; see `CompilerEnv.check_programs`."""
         ...
 
     def extra(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the agent's tensors; JSON."""
+        """Return the JSON state that a checkpoint stores beside the agent's tensors."""
         ...
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Put back what `extra` gave."""
+        """Restore the state that `extra` returned."""
         ...
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
-        """Write what the compiler can use of the agent."""
+        """Write the agent's policy in the format that the compiler loads."""
         ...
 
     def close(self) -> None:
-        """End what the environments started."""
+        """Close the environments and their worker processes."""
         ...
 
 
 def make_env(config: TrainConfig, **more: Any) -> Environment:
-    """An environment of a run.
+    """Make an environment with a run's settings.
+
+    Args:
+        config: the settings of the run.
+        more: further keyword arguments of the environment.
 
     Raises:
-        UnknownNameError: no such environment, or no such suite.
+        UnknownNameError: there is no such environment, suite or reward.
     """
     known = {f"{n}{m}-v0" for n in environments.ENVIRONMENTS for m in ("", "Measured")}
     short = config.env.removeprefix("env:").removeprefix("hlogym/")
     if short not in known:
         raise UnknownNameError("environment", config.env, (f"hlogym/{n}" for n in known))
     if short.startswith("PassOrder"):
-        reward = config.reward or None
-        more = {"reward": reward, "max_steps": config.budget, "step_cost": config.step_cost, **more}
-    made = gym.make(f"hlogym/{short}", suite=config.suite, backend=config.backend, **more)
+        more = {"max_steps": config.budget, "step_cost": config.step_cost, **more}
+    reward = config.reward or None
+    made = gym.make(f"hlogym/{short}", suite=config.suite, backend=config.backend, reward=reward, **more)
     return cast(Environment, made.unwrapped)
 
 
 def make_learner(config: TrainConfig) -> Learner:
-    """What a run of these settings trains.
+    """Make the learner for a run's settings.
 
     Raises:
-        UnknownNameError: no such environment, suite or agent, or that agent does not learn there.
+        UnknownNameError: there is no such environment, suite or agent, or the agent does not support the environment.
     """
     first = make_env(config)
     if isinstance(first, PassOrderEnv):
@@ -107,7 +111,7 @@ def make_learner(config: TrainConfig) -> Learner:
 
 
 class FusionLearner:
-    """MaskablePPO with the pointer network over decision graphs."""
+    """MaskablePPO with a pointer network over decision graphs."""
 
     features = InputFeatures(decisions.FEATURE_VERSION, PASS_SLOTS)
 
@@ -117,33 +121,33 @@ class FusionLearner:
         self.measured, self.programs = environment.measured, environment.suite.programs
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """See `CompilerEnv.check_programs`."""
+        """Check all programs; see `CompilerEnv.check_programs`."""
         self.environment.check_programs(step)
 
     def extra(self) -> dict[str, Any]:
-        """Running means and the generator of programs."""
+        """Return the running means of the reward baseline and the state of the environment's random generator."""
         return {"means": baseline_of(self.model).means, "env_rng": self.environment.np_random.bit_generator.state}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Put them back."""
+        """Restore the running means and the random generator."""
         self.environment.np_random.bit_generator.state = extra["env_rng"]
         baseline_of(self.model).means.update(extra["means"])
-        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds it anew
+        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # otherwise the first reset reseeds it
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
-        """A policy folder for `load_policy`."""
+        """Write a policy folder for `load_policy`."""
         export_policy(network_of(self.model), folder, provenance)
 
     def close(self) -> None:
-        """End the environment."""
+        """Close the environment."""
         self.environment.close()
 
 
 class PassOrderLearner:
-    """One of PASS_AGENTS over several environments that share what they explore."""
+    """One of PASS_AGENTS with several environments that share their graphs of explored states."""
 
     def __init__(self, config: TrainConfig, first: PassOrderEnv) -> None:
-        # Measured kernels must not run beside each other.
+        # Kernels that run at the same time would disturb each other's measurements.
         count = 1 if first.measured else config.environments
         others = [cast(PassOrderEnv, make_env(config, shared=first)) for _ in range(count - 1)]
         self.environments = [first, *others]
@@ -152,24 +156,24 @@ class PassOrderLearner:
         self.measured, self.programs = first.measured, first.suite.programs
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """See `CompilerEnv.check_programs`; the environments share what is found."""
+        """Check all programs; see `CompilerEnv.check_programs`. The environments share the results."""
         self.environments[0].check_programs(step)
 
     def extra(self) -> dict[str, Any]:
-        """The generators of programs."""
+        """Return the states of the environments' random generators."""
         return {"env_rngs": [e.np_random.bit_generator.state for e in self.environments]}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Put them back; a DQN's replay buffer is not kept, and fills again."""
+        """Restore the random generators; the replay buffer of a DQN is not stored and fills again."""
         for environment, state in zip(self.environments, extra["env_rngs"], strict=True):
             environment.np_random.bit_generator.state = state
-        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds them anew
+        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # otherwise the first reset reseeds them
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
-        """A policy folder for `load_pass_order`."""
+        """Write a policy folder for `load_pass_order`."""
         learned_order(self.model, self.environments[0], dict(provenance)).save(folder)
 
     def close(self) -> None:
-        """End the environments."""
+        """Close the environments."""
         for environment in self.environments:
             environment.close()

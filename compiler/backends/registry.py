@@ -12,7 +12,7 @@ from compiler.backends.backend import Backend
 from compiler.errors import ArgumentError, BackendError, UnknownNameError
 from compiler.runtime.executable import Executable
 from compiler.runtime.program_files import open_program
-from compiler.support.untrusted import shown
+from compiler.support.untrusted import short_repr
 
 AUTO = "auto"
 """The name of the best backend that works on this machine."""
@@ -40,7 +40,7 @@ def find_backend(name: str) -> Backend:
         UnknownNameError: there is no such backend; the message suggests similar names.
     """
     if not isinstance(name, str):
-        raise ArgumentError(f"the name of a backend must be a string, not {shown(name)}")
+        raise ArgumentError(f"the name of a backend must be a string, not {short_repr(name)}")
     if name == AUTO:
         return _automatic()
     if name not in BACKENDS:

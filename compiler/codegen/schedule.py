@@ -11,7 +11,7 @@ from compiler.codegen.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.loop_ir import For, LoopKind
 from compiler.codegen.scalar import COMPUTE_BYTES
 from compiler.errors import PlanError, UnsupportedError
-from compiler.support.untrusted import shown, whole_number
+from compiler.support.untrusted import as_integer, short_repr
 
 LOCAL_BYTES = 256 * 1024
 """Maximum total size of the local arrays of one kernel.
@@ -69,15 +69,17 @@ class Schedule:
 def parse_choice(data: Mapping[str, object]) -> dict[str, int]:
     """Return choices for the fields of a `Schedule` as integers; raise PlanError for an unknown field or value."""
     if not isinstance(data, Mapping):
-        raise PlanError(f"the choices of a kernel must map names to integers, not {shown(data)}")
+        raise PlanError(f"the choices of a kernel must map names to integers, not {short_repr(data)}")
     found: dict[str, int] = {}
     for name, value in data.items():
         if name not in FIELD_RANGES:
-            raise PlanError(f"a kernel has no choice {shown(name)}; choices: {', '.join(FIELD_RANGES)}")
-        number, allowed = whole_number(value), FIELD_RANGES[name]
+            raise PlanError(f"a kernel has no choice {short_repr(name)}; choices: {', '.join(FIELD_RANGES)}")
+        number, allowed = as_integer(value), FIELD_RANGES[name]
         if number is None or number not in allowed:
             of = f"a multiple of {allowed.step}" if allowed.step > 1 else "an integer"
-            raise PlanError(f"a kernel's {name} must be {of} from {allowed[0]} to {allowed[-1]}, not {shown(value)}")
+            raise PlanError(
+                f"a kernel's {name} must be {of} from {allowed[0]} to {allowed[-1]}, not {short_repr(value)}"
+            )
         found[name] = number
     return found
 

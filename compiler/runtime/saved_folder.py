@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.errors import HlogymError
-from compiler.support.files import sole_writer
+from compiler.support.files import folder_lock
 
 __all__ = ["Contents", "SavedProgramError", "read_folder", "write_folder"]
 
@@ -77,7 +77,7 @@ def write_folder(folder: Path, files: Mapping[str, Callable[[Path], object]]) ->
             manifest = Path(draft) / MANIFEST
             manifest.write_text(_manifest_text(contents.name, table), encoding="utf-8")
             _flush(manifest)
-            with sole_writer(folder):
+            with folder_lock(folder):
                 before = _manifest_to_replace(folder)
                 _move(Path(draft) / "contents", contents)
                 manifest.replace(folder / MANIFEST)

@@ -7,7 +7,7 @@ import numpy as np
 from compiler.analysis.kernel_summary import KernelSummary
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.rewriting import consumers_of, source_of
-from compiler.fusion.sequence import Sequence
+from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
 from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
@@ -43,9 +43,9 @@ class FusionFeatures:
     def counts(self) -> tuple[int, int]:
         """Return the number of instructions in all sequences, and the number of fusions."""
         sequences = self.state.sequences.values()
-        return sum(len(s.computation) for s in sequences), len(self.state.kernels())
+        return sum(len(s.computation) for s in sequences), len(self.state.fusions())
 
-    def _sequence(self, node: HloInstruction) -> Sequence:
+    def _sequence(self, node: HloInstruction) -> SequenceState:
         assert node.parent is not None  # noqa: S101 - callers ask about instructions of the module only
         return self.state.sequences[node.parent.name]
 
