@@ -179,7 +179,7 @@ class IndexExpr:
             parts.append(text if c == 1 else f"{c}*{text}")
         if self.const or not parts:
             parts.append(str(self.const))
-        return " + ".join(parts).replace("+ -", "- ") if len(parts) == 1 else "(" + " + ".join(parts) + ")"
+        return parts[0] if len(parts) == 1 else "(" + " + ".join(parts) + ")"
 
 
 def _symbol_text(symbol: IndexSymbol) -> str:
