@@ -1,8 +1,9 @@
 """Golden tests of passes: HLO in, HLO out, in one file `tests/golden/<pass>/<case>.hlo`.
 
-The file holds the input, the line `// ---- after`, and what the pass makes of it. A first line
-`// pass: name{option=value}` says which pass where that is not the folder's name alone; `// pass: default` is the
-default pipeline. `pytest tests/golden --update-golden` writes the part after the line.
+The file holds the input, the line `// ---- after`, and the output of the pass. Its first line, `// shows: ...`, says in
+a sentence what the case shows; the documentation's pass catalogue prints it. A second line `// pass: name{option=value}`
+names the pass where that is not the folder's name alone; `// pass: default` is the default pipeline.
+`pytest tests/golden --update-golden` writes the part after `// ---- after` and keeps what is before it.
 """
 
 import re
@@ -25,9 +26,15 @@ MARK = "// ---- after\n"
 
 
 def pass_of(case: str, text: str) -> HloPass:
-    named = re.match(r"// pass: (\S+)\n", text)
+    named = re.search(r"^// pass: (\S+)\n", text, re.MULTILINE)
     name = named.group(1) if named else case.split("/")[0]
     return default_pipeline() if name == "default" else make_pass(name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_first_line_says_what_the_case_shows(case: str) -> None:
+    with (FOLDER / case).open(encoding="utf-8") as file:
+        assert re.fullmatch(r"// shows: [A-Z0-9(\w].{10,}\.\n", file.readline())
 
 
 @pytest.mark.parametrize("case", CASES)
