@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compiler.learned.features.passes import observation_size
 from tests.docs.applying import apply_recipe, copy_tree, run_python
 
 
@@ -20,7 +21,7 @@ def test_an_op_is_a_row_an_evaluator_an_expression_and_a_test(tree: Path) -> Non
     assert len(touched.all) <= 4
     assert len(touched.new) == 1
     run_python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, touched.new), *COMPLETENESS)
-    assert run_python(tree, "-c", SOFTSIGN).split() == ["True", "1", "True"]
+    assert run_python(tree, "-c", SOFTSIGN).split() == ["True", "1", "True", str(observation_size(5))]
 
 
 COMPLETENESS = (
@@ -46,6 +47,8 @@ exe = compile(text)
 print(np.allclose(exe(x)[0], np.exp(-x / (1 + np.abs(x))), rtol=1e-5))
 print(len(exe.kernels))  # it fuses with its neighbours
 print("fabs" in compile(text, backend="cuda").kernels[0].source)
+from compiler.learned.features.passes import observation_size
+print(observation_size(5))  # policies that were learned before still fit
 """
 
 
