@@ -85,13 +85,14 @@ def fused() -> str:
 
 
 def nest() -> str:
-    """Return the loop nest of the fusion."""
-    (fusion,) = (i for i in _decided().kernels() if i.opcode.text == "fusion")
-    return fenced(loop_nest_text(lower(fused_form(fusion))), "text")
+    """Return the loop nest of the fusion that ends in a reduction."""
+    nests = (lower(fused_form(i)) for i in _decided().fork().kernels() if i.opcode.text == "fusion")
+    (reduction,) = (n for n in nests if n.kind == "reduction")
+    return fenced(loop_nest_text(reduction), "text")
 
 
 def c_source() -> str:
-    """Return the C function of the fusion."""
+    """Return the C function of the fusion that ends in a reduction."""
     (kernel,) = (k for k in _decided().fork().finish().kernels if k.kind == "reduction")
     return fenced(kernel.source, "c")
 

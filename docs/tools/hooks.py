@@ -24,7 +24,8 @@ from docs.tools.hlo_lexer import register_lexer  # noqa: E402
 from docs.tools.listings import listings  # noqa: E402
 from docs.tools.passes import pass_pages  # noqa: E402
 
-_MARK = re.compile(r"^<!-- generated: ([\w.-]+) -->$", re.MULTILINE)
+_FIGURE = re.compile(r"^!\[([^\]]*)\]\((?:\.\./)*figures/(\w+)\.svg\)$", re.MULTILINE)
+_MARK = re.compile(r"^( *)<!-- generated: ([\w.-]+) -->$", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -44,7 +45,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Replace the marks of a page by their listings."""
     del config, files
-    return fill(markdown, listings(), page.file.src_uri)
+    return inline_figures(fill(markdown, listings(), page.file.src_uri))
+
+
+def inline_figures(markdown: str) -> str:
+    """Return the text with images of figures replaced by the drawings, which then follow the theme of the page."""
+    return _FIGURE.sub(lambda m: _figure(m.group(1), m.group(2)), markdown)
+
+
+def _figure(title: str, name: str) -> str:
+    drawing = (ROOT / "docs" / "figures" / f"{name}.svg").read_text(encoding="utf-8").replace("\n", "")
+    return f'<figure class="drawing" role="group" aria-label="{title}">{drawing}</figure>'
 
 
 def fill(markdown: str, known: Mapping[str, Callable[[], str]], where: str) -> str:
@@ -55,9 +66,9 @@ def fill(markdown: str, known: Mapping[str, Callable[[], str]], where: str) -> s
     """
 
     def listing(match: re.Match[str]) -> str:
-        name = match.group(1)
+        indent, name = match.groups()
         if name not in known:
             raise PluginError(f"{where}: there is no generated listing {name!r}; there are {', '.join(sorted(known))}")
-        return known[name]()
+        return "\n".join(indent + line if line else "" for line in known[name]().splitlines())
 
     return _MARK.sub(listing, markdown)
