@@ -29,7 +29,7 @@ def lower(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> HloModule:
         ArgumentError: an argument is nothing JAX can trace (a string, say) and is not marked static.
         UnsupportedError: an argument has a dimension without a fixed size.
         BackendError: JAX is not installed.
-        Whatever JAX says of the function itself while it traces it.
+        Exception: whatever JAX raises about the function itself while it traces it.
     """
     _, hlo = jaxlib_modules()
     jax = importlib.import_module("jax")

@@ -117,17 +117,22 @@ def plan() -> str:
 
 
 def run() -> str:
-    """Return what the executable computes, beside NumPy."""
-    x = np.linspace(0.0, 10.0, 4096, dtype=np.float32)
-    roots, error = _decided().fork().finish()(x)
-    lines = [
-        ">>> x = np.linspace(0.5, 100, 4096, dtype=np.float32)",
-        ">>> roots, error = exe(x)",
-        ">>> np.abs(roots - np.sqrt(x)).max() < 1e-5",
-        str(bool(np.abs(roots - np.sqrt(x)).max() < 1e-5)),
-        ">>> error.shape, error.dtype",
-        f"{error.shape}, {error.dtype!r}".join("()"),
+    """Return a session in which the executable is compared with NumPy."""
+    given = [
+        "x = np.linspace(0, 10, 4096, dtype=np.float32)",
+        "roots, error = exe(x)",
+        "np.allclose(roots, np.sqrt(1 + x * x), rtol=1e-6)",
+        "error.shape, error.dtype",
+        "bool(error < 1e-6)",
     ]
+    names: dict[str, object] = {"np": np, "exe": _decided().fork().finish()}
+    lines = []
+    for line in given:
+        lines.append(f">>> {line}")
+        if " = " in line:
+            exec(line, names)  # noqa: S102 - the lines above
+        else:
+            lines.append(repr(eval(line, names)))  # noqa: S307 - the lines above
     return fenced("\n".join(lines), "pycon")
 
 

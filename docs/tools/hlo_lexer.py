@@ -8,7 +8,7 @@ from pygments.lexer import RegexLexer
 from pygments.lexers import LEXERS
 from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Text
 
-__all__ = ["HloLexer", "register_lexer"]
+__all__ = ["HloLexer"]  # Pygments takes everything named here for a lexer
 
 
 class HloLexer(RegexLexer):
