@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: tensors as safetensors, counters as JSON, made whole before they are seen.
+"""Checkpoints of a training run: tensors as safetensors, counters as JSON, complete before they become visible.
 
 SB3's own zip files unpickle what they load; these cannot run code.
 """
@@ -12,6 +12,8 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,30 +27,62 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from compiler.errors import HlogymError
 from compiler.support.json_reading import read_object
 
-__all__ = ["CheckpointError", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
+__all__ = ["CheckpointError", "InputFeatures", "latest_checkpoint", "load_checkpoint", "save_checkpoint"]
 
 KEPT = 2
 ABANDONED_SECONDS = 3600.0
 _TENSORS, _STATE, _DRAFT = "tensors.safetensors", "state.json", ".draft-"
 _NAME = re.compile(r"step-(\d{10,})(?:-(\d+))?")
 _DAMAGES = (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError)
-"""What reading a checkpoint that was changed may raise; CheckpointError is among them."""
+"""What reading a damaged checkpoint may raise; CheckpointError is among them."""
 
 
 class CheckpointError(HlogymError, RuntimeError):
     """A checkpoint that cannot be written or read, and why."""
 
 
-def save_checkpoint(model: BaseAlgorithm, folder: Path, extra: dict[str, Any]) -> Path:
-    """Write weights, optimizer, counters and random state; older checkpoints but one are removed.
+@dataclass(frozen=True)
+class InputFeatures:
+    """The meaning of a model's inputs; a checkpoint fits only models with the same.
 
-    The files are written into a folder of another name which is renamed when they are on the disk, so a kill at any
-    moment leaves whole checkpoints only. Whatever else stands in the folder is left.
+    Attributes:
+        version: of the features.
+        passes: names of the passes in the order in which the inputs have them.
+    """
+
+    version: int
+    passes: tuple[str, ...]
+
+    def difference(self, stored: Any) -> str | None:
+        """Return how features that a checkpoint has stored differ from these, or None when they do not."""
+        if not isinstance(stored, dict) or not isinstance(stored.get("passes"), list):
+            return "it was written by an earlier version, which did not store what its features mean"
+        if stored.get("version") != self.version:
+            return f"it was written for feature version {stored.get('version')!r:.80}, this is version {self.version}"
+        then = [str(p) for p in stored["passes"]]
+        if then == list(self.passes):
+            return None
+        added, removed = sorted({*self.passes} - {*then}), sorted({*then} - {*self.passes})
+        return (
+            "it was written for other passes, or another order of them "
+            f"(new: {', '.join(added) or 'none'}; gone: {', '.join(removed) or 'none'})"
+        )
+
+
+def save_checkpoint(model: BaseAlgorithm, folder: Path, features: InputFeatures, extra: Mapping[str, Any]) -> Path:
+    """Write weights, optimizer, counters and random state, and remove all older checkpoints but one.
+
+    The files are written into a folder of another name, which is renamed when they are on the disk, so a kill at any
+    moment leaves complete checkpoints only. Other files in the folder are left.
 
     Args:
         model: what to save.
-        folder: where all checkpoints of the run stand.
-        extra: JSON to give back by `load_checkpoint`.
+        folder: where all checkpoints of the run are.
+        features: the meaning of the model's inputs.
+        extra: JSON that `load_checkpoint` returns.
+
+    Returns:
+        The folder of the checkpoint.
 
     Raises:
         CheckpointError: it cannot be written.
@@ -65,7 +99,8 @@ def save_checkpoint(model: BaseAlgorithm, folder: Path, extra: dict[str, Any]) -
             "timesteps": model.num_timesteps,
             "updates": model._n_updates,
             "numpy": {"position": position, "has_gauss": has_gauss, "cached": cached},
-            "extra": extra,
+            "features": asdict(features),
+            "extra": dict(extra),
         }
         (draft / _STATE).write_text(json.dumps(state), encoding="utf-8")
         for file in draft.iterdir():
@@ -83,19 +118,22 @@ def save_checkpoint(model: BaseAlgorithm, folder: Path, extra: dict[str, Any]) -
 
 
 def _free_name(folder: Path, name: str) -> Path:
-    """A later checkpoint of the same step gets a number: the earlier one must not be gone before it is there."""
+    """Return a path that is not in use: a later checkpoint of the same step gets a number.
+
+    The earlier one must not be removed before the later one is complete.
+    """
     names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
     return next(folder / n for n in names if not (folder / n).exists())
 
 
 def _abandoned(folder: Path) -> list[Path]:
-    """Drafts that a kill left; a younger one may belong to a process that is at work."""
+    """Return the drafts that a kill left; a younger draft may belong to a process that is writing it."""
     long_ago = time.time() - ABANDONED_SECONDS
     return [p for p in folder.glob(f"{_DRAFT}*") if p.is_dir() and p.stat().st_mtime < long_ago]
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove what `save_checkpoint` wrote; a folder that holds anything else stays, with what else it holds."""
+    """Remove what `save_checkpoint` wrote; a folder that holds anything else stays, with its other files."""
     with contextlib.suppress(OSError):
         # The description first: without it the folder is no checkpoint any more.
         for name in (_STATE, _TENSORS):
@@ -119,12 +157,12 @@ def _tensors(model: BaseAlgorithm) -> dict[str, torch.Tensor]:
 
 
 def _numpy_state() -> tuple[str, npt.NDArray[np.uint32], int, int, float]:
-    """NumPy's global generator, from which SB3 draws the order of its batches."""
+    """Return the state of NumPy's global generator, from which SB3 draws the order of its batches."""
     return cast("tuple[str, npt.NDArray[np.uint32], int, int, float]", np.random.get_state(legacy=True))
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """The whole ones, oldest first; folders and files of others are none."""
+    """Return the complete checkpoints, oldest first; other folders and files are left out."""
     found = []
     for path in folder.glob("step-*") if folder.is_dir() else ():
         name = _NAME.fullmatch(path.name)
@@ -134,20 +172,31 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest one, if there is any."""
+    """Return the newest checkpoint, or None when there is none."""
     found = _checkpoints(folder)
     return found[-1] if found else None
 
 
-def load_checkpoint(model: BaseAlgorithm, checkpoint: Path) -> dict[str, Any]:
-    """Put a checkpoint's state into a model of the same configuration; gives back `extra`.
+def load_checkpoint(model: BaseAlgorithm, checkpoint: Path, features: InputFeatures) -> dict[str, Any]:
+    """Put a checkpoint's state into a model of the same configuration and return its `extra`.
+
+    Args:
+        model: where the state goes.
+        checkpoint: folder of the checkpoint.
+        features: the meaning of the model's inputs.
 
     Raises:
-        CheckpointError: it cannot be read, or belongs to a model of another shape.
+        CheckpointError: the checkpoint cannot be read, or belongs to a model of another shape or with other features.
     """
-    try:
+    with _damage_in(checkpoint):
         tensors = load_file(checkpoint / _TENSORS)
         state = read_object(checkpoint / _STATE, CheckpointError)
+    difference = features.difference(state.get("features"))
+    if difference is not None:
+        raise CheckpointError(
+            f"cannot resume from {checkpoint}: {difference}; start a new run, or resume with the version that wrote it"
+        )
+    with _damage_in(checkpoint):
         policy = {k.removeprefix("policy."): v for k, v in tensors.items() if k.startswith("policy.")}
         model.policy.load_state_dict(policy)
         _load_optimizer(model, tensors)
@@ -155,15 +204,22 @@ def load_checkpoint(model: BaseAlgorithm, checkpoint: Path) -> dict[str, Any]:
         n = state["numpy"]
         keys = tensors["numpy_rng"].numpy().astype(np.uint32)
         np.random.set_state(("MT19937", keys, n["position"], n["has_gauss"], n["cached"]))
-        extra = state["extra"]
+        extra: Any = state["extra"]
         if not (type(state["timesteps"]) is type(state["updates"]) is int and isinstance(extra, dict)):
             raise ValueError(f"{_STATE} has a value of another type")
         model.num_timesteps, model._n_updates = state["timesteps"], state["updates"]
+    return extra
+
+
+@contextlib.contextmanager
+def _damage_in(checkpoint: Path) -> Iterator[None]:
+    """Raise CheckpointError instead of the errors of a damaged checkpoint."""
+    try:
+        yield
     except _DAMAGES as error:
         raise CheckpointError(
             f"cannot resume from {checkpoint}: {error}; move it away to resume from the one before"
         ) from error
-    return extra
 
 
 def _load_optimizer(model: BaseAlgorithm, tensors: dict[str, torch.Tensor]) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.network import TorchPointerNetwork
-from compiler.learned.decision_policy import FORMAT, LearnedFusionPolicy
-from compiler.learned.features.decisions import FEATURE_VERSION
+from compiler.learned.fusion_policy import LearnedFusionPolicy, save_policy
 from compiler.learned.pointer_network import Array, PointerNetwork
-from compiler.learned.policy_folder import write_policy_folder
 
 __all__ = ["export_policy", "numpy_policy"]
 
@@ -26,13 +24,7 @@ def export_policy(network: TorchPointerNetwork, folder: Path, provenance: Mappin
     Raises:
         PolicyError: the folder cannot be written, or holds something else and no policy of hlogym.
     """
-    description = {
-        "format": FORMAT,
-        "feature_version": FEATURE_VERSION,
-        "network": network.shape.to_json(),
-        "provenance": dict(provenance),
-    }
-    write_policy_folder(folder, description, _weights(network))
+    save_policy(folder, network.shape, _weights(network), provenance)
 
 
 def _weights(network: TorchPointerNetwork) -> dict[str, Array]:

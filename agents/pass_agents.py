@@ -20,7 +20,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 
-from agents.settings import LearningSettings
+from agents.settings import A2C_ARGUMENTS, PPO_ARGUMENTS, LearningSettings
 from compiler.errors import UnknownNameError
 from compiler.learned.features.passes import mask_of
 from compiler.learned.pass_order import Activation, Layer, LearnedPassOrder
@@ -92,26 +92,23 @@ def _mask(observations: torch.Tensor, actions: int) -> torch.Tensor:
 
 def _ppo(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
     return MaskablePPO(
-        "MlpPolicy", environments, n_steps=max(1, s.rollout // environments.num_envs), batch_size=s.batch,
-        n_epochs=s.epochs, learning_rate=s.learning_rate, gamma=s.gamma, gae_lambda=s.gae_lambda, clip_range=s.clip,
-        ent_coef=s.entropy, vf_coef=s.value, max_grad_norm=s.max_grad_norm,
-        policy_kwargs={"net_arch": [s.hidden, s.hidden]}, seed=s.seed, device="cpu",
+        "MlpPolicy", environments, n_steps=max(1, s.n_steps // environments.num_envs),
+        policy_kwargs={"net_arch": [s.hidden, s.hidden]}, device="cpu", **s.arguments(PPO_ARGUMENTS),
     )  # fmt: skip
 
 
 def _a2c(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
     return A2C(
-        MaskedActorCritic, environments, n_steps=max(1, s.rollout // environments.num_envs // 16),
-        learning_rate=s.learning_rate, gamma=s.gamma, gae_lambda=s.gae_lambda, ent_coef=s.entropy, vf_coef=s.value,
-        max_grad_norm=s.max_grad_norm, policy_kwargs={"net_arch": [s.hidden, s.hidden]}, seed=s.seed, device="cpu",
+        MaskedActorCritic, environments, n_steps=max(1, s.n_steps // environments.num_envs // 16),
+        policy_kwargs={"net_arch": [s.hidden, s.hidden]}, device="cpu", **s.arguments(A2C_ARGUMENTS),
     )  # fmt: skip
 
 
 def _dqn(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
     return MaskedDQN(
         MaskedDQNPolicy, environments, learning_rate=s.learning_rate, buffer_size=100_000, learning_starts=2_000,
-        batch_size=s.batch, gamma=s.gamma, train_freq=4, gradient_steps=environments.num_envs, n_steps=8,
-        target_update_interval=2_000, exploration_fraction=s.exploration, exploration_final_eps=0.05,
+        batch_size=s.batch_size, gamma=s.gamma, train_freq=4, gradient_steps=environments.num_envs, n_steps=8,
+        target_update_interval=2_000, exploration_fraction=s.exploration_fraction, exploration_final_eps=0.05,
         policy_kwargs={"net_arch": [s.hidden, s.hidden]}, seed=s.seed, device="cpu",
     )  # fmt: skip
 
@@ -155,10 +152,10 @@ def layers_of(agent: PassAgent) -> list[Layer]:
 def learned_order(agent: PassAgent, env: PassOrderEnv, provenance: dict[str, Any]) -> LearnedPassOrder:
     """What the compiler can use of an agent.
 
-    One that was paid in op counts goes on after its stop with what adds no ops. One that was paid in time hands over
-    to the default pipeline, as its environment did.
+    One that was rewarded for a whole compilation hands over to the default pipeline, as its environment did. One that
+    was rewarded for the module it left, as by op counts, continues after its stop with what adds no ops.
     """
     layers = tuple(layers_of(agent))
-    if env.reward == "op-count":
-        return LearnedPassOrder(env.actions, layers, env.max_steps, env.max_steps, "fewer-ops", provenance)
-    return LearnedPassOrder(env.actions, layers, env.max_steps, 0, "default", provenance)
+    if env.reward.completes:
+        return LearnedPassOrder(env.actions, layers, env.max_steps, 0, "default", provenance)
+    return LearnedPassOrder(env.actions, layers, env.max_steps, env.max_steps, "fewer-ops", provenance)

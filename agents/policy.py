@@ -13,7 +13,8 @@ from torch import nn
 
 from agents.network import GraphBatch, TorchPointerNetwork
 from compiler.learned.features import decisions as features
-from compiler.learned.pointer_network import NetworkShape
+from compiler.learned.features.candidates import KERNEL_LOOP_COLUMN, SAVING_COLUMN
+from compiler.learned.fusion_policy import network_shape
 
 __all__ = ["PointerFeatures", "PointerPolicy", "graph_batch"]
 
@@ -39,10 +40,7 @@ class PointerFeatures(BaseFeaturesExtractor):
         assert candidates is not None  # noqa: S101 - a Box always has a shape
         self.actions = candidates[0] // 2
         super().__init__(observation_space, self.actions + 1)
-        shape = NetworkShape(
-            features.NODE_FEATURES, features.CANDIDATE_FEATURES, features.GLOBAL_FEATURES, hidden, rounds
-        )
-        self.network = TorchPointerNetwork(shape)
+        self.network = TorchPointerNetwork(network_shape(hidden, rounds))
         self.prior = prior
 
     def start_from_prior(self) -> None:
@@ -50,8 +48,8 @@ class PointerFeatures(BaseFeaturesExtractor):
         with torch.no_grad():
             self.network.score.weight.mul_(0.01)
             self.network.prior.weight.zero_()
-            self.network.prior.weight[0, features.SAVING_COLUMN] = self.prior
-            self.network.prior.weight[0, features.KERNEL_LOOP_COLUMN] = self.prior
+            self.network.prior.weight[0, SAVING_COLUMN] = self.prior
+            self.network.prior.weight[0, KERNEL_LOOP_COLUMN] = self.prior
 
     def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
         """[b, actions + 1]."""

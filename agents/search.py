@@ -12,8 +12,8 @@ from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
-from compiler.learned.decision_policy import LearnedFusionPolicy
-from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite
+from compiler.learned.fusion_policy import LearnedFusionPolicy
+from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite, unroll_factor_of
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
@@ -85,7 +85,7 @@ def _copies(choice: str, trips: int | None) -> int:
     """How many times the body of a loop is spelled out."""
     if choice == FULL:
         return trips or 1
-    return int(choice.removeprefix("unroll-")) if choice.startswith("unroll-") else 1
+    return unroll_factor_of(choice) or 1
 
 
 class Starts:

@@ -1,57 +1,67 @@
-"""What an agent learns by: the hyperparameters that all agents share, and those of the pointer network."""
+"""Hyperparameters: those that all agents share, named as in Stable-Baselines3, and those of the pointer network."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["LearningSettings", "PointerSettings"]
+__all__ = ["A2C_ARGUMENTS", "PPO_ARGUMENTS", "LearningSettings", "PointerSettings"]
+
+A2C_ARGUMENTS = ("learning_rate", "gamma", "gae_lambda", "ent_coef", "vf_coef", "max_grad_norm", "seed")
+PPO_ARGUMENTS = (*A2C_ARGUMENTS, "batch_size", "n_epochs", "clip_range")
+"""The settings that SB3's constructors take as they are; `n_steps` there counts the steps of one environment."""
 
 
 @dataclass(frozen=True)
 class LearningSettings:
     """Hyperparameters.
 
-    Their defaults suit measured fusion: episodes are short and end in one measured reward, hence the long horizon
+    The defaults suit measured fusion: episodes are short and end in one measured reward, hence the long horizon
     (gamma 1) and small rollouts, which give an update every minute or so even when measuring is slow.
 
     Attributes:
-        rollout: steps between updates, of all environments together (A2C: a sixteenth of it).
-        batch: of a gradient step (not A2C).
-        epochs: passes over a rollout (PPO).
-        learning_rate: of the optimiser.
-        gamma: discount a step.
-        gae_lambda: of the advantages (PPO, A2C).
-        clip: of the ratio of probabilities (PPO).
-        entropy: weight of the entropy bonus (PPO, A2C).
-        value: weight of the value loss (PPO, A2C).
-        max_grad_norm: where gradients are cut off (PPO, A2C).
-        exploration: share of the training in which exploration fades (DQN).
+        n_steps: steps between updates, summed over all environments (A2C: a sixteenth of it).
+        batch_size: of a gradient step (not A2C).
+        n_epochs: passes over a rollout (PPO).
+        learning_rate: of the optimizer.
+        gamma: discount factor per step.
+        gae_lambda: of generalized advantage estimation (PPO, A2C).
+        clip_range: of the probability ratio (PPO).
+        ent_coef: weight of the entropy bonus (PPO, A2C).
+        vf_coef: weight of the value loss (PPO, A2C).
+        max_grad_norm: to which gradients are clipped (PPO, A2C).
+        exploration_fraction: share of the training during which exploration decreases (DQN).
         hidden: width of a layer.
         seed: of weights, exploration and programs.
     """
 
-    rollout: int = 256
-    batch: int = 64
-    epochs: int = 4
+    n_steps: int = 256
+    batch_size: int = 64
+    n_epochs: int = 4
     learning_rate: float = 3e-4
     gamma: float = 1.0
     gae_lambda: float = 0.95
-    clip: float = 0.2
-    entropy: float = 0.003
-    value: float = 0.5
+    clip_range: float = 0.2
+    ent_coef: float = 0.003
+    vf_coef: float = 0.5
     max_grad_norm: float = 0.5
-    exploration: float = 0.4
+    exploration_fraction: float = 0.4
     hidden: int = 64
     seed: int = 0
+
+    def arguments(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the settings of these names, as keyword arguments for a constructor of SB3."""
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class PointerSettings(LearningSettings):
-    """With those of the network; see `compiler.learned.pointer_network`.
+    """Hyperparameters of an agent with the pointer network; see `compiler.learned.pointer_network`.
 
     Attributes:
-        rounds: of messages along the edges of the graph.
-        prior: weight that the cost model's expected saving starts with; 0: start from nothing.
+        rounds: of message passing along the edges of the graph.
+        prior: weight that the cost model's expected saving has at the start; 0: an arbitrary start.
     """
 
     rounds: int = 2

@@ -1,4 +1,4 @@
-"""hlogym's compiler: HLO text in, fused kernels out, every decision pluggable.
+"""The compiler of hlogym: HLO text in, fused kernels out, with every decision pluggable.
 
 ```python
 from compiler import compile
@@ -10,14 +10,14 @@ outs = exe(*arrays)
 from compiler.api import CompileOptions as CompileOptions
 from compiler.api import KernelSelector as KernelSelector
 from compiler.api import compile as compile
+from compiler.backends.registry import load as load
 from compiler.errors import HlogymError as HlogymError
 from compiler.errors import HloSyntaxError as HloSyntaxError
 from compiler.errors import HloVerificationError as HloVerificationError
 from compiler.errors import UnsupportedError as UnsupportedError
 from compiler.ir.module import HloModule as HloModule
-from compiler.learned.decision_policy import load_policy as load_policy
+from compiler.learned.fusion_policy import load_policy as load_policy
 from compiler.learned.pass_order import load_pass_order as load_pass_order
 from compiler.plan import CompilationPlan as CompilationPlan
-from compiler.runtime.saving import load as load
 from compiler.session import CompilationSession as CompilationSession
 from compiler.text import parse as parse

@@ -1,4 +1,4 @@
-"""compile and load: what users call."""
+"""`compile`: the entry point for users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from compiler.errors import ArgumentError, UnknownNameError
+from compiler.backends.registry import find_backend
+from compiler.errors import ArgumentError
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloInstruction, HloModule
@@ -14,7 +15,6 @@ from compiler.ir.verifier import verify
 from compiler.loops import KernelLoops, LoopPolicy
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
-from compiler.runtime.build import BACKENDS, build_executable
 from compiler.runtime.executable import Executable
 from compiler.session import CompilationSession
 from compiler.support.untrusted import shown
@@ -22,43 +22,27 @@ from compiler.text import parse
 
 
 class KernelSelector(Protocol):
-    """Chooses how each kernel is made."""
+    """Chooses the schedule of each kernel."""
 
     def choose_kernel(self, instruction: HloInstruction, module: HloModule) -> Mapping[str, int]:
-        """Fields of a `codegen.schedule.Schedule` that shall differ from the defaults."""
+        """Return the fields of `codegen.schedule.Schedule` that should differ from the defaults."""
         ...
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """Switches of `compile`.
+    """Options of `compile`.
 
     Attributes:
-        verify: check the module before and after the passes.
-        optimize: run passes, loop decisions and fusion; without, every op becomes a kernel of its own.
+        verify: run the verifier before and after the passes.
+        optimize: run passes, loop decisions and fusion; otherwise every op becomes a kernel of its own.
     """
 
     verify: bool = True
     optimize: bool = True
 
 
-def resolve_backend(backend: str) -> str:
-    """The backend a name stands for: "auto" is cuda where CuPy finds a GPU, else cpu.
-
-    UnknownNameError with the nearest names when there is no such backend.
-    """
-    if not isinstance(backend, str):
-        raise ArgumentError(f"a backend is named by a text, not by {shown(backend)}")
-    if backend not in BACKENDS:
-        raise UnknownNameError("backend", backend, BACKENDS)
-    if backend != "auto":
-        return backend
-    from compiler.backends import cuda
-
-    return "cpu" if cuda.why_unavailable() else "cuda"
-
-
-def compile(  # the name users know
+def compile(  # users know it by this name
     module: HloModule | str,
     backend: str = "cpu",
     pipeline: PassPipeline | HloPass | Sequence[str | HloPass] | None = None,
@@ -68,42 +52,44 @@ def compile(  # the name users know
     plan: CompilationPlan | None = None,
     options: CompileOptions | None = None,
 ) -> Executable:
-    """Compile a program.
+    """Compile a program and return the executable.
 
     Args:
-        module: HLO text or a module; a module is not changed.
-        backend: "cpu" (C, gcc), "cuda" (CUDA C++, CuPy), "interpreter" (numpy, the definition), or "auto".
-        pipeline: passes before fusion: None for the default, a list of names, or a PassPipeline.
-        fusion_policy: None for the default, a name, or a FusionPolicy.
-        kernel_selector: how kernels are made; None: each backend's defaults.
-        loop_policy: what becomes of loops; None: one kernel where that can be made.
-        plan: replay these decisions instead of asking policies.
-        options: see CompileOptions.
+        module: HLO text, or a module, which is not changed.
+        backend: "cpu" (C compiled by gcc), "cuda" (CUDA C++ launched by CuPy), "interpreter" (numpy), or "auto":
+            cuda where there is a GPU, else cpu.
+        pipeline: the passes before fusion: a PassPipeline, a list of passes or names, or None for the default.
+        fusion_policy: a FusionPolicy, a name, or None for the default.
+        kernel_selector: chooses schedules; None means the defaults of the backend.
+        loop_policy: decides loops; None means one kernel per loop where that is possible.
+        plan: decisions to replay instead of asking policies.
+        options: see `CompileOptions`.
 
     Returns:
-        An executable: call it with arrays, look at `.kernels`, `.module`, `.plan`.
+        An executable: call it with arrays; inspect `.kernels`, `.module` and `.plan`.
 
     Raises:
-        HloSyntaxError, HloVerificationError: the program is not HLO.
-        UnsupportedError, BackendError, CodegenError: it cannot be built here; the message says why.
-        ArgumentError: what was given is no program, or no backend.
-        PlanError: the plan is of another program or cannot be replayed, or a kernel cannot be made as was chosen.
+        HloSyntaxError, HloVerificationError: the program is not valid HLO.
+        UnsupportedError, BackendError, CodegenError: it cannot be built on this machine; the message says why.
+        ArgumentError: `module` is not a program, or `backend` is not a name.
+        UnknownNameError: there is no such backend, policy or pass.
+        PlanError: the plan was made for another program or cannot be replayed, or a kernel choice is not possible.
     """
     options = options or CompileOptions()
-    backend = resolve_backend(backend)
+    target = find_backend(backend)
     module = parse(module) if isinstance(module, str) else module
     if not isinstance(module, HloModule):
         raise ArgumentError(f"a program is HLO text or an HloModule, not {shown(module)}")
     if options.verify:
         verify(module)
     if not options.optimize:
-        return build_executable(module, backend)
-    session = CompilationSession(module, backend, pipeline)
+        return target.build(module)
+    session = CompilationSession(module, target.name, pipeline)
     if plan is not None:
         session.replay(plan)
         return session.finish()
     decide(session, _policy(fusion_policy), loop_policy, kernel_selector)
-    session.module.reorder()  # fusions stand where they were made, a scheduled module is read in order
+    session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)
     return session.finish()
@@ -121,10 +107,17 @@ def decide(
     loop_policy: LoopPolicy | None = None,
     kernel_selector: KernelSelector | None = None,
 ) -> None:
-    """Take every decision of a session by policies."""
+    """Make every decision of a session with policies.
+
+    Args:
+        session: in its initial state.
+        fusion_policy: chooses fusions, and loops too if it is also a LoopPolicy and `loop_policy` is None.
+        loop_policy: decides loops.
+        kernel_selector: chooses schedules; None means the defaults.
+    """
     session.run_passes()
     if loop_policy is None:
-        # A learned policy decides loops too; one that only fuses leaves them to the default.
+        # A learned policy decides loops too; a policy that only fuses leaves them to the default.
         loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)

@@ -74,6 +74,10 @@ class MemoryLimitError(HlogymError, MemoryError):
     """Arrays that do not fit into the memory there is: which, how many bytes they need and how many there are."""
 
 
+class BuildKilledError(BackendError):
+    """The compiler of a backend was killed; the same source may build another time."""
+
+
 class CodegenError(HlogymError, RuntimeError):
     """A kernel that could not be generated or built; carries the compiler's own words where there are any."""
 

@@ -1,4 +1,4 @@
-"""Loop decisions: which loops there are, what may be done with each, and doing it."""
+"""Loop decisions: the loops of a module, the choices for each, and how a choice is applied."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.while_loop import Induction, LoopView, induction
 from compiler.codegen import loop_kernel
 from compiler.errors import PlanError
-from compiler.ir import HloModule, Opcode
+from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.loops.loop_editing import Loops
 from compiler.passes.loops.while_loop_unroller import unroll_by, unroll_factor, unroll_fully
 
 KEEP, FULL, KERNEL = "keep", "full", "kernel"
+"""Choices for a loop, besides those of `unroll_choice`: leave it, unroll it fully, run it inside one kernel."""
+_UNROLL = "unroll-"
 FACTORS = (2, 4, 8)
 MAX_FULL_TRIPS = 64
 MAX_INSTRUCTIONS = 2000
@@ -26,10 +28,10 @@ class LoopSite:
 
     Attributes:
         id: computation and name of the while.
-        position: its place among the loops of the module as it stands.
-        trip_count: how often it runs; None when nobody knows.
-        size: instructions of its body.
-        choices: what may be chosen, "keep" first.
+        position: its index among the loops of the module in its current form.
+        trip_count: number of iterations; None when it is unknown.
+        size: number of instructions of its body.
+        choices: the legal choices, "keep" first.
     """
 
     id: str
@@ -41,48 +43,59 @@ class LoopSite:
 
 @runtime_checkable
 class LoopPolicy(Protocol):
-    """Chooses what to do with one loop."""
+    """Chooses how to treat one loop."""
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """One of `site.choices`."""
+        """Return one of `site.choices`."""
         ...
 
 
 class KeepLoops:
-    """Leave every loop as it is."""
+    """Keeps every loop as it is."""
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """Always "keep"."""
+        """Return "keep"."""
         del site, module
         return KEEP
 
 
 class KernelLoops:
-    """Run a loop inside one kernel wherever that can be made; else leave it as it is."""
+    """Runs a loop inside one kernel where that is possible, and keeps other loops as they are."""
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """The choice for one loop."""
+        """Return the choice for one loop."""
         del module
         return KERNEL if KERNEL in site.choices else KEEP
 
 
 @dataclass(frozen=True)
 class UnrollLoops:
-    """Unroll by the greatest factor offered that is at most `factor`; 0: fully where offered, else not at all."""
+    """Unrolls by the greatest possible factor up to `factor`; 0: fully where that is possible, else not at all."""
 
     factor: int = 4
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """The choice for one loop."""
+        """Return the choice for one loop."""
         del module
         if self.factor == 0:
             return FULL if FULL in site.choices else KEEP
-        fitting = [n for n in FACTORS if n <= self.factor and f"unroll-{n}" in site.choices]
-        return f"unroll-{max(fitting)}" if fitting else KEEP
+        fitting = [n for n in FACTORS if n <= self.factor and unroll_choice(n) in site.choices]
+        return unroll_choice(max(fitting)) if fitting else KEEP
+
+
+def unroll_choice(factor: int) -> str:
+    """Return the choice to unroll a loop by a factor, as plans name it."""
+    return f"{_UNROLL}{factor}"
+
+
+def unroll_factor_of(choice: str) -> int | None:
+    """Return the factor of a choice made by `unroll_choice`, or None for any other choice."""
+    factor = choice.removeprefix(_UNROLL)
+    return int(factor) if choice.startswith(_UNROLL) and factor.isdecimal() else None
 
 
 def loop_sites(module: HloModule) -> list[LoopSite]:
-    """Every loop of the module, inner ones first."""
+    """Return every loop of the module, inner loops first."""
     return [_site(n, view, counter) for n, (view, counter) in enumerate(_views(Loops(module)))]
 
 
@@ -91,7 +104,7 @@ def _views(loops: Loops) -> list[tuple[LoopView, Induction | None]]:
 
 
 def loop_id(view: LoopView) -> str:
-    """How plans name the loop."""
+    """Return the name of a loop in plans."""
     parent = view.instruction.parent
     return f"{parent.name if parent else '?'}/{view.instruction.name}"
 
@@ -103,7 +116,7 @@ def _site(position: int, view: LoopView, counter: Induction | None) -> LoopSite:
         innermost = all(i.opcode is not Opcode.WHILE for i in view.body.instructions)
         fresh = innermost and unroll_factor(view.instruction) == 1
         factors = [n for n in FACTORS if fresh and counter.trip_count >= 2 * n and n * size <= MAX_INSTRUCTIONS]
-        choices += [f"unroll-{n}" for n in factors]
+        choices += [unroll_choice(n) for n in factors]
         if counter.trip_count <= MAX_FULL_TRIPS and counter.trip_count * size <= MAX_INSTRUCTIONS:
             choices.append(FULL)
         if loop_kernel.why_not(view.instruction) is None:
@@ -111,8 +124,19 @@ def _site(position: int, view: LoopView, counter: Induction | None) -> LoopSite:
     return LoopSite(loop_id(view), position, None if counter is None else counter.trip_count, size, tuple(choices))
 
 
+def find_loop(module: HloModule, site: LoopSite) -> HloInstruction | None:
+    """Return the while instruction of a site, or None when the module has no such loop."""
+    computation, _, name = site.id.partition("/")
+    found = module.find(computation)
+    return None if found is None else found.find(name)
+
+
 def find_site(module: HloModule, site_id: str) -> LoopSite:
-    """A loop by its id; PlanError names those there are when there is none."""
+    """Return a loop by its id.
+
+    Raises:
+        PlanError: there is none; the message lists the loops of the module.
+    """
     sites = loop_sites(module)
     for s in sites:
         if s.id == site_id:
@@ -121,15 +145,15 @@ def find_site(module: HloModule, site_id: str) -> LoopSite:
 
 
 def apply_loop_choice(module: HloModule, position: int, choice: str) -> bool:
-    """Treat the loop at a position as chosen; whether the module changed.
+    """Apply a choice to the loop at a position; return whether the module changed.
 
     Raises:
-        PlanError: there is no such loop, or the choice is not one of its choices.
+        PlanError: there is no such loop, or it does not have this choice.
     """
     loops = Loops(module)
     views = _views(loops)
     if position >= len(views):
-        raise PlanError(f"there is no loop number {position}; the module has {len(views)}")
+        raise PlanError(f"there is no loop at position {position}; the module has {len(views)}")
     view, counter = views[position]
     site = _site(position, view, counter)
     if choice not in site.choices:
@@ -139,9 +163,10 @@ def apply_loop_choice(module: HloModule, position: int, choice: str) -> bool:
     if choice == KERNEL:
         mark_kernel_loop(view.instruction)
         return True
-    if choice == FULL:
+    factor = unroll_factor_of(choice)
+    if factor is None:
         unroll_fully(view, counter, loops)
     else:
-        unroll_by(view, counter, int(choice.removeprefix("unroll-")), loops)
+        unroll_by(view, counter, factor, loops)
     module.remove_unreachable()
     return True

@@ -1,12 +1,12 @@
-"""CompilationPlan: the record of every decision taken for one module, as JSON, and the checks before it is replayed.
+"""CompilationPlan: the record of every decision taken for one module, as JSON, and its checks.
 
-Names of instructions are there for people. What identifies an instruction is its place (which sequence, which position
-in post order when fusion began) or the fusion it came out of, so that a plan fits every module with the same
-fingerprint, whatever its instructions are called.
+Names of instructions are for readers. An instruction is identified by its place (its sequence, and its position in post
+order when fusion began) or by the fusion that made it, so that a plan fits every module with the same fingerprint,
+whatever the names of its instructions are.
 
-A plan may have been written by anybody. What can be checked without a module is checked when a plan is made, from
-JSON or otherwise; the rest (positions, names, legality, what a kernel can take) when it is replayed. Both raise
-PlanError and nothing else.
+Plans are untrusted input. What can be checked without a module is checked when a plan is made, from JSON or otherwise;
+the rest (positions, names, legality, limits of kernels) is checked when it is replayed. Both raise PlanError and
+nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from compiler.codegen.schedule import checked_choice
 from compiler.errors import PlanError
@@ -27,10 +27,14 @@ from compiler.support.files import write_file
 from compiler.support.json_reading import parse_object, read_object
 from compiler.support.untrusted import is_name, shown, whole_number
 
+Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""The kinds of decisions in the order in which a compilation takes them, and its end."""
+
 FORMAT = 1
-"""Version of the JSON; a plan of another version is refused."""
+"""Version of the JSON format; a plan of another version is refused."""
 MAX_PASSES = 10_000
-"""Most passes that a plan may list; the default pipeline records some hundred at most."""
+"""Greatest number of passes in a plan; the default pipeline records about a hundred at most."""
 _BACKEND = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _T = TypeVar("_T")
@@ -38,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class LoopChoice:
-    """What was chosen for a loop: its id for people, its place among the loops there were, the choice.
+    """The choice for a loop: the id of the loop, for readers, its position among the loops, and the choice.
 
     PlanError when a field is of another type.
     """
@@ -55,9 +59,9 @@ class LoopChoice:
 
 @dataclass(frozen=True)
 class FusionStep:
-    """A fusion action, and the names of the fusion instructions it made, in order.
+    """A fusion action and the names of the fusion instructions it made, in order.
 
-    PlanError when these do not go together.
+    PlanError when these do not fit together.
     """
 
     action: FusionAction
@@ -70,26 +74,27 @@ class FusionStep:
         object.__setattr__(self, "made", _names(self.made, "made"))
         expected = len(self.action.consumers)
         if len(self.made) != expected:
-            raise PlanError(f"made must name {expected} fusion(s), one for each consumer, names {len(self.made)}")
+            raise PlanError(f"made must name {expected} fusion(s), one per consumer, but names {len(self.made)}")
 
 
 @dataclass(frozen=True)
 class CompilationPlan:
     """Every decision for one module, in the order in which they are replayed.
 
-    PlanError when the fields cannot be those of a plan.
+    PlanError when the fields are not those of a plan.
 
     Attributes:
-        fingerprint: of the module as it came in (`HloModule.fingerprint`).
+        fingerprint: of the module before compilation (`HloModule.fingerprint`).
         passes: the passes that changed something, in order, with their options.
-        loop_choices: what was done with loops, in the order it was done.
+        loop_choices: the choices for loops, in the order in which they were applied.
         loop_passes: passes that cleaned up after the loops.
-        base: fingerprint of the module when fusion began; empty when it has not.
-        places: sequence -> instruction -> position in post order when fusion began, of what the fusions name.
-        sequences: names of the sequences then, callees first.
+        base: fingerprint of the module when fusion began; empty before fusion.
+        places: sequence -> instruction -> position in post order when fusion began, for the instructions that fusions
+            and kernel choices name.
+        sequences: names of the sequences when fusion began, callees first.
         steps: the fusions.
-        kernels: kernel choices by instruction name: what differs from the defaults of a schedule.
-        backend: what it was made for; any backend can replay it.
+        kernels: kernel choices by instruction name: the fields of a schedule that differ from its defaults.
+        backend: the backend it was made for; any backend can replay it.
     """
 
     fingerprint: str
@@ -110,9 +115,9 @@ class CompilationPlan:
         if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
             raise PlanError(f"backend must be a name such as cpu or cuda, got {shown(self.backend)}")
         checked: dict[str, object] = {
-            "passes": _pass_texts(self.passes, "passes"),
+            "passes": _passes(self.passes, "passes"),
             "loop_choices": _all_of(LoopChoice, self.loop_choices, "loops"),
-            "loop_passes": _pass_texts(self.loop_passes, "loop_passes"),
+            "loop_passes": _passes(self.loop_passes, "loop_passes"),
             "sequences": _names(self.sequences, "sequences"),
             "steps": _all_of(FusionStep, self.steps, "fusions"),
             "places": _rows(self.places, "places", _positions),
@@ -124,12 +129,12 @@ class CompilationPlan:
 
     def _check_together(self) -> None:
         if len(set(self.sequences)) < len(self.sequences):
-            raise PlanError("sequences names one of them twice")
+            raise PlanError("sequences has one name twice")
         if not self.base and (self.sequences or self.places or self.steps or self.kernels):
-            raise PlanError("base is empty although the plan goes on to fusion; make a new plan")
+            raise PlanError("base is empty although the plan contains fusions or kernel choices; make a new plan")
         unknown = sorted(self.places.keys() - set(self.sequences))
         if unknown:
-            raise PlanError(f"places tells of {shown(unknown[0])}, which sequences does not name")
+            raise PlanError(f"places contains {shown(unknown[0])}, which is not in sequences")
 
     @property
     def loops(self) -> dict[str, str]:
@@ -142,7 +147,7 @@ class CompilationPlan:
         return tuple(s.action for s in self.steps)
 
     def check_module(self, module: HloModule) -> None:
-        """PlanError unless the plan was made for this module."""
+        """Raise PlanError unless the plan was made for this module."""
         found = module.fingerprint()
         if found != self.fingerprint:
             raise PlanError(
@@ -151,7 +156,7 @@ class CompilationPlan:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain data."""
+        """Return the plan as plain data."""
         return {
             "format": FORMAT,
             "fingerprint": self.fingerprint,
@@ -167,11 +172,11 @@ class CompilationPlan:
         }
 
     def to_json(self, indent: int | None = 1) -> str:
-        """The plan as JSON text."""
+        """Return the plan as JSON."""
         return json.dumps(self.to_dict(), indent=indent) + "\n"
 
     def save(self, path: str | Path) -> None:
-        """Write the JSON to a file, which is whole or as it was before; PlanError when it cannot be written."""
+        """Write the JSON to a file atomically; raise PlanError when it cannot be written."""
         try:
             write_file(Path(path), self.to_json(), durable=True)
         except OSError as e:
@@ -179,30 +184,30 @@ class CompilationPlan:
 
     @staticmethod
     def load(path: str | Path) -> CompilationPlan:
-        """Read one from a file; PlanError names the file and what is wrong."""
+        """Read a plan from a file; a PlanError names the file and the problem."""
         return CompilationPlan.from_json(read_object(path, PlanError), str(path))
 
     @staticmethod
     def from_json(text: str | Mapping[str, Any], where: str = "plan") -> CompilationPlan:
-        """Read one back from text or plain data; PlanError says what is wrong and where."""
+        """Read a plan from JSON or plain data; a PlanError begins with `where`."""
         data: object = parse_object(text, where, PlanError) if isinstance(text, str) else text
         with _within(where):
             if not isinstance(data, Mapping):
                 raise PlanError(f"expected an object, got {shown(data)}")
             version = data.get("format")
             if whole_number(version) != FORMAT:
-                raise PlanError(f"format {shown(version)} cannot be read, this version reads {FORMAT}")
+                raise PlanError(f"format {shown(version)} cannot be read; this version reads format {FORMAT}")
             unknown = [name for name in data if name not in _KEYS]
             if unknown:
                 raise PlanError(f"unknown entries {', '.join(map(_bare, unknown[:5]))}")
             return CompilationPlan(
                 fingerprint=data.get("fingerprint", ""),
-                passes=_list(data.get("passes", []), "passes", "texts"),
+                passes=_list(data.get("passes", []), "passes", "strings"),
                 loop_choices=_each(data.get("loops", []), "loops", _loop_choice),
-                loop_passes=_list(data.get("loop_passes", []), "loop_passes", "texts"),
+                loop_passes=_list(data.get("loop_passes", []), "loop_passes", "strings"),
                 base=data.get("base", ""),
                 places=data.get("places", {}),
-                sequences=_list(data.get("sequences", []), "sequences", "texts"),
+                sequences=_list(data.get("sequences", []), "sequences", "strings"),
                 steps=_each(data.get("fusions", []), "fusions", _step),
                 kernels=data.get("kernels", {}),
                 backend=data.get("backend", "cpu"),
@@ -220,7 +225,7 @@ _KEYS = frozenset(
 
 @contextmanager
 def _within(where: str) -> Iterator[None]:
-    """Say in a PlanError where it was."""
+    """Put the location in front of a PlanError."""
     try:
         yield
     except PlanError as e:
@@ -250,18 +255,18 @@ def _loop_choice(entry: Mapping[str, Any]) -> LoopChoice:
 
 def _step(entry: Mapping[str, Any]) -> FusionStep:
     _only(entry, ("kind", "computation", "producer", "consumers", "made"))
-    return FusionStep(FusionAction.from_json(entry), _list(entry.get("made"), "made", "texts"))
+    return FusionStep(FusionAction.from_json(entry), _list(entry.get("made"), "made", "strings"))
 
 
 def _bare(name: object) -> str:
-    """A name as it stands, where that is harmless."""
+    """Return a short and harmless name unquoted, and any other value as `shown` does."""
     return str(name) if is_name(name) and len(str(name)) < 60 else shown(name)
 
 
 def _only(entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
     unknown = [name for name in entry if name not in known]
     if unknown:
-        raise PlanError(f"unknown entry {_bare(unknown[0])}; there are {', '.join(known)}")
+        raise PlanError(f"unknown entry {_bare(unknown[0])}; the entries are {', '.join(known)}")
 
 
 # ---- checks of values
@@ -269,26 +274,26 @@ def _only(entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 def _name(value: object, where: str) -> str:
     if not isinstance(value, str) or not is_name(value):
-        raise PlanError(f"{where} must be a text without control characters, got {shown(value)}")
+        raise PlanError(f"{where} must be a string without control characters, got {shown(value)}")
     return value
 
 
 def _names(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, tuple | list):
-        raise PlanError(f"{where} must be a list of texts, got {shown(value)}")
+        raise PlanError(f"{where} must be a list of strings, got {shown(value)}")
     return tuple(_name(v, f"{where}[{n}]") for n, v in enumerate(value))
 
 
-def _pass_texts(value: object, where: str) -> tuple[str, ...]:
-    texts = _names(value, where)
-    if len(texts) > MAX_PASSES:
-        raise PlanError(f"{where} lists {len(texts)} passes, more than {MAX_PASSES}")
-    return texts
+def _passes(value: object, where: str) -> tuple[str, ...]:
+    passes = _names(value, where)
+    if len(passes) > MAX_PASSES:
+        raise PlanError(f"{where} lists {len(passes)} passes, more than {MAX_PASSES}")
+    return passes
 
 
 def _fingerprint(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise PlanError(f"{where} must be a text, got {shown(value)}")
+        raise PlanError(f"{where} must be a string, got {shown(value)}")
     if not _FINGERPRINT.fullmatch(value):
         raise PlanError(f"{where} must have 64 hexadecimal digits, got {shown(value)}")
     return value
@@ -297,28 +302,28 @@ def _fingerprint(value: object, where: str) -> str:
 def _position(value: object, where: str) -> int:
     number = whole_number(value)
     if number is None or number < 0:
-        raise PlanError(f"{where} must be a whole number from 0, got {shown(value)}")
+        raise PlanError(f"{where} must be an integer of at least 0, got {shown(value)}")
     return number
 
 
 def _positions(row: Mapping[str, object]) -> dict[str, int]:
     found = {name: _position(value, shown(name)) for name, value in row.items()}
     if len(set(found.values())) < len(found):
-        raise PlanError("two names stand at one position")
+        raise PlanError("two names have the same position")
     return found
 
 
 def _rows(
     value: object, where: str, read: Callable[[Mapping[str, object]], dict[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Rows of numbers by name."""
+    """Return rows of numbers by name."""
     if not isinstance(value, Mapping):
         raise PlanError(f"{where} must be an object, got {shown(value)}")
     found = {}
     for name, row in value.items():
         with _within(f"{where}: {shown(name)}"):
             if not isinstance(row, Mapping) or None in map(whole_number, row.values()):
-                raise PlanError(f"must map names to whole numbers, got {shown(row)}")
+                raise PlanError(f"must map names to integers, got {shown(row)}")
             for inner in row:
                 _name(inner, "a name in it")
             found[_name(name, "the name")] = read(row)

@@ -1,4 +1,8 @@
-"""Where instructions stood when fusion began, so that a plan's names can be found in a module that has others."""
+"""Binding a plan to a module: the names in the plan are matched with instructions by their position.
+
+Replaying passes can give instructions other names than when the plan was made. A plan therefore records the position,
+in canonical order, of every instruction it names at the start of fusion.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,14 @@ from compiler.support.untrusted import shown
 
 
 @dataclass(frozen=True)
-class Places:
-    """The instructions of a module's sequences by position.
+class FusionBase:
+    """The names and positions of a module's instructions when fusion begins.
 
     Attributes:
         fingerprint: of the module.
         sequences: names of the sequences, callees first.
-        instructions: for each sequence the names, in the order that hangs on the graph alone.
+        instructions: for each sequence, the names of its instructions in canonical order, which depends on the graph
+            alone and not on the order in which the module lists them.
     """
 
     fingerprint: str
@@ -28,16 +33,16 @@ class Places:
     instructions: tuple[tuple[str, ...], ...]
 
     @staticmethod
-    def of(module: HloModule) -> Places:
-        """The places of a module as it stands."""
-        # Two ways to the same graph may list its instructions in different orders.
+    def of(module: HloModule) -> FusionBase:
+        """Return the names and positions of a module's instructions."""
+        # Two pass orders that lead to the same graph may list its instructions in different orders.
         sequences = set(module.control_flow_computations())
         orders = {c: order for c, order in canonical_computations(module.entry).items() if c in sequences}
         names = tuple(tuple(i.name for i in order) for order in orders.values())
-        return Places(module.fingerprint(), tuple(c.name for c in orders), names)
+        return FusionBase(module.fingerprint(), tuple(c.name for c in orders), names)
 
-    def table(self, steps: Iterable[FusionStep], kernels: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Positions of the original instructions that steps and kernel choices name, by sequence."""
+    def positions(self, steps: Iterable[FusionStep], kernels: Iterable[str]) -> dict[str, dict[str, int]]:
+        """Return the positions, by sequence, of the original instructions that fusions and kernel choices name."""
         wanted: dict[str, set[str]] = {}
         for s in steps:
             named = wanted.setdefault(s.action.computation, set())
@@ -52,29 +57,37 @@ class Places:
         return found
 
 
-class Translation:
-    """Names of a plan -> names of the module it is replayed on."""
+class PlanBinding:
+    """Maps the names in a plan to the names in the module on which it is replayed.
 
-    def __init__(self, plan: CompilationPlan, here: Places) -> None:
-        if plan.base and plan.base != here.fingerprint:
+    Args:
+        plan: to be replayed.
+        base: of the module on which it is replayed.
+
+    Raises:
+        PlanError: the plan was made when fusion began on another module.
+    """
+
+    def __init__(self, plan: CompilationPlan, base: FusionBase) -> None:
+        if plan.base and plan.base != base.fingerprint:
             raise PlanError(
                 "the passes lead to another module than when the plan was made (another version of them?); "
                 "make a new plan"
             )
-        if len(plan.sequences) != len(here.sequences):
-            raise PlanError(f"the plan knows {len(plan.sequences)} sequences, the module has {len(here.sequences)}")
-        self._sequences = dict(zip(plan.sequences, here.sequences, strict=True))
+        if len(plan.sequences) != len(base.sequences):
+            raise PlanError(f"the plan knows {len(plan.sequences)} sequences, the module has {len(base.sequences)}")
+        self._sequences = dict(zip(plan.sequences, base.sequences, strict=True))
         self._names: dict[tuple[str, str], str] = {}
-        for name, mine, instructions in zip(plan.sequences, here.sequences, here.instructions, strict=True):
+        for name, mine, instructions in zip(plan.sequences, base.sequences, base.instructions, strict=True):
             for old, position in plan.places.get(name, {}).items():
                 if position >= len(instructions):
                     raise PlanError(
-                        f"{shown(old)} cannot be at place {position}: the sequence %{mine} has {len(instructions)}"
+                        f"{shown(old)} cannot be at position {position}: the sequence %{mine} has {len(instructions)}"
                     )
                 self._names[name, old] = instructions[position]
 
-    def action(self, action: FusionAction) -> FusionAction:
-        """The action by the names of this module; PlanError for a name nobody knows."""
+    def bind_action(self, action: FusionAction) -> FusionAction:
+        """Return the action with the names of this module; PlanError for a name that the plan does not explain."""
         where = action.computation
         if where not in self._sequences:
             raise PlanError(f"the plan names a sequence {shown(where)} that it does not list")
@@ -85,25 +98,28 @@ class Translation:
             consumers=tuple(self._name(where, c) for c in action.consumers),
         )
 
-    def made(self, step: FusionStep, names: Sequence[str]) -> None:
-        """Note what the fusions that a step made are called here."""
+    def note_fusions(self, step: FusionStep, names: Sequence[str]) -> None:
+        """Record the names that the fusions made by a step have in this module."""
         if len(step.made) != len(names):
             raise PlanError(f"the plan says that {step.action} makes {len(step.made)} fusions, it makes {len(names)}")
         for old, new in zip(step.made, names, strict=True):
             self._names[step.action.computation, old] = new
 
-    def kernels(self, choices: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-        """Kernel choices by the names of this module; where two sequences share a name, both of them have it."""
+    def bind_kernels(self, choices: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
+        """Return kernel choices by the names of this module; a name that two sequences share stands for both."""
         by_name: dict[str, list[str]] = {}
         for (_, old), new in self._names.items():
             by_name.setdefault(old, []).append(new)
         unknown = [name for name in choices if name not in by_name]
         if unknown:
-            raise PlanError(f"the plan chooses a kernel for {shown(unknown[0])}, which it does not place")
+            raise PlanError(f"the plan chooses a kernel for {shown(unknown[0])}, for which it has no position")
         return {new: choice for name, choice in choices.items() for new in by_name[name]}
 
     def _name(self, sequence: str, name: str) -> str:
         found = self._names.get((sequence, name))
         if found is None:
-            raise PlanError(f"the plan names {shown(name)} in {shown(sequence)}, which it neither places nor makes")
+            raise PlanError(
+                f"the plan names {shown(name)} in {shown(sequence)}, for which it has no position and which no fusion "
+                "makes"
+            )
         return found

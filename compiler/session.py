@@ -1,37 +1,40 @@
-"""CompilationSession: the decisions of one compilation one by one, with undo, fork and replay. It knows no gym."""
+"""CompilationSession: one compilation, decision by decision, with undo, fork and replay.
+
+The Gymnasium environments are built on it; it does not depend on Gymnasium.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
-from compiler.analysis.cost_model import Cost, DeviceModel, device_model, module_cost
-from compiler.backends import BACKENDS
+from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
+from compiler.backends.registry import BACKENDS, find_backend
+from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule, checked_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import FusionPolicy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
-from compiler.loops import LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
+from compiler.loops import KEEP, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, lower
-from compiler.plan import CompilationPlan, FusionStep, LoopChoice
-from compiler.plan_binding import Places, Translation
+from compiler.plan import PHASES, CompilationPlan, FusionStep, LoopChoice, Phase
+from compiler.plan_binding import FusionBase, PlanBinding
+from compiler.runtime.executable import Executable
+from compiler.runtime.kernel_choices import becomes_kernel, chosen_schedule
+from compiler.runtime.thunk_emitter import wants_kernel
 from compiler.support.untrusted import is_name, shown
 
-if TYPE_CHECKING:
-    from compiler.runtime.executable import Executable
-
-Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
-PHASES: tuple[Phase, ...] = get_args(Phase)
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
 
 class SessionError(HlogymError, RuntimeError):
-    """A decision that belongs to a phase that is over."""
+    """A decision was made that belongs to an earlier phase."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,14 @@ _Decision: TypeAlias = "_Passes | LoopChoice | _LoopCleanup | FusionStep | _Kern
 class CompilationSession:
     """One compilation, decision by decision.
 
-    Phases follow each other: passes, loops, fusion, kernels, done. A decision of a later phase ends the earlier ones;
-    a decision of an earlier phase is refused. Every decision goes into `plan`.
+    The phases are passes, loops, fusion, kernels and done, in this order. A decision of a later phase ends the earlier
+    phases; a decision of an earlier phase is refused. `plan` records every decision.
 
     Args:
-        module: what to compile; it is copied, never changed.
-        backend: which backend `finish` builds for; its device model prices the decisions.
-        pipeline: what `run_passes()` runs by default; None: `default_pipeline()`.
-        device: device model by which costs are estimated; None: the backend's.
+        module: the module to compile; the session works on a copy.
+        backend: name of the backend that `finish` builds for.
+        pipeline: the passes that `run_passes()` runs by default; None means `default_pipeline()`.
+        device: the device model that estimates costs; None means that of the backend.
     """
 
     def __init__(
@@ -76,8 +79,8 @@ class CompilationSession:
     ) -> None:
         self._source = module.clone()
         self.fingerprint = module.fingerprint()
-        self.backend = backend
-        self.device = device or device_model("gpu" if backend == "cuda" else "cpu")
+        self._backend = find_backend(backend)
+        self.device = device or self._backend.device_model()
         self._pipeline = pipeline
         self._reset()
 
@@ -86,20 +89,29 @@ class CompilationSession:
         self.phase: Phase = "passes"
         self._decisions: list[_Decision] = []
         self._state: FusionState | None = None
-        self._fusion_base: HloModule | None = None
-        self._places: Places | None = None
+        self._unfused: HloModule | None = None
+        self._base: FusionBase | None = None
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that `finish` builds for."""
+        return self._backend.name
 
     # ---- passes
 
     def run_passes(self, pipeline: Pipeline = None) -> bool:
-        """Run a pipeline (default: the session's); whether anything changed."""
+        """Run a pipeline, by default the session's; return whether the module changed."""
         self._enter("passes")
         return self._run_passes(as_pipeline(pipeline if pipeline is not None else self._pipeline), _Passes)
 
     def apply_pass(self, name: str | HloPass) -> bool:
-        """Run one pass, by text (`while-loop-unroller{factor=4}`) or itself; whether anything changed.
+        """Run one pass, given as an object or as text; return whether the module changed.
 
-        UnknownNameError when there is no such pass.
+        Args:
+            name: the pass, for example `while-loop-unroller{factor=4}`.
+
+        Raises:
+            UnknownNameError: there is no such pass.
         """
         return self.run_passes(make_pass(name) if isinstance(name, str) else name)
 
@@ -119,14 +131,18 @@ class CompilationSession:
     # ---- loops
 
     def loops(self) -> list[LoopSite]:
-        """The loops as they stand, with what may be chosen for each; those decided already are left out."""
+        """Return the loops that have not been decided yet, each with its choices."""
         if self._state is not None:
             return []
         done = {d.id for d in self._decisions if isinstance(d, LoopChoice)}
         return [s for s in loop_sites(self.module) if s.id not in done]
 
     def set_loop(self, site: LoopSite | str, choice: str) -> bool:
-        """Decide one loop; whether the module changed. PlanError when there is no such loop or choice."""
+        """Decide one loop; return whether the module changed.
+
+        Raises:
+            PlanError: there is no such loop, or it has no such choice.
+        """
         self._enter("loops")
         found = find_site(self.module, site if isinstance(site, str) else site.id)
         changed = apply_loop_choice(self.module, found.position, choice)
@@ -134,7 +150,7 @@ class CompilationSession:
         return changed
 
     def run_loop_policy(self, policy: LoopPolicy) -> None:
-        """Ask a policy about each loop there is now."""
+        """Decide every remaining loop with a policy."""
         for site in self.loops():
             self.set_loop(site, policy.choose_loop(site, self.module))
 
@@ -142,10 +158,10 @@ class CompilationSession:
 
     @property
     def fusion(self) -> FusionState:
-        """The state of fusion; asking for it ends the phases before."""
+        """The state of fusion; reading it ends the earlier phases."""
         if self._state is None:
             self._enter("fusion")
-            if any(isinstance(d, LoopChoice) and d.choice != "keep" for d in self._decisions):
+            if any(isinstance(d, LoopChoice) and d.choice != KEEP for d in self._decisions):
                 self._run_passes(cleanup_pipeline(), _LoopCleanup)
             self._start_fusion()
         if self._state is None:
@@ -154,25 +170,25 @@ class CompilationSession:
 
     def _start_fusion(self) -> None:
         self._lower()
-        self._places = Places.of(self.module)
-        self._fusion_base = self.module.clone()
+        self._base = FusionBase.of(self.module)
+        self._unfused = self.module.clone()
         self._state = FusionState(self.module, self.device)
 
     def _lower(self) -> None:
-        """Follows from the module alone, so no plan needs to tell of it."""
-        if self.backend != "interpreter":
+        """Expand ops that have no kernel; this depends on the module alone, so plans do not record it."""
+        if self._backend.language is not None:
             lower(self.module)
 
     def actions(self) -> list[FusionAction]:
-        """The legal fusions now."""
+        """Return the fusions that are legal now."""
         return self.fusion.actions()
 
     def why_not(self, action: FusionAction) -> str | None:
-        """The reason a fusion is refused, or None when it is legal."""
+        """Return why a fusion is refused, or None when it is legal."""
         return self.fusion.why_not(action)
 
     def apply(self, action: FusionAction) -> HloInstruction:
-        """Fuse; FusionError says why when that is not legal."""
+        """Fuse and return the fusion; FusionError says why it is not legal."""
         state = self.fusion
         self._enter("fusion")
         fused = state.apply(action)
@@ -180,7 +196,7 @@ class CompilationSession:
         return fused
 
     def run_fusion_policy(self, policy: FusionPolicy) -> list[FusionAction]:
-        """Let a policy choose until it is done; returns its actions."""
+        """Fuse until the policy stops; return its actions."""
         self._enter("fusion")
         state = self.fusion
         start = len(state.history)
@@ -193,14 +209,16 @@ class CompilationSession:
     # ---- kernels
 
     def set_kernel(self, name: str, choice: Mapping[str, int]) -> None:
-        """Choose how the kernel of an instruction is made: what differs from the defaults of a schedule.
+        """Choose the schedule of a kernel.
+
+        Args:
+            name: of the instruction that becomes the kernel.
+            choice: the fields of its schedule that differ from the defaults.
 
         Raises:
-            PlanError: there is no such kernel, a field or value that cannot be, or a kernel that cannot be made so.
+            PlanError: there is no such kernel, the choice has an unknown field or value, or no kernel can be generated
+                with it.
         """
-        from compiler.runtime.kernel_choices import chosen_schedule
-        from compiler.runtime.thunk_emitter import wants_kernel
-
         _ = self.fusion
         self._enter("kernels")
         if not is_name(name):
@@ -209,56 +227,56 @@ class CompilationSession:
         found = [i for c in self.module.control_flow_computations() if (i := c.find(name)) is not None]
         if not found:
             raise PlanError(f"there is no kernel %{name}")
-        # Sequences may use one name for different things; what has no kernel is not meant.
+        # Two sequences may use the same name; instructions without a kernel are not meant.
         schedules = [chosen_schedule(i, self._language, checked) for i in found if wants_kernel(i) or len(found) == 1]
         if not schedules:
             raise PlanError(f"there is no kernel %{name}: the instructions of that name need none")
         self._decisions.append(_Kernel(name, checked, min(schedules, key=lambda s: s.lanes)))
 
     def kernels(self) -> list[HloInstruction]:
-        """The instructions that become kernels as the module stands, sequence by sequence; ends the phases before."""
-        from compiler.runtime.kernel_choices import becomes_kernel
-
+        """Return the instructions that become kernels, sequence by sequence; this ends the earlier phases."""
         _ = self.fusion
         sequences = self.module.control_flow_computations()
         return [i for c in sequences for i in c.instructions if becomes_kernel(i, self._language)]
 
     @property
     def _language(self) -> str:
-        return "cuda" if self.backend == "cuda" else "c"
+        """The language of the kernels; a backend without kernels checks choices as for C, to replay any plan."""
+        return self._backend.language or C.name
 
     # ---- the whole
 
     @property
     def plan(self) -> CompilationPlan:
-        """Every decision so far."""
+        """The record of all decisions so far."""
         by_kind: dict[type, list[Any]] = {}
         for d in self._decisions:
             by_kind.setdefault(type(d), []).append(d)
         steps, kernels = by_kind.get(FusionStep, []), by_kind.get(_Kernel, [])
-        places = self._places
+        base = self._base
         return CompilationPlan(
             fingerprint=self.fingerprint,
             passes=tuple(p for d in by_kind.get(_Passes, ()) for p in d.applied),
             loop_choices=tuple(by_kind.get(LoopChoice, ())),
             loop_passes=tuple(p for d in by_kind.get(_LoopCleanup, ()) for p in d.applied),
-            base="" if places is None else places.fingerprint,
-            sequences=() if places is None else places.sequences,
-            places={} if places is None else places.table(steps, [d.name for d in kernels]),
+            base="" if base is None else base.fingerprint,
+            sequences=() if base is None else base.sequences,
+            places={} if base is None else base.positions(steps, [d.name for d in kernels]),
             steps=tuple(steps),
             kernels={d.name: d.choice for d in kernels},
             backend=self.backend,
         )
 
     def cost(self) -> Cost:
-        """Estimated time of the module as it stands."""
+        """Return the estimated run time of the module in its present state."""
         return module_cost(self.module, self.device)
 
     def replay(self, plan: CompilationPlan) -> None:
-        """Start anew and take every decision of a plan.
+        """Restart the session and make every decision of a plan.
 
         Raises:
-            PlanError: the plan is of another module, or a decision of it cannot be taken; the session is then as new.
+            PlanError: the plan was made for another module, or one of its decisions is not possible. The session is
+                then in its initial state.
         """
         if not isinstance(plan, CompilationPlan):
             raise PlanError(
@@ -277,7 +295,7 @@ class CompilationSession:
 
     def _replay(self, plan: CompilationPlan) -> None:
         for text in (*plan.passes, *plan.loop_passes):
-            make_pass(text)  # so that a bad one is found before work is done
+            make_pass(text)  # reports a bad pass before any work is done
         if plan.passes:
             self._take(_Passes(plan.passes))
         for choice in plan.loop_choices:
@@ -288,23 +306,23 @@ class CompilationSession:
             return
         self.phase = "fusion"
         self._start_fusion()
-        translation = Translation(plan, self._require_places())
+        binding = PlanBinding(plan, self._require_base())
         for n, step in enumerate(plan.steps):
             try:
-                self.apply(translation.action(step.action))
+                self.apply(binding.bind_action(step.action))
             except FusionError as e:
                 raise PlanError(f"fusion {n} of the plan cannot be replayed: {e}") from None
-            translation.made(step, self.fusion.made[-1])
-        for name, kernel in translation.kernels(plan.kernels).items():
+            binding.note_fusions(step, self.fusion.made[-1])
+        for name, kernel in binding.bind_kernels(plan.kernels).items():
             self.set_kernel(name, kernel)
 
-    def _require_places(self) -> Places:
-        if self._places is None:
+    def _require_base(self) -> FusionBase:
+        if self._base is None:
             raise SessionError("fusion has not started")
-        return self._places
+        return self._base
 
     def _take(self, decision: _Decision) -> None:
-        """Take a decision of this session again, exactly."""
+        """Repeat a decision of this session."""
         match decision:
             case _Passes(applied) | _LoopCleanup(applied):
                 for text in applied:
@@ -320,14 +338,14 @@ class CompilationSession:
                 self.set_kernel(name, choice)
 
     def undo(self) -> bool:
-        """Take back the last decision; False when there is none."""
+        """Undo the last decision; return False when there is none."""
         if not self._decisions:
             return False
         last, kept = self._decisions[-1], self._decisions[:-1]
         if isinstance(last, _Kernel):
             self._decisions = kept
             return True
-        if isinstance(last, FusionStep) and self._fusion_base is not None:
+        if isinstance(last, FusionStep) and self._unfused is not None:
             self._undo_fusion(kept)
             return True
         self._reset()
@@ -336,10 +354,9 @@ class CompilationSession:
         return True
 
     def _undo_fusion(self, kept: list[_Decision]) -> None:
-        base = self._fusion_base
-        if base is None:
+        if self._unfused is None:
             raise SessionError("fusion has not started")
-        self.module = base.clone()
+        self.module = self._unfused.clone()
         self._state = FusionState(self.module, self.device)
         for d in kept:
             if isinstance(d, FusionStep):
@@ -348,31 +365,25 @@ class CompilationSession:
         self.phase = "fusion"
 
     def fork(self) -> CompilationSession:
-        """An independent session that goes on from here."""
-        other = CompilationSession.__new__(CompilationSession)
-        other._source, other.fingerprint = self._source, self.fingerprint
-        other.backend, other.device, other._pipeline = self.backend, self.device, self._pipeline
-        other.phase = self.phase
+        """Return an independent session that continues from the same decisions."""
+        other = copy.copy(self)  # every field; below, what must not be shared
         other._decisions = list(self._decisions)
-        other._fusion_base, other._places = self._fusion_base, self._places
         if self._state is None:
-            other._state, other.module = None, self.module.clone()
+            other.module = self.module.clone()
         else:
             other._state = self._state.fork()
             other.module = other._state.module
         return other
 
     def finish(self) -> Executable:
-        """Build what the decisions led to."""
-        from compiler.runtime.build import build_executable
-
+        """Build and return the executable."""
         if self._state is None:
             self._lower()
-        self.module.reorder()  # what a scheduled module needs to be valid
+        self.module.reorder()  # fusions are where they were created, and a scheduled module must list operands first
         plan = self.plan
         self.phase = "done"
         schedules = {d.name: d.schedule for d in self._decisions if isinstance(d, _Kernel)}
-        return build_executable(self.module, self.backend, plan=plan, schedules=schedules)
+        return self._backend.build(self.module, plan, schedules)
 
     def _enter(self, phase: Phase) -> None:
         if PHASES.index(phase) < PHASES.index(self.phase):
@@ -381,13 +392,12 @@ class CompilationSession:
 
 
 def _check_backend(plan: CompilationPlan) -> None:
-    known = BACKENDS[1:]
-    if plan.backend not in known:
-        raise PlanError(f"the plan was made for an unknown backend {plan.backend!r}; there are {', '.join(known)}")
+    if plan.backend not in BACKENDS:
+        raise PlanError(f"the plan was made for an unknown backend {plan.backend!r}; there are {', '.join(BACKENDS)}")
 
 
 def as_pipeline(pipeline: Pipeline) -> HloPass:
-    """A pass from what users give: a pipeline or pass, a list of them or of names, None for the default."""
+    """Return the pass that a user gave as a pass, a pass text, a list of either, or None for the default pipeline."""
     if pipeline is None:
         return default_pipeline()
     if isinstance(pipeline, HloPass):
@@ -402,5 +412,5 @@ def _passes(given: Iterable[str | HloPass]) -> Iterable[HloPass]:
 
 
 def cleanup_pipeline() -> HloPass:
-    """What runs after loops have been unrolled."""
+    """Return the pipeline that runs after loops have been unrolled."""
     return default_pipeline()

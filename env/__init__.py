@@ -1,7 +1,8 @@
 """Gymnasium environments; importing this registers their ids: `gym.make("env:hlogym/Fusion-v0", suite="train")`.
 
-`Fusion`, `PassOrder`, `Unroll`, `Compile`: paid by the cost model, deterministic. `FusionMeasured` and so on: paid
-measured kernel time, registered nondeterministic.
+The rewards of `Fusion`, `PassOrder`, `Unroll` and `Compile` are estimated by the cost model, so they are deterministic.
+`FusionMeasured` and so on are rewarded by measured run time and registered as nondeterministic. The `reward` argument
+takes any other reward; see `env.rewards`.
 """
 
 from gymnasium.envs.registration import register, registry
@@ -15,7 +16,7 @@ ENVIRONMENTS = {
 
 
 def register_environments() -> None:
-    """Make the ids known to Gymnasium; again is harmless."""
+    """Register the ids with Gymnasium, unless they are registered already."""
     for name, entry in ENVIRONMENTS.items():
         for measured in (False, True):
             env_id = f"hlogym/{name}{'Measured' if measured else ''}-v0"

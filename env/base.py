@@ -1,212 +1,245 @@
-"""What every environment here has: a suite to draw programs from, a reference to compare with, a measurer."""
+"""The part that all environments share: programs from a suite, a reward, and Gymnasium's methods."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 import gymnasium as gym
 import numpy as np
 
-from compiler.errors import HlogymError
-from compiler.fusion.policies import make_policy
-from compiler.ir.verifier import verify
-from compiler.passes.infrastructure.base import op_count
-from compiler.plan import CompilationPlan
-from compiler.session import CompilationSession
-from compiler.text import parse
-from env.episode import COMPLETION_POLICY, Phase
-from env.measurement import Measurement, Measurer, MeasurerOptions, ReferenceFailedError
-from env.store import KernelStore, default_store_path
+from compiler.plan import CompilationPlan, Phase
+from env.baseline import Baseline, ProgramError
+from env.compilation import Compilation, PlanFailedError
+from env.measurement import Measurement, Measurer, ReferenceFailedError
+from env.rewards import Reward, make_reward
+from env.speedup_measurer import SpeedupMeasurer
 from env.suites import Program, Suite, load_suite
 
-__all__ = ["FAILURE_REWARD", "REFUSED_REWARD", "Base", "CompilerEnv", "Outcome", "ProgramError", "measurement_info"]
+__all__ = ["REFUSED_REWARD", "CompilerEnv", "EnvOptions"]
 
-FAILURE_REWARD = -1.0
-"""For a plan that does not compile, computes something else, crashes or hangs: as if it were 2.7 times slower."""
 REFUSED_REWARD = -0.01
 """For an action outside the mask, which does nothing."""
-
-SUSPICIOUS_FAILURES = 8
-"""Plans that fail in a row before the reference is measured again, to see whether it is the machine that fails."""
-LEAST_SECONDS = 1e-7
-"""What a call is taken to last at least: a plan may leave nothing to run."""
 
 ObsType = TypeVar("ObsType")
 
 
-class ProgramError(HlogymError, ValueError):
-    """A program of a suite that cannot be read or compiled: its name, its file, and why."""
+class EnvOptions(TypedDict, total=False):
+    """The keyword arguments of every environment; `CompilerEnv` describes them."""
+
+    backend: str
+    measured: bool
+    reward: Reward | str | None
+    measurer: Measurer | None
+    store: str | Path | None
+    render_mode: str | None
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the end of an episode pays, and why."""
-
-    reward: float
-    speedup: float
-    plan: CompilationPlan | None
-    measurement: Measurement | None = None
-
-
-class Base:
-    """What every episode on a program starts from, and what it is compared with.
-
-    Attributes:
-        session: the start of the phases.
-        ops: after the default passes, by `op_count`.
-
-    Raises:
-        ProgramError: the program cannot be read or compiled.
-    """
-
-    def __init__(self, program: Program, backend: str, phases: Sequence[Phase]) -> None:
-        self._program = program
-        with _naming(program):
-            module = parse(program.text(), filename=str(program.path))
-            verify(module)
-            self._default = CompilationSession(module, backend=backend)
-            self._default.run_passes()
-        self._policy = "none" if "fusion" in phases else COMPLETION_POLICY
-        self.ops = op_count(self._default.module)
-        self.session = CompilationSession(module, backend=backend) if "passes" in phases else self._default
-
-    @cached_property
-    def _reference(self) -> tuple[CompilationPlan, float]:
-        session = self._default.fork()
-        with _naming(self._program):
-            session.run_fusion_policy(make_policy(self._policy))
-        return session.plan, max(session.cost().seconds, 1e-12)  # a program may have nothing left to do
-
-    @property
-    def plan(self) -> CompilationPlan:
-        """Of the reference: the default passes, and the default fusion where an episode does not decide it."""
-        return self._reference[0]
-
-    @property
-    def seconds(self) -> float:
-        """Of the reference, by the cost model; positive."""
-        return self._reference[1]
-
-
-class CompilerEnv(gym.Env[ObsType, np.int64]):
+class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
     """An environment over the programs of a suite.
 
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
-        backend: "cpu" or "cuda"; whose device model prices, and what measures.
-        measured: pay measured time.
-        measurer: shared with others; by default one is made when first needed.
-        store: file of kernel times of that one; None: the user's cache folder.
+        backend: "cpu" or "cuda"; its device model estimates times, and it is what plans are measured on.
+        measured: shorthand for reward="measured-time".
+        reward: a `Reward`, or a name in `REWARDS`; None: "measured-time" if `measured`, else "estimated-time".
+        measurer: one that is shared with others; None: one is made when it is first needed.
+        store: file of kernel times for the measurer that is made; None: the one in the user's cache folder.
         render_mode: "ansi" or None.
+
+    Attributes:
+        reward: what the agent is rewarded for.
+
+    Raises:
+        UnknownNameError: no such suite or reward.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares it so
     phases: ClassVar[tuple[Phase, ...]] = ()
+    step_cost: float = 0.0
 
     def __init__(
         self,
-        suite: str | Path | Suite,
-        backend: str,
-        measured: bool,
-        measurer: Measurer | None,
-        store: str | Path | None,
-        render_mode: str | None,
+        suite: str | Path | Suite = "train",
+        backend: str = "cpu",
+        measured: bool = False,
+        reward: Reward | str | None = None,
+        measurer: Measurer | None = None,
+        store: str | Path | None = None,
+        render_mode: str | None = None,
     ) -> None:
+        self.reward = make_reward(("measured-time" if measured else "estimated-time") if reward is None else reward)
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
-        self.backend, self.measured = backend, measured
-        self.render_mode = render_mode
-        self._measurer, self._own_measurer, self._store = measurer, measurer is None, store
-        self._bases: dict[str, Base] = {}
-        self._failures_in_a_row = 0
+        self.backend, self.render_mode = backend, render_mode
+        self._measurer = SpeedupMeasurer(backend, measurer, store)
+        self._baselines: dict[str, Baseline] = {}
+        self._compilation: Compilation | None = None
+        self._speedup = math.nan
+
+    # ---- Gymnasium's methods
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObsType, dict[str, Any]]:
+        """Start on a program: `options={"program": name}`, or one drawn from the suite.
+
+        Raises:
+            UnknownNameError: the suite has no such program.
+            ProgramError: the program cannot be read or compiled.
+        """
+        super().reset(seed=seed)
+        self._compilation = self._start(self._draw(options))
+        self.reward.reset(self._compilation)
+        self._speedup = self.reward.speedup(self._compilation)
+        return self._observe(), self._info(None, False)
+
+    def step(self, action: np.int64 | int) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
+        """Take a decision; an action outside the mask is refused.
+
+        Raises:
+            MeasurementError: the reward is measured, and the baseline of the program cannot be measured.
+        """
+        compilation = self.compilation
+        refused = self._take(int(action))
+        reward = REFUSED_REWARD if refused is not None else self._reward_decision(compilation)
+        terminated = compilation.done
+        info = self._info(refused, ended=terminated and refused is None)
+        return self._observe(), reward, terminated, self._is_truncated(), info
 
     def close(self) -> None:
         """End the worker process, if this environment started it."""
-        if self._own_measurer and self._measurer is not None:
-            self._measurer.close()
-            self._measurer = None
+        self._measurer.close()
 
-    def _draw(self, options: dict[str, Any] | None) -> Program:
-        """The program that `options` names, or one of the suite; call `super().reset(seed=seed)` first."""
-        name = (options or {}).get("program")
-        programs = self.suite.programs
-        # Drawn even when one is named, so that the programs after it do not depend on that.
-        drawn = programs[int(self.np_random.integers(len(programs)))]
-        return drawn if name is None else self.suite.find(str(name))
+    # ---- what the environments differ in
 
-    def _measuring(self) -> Measurer:
-        if self._measurer is None:
-            store = KernelStore(default_store_path() if self._store is None else self._store)
-            self._measurer = Measurer(store, MeasurerOptions(backend=self.backend))
-        return self._measurer
+    @abstractmethod
+    def _start(self, program: Program) -> Compilation:
+        """Start an episode on a program and return its compilation."""
 
-    def check_programs(self, step: Callable[[Program], None] = lambda _: None) -> None:
-        """Find out before an agent learns whether each program compiles and, if measured, has a reference time.
+    @abstractmethod
+    def _take(self, action: int) -> str | None:
+        """Take a decision; return None, or the reason why the action is refused, in which case nothing changes."""
 
-        Args:
-            step: told each program when its turn comes.
+    @abstractmethod
+    def _observe(self) -> ObsType:
+        """Return the observation of the current step."""
+
+    def _is_truncated(self) -> bool:
+        """Check whether the episode has used up its steps without an end."""
+        return False
+
+    # ---- more
+
+    @property
+    def measured(self) -> bool:
+        """Whether plans are measured."""
+        return self.reward.measured
+
+    @property
+    def measurer(self) -> Measurer:
+        """The measurer of plans; it is made if there is none yet."""
+        return self._measurer.measurer
+
+    @property
+    def compilation(self) -> Compilation:
+        """The compilation of the current episode.
 
         Raises:
-            ProgramError: some programs do not; each is named with its reason.
-            MeasurementError: the machine does not let anything be measured.
+            ResetNeeded: `reset` was not called yet.
+        """
+        if self._compilation is None:
+            raise gym.error.ResetNeeded("call reset before the first step")
+        return self._compilation
+
+    @property
+    def plan(self) -> CompilationPlan:
+        """The plan of a compilation that takes the decisions so far and continues with the defaults."""
+        return self.compilation.plan
+
+    def baseline(self, program: Program) -> Baseline:
+        """Return the default compilation of a program; each program is compiled once.
+
+        Raises:
+            ProgramError: the program cannot be read or compiled.
+        """
+        if program.name not in self._baselines:
+            self._baselines[program.name] = Baseline(program, self.backend, self.phases)
+        return self._baselines[program.name]
+
+    def check_programs(self, step: Callable[[Program], None] = lambda _: None) -> None:
+        """Check before training that each program compiles and, if measured, that its baseline can be measured.
+
+        Args:
+            step: called with each program before it is checked.
+
+        Raises:
+            ProgramError: some programs cannot be used; the message has each with its reason.
+            MeasurementError: nothing can be measured on this machine.
         """
         faults: list[str] = []
         busy = not self.measured
         for program in self.suite.programs:
             step(program)
             try:
-                base = self._base(program)
+                baseline = self.baseline(program)
                 if self.measured:
-                    busy |= not self._measuring().measure_reference(program, base.plan).idle
+                    busy |= not self.measurer.measure_reference(program, baseline.plan).idle
             except (ProgramError, ReferenceFailedError) as error:
                 faults.append(str(error))
         if faults:
             what = f"{len(faults)} of {len(self.suite.programs)} programs cannot be used"
-            raise ProgramError("\n  - ".join([f"{what}; mend them, or take them out of the suite:", *faults]))
+            raise ProgramError("\n  - ".join([f"{what}; fix them, or remove them from the suite:", *faults]))
         if not busy:
             raise ProgramError(f"no program of {self.suite.name} has a kernel, so there is nothing to measure")
 
-    def _base(self, program: Program) -> Base:
-        if program.name not in self._bases:
-            self._bases[program.name] = Base(program, self.backend, self.phases)
-        return self._bases[program.name]
+    # ---- inside
 
-    def _note_failure(self, program: Program, reference: CompilationPlan) -> None:
-        """When plan after plan fails, see whether the reference can still be measured.
+    def _draw(self, options: dict[str, Any] | None) -> Program:
+        """Return the program that `options` names, or one drawn from the suite."""
+        name = (options or {}).get("program")
+        programs = self.suite.programs
+        # Drawn even when one is named, so that the programs after it do not depend on that.
+        drawn = programs[int(self.np_random.integers(len(programs)))]
+        return drawn if name is None else self.suite.find(str(name))
 
-        Raises:
-            MeasurementError: it cannot, so the plans may not be to blame.
+    def _reward_decision(self, compilation: Compilation) -> float:
+        """Return the reward of a decision that was taken, and note the speedup that `info` reports."""
+        reward = 0.0
+        try:
+            reward = self.reward.step(compilation) - self.step_cost
+            if compilation.done:
+                reward += self.reward.finish(compilation)
+            self._speedup = self.reward.speedup(compilation)
+        except PlanFailedError as error:
+            failure = self.reward.failure(error.measurement)
+            self._speedup = math.exp(failure)
+            reward += failure
+        return reward
+
+    def _info(self, refused: str | None, ended: bool) -> dict[str, Any]:
+        """Return `info`.
+
+        Args:
+            refused: why the action was refused; None if it was taken.
+            ended: whether the action was the last one of the episode.
         """
-        self._failures_in_a_row += 1
-        if self._failures_in_a_row % SUSPICIOUS_FAILURES == 0:
-            self._measuring().verify_reference(program, reference)
-
-    def _measured_outcome(self, program: Program, reference: CompilationPlan, plan: CompilationPlan) -> Outcome:
-        """The log of how much faster a plan is than the reference, both measured.
-
-        Raises:
-            MeasurementError: the reference cannot be measured, so there is nothing to compare the plan with.
-        """
-        measurer = self._measuring()
-        base = measurer.measure_reference(program, reference)
-        result = measurer.measure(program, plan)
-        if result.failure == "program":
-            raise ReferenceFailedError(f"program {program.name!r} ({program.path}): {result.message}")
-        if result.seconds is None:
-            self._note_failure(program, reference)
-            return Outcome(FAILURE_REWARD, math.exp(FAILURE_REWARD), plan, result)
-        self._failures_in_a_row = 0
-        speedup = max(base.time.value, LEAST_SECONDS) / max(result.seconds.value, LEAST_SECONDS)
-        return Outcome(math.log(speedup), speedup, plan, result)
+        compilation = self.compilation
+        info: dict[str, Any] = {
+            "program": compilation.program.name,
+            "phase": compilation.phase,
+            "plan": list(compilation.decisions),
+            "speedup": self._speedup,
+            "refused": refused or "",
+        }
+        if ended and compilation.measurement is not None:
+            info["measurement"] = _measurement_info(compilation.measurement)
+        return info
 
 
-def measurement_info(measurement: Measurement) -> dict[str, Any]:
-    """A measurement as `info` tells it."""
+def _measurement_info(measurement: Measurement) -> dict[str, Any]:
     seconds = measurement.seconds
     return {
         "seconds": math.nan if seconds is None else seconds.value,
@@ -215,27 +248,3 @@ def measurement_info(measurement: Measurement) -> dict[str, Any]:
         "kernels": len(measurement.kernels),
         "new_kernels": measurement.new,
     }
-
-
-@contextmanager
-def _naming(program: Program) -> Iterator[None]:
-    """Errors of reading or compiling name the program and its file."""
-    try:
-        yield
-    except (HlogymError, OSError, UnicodeError, RecursionError, MemoryError) as error:
-        raise ProgramError(f"program {program.name!r} ({program.path}): {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """Why a program cannot be used, for a person."""
-    match error:
-        case OSError():
-            return f"it cannot be read: {error.strerror or error}"
-        case UnicodeError():
-            return f"it is not text: {error}"
-        case RecursionError():
-            return "it is nested too deeply"
-        case MemoryError():
-            return "it needs more memory than there is"
-        case _:
-            return str(error)

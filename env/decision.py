@@ -1,177 +1,167 @@
-"""The environment that all ids share: decisions of a compilation as actions, log speedups as rewards."""
+"""Environments whose actions are the decisions of a compilation session: passes, loops, fusions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Unpack, cast
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
 from compiler.fusion.actions import FusionAction
-from compiler.learned.features.decisions import MAX_CANDIDATES
-from compiler.plan import CompilationPlan
-from env.base import FAILURE_REWARD, REFUSED_REWARD, CompilerEnv, Outcome, measurement_info
-from env.episode import Episode, Move, Phase
-from env.measurement import Measurer
+from compiler.ir import HloModule
+from compiler.learned.features.candidates import MAX_CANDIDATES
+from compiler.plan import Phase
+from compiler.session import CompilationSession
+from env.base import CompilerEnv, EnvOptions
+from env.baseline import LEAST_ESTIMATE, Baseline
+from env.compilation import Compilation
+from env.episode import Episode, Move
 from env.observations import Observation, observation_space, observe
-from env.suites import Suite
+from env.speedup_measurer import SpeedupMeasurer
+from env.suites import Program, Suite
 
-__all__ = ["FAILURE_REWARD", "REFUSED_REWARD", "DecisionEnv"]
+__all__ = ["DecisionEnv"]
+
+
+class _SessionCompilation(Compilation):
+    """The compilation of an `Episode`."""
+
+    def __init__(self, episode: Episode, program: Program, baseline: Baseline, measurer: SpeedupMeasurer) -> None:
+        super().__init__(program, baseline, measurer)
+        self.episode = episode
+
+    @property
+    def phase(self) -> Phase:
+        return self.episode.phase
+
+    @property
+    def decisions(self) -> Sequence[str]:
+        return self.episode.taken
+
+    @property
+    def module(self) -> HloModule:
+        return self.episode.session.module
+
+    @property
+    def seconds(self) -> float:
+        return max(self.episode.seconds(), LEAST_ESTIMATE)
+
+    @property
+    def complete_seconds(self) -> float:
+        # Once fusion has begun, the episode keeps account of the time.
+        return self.seconds if self.complete() is self.episode.session else super().complete_seconds
+
+    def _complete(self) -> CompilationSession:
+        return self.episode.complete()
 
 
 class DecisionEnv(CompilerEnv[Observation]):
-    """Compile one program, decision by decision.
+    """Compile a program, decision by decision.
 
-    Action i is the i-th legal move of the moment (`moves`), which the observation describes in row i of its
-    candidates; `action_masks` says how many there are. An action beyond them does nothing, costs REFUSED_REWARD, and
-    `info["refused"]` says why.
+    Description:
+        An episode takes the decisions of the phases that the environment is about, one after the other. What comes
+        before and after them takes its default.
 
-    Rewards are differences of log time, so the return of an episode is the log of the speedup over the reference: the
-    default passes with loops as they are, without fusion where the episode fuses, and fused by the default policy
-    where it decides something else. With the cost model each step is paid what it saves (potential-based shaping);
-    measured, everything is paid at the end.
+    Action space:
+        `Discrete(MAX_CANDIDATES)`. Action i is the i-th legal decision of the current step (`moves`). `action_masks()`
+        says which actions are legal. An illegal one does nothing and is rewarded with REFUSED_REWARD.
 
-    `info`: program, phase, plan (decisions so far), speedup (by the cost model until the end; the measured one after),
-    refused, and at the end plan_json and, when measured, measurement.
+    Observation space:
+        A `Dict` of arrays of fixed size: the instructions next to the candidates as a graph, and row i of the
+        candidates describes action i. See `env.observations`.
+
+    Rewards:
+        See `env.rewards`. By default they are differences of log time: the return of an episode is the log of the
+        speedup over the baseline. The baseline is the default passes with loops kept as they are; without fusion if the
+        environment fuses, else fused by the default policy. "estimated-time" rewards each step with the log time it
+        saves by the cost model; "measured-time" rewards the end of the episode with the log of the measured speedup.
+
+    Starting state:
+        A program drawn from the suite, or the one that `reset(options={"program": name})` names.
+
+    Episode end:
+        Terminated when every decision has been taken; truncated after `max_steps`.
+
+    Info:
+        - program: its name.
+        - phase: of the next decision, or "done".
+        - plan: decisions so far, as text.
+        - speedup: over the baseline, as the reward defines it; estimated, until a measured episode ends.
+        - refused: why the action was refused; empty if it was not.
+        - plan_json, at the end: the `CompilationPlan`.
+        - measurement, at the end if the plan was measured: seconds, failure, message, kernels, new_kernels.
+
+    Version history:
+        - v0: the first version.
 
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
-        backend: "cpu" or "cuda"; whose device model prices, and what measures.
-        measured: pay measured time.
-        max_steps: an episode is truncated after so many.
-        measurer: shared with others; by default one is made when first needed.
-        store: file of kernel times of that one; None: the user's cache folder.
-        render_mode: "ansi" or None.
+        max_steps: number of steps after which an episode is truncated.
+        options: see `CompilerEnv`.
     """
 
     phases: ClassVar[tuple[Phase, ...]] = ("loops", "fusion")
 
     def __init__(
-        self,
-        suite: str | Path | Suite = "train",
-        backend: str = "cpu",
-        measured: bool = False,
-        max_steps: int = 1000,
-        measurer: Measurer | None = None,
-        store: str | Path | None = None,
-        render_mode: str | None = None,
+        self, suite: str | Path | Suite = "train", *, max_steps: int = 1000, **options: Unpack[EnvOptions]
     ) -> None:
-        super().__init__(suite, backend, measured, measurer, store, render_mode)
+        super().__init__(suite, **options)
         self.max_steps = max_steps
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
-        self._episode: Episode | None = None
         self._steps = 0
-
-    # ---- Gymnasium's methods
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Start on a program: `options={"program": name}`, or one drawn from the suite.
-
-        Raises:
-            UnknownNameError: the suite has no such program.
-            ProgramError: the program cannot be read or compiled.
-        """
-        super().reset(seed=seed)
-        self._program = self._draw(options)
-        base = self._base(self._program)
-        self._episode = Episode(base.session.fork(), self.phases)
-        self._start = self._potential = math.log(max(self._episode.seconds(), 1e-12))
-        self._steps = 0
-        return observe(self._episode.graph()), self._info(None, None)
-
-    def step(self, action: np.int64 | int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Take one decision.
-
-        Raises:
-            MeasurementError: measured, and the program's reference cannot be measured, so there is no reward.
-        """
-        episode = self._running()
-        refused = episode.take(int(action))
-        self._steps += 1
-        reward = REFUSED_REWARD if refused else self._step_reward()
-        terminated = episode.done
-        truncated = not terminated and self._steps >= self.max_steps
-        outcome: Outcome | None = None
-        if terminated:
-            outcome = self._outcome()
-            reward += outcome.reward
-        return observe(episode.graph()), reward, terminated, truncated, self._info(refused, outcome)
 
     def render(self) -> str | None:
-        """The decisions so far, as text."""
-        if self.render_mode != "ansi" or self._episode is None:
+        """Return the decisions so far as text; None unless the render mode is "ansi"."""
+        if self.render_mode != "ansi" or self._compilation is None:
             return None
-        lines = [f"{self._program.name}: {len(self._episode.moves)} legal moves"]
-        return "\n".join([*lines, *(f"  {n + 1}. {t}" for n, t in enumerate(self._episode.taken))])
-
-    # ---- more
+        lines = [f"{self._compilation.program.name}: {len(self._episode.moves)} legal moves"]
+        return "\n".join([*lines, *(f"  {n + 1}. {t}" for n, t in enumerate(self._compilation.decisions))])
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Which actions are legal now; what MaskablePPO asks for."""
-        return np.arange(MAX_CANDIDATES) < len(self._running().moves)
+        """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
+        return np.arange(MAX_CANDIDATES) < len(self.moves)
 
     @property
     def moves(self) -> Sequence[Move]:
-        """The legal moves now; action i does the i-th."""
-        return tuple(self._running().moves)
-
-    @property
-    def plan(self) -> CompilationPlan:
-        """The plan of a compilation that goes on from here with the defaults."""
-        return self._running().completed()[0]
+        """The legal decisions now; action i takes the i-th."""
+        return tuple(self._episode.moves)
 
     def why_not(self, action: int | FusionAction) -> str | None:
-        """Why an action, or any fusion, is refused now; None when it is legal."""
-        episode = self._running()
+        """Return why an action, or any fusion, is refused now; None if it is legal."""
+        phase = self.compilation.phase
         if isinstance(action, FusionAction):
-            return (
-                episode.session.why_not(action) if episode.phase == "fusion" else f"{episode.phase} are decided first"
-            )
-        count = len(episode.moves)
+            return self._episode.session.why_not(action) if phase == "fusion" else f"{phase} are decided first"
+        count = len(self._episode.moves)
         return None if 0 <= action < count else f"action {action} is not among the {count} legal ones"
 
-    # ---- inside
+    # ---- called by CompilerEnv
 
-    def _running(self) -> Episode:
-        if self._episode is None:
-            raise gym.error.ResetNeeded("call reset before the first step")
-        return self._episode
+    @property
+    def _episode(self) -> Episode:
+        return cast(_SessionCompilation, self.compilation).episode
 
-    def _step_reward(self) -> float:
-        """What the step saved by the cost model; nothing while measurements pay."""
-        before, self._potential = self._potential, math.log(max(self._running().seconds(), 1e-12))
-        return 0.0 if self.measured else before - self._potential
+    def _start(self, program: Program) -> Compilation:
+        baseline = self.baseline(program)
+        self._steps = 0
+        episode = Episode(baseline.start.fork(), self.phases)
+        return _SessionCompilation(episode, program, baseline, self._measurer)
 
-    def _outcome(self) -> Outcome:
-        base = self._base(self._program)
-        plan, seconds = self._running().completed()
-        if not self.measured:
-            speedup = base.seconds / max(seconds, 1e-12)
-            # The steps have been paid the way from the start to here; the end pays what is missing to the speedup.
-            return Outcome(math.log(speedup) - (self._start - self._potential), speedup, plan)
-        return self._measured_outcome(self._program, base.plan, plan)
+    def _take(self, action: int) -> str | None:
+        self._steps += 1
+        return self._episode.take(action)
 
-    def _info(self, refused: str | None, outcome: Outcome | None) -> dict[str, Any]:
-        episode = self._running()
-        base = self._base(self._program)
-        info: dict[str, Any] = {
-            "program": self._program.name,
-            "phase": episode.phase or "done",
-            "plan": list(episode.taken),
-            "speedup": base.seconds / max(episode.seconds(), 1e-12) if outcome is None else outcome.speedup,
-            "refused": refused or "",
-        }
-        if outcome is not None:
-            if outcome.plan is not None:
-                info["plan_json"] = outcome.plan.to_json()
-            if outcome.measurement is not None:
-                info["measurement"] = measurement_info(outcome.measurement)
+    def _observe(self) -> Observation:
+        return observe(self._episode.graph())
+
+    def _is_truncated(self) -> bool:
+        return not self._episode.done and self._steps >= self.max_steps
+
+    def _info(self, refused: str | None, ended: bool) -> dict[str, Any]:
+        info = super()._info(refused, ended)
+        if ended:
+            info["plan_json"] = self.plan.to_json()
         return info

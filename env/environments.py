@@ -1,29 +1,52 @@
-"""The environments by what they decide."""
+"""The environments that are registered, by what the agent decides."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from compiler.plan import Phase
 from env.decision import DecisionEnv
-from env.episode import Phase
 from env.pass_order import PassOrderEnv
 
 __all__ = ["CompileEnv", "FusionEnv", "PassOrderEnv", "UnrollEnv"]
 
 
 class FusionEnv(DecisionEnv):
-    """First how each loop runs (keep it, unroll it), then which instructions become one kernel."""
+    """`hlogym/Fusion-v0`: decide how each loop runs, then which instructions become one kernel.
+
+    Description:
+        An episode starts after the default passes. For each loop the agent chooses whether to keep it or how far to
+        unroll it; then it fuses, one legal fusion after the other, until it stops. The baseline is the default passes
+        with loops kept and nothing fused.
+
+    `DecisionEnv` describes actions, observations, rewards, `info` and arguments.
+    """
 
     phases: ClassVar[tuple[Phase, ...]] = ("loops", "fusion")
 
 
 class UnrollEnv(DecisionEnv):
-    """How each loop runs; then fusion by the default policy. Compared with loops as they are."""
+    """`hlogym/Unroll-v0`: decide how each loop runs.
+
+    Description:
+        An episode starts after the default passes. For each loop the agent chooses whether to keep it or how far to
+        unroll it; then the default policy fuses. The baseline is the default passes with loops kept, fused by the
+        default policy.
+
+    `DecisionEnv` describes actions, observations, rewards, `info` and arguments.
+    """
 
     phases: ClassVar[tuple[Phase, ...]] = ("loops",)
 
 
 class CompileEnv(DecisionEnv):
-    """All decisions in one episode: passes, loops, fusion. Compared with the default passes and no fusion."""
+    """`hlogym/Compile-v0`: take all decisions of a compilation in one episode.
+
+    Description:
+        The agent chooses passes until it stops, then how each loop runs, then fusions. The baseline is the default
+        passes with loops kept and nothing fused.
+
+    `DecisionEnv` describes actions, observations, rewards, `info` and arguments.
+    """
 
     phases: ClassVar[tuple[Phase, ...]] = ("passes", "loops", "fusion")

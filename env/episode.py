@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from compiler.analysis.cost_model import CostModel
 from compiler.errors import HlogymError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
-from compiler.ir import HloInstruction
-from compiler.learned.features.decisions import (
-    MAX_CANDIDATES,
-    STOP,
-    Candidate,
-    FusionFeatures,
-    ModuleFeatures,
-    decision_graph,
-    loop_candidate,
-)
+from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
+from compiler.learned.features.decisions import decision_graph
+from compiler.learned.features.fusion import FusionFeatures
+from compiler.learned.features.loops import loop_candidates
+from compiler.learned.features.programs import ModuleFeatures
 from compiler.learned.pointer_network import DecisionGraph
 from compiler.loops import LoopSite
 from compiler.passes.infrastructure.registry import PASSES
-from compiler.plan import CompilationPlan
+from compiler.plan import Phase
 from compiler.session import CompilationSession
 
-__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Phase"]
+__all__ = ["COMPLETION_POLICY", "Episode", "Move"]
 
-Phase: TypeAlias = Literal["passes", "loops", "fusion"]
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses where an episode decides something else only, so that its end is a whole compilation."""
 
@@ -100,16 +94,16 @@ class Episode:
         return self._moves
 
     @property
-    def phase(self) -> Phase | None:
-        """Which decision is due."""
-        return self._left[0] if self._left else None
+    def phase(self) -> Phase:
+        """The phase of the next decision; "done" after the last one."""
+        return self._left[0] if self._left else "done"
 
     def graph(self) -> DecisionGraph:
         """The decision in numbers; candidate i is move i. After the end it has no candidates."""
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
-        return decision_graph(self._candidates, self._facts, self.phase or "fusion", extra)
+        return decision_graph(self._candidates, self._facts, "fusion" if self.done else self.phase, extra)
 
     def take(self, index: int) -> str | None:
         """Do a move; None, or the reason why it could not be done, in which case nothing has changed."""
@@ -170,21 +164,14 @@ class Episode:
         site = next((s for s in self.session.loops() if len(s.choices) > 1), None)
         if site is None:
             return False
-        loop = self._find_loop(site)
-        moves = [LoopChoice(site, c) for c in site.choices[:MAX_CANDIDATES]]
-        return self._offer(
-            moves, [loop_candidate(m.choice, loop, site.trip_count) for m in moves], self._module_features()
-        )
+        moves = [LoopChoice(site, c) for c in site.choices]
+        return self._offer(moves, loop_candidates(site, self.session.module), self._module_features())
 
     def _offer_fusions(self) -> bool:
         if self._features is None:
             self._features = FusionFeatures(self.session.fusion)
         actions, candidates = self._features.choices()
         return bool(actions) and self._offer([*actions, Stop("fusion")], candidates, self._features)
-
-    def _find_loop(self, site: LoopSite) -> HloInstruction | None:
-        computation = self.session.module.find(site.id.partition("/")[0])
-        return computation.find(site.id.partition("/")[2]) if computation is not None else None
 
     def _module_features(self) -> ModuleFeatures:
         return ModuleFeatures(self.session.module, CostModel(self.session.device))
@@ -197,10 +184,10 @@ class Episode:
             return self._features.total_seconds()
         return self.session.cost().seconds
 
-    def completed(self) -> tuple[CompilationPlan, float]:
-        """The plan of a whole compilation that goes on from here with the defaults, and its estimated seconds."""
+    def complete(self) -> CompilationSession:
+        """Return a session that continues from here with the defaults; once fusion has begun, the episode's own."""
         if self._features is not None:
-            return self.session.plan, self.seconds()
+            return self.session
         rest = self.session.fork()
         rest.run_fusion_policy(make_policy(COMPLETION_POLICY))
-        return rest.plan, rest.cost().seconds
+        return rest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from compiler.plan import CompilationPlan
-from compiler.support.lru_dict import Recent
+from compiler.support.lru_dict import LruDict
 from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
@@ -147,12 +146,10 @@ class Measurer:
         self._worker = worker if worker is not None else WorkerProcess()
         self._patient = PatientWorker(self._worker, self.options.timeout)
         self._rng = np.random.default_rng(self.options.seed)
-        self._programs: Recent[Program, dict[str, Any]] = Recent(KNOWN_PROGRAMS)
-        self._known: Recent[tuple[Program, str], Measurement] = Recent(KNOWN_MEASUREMENTS)
+        self._programs: LruDict[Program, dict[str, Any]] = LruDict(KNOWN_PROGRAMS)
+        self._known: LruDict[tuple[Program, str], Measurement] = LruDict(KNOWN_MEASUREMENTS)
         self._references: dict[tuple[Program, str], Measurement] = {}
         self._interpreted: tuple[int, set[tuple[str, int]]] = (-1, set())
-        self.measurements = 0
-        self.seconds_spent = 0.0
 
     @property
     def restarts(self) -> int:
@@ -180,16 +177,12 @@ class Measurer:
 
     def _measure_anew(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
         text = None if plan is None else plan.to_json()
-        start = time.monotonic()
         try:
             return self._patient.retried(lambda: self._measure(program, text, remeasure))
         except WorkerCrashedError as error:
             return Measurement(None, "crash", str(error))
         except WorkerTimeoutError:
             return Measurement(None, "timeout", f"no result within {self.options.timeout:g} s; killed")
-        finally:
-            self.measurements += 1
-            self.seconds_spent += time.monotonic() - start
 
     def measure_reference(self, program: Program, plan: CompilationPlan | None) -> Measurement:
         """Time of what other plans of the program are compared with; `seconds` is there and positive.
@@ -221,12 +214,12 @@ class Measurer:
             if result.seconds is not None and result.seconds.value > 0:
                 return result
             if result.seconds is not None:
-                raise ReferenceFailedError(f"{_named(program)}: nothing in it takes time to run, or can be measured")
+                raise ReferenceFailedError(f"{program.label}: nothing in it takes time to run, or can be measured")
             if result.reason == before:  # what fails twice alike fails always
                 break
             before = result.reason
             self._worker.kill()
-        raise ReferenceFailedError(f"{_named(program)}: {before}")
+        raise ReferenceFailedError(f"{program.label}: {before}")
 
     def _measure(self, program: Program, plan: str | None, remeasure: bool) -> Measurement:
         reply = self._prepare(program, plan)
@@ -322,16 +315,6 @@ class Measurer:
             return f"crash: {error}"
         return f"{reply['error']}: {reply['message']}" if "error" in reply else None
 
-    def noise_floor(self, program: Program, plan: CompilationPlan | None = None, rounds: int | None = None) -> Interval:
-        """The ratio of a program's time to itself, measured like any two candidates (an A/A run).
-
-        What lies within this interval is not a difference. One with infinite bounds when the program fails.
-        """
-        result = self.compare(program, {"a": plan, "b": plan}, rounds)
-        if result.failures:
-            return Interval(1.0, 0.0, float("inf"))
-        return result.speedup("b", "a")
-
     def _prepare(
         self, program: Program, plan: str | None, text: str | None = None, keep: Sequence[str] = ()
     ) -> dict[str, Any]:
@@ -401,7 +384,3 @@ def _kernel_times(missing: Mapping[str, tuple[int, str]], reply: Mapping[str, An
 def _key(program: Program, plan: str | None) -> tuple[Program, str]:
     """A plan's text is long, and there are many of them."""
     return program, "" if plan is None else hashlib.sha256(plan.encode()).hexdigest()
-
-
-def _named(program: Program) -> str:
-    return f"program {program.name!r} ({program.path})"

@@ -23,9 +23,8 @@ from gymnasium import spaces
 from compiler.learned.features import decisions as f
 from compiler.learned.pointer_network import DecisionGraph
 
-__all__ = ["FEATURE_VERSION", "Observation", "observation_space", "observe", "unflatten"]
+__all__ = ["Observation", "observation_space", "observe", "unflatten"]
 
-FEATURE_VERSION = f.FEATURE_VERSION
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _ROWS = {

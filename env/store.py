@@ -175,20 +175,6 @@ class KernelStore:
         with self._errors("write kernel times to"), self._db:
             self._db.executemany("INSERT OR REPLACE INTO kernel_times VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """Drop these times, so that they are measured again.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
-        with self._errors("write to"), self._db:
-            self._db.executemany("DELETE FROM kernel_times WHERE key = ?", [(k,) for k in keys])
-
-    def __len__(self) -> int:
-        with self._errors("read"):
-            count: int = self._db.execute("SELECT COUNT(*) FROM kernel_times").fetchone()[0]
-        return count
-
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
         self._db.close()

@@ -25,12 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
-from compiler.backends import cpu
-from compiler.errors import BackendError, HlogymError
+from compiler.backends.registry import find_backend
+from compiler.errors import BackendError, BuildKilledError, HlogymError
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
-from compiler.support.lru_dict import Recent
+from compiler.support.lru_dict import LruDict
 from compiler.text import parse
 from env.comparison import absolute_part, difference
 from env.program_json import program_from_json
@@ -89,8 +89,8 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._ready: Recent[str, _Ready] = Recent(1.0, lambda _, ready: ready.size)
-        self._wanted: Recent[tuple[str, int], Reference] = Recent(WANTED_BYTES, lambda _, reference: reference.nbytes)
+        self._ready: LruDict[str, _Ready] = LruDict(1.0, lambda _, ready: ready.size)
+        self._wanted: LruDict[tuple[str, int], Reference] = LruDict(WANTED_BYTES, lambda _, reference: reference.nbytes)
         self._machines: dict[str, str] = {}
         self._count = 0
         self._load = np.ones(1 << 18, np.float32)
@@ -214,15 +214,9 @@ def timed(executable: Executable) -> list[tuple[int, Thunk]]:
 
 
 def machine_key(backend: str) -> str:
-    """A hash of what a kernel's time depends on besides the kernel: device, cores, compiler."""
-    if backend == "cuda":
-        import cupy
-
-        device = cupy.cuda.Device()
-        facts = [str(device.compute_capability), str(device.attributes.get("MultiProcessorCount")), cupy.__version__]
-    else:
-        facts = [str(len(os.sched_getaffinity(0))), cpu.toolchain().identity]
-    return hashlib.sha256("\n".join([backend, *facts]).encode()).hexdigest()[:12]
+    """Return a hash of what a kernel's time depends on besides the kernel: backend, device, cores, compiler."""
+    text = f"{backend}\n{find_backend(backend).machine_key()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _repeats(seconds: float) -> int:
@@ -232,7 +226,7 @@ def _repeats(seconds: float) -> int:
 def _failure(kind: str, error: Exception) -> dict[str, str]:
     """The reply to a request that raised; what the machine is to blame for is told apart."""
     match error:
-        case MemoryError() | cpu.BuildKilledError():
+        case MemoryError() | BuildKilledError():
             return {"error": "memory", "message": str(error) or "out of memory"}
         case BackendError():
             return {"error": "machine", "message": str(error)}

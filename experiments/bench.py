@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.api import resolve_backend
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
 from env.reference import Reference, drawn_reference, fresh_outputs
 from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
@@ -59,7 +59,7 @@ def bench_programs(
     for peer in against:
         if peer not in PEERS:
             raise UnknownNameError("peer", peer, PEERS)
-    backend = resolve_backend(backend)
+    backend = find_backend(backend).name
     if json_file is not None:
         check_output(json_file)
     programs = [p for name in names for p in _programs(name)]

@@ -43,7 +43,7 @@ def train(
     from experiments.config import TrainConfig
     from experiments.train import start_or_resume
 
-    given: dict[str, Any] = {"suite": suite, "timesteps": timesteps, "checkpoint_every": checkpoint_every}
+    given: dict[str, Any] = {"suite": suite, "total_timesteps": timesteps, "checkpoint_every": checkpoint_every}
     config = replace(
         TrainConfig.defaults_for(env), agent=agent, minutes=minutes, backend=backend, seed=seed,
         **{key: value for key, value in given.items() if value is not None},
@@ -77,7 +77,7 @@ def evaluate(
     learned = load_learned(policy)
     names = None if baselines is None else baselines.split(",")
     if isinstance(learned, LearnedPassOrder):
-        from experiments.pass_orders import evaluate_pass_order
+        from experiments.pass_orders.command import evaluate_pass_order
 
         suites = (suite or "jax/test").split(",")
         evaluate_pass_order(learned, suites, names, budget or learned.budget + learned.finish, results, seed, as_json)

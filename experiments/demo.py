@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.text import Text
 
 from agents.search import Starts
-from compiler.api import resolve_backend
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
 from env.measurement import Measurer, MeasurerOptions
 from env.store import KernelStore
@@ -48,7 +48,7 @@ class DemoError(HlogymError, RuntimeError):
 
 def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int) -> None:
     """See `hlogym demo --help`."""
-    backend = resolve_backend(backend)
+    backend = find_backend(backend).name
     check_writable(folder)
     stdout.print(Text.assemble(("hlogym", "bold"), f" on {backend}: {machine_class()}"))
     store = KernelStore(folder / "kernel_times.sqlite")
@@ -100,7 +100,7 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
 
 
 def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFolder, str, str]:
-    config = TrainConfig(backend=backend, minutes=minutes, seed=seed, timesteps=1_000_000)
+    config = TrainConfig(backend=backend, minutes=minutes, seed=seed, total_timesteps=1_000_000)
     stdout.print(f"training for {minutes:g} minutes, paid in measured kernel time ...")
     run = new_run(folder, time.strftime("train-%Y%m%d-%H%M%S"), config)
     uri, run_id = train(run, config)

@@ -15,6 +15,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from compiler.backends.registry import BACKENDS
 from experiments.console import stdout
 from experiments.provenance import machine_class
 
@@ -95,7 +96,7 @@ def _packages() -> list[Finding]:
 
 
 def _backends() -> list[Finding]:
-    return [_backend("cpu", False), _backend("cuda", None), _backend("interpreter", False)]
+    return [_backend(b.name, None if b.optional else False) for b in BACKENDS.values()]
 
 
 def _backend(name: str, when_missing: bool | None) -> Finding:

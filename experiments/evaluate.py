@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan
-from compiler.api import resolve_backend
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.learned.decision_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import KernelStore, default_store_path
@@ -63,7 +63,7 @@ def evaluate_policy(
     strategies = _strategies(baselines)
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
-    backend = resolve_backend(backend)
+    backend = find_backend(backend).name
     store = KernelStore(default_store_path())
     with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed, rounds=rounds)) as measurer:
         task = bar.add_task("evaluating", total=len(programs) * (len(strategies) + 1))

@@ -48,7 +48,7 @@ def _from_folder(run: RunFolder, output: Path) -> None:
     config = run.config()
     learner = make_learner(config)
     try:
-        load_checkpoint(learner.model, checkpoint)
+        load_checkpoint(learner.model, checkpoint, learner.features)
         learner.export(output, policy_provenance(config, learner))
     finally:
         learner.close()

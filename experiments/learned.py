@@ -1,10 +1,10 @@
-"""A policy folder of either kind: of fusion, or of pass order."""
+"""Load a policy folder of either kind: a fusion policy or a pass order."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from compiler.learned.decision_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from compiler.learned.pass_order import FORMAT, LearnedPassOrder, load_pass_order
 from compiler.learned.policy_folder import describe_policy
 
@@ -12,10 +12,10 @@ __all__ = ["load_learned"]
 
 
 def load_learned(folder: Path) -> LearnedFusionPolicy | LearnedPassOrder:
-    """What the folder holds.
+    """Return the policy of a folder.
 
     Raises:
-        PolicyError: nothing that can be used.
+        PolicyError: there is none that can be used.
     """
     if describe_policy(folder).get("format") == FORMAT:
         return load_pass_order(folder)

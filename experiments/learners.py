@@ -1,4 +1,4 @@
-"""What learns in a training run: an agent with its environments, what a checkpoint keeps of them, what it exports."""
+"""Learners of a training run: an agent with its environments, their state in checkpoints, and the policy to export."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import env as environments
+from agents.checkpoint import InputFeatures
 from agents.export import export_policy
 from agents.pass_agents import PASS_AGENTS, learned_order, make_pass_agent
 from agents.ppo import baseline_of, make_ppo, network_of
 from compiler.errors import UnknownNameError
+from compiler.learned.features import decisions, passes
+from compiler.learned.features.pass_slots import PASS_SLOTS
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
 from env.suites import Program
@@ -23,16 +26,21 @@ from experiments.config import TrainConfig
 __all__ = ["AGENTS", "FusionLearner", "Learner", "PassOrderLearner", "make_env", "make_learner"]
 
 AGENTS = ("maskable-ppo", *(a for a in PASS_AGENTS if a != "maskable-ppo"))
-"""All of them order passes; everything else takes the first."""
+"""All of them order passes; the other environments take the first."""
 Environment: TypeAlias = DecisionEnv | PassOrderEnv
 
 
 class Learner(Protocol):
-    """What learns in a run."""
+    """An agent with its environments."""
 
     @property
     def model(self) -> BaseAlgorithm:
         """The agent."""
+        ...
+
+    @property
+    def features(self) -> InputFeatures:
+        """The meaning of the agent's inputs; its checkpoints fit no other agent."""
         ...
 
     @property
@@ -42,52 +50,52 @@ class Learner(Protocol):
 
     @property
     def programs(self) -> Sequence[Program]:
-        """What it learns on; the files may have changed since they were read."""
+        """The programs it learns on; their files may have changed since they were read."""
         ...
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """See `CompilerEnv.check_programs`."""
+        """Check each program, see `CompilerEnv.check_programs`."""
         ...
 
     def extra(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside the agent's tensors; JSON."""
+        """Return what a checkpoint stores besides the agent's tensors, as JSON."""
         ...
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Put back what `extra` gave."""
+        """Restore what `extra` returned."""
         ...
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
-        """Write what the compiler can use of the agent."""
+        """Write the policy that the compiler uses."""
         ...
 
     def close(self) -> None:
-        """End what the environments started."""
+        """Close the environments."""
         ...
 
 
 def make_env(config: TrainConfig, **more: Any) -> Environment:
-    """An environment of a run.
+    """Return an environment of a run.
 
     Raises:
-        UnknownNameError: no such environment, or no such suite.
+        UnknownNameError: no such environment, suite or reward.
     """
     known = {f"{n}{m}-v0" for n in environments.ENVIRONMENTS for m in ("", "Measured")}
     short = config.env.removeprefix("env:").removeprefix("hlogym/")
     if short not in known:
         raise UnknownNameError("environment", config.env, (f"hlogym/{n}" for n in known))
     if short.startswith("PassOrder"):
-        reward = config.reward or None
-        more = {"reward": reward, "max_steps": config.budget, "step_cost": config.step_cost, **more}
-    made = gym.make(f"hlogym/{short}", suite=config.suite, backend=config.backend, **more)
+        more = {"max_steps": config.budget, "step_cost": config.step_cost, **more}
+    reward = config.reward or None
+    made = gym.make(f"hlogym/{short}", suite=config.suite, backend=config.backend, reward=reward, **more)
     return cast(Environment, made.unwrapped)
 
 
 def make_learner(config: TrainConfig) -> Learner:
-    """What a run of these settings trains.
+    """Return the learner of a run with these settings.
 
     Raises:
-        UnknownNameError: no such environment, suite or agent, or that agent does not learn there.
+        UnknownNameError: no such environment, suite or agent, or the agent does not learn in that environment.
     """
     first = make_env(config)
     if isinstance(first, PassOrderEnv):
@@ -101,64 +109,67 @@ def make_learner(config: TrainConfig) -> Learner:
 class FusionLearner:
     """MaskablePPO with the pointer network over decision graphs."""
 
+    features = InputFeatures(decisions.FEATURE_VERSION, PASS_SLOTS)
+
     def __init__(self, config: TrainConfig, environment: DecisionEnv) -> None:
         self.environment = environment
         self.model: MaskablePPO = make_ppo(environment, config)
         self.measured, self.programs = environment.measured, environment.suite.programs
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """See `CompilerEnv.check_programs`."""
+        """Check each program, see `CompilerEnv.check_programs`."""
         self.environment.check_programs(step)
 
     def extra(self) -> dict[str, Any]:
-        """Running means and the generator of programs."""
+        """Return the running means and the state of the random generator that draws programs."""
         return {"means": baseline_of(self.model).means, "env_rng": self.environment.np_random.bit_generator.state}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Put them back."""
+        """Restore them."""
         self.environment.np_random.bit_generator.state = extra["env_rng"]
         baseline_of(self.model).means.update(extra["means"])
-        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds it anew
+        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds it again
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
-        """A policy folder for `load_policy`."""
+        """Write a policy folder for `load_policy`."""
         export_policy(network_of(self.model), folder, provenance)
 
     def close(self) -> None:
-        """End the environment."""
+        """Close the environment."""
         self.environment.close()
 
 
 class PassOrderLearner:
-    """One of PASS_AGENTS over several environments that share what they explore."""
+    """One of PASS_AGENTS in several environments that share the states they explore."""
 
     def __init__(self, config: TrainConfig, first: PassOrderEnv) -> None:
-        # Measured kernels must not run beside each other.
+        # Kernels that are measured must not run at the same time.
         count = 1 if first.measured else config.environments
         others = [cast(PassOrderEnv, make_env(config, shared=first)) for _ in range(count - 1)]
         self.environments = [first, *others]
         self.model = make_pass_agent(config.agent, self.environments, config)
+        self.features = InputFeatures(passes.FEATURE_VERSION, first.actions)
         self.measured, self.programs = first.measured, first.suite.programs
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """See `CompilerEnv.check_programs`; the environments share what is found."""
+        """Check each program, see `CompilerEnv.check_programs`; the environments share the results."""
         self.environments[0].check_programs(step)
 
     def extra(self) -> dict[str, Any]:
-        """The generators of programs."""
+        """Return the states of the random generators that draw programs."""
         return {"env_rngs": [e.np_random.bit_generator.state for e in self.environments]}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Put them back; a DQN's replay buffer is not kept, and fills again."""
+        """Restore them; a DQN's replay buffer is not stored and fills again."""
         for environment, state in zip(self.environments, extra["env_rngs"], strict=True):
             environment.np_random.bit_generator.state = state
-        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds them anew
+        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds them again
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
-        """A policy folder for `load_pass_order`."""
+        """Write a policy folder for `load_pass_order`."""
         learned_order(self.model, self.environments[0], dict(provenance)).save(folder)
 
     def close(self) -> None:
-        """End the environments."""
+        """Close the environments."""
         for environment in self.environments:
             environment.close()

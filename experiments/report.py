@@ -9,7 +9,8 @@ from typing import Any
 from compiler.support.safe_names import html_text as escape
 from experiments.config import TrainConfig
 from experiments.console import factor, stdout
-from experiments.pass_orders import BASELINE, SUMMARY_HEADER, OrderEvaluation, summary_rows
+from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
+from experiments.pass_orders.tables import SUMMARY_HEADER, summary_rows
 from experiments.plots import learning_curve, order_bars, speedup_bars, svg
 from experiments.results import (
     Evaluation,

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from compiler.api import compile as compile_hlo
 from compiler.errors import HlogymError
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from env.reference import Reference, drawn_reference, on_host, unchecked_outputs
 from experiments.console import duration, error_console, stdout
 from experiments.inputs import entry_inputs, load_inputs, program_of, read_module, read_plan, save_outputs

@@ -20,8 +20,8 @@ from experiments.results import ResultError, check_writable, write_text
 __all__ = ["RunFolder", "all_runs", "find_run", "finished_run", "new_run", "read_progress", "unfinished_run"]
 
 CONFIG_FILE = "config.json"
-_SETTINGS_OF_A_RUN = frozenset({"suite", "env", "agent", "timesteps"})
-"""Other programs' folders have a config.json too; these settings tell a run's."""
+_SETTINGS_OF_A_RUN = frozenset({"suite", "env", "agent", "checkpoint_every"})
+"""Other programs have a config.json too; these settings identify that of a run."""
 
 
 @dataclass(frozen=True)

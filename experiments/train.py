@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.base_class import BaseAlgorithm
-
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
-from compiler.api import resolve_backend
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.policy_folder import check_policy_target
 from env.store import KernelStore, default_store_path
@@ -46,7 +44,7 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
         raise UnknownNameError("agent", config.agent, AGENTS)
     check_run_name(name)
     config.check()
-    config = config.with_backend(resolve_backend(config.backend))
+    config = config.with_backend(find_backend(config.backend).name)
     run = unfinished_run(runs, name) if resume else None
     if resume and run is None:
         done = None if name is None else finished_run(runs, name)
@@ -150,7 +148,7 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
     extra: dict[str, Any] = {}
     checkpoint = latest_checkpoint(run.checkpoints)
     if checkpoint is not None:
-        extra = load_checkpoint(model, checkpoint)
+        extra = load_checkpoint(model, checkpoint, learner.features)
         with _damage_in(checkpoint):
             learner.restore(extra)
             for name, kind in (("episodes", int), ("seconds", int | float), ("timesteps", int)):
@@ -161,15 +159,15 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         run.write_state({"run_id": tracked.run_id, "finished": False})
         tracked.params(config.to_json())
         tracked.tags(provenance())
-        task = bar.add_task(f"training {run.name}", total=config.timesteps, completed=model.num_timesteps)
+        task = bar.add_task(f"training {run.name}", total=config.total_timesteps, completed=model.num_timesteps)
         with _damage_in(checkpoint):
             callback = TrainingCallback(
                 run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption
             )
-        _learn(model, config, callback, run, interruption)
+        _learn(learner, config, callback, run, interruption)
         callback.finish(model)
         callback.check_measured()
-        save_checkpoint(model, run.checkpoints, callback.extra())
+        save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
         learner.export(run.policy, policy_provenance(config, learner))
         _log_artifacts(run, tracked)
     # Not before MLflow knows it: a kill in between would leave a run there that nobody ends.
@@ -199,14 +197,15 @@ def _tracked(run: RunFolder) -> TrackedRun:
 
 
 def _learn(
-    model: BaseAlgorithm, config: TrainConfig, callback: TrainingCallback, run: RunFolder, interruption: Interruption
+    learner: Learner, config: TrainConfig, callback: TrainingCallback, run: RunFolder, interruption: Interruption
 ) -> None:
     """Learn what is left to learn; when a signal ends it, a checkpoint is written first.
 
     Raises:
         KeyboardInterrupt: a signal ended it.
     """
-    left = config.timesteps - model.num_timesteps
+    model = learner.model
+    left = config.total_timesteps - model.num_timesteps
     if left <= 0 or callback.out_of_time():
         return
     try:
@@ -214,7 +213,7 @@ def _learn(
     except KeyboardInterrupt:
         if interruption.whole:
             callback.finish(model)
-            save_checkpoint(model, run.checkpoints, callback.extra())
+            save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
         raise
 
 

@@ -109,10 +109,10 @@ class TrainingCallback(BaseCallback):
         """Here the update on the rollout before is done, so this is where a checkpoint is whole."""
         if self._saved_at is None:
             self._saved_at = self.num_timesteps
-        if self.num_timesteps - self._logged_at >= self._config.rollout:  # some agents update every few steps
+        if self.num_timesteps - self._logged_at >= self._config.n_steps:  # some agents update every few steps
             self._log_update(self.model)
         if self.num_timesteps - self._saved_at >= self._config.checkpoint_every and not self.watch.doubtful:
-            save_checkpoint(self.model, self._run.checkpoints, self.extra())
+            save_checkpoint(self.model, self._run.checkpoints, self._learner.features, self.extra())
             self._saved_at = self.num_timesteps
         self._interruption.whole = True
         self._interruption.heed()

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agents.search import Starts, beam_plans, best_measured, find_plan, learned_plans, random_plans
-from compiler.api import resolve_backend
+from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
 from compiler.fusion.policies import DEFAULT_POLICY
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.store import KernelStore, default_store_path
@@ -34,7 +34,7 @@ def tune_program(
     program = program_of(name)
     read_module(program)
     check_output(output, program.path)
-    backend = resolve_backend(backend)
+    backend = find_backend(backend).name
     starts = Starts(backend)
     proposals = [beam_plans(starts, program), random_plans(starts, program, seed)]
     if policy is not None:

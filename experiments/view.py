@@ -42,7 +42,7 @@ def view_program(
     module = read_module(program)
     executable = compile_program(module, backend, policy, plan)
     seconds: dict[str, float] = {}
-    if times and backend != "interpreter":
+    if times:
         for row in executable.profile(*entry_inputs(program, module, 0)):
             seconds[row.name] = seconds.get(row.name, 0.0) + row.seconds * row.executions
     page = draw_module(executable.module, seconds)

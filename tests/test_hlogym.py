@@ -31,7 +31,7 @@ def test_what_is_no_program_is_refused(program: Any) -> None:
 
 @pytest.mark.parametrize("backend", [None, 3, ["cpu"]])
 def test_what_names_no_backend_is_refused(backend: Any) -> None:
-    with pytest.raises(TypeError, match="named by a text"):
+    with pytest.raises(TypeError, match="named by a string"):
         hlogym.compile(TEXT, backend=backend)
 
 

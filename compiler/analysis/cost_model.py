@@ -70,7 +70,7 @@ def gpu(units: int = 108) -> DeviceModel:
     )  # fmt: skip
 
 
-DEVICES = {"cpu": cpu, "gpu": gpu, "cuda": gpu}
+DEVICES = {"cpu": cpu, "gpu": gpu}
 
 
 def device_model(name: str) -> DeviceModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
@@ -28,8 +29,8 @@ class TopologicalOrder:
                 self._control_users.setdefault(p, []).append(i)
 
     def copy_for(self, computation: HloComputation) -> TopologicalOrder:
-        """The same ranks for a clone of the computation, found by name."""
-        other = TopologicalOrder.__new__(TopologicalOrder)
+        """Return the same ranks for a clone of the computation, whose instructions are found by name."""
+        other = copy.copy(self)
         image = computation.find
         other._rank = {found: n for i, n in self._rank.items() if (found := image(i.name)) is not None}
         other._changes = list(self._changes)

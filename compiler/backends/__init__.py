@@ -1,4 +1,1 @@
-"""Backends: what a device differs in, and nothing else."""
-
-BACKENDS = ("auto", "cpu", "cuda", "interpreter")
-"""What a program can be compiled for; "auto" stands for one of the others."""
+"""Backends: one package per device, found by the registry; each holds whatever only its device needs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.codegen.emit import STATEMENT_LIMIT
+from compiler.codegen.emission import STATEMENT_LIMIT
 from compiler.codegen.lower import lower
 from compiler.codegen.scalar import is_supported_type, template_of
 from compiler.errors import UnsupportedError

@@ -44,7 +44,7 @@ def _reverse(i: HloInstruction, index: Index) -> Index:
     return tuple(at * -1 + (sizes[k] - 1) if k in i.dimensions else at for k, at in enumerate(index))
 
 
-MOVES = {
+INDEXING_MAPS = {
     Opcode.RESHAPE: _reshape,
     Opcode.BITCAST: _bitcast,
     Opcode.BROADCAST: _broadcast,

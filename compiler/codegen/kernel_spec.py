@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from compiler.codegen import loop_ir as lir
-from compiler.codegen import print_c, print_cuda
+from compiler.codegen.languages import default_schedule, find_language
 from compiler.codegen.lower import lower, roots_of
 from compiler.codegen.schedule import Schedule
 from compiler.ir.computation import HloComputation
@@ -21,12 +21,12 @@ _PLACEHOLDER = "HLOGYM_KERNEL"
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel for one device language.
+    """One kernel in one language.
 
     Attributes:
         name: of the HLO instruction it was made from.
         kind: see `loop_ir.Kernel`.
-        language: "c" or "cuda".
+        language: that `source` is written in, a name in `languages.LANGUAGES`.
         source: the function, without the preamble all kernels share.
         symbol: its name in the binary: equal sources have equal symbols.
         inputs, outputs: shapes of the array arguments, in order of the call.
@@ -86,16 +86,12 @@ def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = No
     fused = fused_form(i)
     schedule = schedule or default_schedule(language)
     outputs = tuple(r.shape for r in roots_of(fused))
-    return spell(i.name, lower(fused, schedule), language, schedule, fused.parameter_shapes, outputs, flops_of(fused))
+    return build_spec(
+        i.name, lower(fused, schedule), language, schedule, fused.parameter_shapes, outputs, flops_of(fused)
+    )
 
 
-def default_schedule(language: str) -> Schedule:
-    """What suits most kernels of a language."""
-    # On a GPU strided reads go through the cache; square tiles would leave most threads idle.
-    return Schedule(tile=0, lanes=64) if language == "cuda" else Schedule()
-
-
-def spell(
+def build_spec(
     name: str,
     kernel: lir.Kernel,
     language: str,
@@ -104,19 +100,14 @@ def spell(
     outputs: tuple[Shape, ...],
     flops: int,
 ) -> KernelSpec:
-    """A lowered kernel as text, named by the hash of that text."""
-    grid = block = 0
-    if language == "cuda":
-        text, launch = print_cuda.print_cuda(kernel, _PLACEHOLDER, schedule)
-        grid, block = launch.grid, launch.block
-    else:
-        text = print_c.print_c(kernel, _PLACEHOLDER)
-    symbol = f"hk_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    """Print a lowered kernel and return its spec; the symbol is a hash of the source."""
+    printed = find_language(language).print_kernel(kernel, _PLACEHOLDER, schedule)
+    symbol = f"hk_{hashlib.sha256(printed.source.encode()).hexdigest()[:20]}"
     return KernelSpec(
         name=name,
         kind=kernel.kind,
         language=language,
-        source=text.replace(_PLACEHOLDER, symbol),
+        source=printed.source.replace(_PLACEHOLDER, symbol),
         symbol=symbol,
         inputs=inputs,
         outputs=outputs,
@@ -124,8 +115,8 @@ def spell(
         flops=flops,
         in_place=kernel.in_place,
         must_alias=kernel.must_alias,
-        grid=grid,
-        block=block,
+        grid=printed.grid,
+        block=printed.block,
     )
 
 

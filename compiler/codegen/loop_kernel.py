@@ -19,7 +19,8 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Int, Var
-from compiler.codegen.kernel_spec import KernelSpec, default_schedule, flops_of, spell
+from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
+from compiler.codegen.languages import default_schedule
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.schedule import LOCAL_BYTES, Schedule, optimize
 from compiler.codegen.select_regions import update_starts
@@ -77,7 +78,7 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
     inputs, outputs = tuple(range(len(shapes))), tuple(state.changed)
     body: HloComputation = loop.attributes["body"]
     flops = _deep_flops(body) * trips
-    spec = spell(
+    spec = build_spec(
         loop.name, optimize(kernel, schedule), language, schedule,
         tuple(shapes[k] for k in inputs), tuple(shapes[k] for k in outputs), flops,
     )  # fmt: skip

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
-from compiler.codegen.emit import STATEMENT_LIMIT, Emitter, RowCache
+from compiler.codegen.emission import STATEMENT_LIMIT
+from compiler.codegen.emit import Emitter, RowCache
 from compiler.codegen.index import Index, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.reductions import UNROLL_LIMIT, Domain, combiner_of, operand_index, result_index

@@ -1,15 +1,15 @@
-"""Reductions: a loop where the result is constant, or the elements spelled out when they are few."""
+"""Reductions: a loop where the result is constant, or straight-line code when there are few elements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
+from compiler.codegen.emission import EmissionState
 from compiler.codegen.index import Index, Int, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.errors import UnsupportedError
@@ -18,11 +18,8 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 
-if TYPE_CHECKING:
-    from compiler.codegen.emit import Emitter
-
 UNROLL_LIMIT = 16
-"""Reductions over at most this many elements are spelled out."""
+"""Reductions over at most this many elements are unrolled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ def without_unit_dimensions(index: Index, dims: Sequence[int]) -> Index:
     return tuple(at for at, n in zip(index, dims, strict=True) if n != 1)
 
 
-def reduce_values(e: Emitter, i: HloInstruction, index: Index) -> tuple[str, ...]:
+def reduce_values(e: EmissionState, i: HloInstruction, index: Index) -> tuple[str, ...]:
     """Names of the results of the reduce `i` at `index`: one, or several for a variadic one."""
     full = i.operands[0].shape.dimensions
     if math.prod(full[d] for d in i.dimensions) <= UNROLL_LIMIT:
@@ -115,7 +112,7 @@ def _source_index(i: HloInstruction, index: Index, reduced: dict[int, Int]) -> I
     return tuple(reduced[d] if d in reduced else next(kept) for d in range(i.operands[0].shape.rank))
 
 
-def _refuse_recomputation(e: Emitter, i: HloInstruction) -> None:
+def _refuse_recomputation(e: EmissionState, i: HloInstruction) -> None:
     runs = math.prod(f.var.extent for f in e.frames if f.var is not None)
     results = max(1, _first_shape(i).num_elements)
     if runs > results * 2:
@@ -132,7 +129,7 @@ def _is_simple(i: HloInstruction) -> bool:
     return len(i.operands) == 2 and combiner_of(i.attributes["to_apply"]) is not None
 
 
-def _unrolled(e: Emitter, i: HloInstruction, index: Index) -> tuple[str, ...]:
+def _unrolled(e: EmissionState, i: HloInstruction, index: Index) -> tuple[str, ...]:
     n = len(i.operands) // 2
     full = i.operands[0].shape.dimensions
     names = tuple(e.value(o, ()) for o in i.operands[n:])
@@ -145,7 +142,7 @@ def _unrolled(e: Emitter, i: HloInstruction, index: Index) -> tuple[str, ...]:
     return names
 
 
-def _simple(e: Emitter, members: tuple[HloInstruction, ...], vars_: list[Var], position: Index) -> list[str]:
+def _simple(e: EmissionState, members: tuple[HloInstruction, ...], vars_: list[Var], position: Index) -> list[str]:
     """Reductions over one domain in one loop nest, the innermost dimension in lanes; the names of their results."""
     reductions = []
     accumulators = []
@@ -165,7 +162,7 @@ def _simple(e: Emitter, members: tuple[HloInstruction, ...], vars_: list[Var], p
             current = e.let(m.shape.element_type, lir.Current(name))
             (combined,) = e.inline(m.attributes["to_apply"], [current, element])
             e.add(lir.Assign(name, combined))
-    e.rows_complete()
+    e.row_ended()
     names: list[str] = []
     for m, name in zip(members, accumulators, strict=True):
         result = e.let(m.shape.element_type, lir.Current(name))
@@ -174,7 +171,7 @@ def _simple(e: Emitter, members: tuple[HloInstruction, ...], vars_: list[Var], p
     return names
 
 
-def _general(e: Emitter, i: HloInstruction, vars_: list[Var], source: Index) -> tuple[str, ...]:
+def _general(e: EmissionState, i: HloInstruction, vars_: list[Var], source: Index) -> tuple[str, ...]:
     """Any reducer, in order."""
     n = len(i.operands) // 2
     names = []
@@ -188,5 +185,5 @@ def _general(e: Emitter, i: HloInstruction, vars_: list[Var], source: Index) -> 
         current = [e.let(t, lir.Current(a)) for a, t in zip(names, types, strict=True)]
         for name, value in zip(names, e.inline(i.attributes["to_apply"], [*current, *elements]), strict=True):
             e.add(lir.Assign(name, value))
-    e.rows_complete()
+    e.row_ended()
     return tuple(e.let(t, lir.Current(a)) for a, t in zip(names, types, strict=True))

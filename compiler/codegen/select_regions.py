@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
+from compiler.codegen.emission import EmissionState, Memo
 from compiler.codegen.index import Index, Int
-from compiler.codegen.indexing_maps import MOVES
+from compiler.codegen.indexing_maps import INDEXING_MAPS
 from compiler.errors import UnsupportedError
 from compiler.ir.attributes import PadDim
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
-
-if TYPE_CHECKING:
-    from compiler.codegen.emit import Emitter, Memo
 
 NEAREST = 32
 """Choices above an instruction that are looked at."""
@@ -38,7 +36,7 @@ Found: TypeAlias = Mapping[HloInstruction, Index]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Select:
     """One source where every test holds, the other where one does not."""
 
     tests: tuple[Test, ...]
@@ -46,7 +44,7 @@ class Choice:
     otherwise: Source
 
 
-Source: TypeAlias = Choice | Leaf
+Source: TypeAlias = Select | Leaf
 
 
 # ---- what each op chooses
@@ -64,11 +62,11 @@ def _within(at: Int, low: int, high: int) -> tuple[Test, ...] | None:
     return ((f"({{0}} <= {high})", at),) if most > high else ()
 
 
-def _choice(tests: Sequence[Test], then: Source, otherwise: Source) -> Source:
-    return Choice(tuple(tests), then, otherwise) if tests else then
+def _select_or(tests: Sequence[Test], then: Source, otherwise: Source) -> Source:
+    return Select(tuple(tests), then, otherwise) if tests else then
 
 
-def _concatenate(e: Emitter, i: HloInstruction, index: Index) -> Source:
+def _concatenate(e: EmissionState, i: HloInstruction, index: Index) -> Source:
     del e
     dim = i.dimensions[0]
     low, high = index[dim].range
@@ -88,10 +86,10 @@ def _pieces(pieces: list[tuple[HloInstruction, int]], index: Index, dim: int) ->
         return piece, (*index[:dim], index[dim] - start, *index[dim + 1 :])
     half = len(pieces) // 2
     test = (f"({{0}} < {pieces[half][1]})", index[dim])
-    return Choice((test,), _pieces(pieces[:half], index, dim), _pieces(pieces[half:], index, dim))
+    return Select((test,), _pieces(pieces[:half], index, dim), _pieces(pieces[half:], index, dim))
 
 
-def _pad(e: Emitter, i: HloInstruction, index: Index) -> Source:
+def _pad(e: EmissionState, i: HloInstruction, index: Index) -> Source:
     del e
     config: tuple[PadDim, ...] = i.attributes["padding"]
     x, fill = i.operands
@@ -110,10 +108,10 @@ def _pad(e: Emitter, i: HloInstruction, index: Index) -> Source:
         if not rest.is_const:
             tests.append((f"({{0}} % {step} == 0)", inside))
         source.append(inside.floordiv(step))
-    return _choice(tests, (x, tuple(source)), outside)
+    return _select_or(tests, (x, tuple(source)), outside)
 
 
-def _update(e: Emitter, i: HloInstruction, index: Index) -> Source:
+def _update(e: EmissionState, i: HloInstruction, index: Index) -> Source:
     base, update = i.operands[:2]
     if 0 in update.shape.dimensions:
         return base, index
@@ -130,10 +128,10 @@ def _update(e: Emitter, i: HloInstruction, index: Index) -> Source:
             continue
         source.append(inside if n > 1 else ix.const(0))
         tests += within
-    return _choice(tests, (update, tuple(source)), (base, index))
+    return _select_or(tests, (update, tuple(source)), (base, index))
 
 
-CHOICES: Mapping[Opcode, Callable[[Emitter, HloInstruction, Index], Source]] = {
+REGION_OPS: Mapping[Opcode, Callable[[EmissionState, HloInstruction, Index], Source]] = {
     Opcode.CONCATENATE: _concatenate,
     Opcode.PAD: _pad,
     Opcode.DYNAMIC_UPDATE_SLICE: _update,
@@ -144,18 +142,18 @@ CHOICES: Mapping[Opcode, Callable[[Emitter, HloInstruction, Index], Source]] = {
 # ---- starts known at run time
 
 
-def update_starts(e: Emitter, i: HloInstruction) -> list[Int]:
+def update_starts(e: EmissionState, i: HloInstruction) -> list[Int]:
     """Clamped start indices of a dynamic-update-slice."""
     return _starts(e, i, 2, i.operands[1].shape.dimensions)
 
 
-def sliced_index(e: Emitter, i: HloInstruction, index: Index) -> Index:
+def sliced_index(e: EmissionState, i: HloInstruction, index: Index) -> Index:
     """Index of the operand of a dynamic-slice."""
     starts = _starts(e, i, 1, i.attributes["dynamic_slice_sizes"])
     return tuple(a + s for a, s in zip(index, starts, strict=True))
 
 
-def _starts(e: Emitter, i: HloInstruction, first: int, sizes: Sequence[int]) -> list[Int]:
+def _starts(e: EmissionState, i: HloInstruction, first: int, sizes: Sequence[int]) -> list[Int]:
     dims = i.operands[0].shape.dimensions
     starts = i.operands[first:]
     if len(starts) == 1 and starts[0].shape.rank == 1:
@@ -164,195 +162,192 @@ def _starts(e: Emitter, i: HloInstruction, first: int, sizes: Sequence[int]) -> 
     return [e.start(s, (), d - n) for s, d, n in zip(starts, dims, sizes, strict=True)]
 
 
-# ---- emitting
+class RegionSelector:
+    """Emits the selects of one kernel, and remembers which selects each instruction is computed from."""
 
+    def __init__(self, emission: EmissionState) -> None:
+        self._e = emission
+        # Selects above each instruction, the order in which they were met, those computed for two sides.
+        self._above_of: dict[HloInstruction, frozenset[HloInstruction]] = {}
+        self._numbers: dict[HloInstruction, int] = {}
+        self._shared: set[HloInstruction] = set()
+        self._visits = 0
 
-def chosen_value(e: Emitter, i: HloInstruction, index: Index) -> str:
-    """Name of the scalar `i[index]` of an op in CHOICES."""
-    return _value(e, i.shape.element_type, CHOICES[i.opcode](e, i, index))
+    def value(self, i: HloInstruction, index: Index) -> str:
+        """Name of the scalar `i[index]` of an op in REGION_OPS."""
+        return self._source_value(i.shape.element_type, REGION_OPS[i.opcode](self._e, i, index))
 
+    def _source_value(self, t: T, source: Source) -> str:
+        if not isinstance(source, Select):
+            return self._e.value(*source)
+        known = self._share(source)
+        condition = self._holds(source.tests)
+        zero = self._e.let(t, lir.Constant(scalar.constant_text(0, t)))
+        result = self._e.fresh("c")
+        self._e.add(lir.Accumulator(result, t, zero))
+        bodies = []
+        for part, memo in zip((source.then, source.otherwise), known, strict=True):
+            with self._e.guard() as frame:
+                frame.memo.update(memo)
+                self._e.add(lir.Assign(result, self._source_value(t, part)))
+            bodies.append(tuple(frame.stmts))
+        self._e.add(lir.If(condition, bodies[0], bodies[1]))
+        return self._e.let(t, lir.Current(result))
 
-def _value(e: Emitter, t: T, source: Source) -> str:
-    if not isinstance(source, Choice):
-        return e.value(*source)
-    known = _share(e, source)
-    condition = _holds(e, source.tests)
-    zero = e.let(t, lir.Constant(scalar.constant_text(0, t)))
-    result = e.fresh("c")
-    e.add(lir.Accumulator(result, t, zero))
-    bodies = []
-    for part, memo in zip((source.then, source.otherwise), known, strict=True):
-        with e.guard() as frame:
-            frame.memo.update(memo)
-            e.add(lir.Assign(result, _value(e, t, part)))
-        bodies.append(tuple(frame.stmts))
-    e.add(lir.If(condition, bodies[0], bodies[1]))
-    return e.let(t, lir.Current(result))
+    def _holds(self, tests: tuple[Test, ...]) -> str:
+        """A pred scalar: whether all tests hold."""
+        return self._e.once(
+            tests, lambda: self._e.all_of([self._e.apply(T.PRED, text, self._e.index_name(at)) for text, at in tests])
+        )
 
-
-def _holds(e: Emitter, tests: tuple[Test, ...]) -> str:
-    """A pred scalar: whether all tests hold."""
-    return e.once(tests, lambda: e.all_of([e.apply(T.PRED, text, e.index_name(at)) for text, at in tests]))
-
-
-def _share(e: Emitter, choice: Choice) -> tuple[Memo, Memo]:
-    """Compute before a branch what both sides need of earlier choices; names to be known on each side."""
-    known: tuple[Memo, Memo] = ({}, {})
-    then, otherwise = _above(e, choice.then), _above(e, choice.otherwise)
-    meeting, made = then & otherwise, (then | otherwise) & e.shared
-    if not meeting and not made:
+    def _share(self, choice: Select) -> tuple[Memo, Memo]:
+        """Compute before a branch what both sides need of earlier choices; names to be known on each side."""
+        known: tuple[Memo, Memo] = ({}, {})
+        then, otherwise = self._above(choice.then), self._above(choice.otherwise)
+        meeting, made = then & otherwise, (then | otherwise) & self._shared
+        if not meeting and not made:
+            return known
+        sides = self._sides(choice, made, meeting)
+        for i in {**sides[0], **sides[1]}:
+            names = self._shared_names(choice.tests, i, sides[0].get(i), sides[1].get(i))
+            for side, memo in zip(sides, known, strict=True):
+                if names is not None and i in side:
+                    memo[i, side[i]] = names
         return known
-    sides = _sides(e, choice, made, meeting)
-    for i in {**sides[0], **sides[1]}:
-        names = _shared_names(e, choice.tests, i, sides[0].get(i), sides[1].get(i))
-        for side, memo in zip(sides, known, strict=True):
-            if names is not None and i in side:
-                memo[i, side[i]] = names
-    return known
 
+    def _shared_names(
+        self, tests: tuple[Test, ...], i: HloInstruction, then: Index | None, otherwise: Index | None
+    ) -> tuple[str, ...] | None:
+        """The value of `i` for both sides; for one side alone only where a branch around this one has it computed."""
+        if then is not None and otherwise is not None:
+            self._shared.add(i)
+            return self._e.values(i, self._select(tests, i, then, otherwise))
+        at = self._select(tests, i, then, otherwise, must_be_known=True)
+        return self._e.known(i, at) if len(at) == i.shape.rank else None
 
-def _shared_names(
-    e: Emitter, tests: tuple[Test, ...], i: HloInstruction, then: Index | None, otherwise: Index | None
-) -> tuple[str, ...] | None:
-    """The value of `i` for both sides; for one side alone only where a branch around this one has it computed."""
-    if then is not None and otherwise is not None:
-        e.shared.add(i)
-        return e.values(i, _select(e, tests, i, then, otherwise))
-    at = _select(e, tests, i, then, otherwise, must_be_known=True)
-    return e.known(i, at) if len(at) == i.shape.rank else None
+    def _select(
+        self,
+        tests: tuple[Test, ...],
+        i: HloInstruction,
+        then: Index | None,
+        otherwise: Index | None,
+        must_be_known: bool = False,
+    ) -> Index:
+        """An index into `i`, in range everywhere: that of one side where the tests hold, else that of the other.
 
+        With `must_be_known` nothing is emitted, and the index ends before a dimension for which something would be.
+        """
+        out: list[Int] = []
+        for d, n in enumerate(i.shape.dimensions):
+            a = ix.const(0) if then is None else then[d]
+            b = ix.const(0) if otherwise is None else otherwise[d]
+            if n == 1 or a == b:
+                out.append(ix.const(0) if n == 1 else a)
+                continue
+            if must_be_known and self._e.helper((tests, a, b)) is None:
+                break
+            out.append(self._select_one(tests, a, b, n))
+        return tuple(out)
 
-def _select(
-    e: Emitter,
-    tests: tuple[Test, ...],
-    i: HloInstruction,
-    then: Index | None,
-    otherwise: Index | None,
-    must_be_known: bool = False,
-) -> Index:
-    """An index into `i`, in range everywhere: that of one side where the tests hold, else that of the other.
+    def _select_one(self, tests: tuple[Test, ...], a: Int, b: Int, extent: int) -> Int:
+        low, high = min(a.range[0], b.range[0]), max(a.range[1], b.range[1])
 
-    With `must_be_known` nothing is emitted, and the index ends before a dimension for which something would be.
-    """
-    out: list[Int] = []
-    for d, n in enumerate(i.shape.dimensions):
-        a = ix.const(0) if then is None else then[d]
-        b = ix.const(0) if otherwise is None else otherwise[d]
-        if n == 1 or a == b:
-            out.append(ix.const(0) if n == 1 else a)
-            continue
-        if must_be_known and e.helper((tests, a, b)) is None:
-            break
-        out.append(_select_one(e, tests, a, b, n))
-    return tuple(out)
+        def make() -> str:
+            names = self._holds(tests), self._e.index_name(a), self._e.index_name(b)
+            return self._e.apply(T.S64, "({0} ? {1} : {2})", *names)
 
+        return ix.of(self._e.runtime(self._e.once((tests, a, b), make), max(0, low), min(extent - 1, high)))
 
-def _select_one(e: Emitter, tests: tuple[Test, ...], a: Int, b: Int, extent: int) -> Int:
-    low, high = min(a.range[0], b.range[0]), max(a.range[1], b.range[1])
+    # ---- searching
 
-    def make() -> str:
-        names = _holds(e, tests), e.index_name(a), e.index_name(b)
-        return e.apply(T.S64, "({0} ? {1} : {2})", *names)
+    def _above(self, source: Source) -> frozenset[HloInstruction]:
+        """Choices that computing `source` may meet, the nearest ones."""
+        if isinstance(source, Select):
+            return self._above(source.then) | self._above(source.otherwise)
+        return self._selects_above(source[0])
 
-    return ix.of(e.runtime(e.once((tests, a, b), make), max(0, low), min(extent - 1, high)))
+    def _selects_above(self, i: HloInstruction) -> frozenset[HloInstruction]:
+        """The instruction itself, if it is a choice, and the nearest choices it is computed from element by element."""
+        found = self._above_of.get(i)
+        if found is not None:
+            return found
+        parts = {self._selects_above(o) for o in self._upstream(i)}
+        all_: frozenset[HloInstruction] = next(iter(parts)) if len(parts) == 1 else frozenset().union(*parts)
+        if i.opcode in REGION_OPS and i not in self._e.sources:
+            all_ |= {i}
+        if len(all_) > NEAREST:
+            all_ = frozenset(sorted(all_, key=lambda c: self._numbers.get(c, len(self._numbers)))[-NEAREST:])
+        self._above_of[i] = all_
+        self._numbers[i] = len(self._numbers)
+        return all_
 
+    def _upstream(self, i: HloInstruction) -> Sequence[HloInstruction]:
+        """Instructions one element of which an element of `i` is computed from."""
+        op = i.opcode
+        if i in self._e.sources or op in _OPAQUE:
+            return ()
+        if op is Opcode.PARAMETER:
+            return (self._e.bound[i],) if i in self._e.bound else ()
+        if op in (Opcode.FUSION, Opcode.CALL):
+            return (self._e.enter(i),)
+        if op is Opcode.GET_TUPLE_ELEMENT:
+            element = self._e.element(i)
+            return () if element is None else (element,)
+        if op in INDEXING_MAPS or op is Opcode.DYNAMIC_SLICE:
+            return i.operands[:1]
+        return i.operands[:2] if op is Opcode.DYNAMIC_UPDATE_SLICE else i.operands
 
-# ---- searching
-
-
-def _above(e: Emitter, source: Source) -> frozenset[HloInstruction]:
-    """Choices that computing `source` may meet, the nearest ones."""
-    if isinstance(source, Choice):
-        return _above(e, source.then) | _above(e, source.otherwise)
-    return choices_above(e, source[0])
-
-
-def choices_above(e: Emitter, i: HloInstruction) -> frozenset[HloInstruction]:
-    """The instruction itself, if it is a choice, and the nearest choices it is computed from element by element."""
-    found = e.above.get(i)
-    if found is not None:
+    def _locate(self, source: Source, wanted: frozenset[HloInstruction]) -> Found:
+        """The index at which each of the wanted choices is needed first; not behind another wanted one."""
+        if isinstance(source, Select):
+            return self._locate_in_both(source, wanted)
+        found: dict[HloInstruction, Index] = {}
+        seen: set[Leaf] = set()
+        work = [source]
+        while work:
+            leaf = i, index = work.pop()
+            if leaf in seen or wanted.isdisjoint(self._selects_above(i)):
+                continue
+            seen.add(leaf)
+            self._visits += 1
+            if self._visits > VISIT_LIMIT:
+                raise UnsupportedError("one kernel would choose between too many regions")
+            if i in wanted:
+                found.setdefault(i, index)
+            elif i.opcode in REGION_OPS:
+                found = {**self._locate(REGION_OPS[i.opcode](self._e, i, index), wanted), **found}
+            elif i.opcode in INDEXING_MAPS:
+                work.append((i.operands[0], INDEXING_MAPS[i.opcode](i, index)))
+            elif i.opcode is Opcode.DYNAMIC_SLICE:
+                work.append((i.operands[0], sliced_index(self._e, i, index)))
+            else:
+                work += [(o, () if o.shape.is_scalar else index) for o in reversed(self._upstream(i))]
         return found
-    parts = {choices_above(e, o) for o in _upstream(e, i)}
-    all_: frozenset[HloInstruction] = next(iter(parts)) if len(parts) == 1 else frozenset().union(*parts)
-    if i.opcode in CHOICES and i not in e.sources:
-        all_ |= {i}
-    if len(all_) > NEAREST:
-        all_ = frozenset(sorted(all_, key=lambda c: e.numbers.get(c, len(e.numbers)))[-NEAREST:])
-    e.above[i] = all_
-    e.numbers[i] = len(e.numbers)
-    return all_
 
+    def _locate_in_both(self, choice: Select, wanted: frozenset[HloInstruction]) -> Found:
+        """Search as `_share` will compute: what both sides need is found at one selected index; continue from there."""
+        meeting = self._above(choice.then) & self._above(choice.otherwise)
+        sides = self._sides(choice, wanted, meeting)
+        found: dict[HloInstruction, Index] = {}
+        for i in {**sides[0], **sides[1]}:
+            if i not in wanted and not (i in sides[0] and i in sides[1]):
+                continue
+            at = self._select(choice.tests, i, sides[0].get(i), sides[1].get(i))
+            for c, where in ({i: at} if i in wanted else self._locate((i, at), wanted)).items():
+                found.setdefault(c, where)
+        return found
 
-def _upstream(e: Emitter, i: HloInstruction) -> Sequence[HloInstruction]:
-    """Instructions one element of which an element of `i` is computed from."""
-    op = i.opcode
-    if i in e.sources or op in _OPAQUE:
-        return ()
-    if op is Opcode.PARAMETER:
-        return (e.bound[i],) if i in e.bound else ()
-    if op in (Opcode.FUSION, Opcode.CALL):
-        return (e.enter(i),)
-    if op is Opcode.GET_TUPLE_ELEMENT:
-        element = e.element(i)
-        return () if element is None else (element,)
-    if op in MOVES or op is Opcode.DYNAMIC_SLICE:
-        return i.operands[:1]
-    return i.operands[:2] if op is Opcode.DYNAMIC_UPDATE_SLICE else i.operands
-
-
-def _locate(e: Emitter, source: Source, wanted: frozenset[HloInstruction]) -> Found:
-    """The index at which each of the wanted choices is needed first; not behind another wanted one."""
-    if isinstance(source, Choice):
-        return _locate_in_both(e, source, wanted)
-    found: dict[HloInstruction, Index] = {}
-    seen: set[Leaf] = set()
-    work = [source]
-    while work:
-        leaf = i, index = work.pop()
-        if leaf in seen or wanted.isdisjoint(choices_above(e, i)):
-            continue
-        seen.add(leaf)
-        e.visits += 1
-        if e.visits > VISIT_LIMIT:
-            raise UnsupportedError("one kernel would choose between too many regions")
-        if i in wanted:
-            found.setdefault(i, index)
-        elif i.opcode in CHOICES:
-            found = {**_locate(e, CHOICES[i.opcode](e, i, index), wanted), **found}
-        elif i.opcode in MOVES:
-            work.append((i.operands[0], MOVES[i.opcode](i, index)))
-        elif i.opcode is Opcode.DYNAMIC_SLICE:
-            work.append((i.operands[0], sliced_index(e, i, index)))
-        else:
-            work += [(o, () if o.shape.is_scalar else index) for o in reversed(_upstream(e, i))]
-    return found
-
-
-def _locate_in_both(e: Emitter, choice: Choice, wanted: frozenset[HloInstruction]) -> Found:
-    """As `_share` will compute it: what both sides need is met at one selected index, and searched on from there."""
-    meeting = _above(e, choice.then) & _above(e, choice.otherwise)
-    sides = _sides(e, choice, wanted, meeting)
-    found: dict[HloInstruction, Index] = {}
-    for i in {**sides[0], **sides[1]}:
-        if i not in wanted and not (i in sides[0] and i in sides[1]):
-            continue
-        at = _select(e, choice.tests, i, sides[0].get(i), sides[1].get(i))
-        for c, where in ({i: at} if i in wanted else _locate(e, (i, at), wanted)).items():
-            found.setdefault(c, where)
-    return found
-
-
-def _sides(
-    e: Emitter, choice: Choice, wanted: frozenset[HloInstruction], meeting: frozenset[HloInstruction]
-) -> tuple[Found, Found]:
-    """What each side needs of these; behind what only one side needs, the search goes on for what may meet."""
-    parts = (choice.then, choice.otherwise)
-    sides = tuple(dict(_locate(e, part, wanted | meeting)) for part in parts)
-    for mine, other in (sides, sides[::-1]):
-        work = [i for i in mine if i not in other]
-        for i in work:
-            for c, where in _locate(e, (i, mine[i]), meeting - {i}).items():
-                if c not in mine:
-                    mine[c] = where
-                    work += [c] if c not in other else []
-    return sides[0], sides[1]
+    def _sides(
+        self, choice: Select, wanted: frozenset[HloInstruction], meeting: frozenset[HloInstruction]
+    ) -> tuple[Found, Found]:
+        """What each side needs of these; behind what only one side needs, the search goes on for what may meet."""
+        parts = (choice.then, choice.otherwise)
+        sides = tuple(dict(self._locate(part, wanted | meeting)) for part in parts)
+        for mine, other in (sides, sides[::-1]):
+            work = [i for i in mine if i not in other]
+            for i in work:
+                for c, where in self._locate((i, mine[i]), meeting - {i}).items():
+                    if c not in mine:
+                        mine[c] = where
+                        work += [c] if c not in other else []
+        return sides[0], sides[1]

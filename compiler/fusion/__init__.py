@@ -1,1 +1,1 @@
-"""Fusion: which are legal, how they are made, the state that keeps them up to date, and policies that choose."""
+"""Fusion: legality, graph rewriting, the state with the legal actions, and the policies that choose among them."""

@@ -1,4 +1,4 @@
-"""The legal actions of one sequence, kept row by row: a step looks again only at what stands near the change."""
+"""The legal actions of one sequence, cached by node: after a fusion only the nodes near the change are examined."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from compiler.ir import HloComputation, HloInstruction
 
 @dataclass(slots=True)
 class _Row:
-    """What is known of one node, as a consumer and as a producer, until it or a neighbour changes.
+    """The actions of one node as consumer and as producer, valid until the node or a neighbour changes.
 
     Attributes:
         producers: the nodes it reads.
-        shape_key: nodes with equal keys may stand side by side.
-        taking: actions that compute one of its producers within it.
-        sharing: those that keep the producer's output too; they hang on what lies between.
-        leaving: the action that puts it into all its users.
+        shape_key: nodes with equal keys may be fused side by side.
+        as_consumer: actions that compute one of its producers within it.
+        multi_output: actions that yield the producer's output too, each with the producer. They are legal only if no
+            other path leads from the producer to the node.
+        into_all_users: the action that fuses it into all its users.
     """
 
     producers: list[HloInstruction]
     shape_key: object
-    taking: list[FusionAction] = field(default_factory=list)
-    sharing: list[tuple[FusionAction, HloInstruction]] = field(default_factory=list)
-    leaving: FusionAction | None = None
+    as_consumer: list[FusionAction] = field(default_factory=list)
+    multi_output: list[tuple[FusionAction, HloInstruction]] = field(default_factory=list)
+    into_all_users: FusionAction | None = None
 
 
 class ActionTable:
-    """Lists the legal actions of a sequence in a fixed order.
+    """The legal actions of a sequence in a fixed order.
 
-    Call `invalidate` with the nodes that changed, or whose users changed, after each fusion.
+    After each fusion, call `invalidate` with the nodes that changed or whose users changed.
     """
 
     def __init__(self, computation: HloComputation, order: TopologicalOrder, legality: Legality) -> None:
@@ -43,7 +44,7 @@ class ActionTable:
         self._listed: list[FusionAction] | None = None
 
     def invalidate(self, changed: Iterable[HloInstruction]) -> None:
-        """Look again at these and at their neighbours before the next listing."""
+        """Forget the actions of these nodes and of their neighbours."""
         self._listed = None
         for i in changed:
             self._rows.pop(i, None)
@@ -56,7 +57,7 @@ class ActionTable:
                     self._rows.pop(u, None)
 
     def actions(self) -> list[FusionAction]:
-        """The legal actions: by node in topological order; what it may take in, share, leave for, stand beside."""
+        """Return the legal actions by node in topological order, and for each node by kind."""
         if self._listed is None:
             self._listed = list(self._list())
         return self._listed
@@ -67,12 +68,12 @@ class ActionTable:
         rows = [self._row(i) for i in nodes]
         siblings, alike = _neighbours(nodes, rows)
         for i, row in zip(nodes, rows, strict=True):
-            yield from row.taking
-            for action, producer in row.sharing:
+            yield from row.as_consumer
+            for action, producer in row.multi_output:
                 if self.legality.path_reason("multi-output", producer, i) is None:
                     yield action
-            if row.leaving is not None:
-                yield row.leaving
+            if row.into_all_users is not None:
+                yield row.into_all_users
             sibling, other = siblings.get(i), alike.get(i)
             if sibling is not None and self.legality.side_by_side(i, sibling):
                 yield self._action("sibling", i, sibling)
@@ -91,16 +92,16 @@ class ActionTable:
             if self.legality.refusal_of(p) is not None:
                 continue
             if self.legality.producer_consumer(p, i):
-                row.taking.append(self._action("producer-consumer", p, i))
+                row.as_consumer.append(self._action("producer-consumer", p, i))
             if has_other_use(p) and self.legality.pair_reason("multi-output", p, i) is None:
-                row.sharing.append((self._action("multi-output", p, i), p))
+                row.multi_output.append((self._action("multi-output", p, i), p))
         users = consumers_of(i)
-        if len(users) > 1 and self.may_go_into_all(i, users):
-            row.leaving = self._action("producer-into-all-users", i, *self.order.sorted(users))
+        if len(users) > 1 and self.into_all_users(i, users):
+            row.into_all_users = self._action("producer-into-all-users", i, *self.order.sorted(users))
         return row
 
-    def may_go_into_all(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> FusionDecision:
-        """Whether the producer may be computed within each of `users`, which are all it has."""
+    def into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> FusionDecision:
+        """Return whether the producer may be computed within each of `users`, which are all its users."""
         if is_result(producer):
             return forbid(f"%{producer.name} is the result of its computation")
         for u in users:
@@ -113,19 +114,19 @@ class ActionTable:
 
 
 def is_result(node: HloInstruction) -> bool:
-    """Whether the computation yields this node, or one of its outputs."""
+    """Check whether the computation yields this node, or one of its outputs."""
     return node.is_root or (is_multi_output(node) and any(g.is_root for g in node.users))
 
 
 def has_other_use(producer: HloInstruction) -> bool:
-    """Whether more than one consumer needs this node (given that one does)."""
+    """Check whether a node that has a consumer is needed by anything else."""
     return is_result(producer) or len(consumers_of(producer)) > 1
 
 
 def _neighbours(
     nodes: list[HloInstruction], rows: list[_Row]
 ) -> tuple[dict[HloInstruction, HloInstruction], dict[HloInstruction, HloInstruction]]:
-    """For each node the next user of a value it reads, and the next node of its shape."""
+    """Return for each node the next user of a value it reads, and the next node of its shape."""
     siblings: dict[HloInstruction, HloInstruction] = {}
     alike: dict[HloInstruction, HloInstruction] = {}
     last_user: dict[HloInstruction, HloInstruction] = {}

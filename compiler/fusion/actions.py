@@ -1,4 +1,4 @@
-"""A fusion action: what is to be fused, by name, so that it can be written down and replayed."""
+"""A fusion action: what to fuse, by name, so that it can be recorded and replayed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class FusionAction:
     """One fusion of two or more instructions of one sequence.
 
     Attributes:
-        kind: "producer-consumer": the producer is computed within this consumer; where others use it too, it also
-            stays. "producer-into-all-users": within every user, and it goes. "multi-output": within the consumer,
-            which yields its value for the other users as well. "sibling": two users of one value become one kernel
-            with the outputs of both. "horizontal": the same for two that share no operand.
+        kind: "producer-consumer": compute the producer within this consumer; the producer remains where others use
+            it. "producer-into-all-users": within every user, and remove it. "multi-output": within the consumer, which
+            yields its value for the other users as well. "sibling": make two users of one value one kernel with the
+            outputs of both. "horizontal": the same for two nodes that share no operand.
         computation: name of the sequence.
         producer: name of the producer; the earlier of the two for "sibling" and "horizontal".
         consumers: the consumer; the users of an all-users action, in topological order; the later of two siblings.
@@ -34,14 +34,14 @@ class FusionAction:
 
     @property
     def consumer(self) -> str:
-        """The (first) consumer."""
+        """The first consumer."""
         return self.consumers[0]
 
     def __str__(self) -> str:
         return f"{self.kind}: %{self.producer} -> {', '.join('%' + c for c in self.consumers)} in %{self.computation}"
 
     def to_json(self) -> dict[str, Any]:
-        """As a plan spells it."""
+        """Return the action as a plan stores it."""
         return {
             "kind": self.kind,
             "computation": self.computation,
@@ -50,7 +50,7 @@ class FusionAction:
         }
 
     def check(self) -> None:
-        """PlanError unless the fields are of their types and the kind takes as many consumers."""
+        """Raise PlanError unless the fields have their types and the kind takes as many consumers."""
         if not isinstance(self.kind, str) or self.kind not in KINDS:
             raise PlanError(f"kind must be one of {', '.join(KINDS)}, got {shown(self.kind)}")
         consumers = self.consumers
@@ -59,12 +59,12 @@ class FusionAction:
         for field, name in (("computation", self.computation), ("producer", self.producer)):
             if not is_name(name):
                 raise PlanError(f"{field} must be a name, got {shown(name)}")
-        problem = self.miscount()
+        problem = self.consumers_problem()
         if problem is not None:
             raise PlanError(problem)
 
-    def miscount(self) -> str | None:
-        """Why the action cannot have these consumers, whatever they are; None when it can."""
+    def consumers_problem(self) -> str | None:
+        """Return why no action of this kind can have these consumers, or None."""
         if len(set(self.consumers)) < len(self.consumers):
             return "a consumer is named twice"
         if len(self.consumers) != 1 and self.kind != "producer-into-all-users":
@@ -73,7 +73,11 @@ class FusionAction:
 
     @staticmethod
     def from_json(data: object, where: str = "") -> FusionAction:
-        """Read one back; PlanError says what is wrong and where."""
+        """Read an action from JSON.
+
+        Raises:
+            PlanError: it is no action; the message begins with `where`.
+        """
         at = f"{where}: " if where else ""
         if not isinstance(data, Mapping):
             raise PlanError(f"{at}expected an object, got {shown(data)}")

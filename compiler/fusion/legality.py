@@ -1,29 +1,29 @@
-"""Which fusions are correct and can be built, each refusal with its reason. Whether they pay is for policies to say."""
+"""Which fusions are correct and can be built, with a reason for every refusal; policies decide which ones are good."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
-from compiler.codegen.buildability import kernel_refusal, node_refusal
-from compiler.fusion import rewriting as mechanics
+from compiler.codegen.buildability import FUSIBLE_STRUCTURE, kernel_refusal, node_refusal
 from compiler.fusion.pair_cache import PairCache
-from compiler.fusion.rewriting import body_of, outputs_of, source_of
-from compiler.ir import HloComputation, HloInstruction, Opcode, Shape, Trait
+from compiler.fusion.rewriting import body_of, outputs_of, source_of, trial_fusion
+from compiler.ir import HloInstruction, Opcode, Shape, Trait
 from compiler.ir.computation import has_side_effect
 
 
 @dataclass(frozen=True, slots=True)
 class FusionDecision:
-    """Whether a fusion is allowed; `reason` says why when it is not."""
+    """Whether a fusion is allowed; if not, `reason` says why."""
 
     reason: str | None = None
 
     @property
     def allowed(self) -> bool:
-        """True when there is no reason against it."""
+        """Whether there is no reason against the fusion."""
         return self.reason is None
 
     def __bool__(self) -> bool:
@@ -34,18 +34,18 @@ ALLOW = FusionDecision()
 
 
 def forbid(reason: str) -> FusionDecision:
-    """A refusal."""
+    """Return a refusal."""
     return FusionDecision(reason)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one kernel can take.
+    """Limits of the size of one kernel.
 
     Attributes:
         arguments: operands and outputs together.
         instructions: instructions of the fused computation.
-        statements: scalar statements, counting what is computed at several indices several times.
+        statements: scalar statements; those computed at several indices count several times.
     """
 
     arguments: int = 64
@@ -53,25 +53,25 @@ class Limits:
     statements: int = 4000
 
 
-FUSIBLE_OPCODES = frozenset(
-    {
-        Opcode.IOTA, Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST, Opcode.BITCAST_CONVERT, Opcode.TRANSPOSE,
-        Opcode.SLICE, Opcode.REVERSE, Opcode.CONCATENATE, Opcode.PAD, Opcode.DYNAMIC_SLICE,
-        Opcode.DYNAMIC_UPDATE_SLICE, Opcode.GATHER, Opcode.REDUCE, Opcode.FUSION,
-    }
-)  # fmt: skip
-"""Opcodes besides the elementwise ones that may stand in a fusion; constants are taken in, never fused as such."""
+FUSIBLE_OPCODES = FUSIBLE_STRUCTURE - {
+    Opcode.CONSTANT,
+    Opcode.PARAMETER,
+    Opcode.MAP,
+    Opcode.TUPLE,
+    Opcode.GET_TUPLE_ELEMENT,
+} | {Opcode.BITCAST_CONVERT, Opcode.FUSION}
+"""Opcodes besides the elementwise ones that can be fused; constants are copied into fusions instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What legality needs to know of a node and can be told without looking inside again.
+    """Facts of a node as a kernel, cached so that its instructions are examined once.
 
     Attributes:
         refusal: why it cannot be fused with anything, or None.
         outputs: shapes of its outputs.
-        size: instructions inside.
-        summary: the kernel in numbers.
+        size: number of instructions inside.
+        summary: what the kernel reads and computes.
     """
 
     refusal: str | None
@@ -81,25 +81,25 @@ class KernelFacts:
 
     @property
     def statements(self) -> int:
-        """Scalar statements of the kernel's code."""
+        """Number of scalar statements of the kernel's code."""
         return self.summary.statements
 
     @property
     def looped_reduction(self) -> bool:
-        """Whether a reduction inside needs a loop, which brings rules of its own."""
+        """Whether a reduction inside needs a loop; such kernels have rules of their own."""
         return self.summary.looped_reduction
 
 
 @dataclass(slots=True)
 class _PathVerdict:
-    """A reason (or none) that was right at a version of the order."""
+    """A reason, or None, that held at a version of the order."""
 
     version: int
     reason: str | None
 
 
 class Legality:
-    """Decides for the nodes of one sequence; facts of nodes are kept until `forget`."""
+    """Legality of fusions in one sequence; facts of nodes are cached until `forget`."""
 
     def __init__(self, order: TopologicalOrder, limits: Limits | None = None) -> None:
         self.order = order
@@ -107,60 +107,62 @@ class Legality:
         self._facts: dict[HloInstruction, KernelFacts] = {}
         self._reasons: PairCache[str | None] = PairCache()
         self._paths: PairCache[_PathVerdict] = PairCache()
-        self._vouched: set[HloInstruction] = set()
+        self._known_fusible: set[HloInstruction] = set()
 
     def copy_for(self, order: TopologicalOrder, image: Mapping[HloInstruction, HloInstruction]) -> Legality:
-        """The same for a clone whose instructions are the images of these."""
-        other = Legality(order, self.limits)
+        """Return the same facts for a clone whose instructions are the images of these."""
+        other = copy.copy(self)
+        other.order = order
+        other._paths = PairCache()
         other._facts = {image[i]: f for i, f in self._facts.items() if i in image}
         other._reasons = self._reasons.copy_for(image)
-        other._vouched = {image[i] for i in self._vouched if i in image}
+        other._known_fusible = {image[i] for i in self._known_fusible if i in image}
         return other
 
     def forget(self, node: HloInstruction) -> None:
-        """The node has changed or is gone."""
+        """Drop all facts of a node that was changed or removed."""
         self._facts.pop(node, None)
         self._reasons.forget(node)
         self._paths.forget(node)
-        self._vouched.discard(node)
+        self._known_fusible.discard(node)
 
-    def vouch_for(self, fusion: HloInstruction) -> None:
-        """The fusion was made by legal steps, so what it holds need not be looked at again."""
-        self._vouched.add(fusion)
+    def mark_fusible(self, fusion: HloInstruction) -> None:
+        """Note that a fusion was made by legal steps, so that its instructions need not be examined again."""
+        self._known_fusible.add(fusion)
 
     def facts(self, node: HloInstruction) -> KernelFacts:
-        """What is known of a node."""
+        """Return the facts of a node."""
         found = self._facts.get(node)
         if found is None:
-            found = self._facts[node] = self._look(node)
+            found = self._facts[node] = self._examine(node)
         return found
 
     def refusal_of(self, node: HloInstruction) -> str | None:
-        """Why this node cannot take part in any fusion, or None."""
+        """Return why a node cannot take part in any fusion, or None."""
         return self.facts(node).refusal
 
     # ---- decisions
 
     def producer_consumer(self, producer: HloInstruction, consumer: HloInstruction) -> FusionDecision:
-        """Compute `producer` within `consumer`, whoever else uses it."""
+        """Return whether `producer` may be computed within `consumer`, whatever else uses it."""
         reason = self.pair_reason("producer-consumer", producer, consumer)
         return forbid(reason) if reason else ALLOW
 
     def multi_output(self, producer: HloInstruction, consumer: HloInstruction) -> FusionDecision:
-        """Compute both in one kernel that yields the values of both."""
+        """Return whether one kernel may compute both and yield the values of both."""
         reason = self.pair_reason("multi-output", producer, consumer) or self.path_reason(
             "multi-output", producer, consumer
         )
         return forbid(reason) if reason else ALLOW
 
     def side_by_side(self, first: HloInstruction, second: HloInstruction) -> FusionDecision:
-        """One kernel with the outputs of both, neither of which may need the other."""
+        """Return whether one kernel may compute both, neither of which may need the other."""
         first, second = self.order.sorted([first, second])
         reason = self.pair_reason("sibling", first, second) or self.path_reason("sibling", first, second)
         return forbid(reason) if reason else ALLOW
 
     def pair_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
-        """The reason against a pair that holds as long as neither of the two changes."""
+        """Return the reason against a pair that holds until one of the two changes, or None."""
         key = (kind, first, second)
         if key not in self._reasons:
             self._reasons[key] = self._pair_refusal(first, second) or self._refusal(kind, first, second)
@@ -172,11 +174,11 @@ class Legality:
             (self._edge_refusal(first, second) if kind != "sibling" else None)
             or (self._outputs_refusal(first, second) if keep else None)
             or self._size_refusal(first, second, keep)
-            or self._trial(kind, first, second)
+            or self._trial_refusal(kind, first, second)
         )
 
     def path_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
-        """The reason against a pair that hangs on what lies between the two."""
+        """Return the reason against a pair that depends on the paths between the two, or None."""
         key = (kind, first, second)
         found = self._paths.get(key)
         if found is None or self.order.changed_since(found.version, first, second):
@@ -201,7 +203,7 @@ class Legality:
     def _outputs_refusal(self, first: HloInstruction, second: HloInstruction) -> str | None:
         a, b = self.facts(first), self.facts(second)
         if a.looped_reduction or b.looped_reduction:
-            return None  # a row may yield values and whole rows: the trial knows
+            return None  # a kernel may yield reduced values and whole rows: the trial decides
         x, y = a.outputs[0], b.outputs[0]
         if x.num_elements != y.num_elements:
             return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size"
@@ -238,15 +240,15 @@ class Legality:
             return f"%{second.name} needs %{first.name}"
         return None
 
-    def _trial(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
-        """The last word for kernels with reductions: make the fused computation and ask whether it can be built."""
+    def _trial_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+        """For kernels with reductions, make the fused computation and return why it cannot be built, or None."""
         if not (self.facts(first).looped_reduction or self.facts(second).looped_reduction):
             return None
-        return kernel_refusal(trial_of(kind, first, second))
+        return kernel_refusal(trial_fusion(kind, first, second))
 
     # ---- facts
 
-    def _look(self, node: HloInstruction) -> KernelFacts:
+    def _examine(self, node: HloInstruction) -> KernelFacts:
         refusal = self._node_refusal(node)
         if refusal is not None:
             return KernelFacts(refusal, tuple(node.shape.leaves()))
@@ -258,7 +260,7 @@ class Legality:
     def _node_refusal(self, node: HloInstruction) -> str | None:
         op = node.opcode
         if op not in FUSIBLE_OPCODES and not (op.is_elementwise and op not in (Opcode.COPY, Opcode.MAP)):
-            return f"%{node.name}: {_what(op)} {op.text} cannot be fused"
+            return f"%{node.name}: {_category(op)} {op.text} cannot be fused"
         if has_side_effect(node):
             return f"%{node.name} has side effects"
         if self.order.has_control_edges(node):
@@ -267,19 +269,12 @@ class Legality:
             return f"%{node.name} has a dynamic shape"
         if op is Opcode.FUSION and node.attributes.get("kind") == "kCustom":
             return f"%{node.name} is a custom fusion"
-        return None if node in self._vouched else node_refusal(node)
+        return None if node in self._known_fusible else node_refusal(node)
 
 
-def _what(op: Opcode) -> str:
+def _category(op: Opcode) -> str:
     if op.has(Trait.CONTROL):
         return "control flow"
     if op.has(Trait.LIBRARY):
         return "the library operation"
     return "a"
-
-
-def trial_of(kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
-    """The fused computation that a pair would make, for trying out."""
-    if kind == "sibling":
-        return mechanics.trial_side_by_side(first, second)
-    return mechanics.trial(first, second, keep_producer=kind == "multi-output")

@@ -1,4 +1,4 @@
-"""What is known about pairs of nodes, forgotten as soon as either of the two changes."""
+"""Cached facts about pairs of nodes, dropped as soon as either of the two changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PairCache(Generic[V]):
         return self._values[key]
 
     def get(self, key: Key) -> V | None:
-        """The value, or None."""
+        """Return the value, or None."""
         return self._values.get(key)
 
     def __setitem__(self, key: Key, value: V) -> None:
@@ -34,7 +34,7 @@ class PairCache(Generic[V]):
         self._keys.setdefault(key[2], set()).add(key)
 
     def forget(self, node: HloInstruction) -> None:
-        """Drop every pair this node is in."""
+        """Drop every pair that contains a node."""
         for key in self._keys.pop(node, ()):
             self._values.pop(key, None)
             other = key[2] if key[1] is node else key[1]
@@ -42,7 +42,7 @@ class PairCache(Generic[V]):
                 keys.discard(key)
 
     def copy_for(self, image: Mapping[HloInstruction, HloInstruction]) -> PairCache[V]:
-        """The same for the images of the nodes; what has none is left behind."""
+        """Return the same values for the images of the nodes; pairs without images are left out."""
         other: PairCache[V] = PairCache()
         for (kind, a, b), value in self._values.items():
             if a in image and b in image:

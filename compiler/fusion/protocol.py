@@ -1,4 +1,4 @@
-"""What a fusion policy is: something that chooses among legal actions until it has had enough."""
+"""The protocol of fusion policies: choose among the legal actions until done."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from compiler.fusion.state import FusionState
 
 @runtime_checkable
 class FusionPolicy(Protocol):
-    """Chooses the next fusion. A policy may remember things about the state it was last asked about."""
+    """Chooses the next fusion. A policy may keep data about the state it was last called with."""
 
     def choose(self, state: FusionState) -> FusionAction | None:
-        """A legal action, or None when nothing more is to be fused."""
+        """Return a legal action, or None when nothing more is to be fused."""
         ...
 
 
 def run_policy(state: FusionState, policy: FusionPolicy, limit: int | None = None) -> list[FusionAction]:
-    """Let a policy choose until it is done, or `limit` actions have been taken; returns the actions taken."""
-    done: list[FusionAction] = []
-    while limit is None or len(done) < limit:
+    """Apply what a policy chooses until it is done or has taken `limit` actions; return the actions."""
+    taken: list[FusionAction] = []
+    while limit is None or len(taken) < limit:
         action = policy.choose(state)
         if action is None:
             break
         state.apply(action)
-        done.append(action)
-    return done
+        taken.append(action)
+    return taken

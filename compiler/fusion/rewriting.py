@@ -1,6 +1,6 @@
-"""Graph surgery: how instructions become fusions, fusions grow, and fusions are taken apart again.
+"""Graph rewriting for fusion: instructions become fusions, and fusions grow.
 
-Nothing here asks whether a fusion is legal; see `fusion/legality.py`. Names come out the same for the same steps.
+Nothing here checks whether a fusion is legal; see `fusion/legality.py`. The same steps give the same names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FUSED_COMPUTATION = "fused_computation"
 
 
 def outputs_of(instruction: HloInstruction) -> tuple[HloInstruction, ...]:
-    """For a fusion the instructions of its body that it yields, in order; for any other instruction, itself."""
+    """Return the instructions of a fusion's body whose values it yields, in order; else the instruction itself."""
     if instruction.opcode is not Opcode.FUSION:
         return (instruction,)
     root = body_of(instruction).root
@@ -22,30 +22,30 @@ def outputs_of(instruction: HloInstruction) -> tuple[HloInstruction, ...]:
 
 
 def body_of(fusion: HloInstruction) -> HloComputation:
-    """The fused computation."""
+    """Return the fused computation."""
     body: HloComputation = fusion.attributes["calls"]
     return body
 
 
 def is_multi_output(instruction: HloInstruction) -> bool:
-    """A fusion whose root is a tuple of its outputs."""
+    """Check whether an instruction is a fusion whose root is a tuple of its outputs."""
     return instruction.opcode is Opcode.FUSION and body_of(instruction).root.opcode is Opcode.TUPLE
 
 
 def source_of(operand: HloInstruction) -> HloInstruction:
-    """The node behind an operand: the multi-output fusion for one of its get-tuple-elements, else itself."""
+    """Return the node behind an operand: the multi-output fusion of a get-tuple-element, else the operand itself."""
     if operand.opcode is Opcode.GET_TUPLE_ELEMENT and is_multi_output(operand.operands[0]):
         return operand.operands[0]
     return operand
 
 
 def producers_of(instruction: HloInstruction) -> list[HloInstruction]:
-    """The distinct nodes it reads, in operand order; a multi-output fusion stands for its get-tuple-elements."""
+    """Return the distinct nodes it reads, in operand order; get-tuple-elements count as their multi-output fusion."""
     return list(dict.fromkeys(source_of(o) for o in instruction.operands))
 
 
 def consumers_of(instruction: HloInstruction) -> list[HloInstruction]:
-    """The distinct nodes that read it, through the get-tuple-elements of a multi-output fusion."""
+    """Return the distinct nodes that read it, through the get-tuple-elements of a multi-output fusion."""
     if not is_multi_output(instruction):
         return list(instruction.users)
     found: dict[HloInstruction, None] = {}
@@ -54,63 +54,70 @@ def consumers_of(instruction: HloInstruction) -> list[HloInstruction]:
     return list(found)
 
 
-def is_absorbed(operand: HloInstruction) -> bool:
-    """Whether every fusion that reads it takes its own copy: scalar constants, and broadcasts of them."""
+def is_inlined_constant(operand: HloInstruction) -> bool:
+    """Check whether every fusion that reads an operand has its own copy: scalar constants and broadcasts of them."""
     if operand.opcode is Opcode.BROADCAST:
         operand = operand.operands[0]
     return operand.opcode is Opcode.CONSTANT and operand.shape.is_scalar
 
 
 @dataclass
-class Kernel:
-    """A fused computation being made: its body, and the outer instructions that feed its parameters.
+class FusionRewriter:
+    """A fused computation while it is being made: its body, and the outer instructions that feed its parameters.
 
     Attributes:
-        body: where the instructions go; the body of a fusion itself, or a copy to try something out.
+        body: where instructions are added; the body of a fusion, or a copy for a trial.
         parameters: outer operand -> parameter of the body.
-        taken_in: outer leaves -> their copies in the body, so that each is copied once.
+        constants: outer inlined constant -> its copy in the body, so that each is copied once.
     """
 
     body: HloComputation
     parameters: dict[HloInstruction, HloInstruction] = field(default_factory=dict)
-    taken_in: dict[HloInstruction, HloInstruction] = field(default_factory=dict)
+    constants: dict[HloInstruction, HloInstruction] = field(default_factory=dict)
 
     @staticmethod
-    def of(instruction: HloInstruction, trial: bool = False) -> Kernel:
-        """The kernel of a fusion, or a new one of a single instruction.
+    def of(instruction: HloInstruction, trial: bool = False) -> FusionRewriter:
+        """Return a rewriter of a fusion, or of a new fused computation with a single instruction.
 
-        With `trial` nothing outside is touched; without, a fusion's own body is the one that changes.
+        Args:
+            instruction: a fusion or any other instruction.
+            trial: rewrite a copy of a fusion's body instead of the body itself.
         """
         if instruction.opcode is not Opcode.FUSION:
-            kernel = Kernel(HloComputation(FUSED_COMPUTATION))
-            operands = [kernel.input(o) for o in instruction.operands]
-            kernel.body.root = kernel.body.clone_instruction(instruction, operands)
-            kernel.take_in_leaves()
-            return kernel
+            rewriter = FusionRewriter(HloComputation(FUSED_COMPUTATION))
+            operands = [rewriter.input(o) for o in instruction.operands]
+            rewriter.body.root = rewriter.body.clone_instruction(instruction, operands)
+            rewriter.inline_constants()
+            return rewriter
         body = body_of(instruction).clone() if trial else body_of(instruction)
-        kernel = Kernel(body)
+        rewriter = FusionRewriter(body)
         for outer, parameter in zip(instruction.operands, body.parameters, strict=True):
-            first = kernel.parameters.setdefault(outer, parameter)
+            first = rewriter.parameters.setdefault(outer, parameter)
             if first is not parameter:
                 body.replace_uses(parameter, first)
                 body.remove(parameter)
-        return kernel
+        return rewriter
 
     @property
     def operands(self) -> list[HloInstruction]:
-        """What feeds the parameters, in their order."""
+        """The outer instructions that feed the parameters, in the order of the parameters."""
         return list(self.parameters)
 
+    @property
+    def kind(self) -> str:
+        """XLA's kind of the fusion: kInput with a reduction inside, else kLoop."""
+        return "kInput" if any(i.opcode is Opcode.REDUCE for i in self.body.instructions) else "kLoop"
+
     def input(self, outer: HloInstruction) -> HloInstruction:
-        """What stands for an outer value in the body: a parameter, made when there is none."""
-        found = self.parameters.get(outer) or self.taken_in.get(outer)
+        """Return the value of an outer instruction inside the body; a parameter is added if there is none yet."""
+        found = self.parameters.get(outer) or self.constants.get(outer)
         if found is None:
             n = len(self.parameters)
             found = self.parameters[outer] = self.body.add_parameter(n, outer.shape, f"param_{n}")
         return found
 
-    def compute(self, instruction: HloInstruction) -> list[HloInstruction]:
-        """Copy an instruction, or the whole body of a fusion, into this body; returns the copies of its outputs."""
+    def add_copy(self, instruction: HloInstruction) -> list[HloInstruction]:
+        """Copy an instruction, or the whole body of a fusion, into this body; return the copies of its outputs."""
         if instruction.opcode is not Opcode.FUSION:
             operands = [self.input(o) for o in instruction.operands]
             return [self.body.clone_instruction(instruction, operands)]
@@ -121,9 +128,14 @@ class Kernel:
                 image[i] = self.body.clone_instruction(i, [image[o] for o in i.operands])
         return [image[o] for o in outputs_of(instruction)]
 
-    def take_in(self, producer: HloInstruction, keep: bool = False) -> None:
-        """Compute a producer here instead of reading it; with `keep`, yield its outputs behind one's own."""
-        copies = self.compute(producer)
+    def inline_producer(self, producer: HloInstruction, keep: bool = False) -> None:
+        """Compute a producer in the body instead of reading its value.
+
+        Args:
+            producer: a node whose outputs are parameters here.
+            keep: yield the producer's outputs too, after the body's own.
+        """
+        copies = self.add_copy(producer)
         for outer in [o for o in self.parameters if source_of(o) is producer]:
             index = 0 if outer is producer else outer.attributes["index"]
             self._replace_parameter(outer, copies[index])
@@ -131,20 +143,30 @@ class Kernel:
             self.add_outputs(copies)
         self.body.remove_dead(copies)
         self._drop_unused_parameters()
-        self.take_in_leaves()
+        self.inline_constants()
+
+    def inline_constants(self) -> None:
+        """Copy scalar constants, and broadcasts of them, into the body instead of reading them."""
+        for outer in [o for o in self.parameters if is_inlined_constant(o)]:
+            self._replace_parameter(outer, self._copy_constant(outer))
 
     def add_outputs(self, more: Sequence[HloInstruction]) -> None:
-        """Yield more values of the body, behind those it yields already."""
+        """Yield more values of the body, after those it yields already."""
         root = self.body.root
         outputs = root.operands if root.opcode is Opcode.TUPLE else (root,)
         self._set_outputs([*outputs, *more])
 
     def keep_outputs(self, indices: Sequence[int]) -> None:
-        """Yield only these of the outputs, and drop what only the others needed."""
+        """Yield only these outputs, and remove what only the others needed."""
         root = self.body.root
         self._set_outputs([root.operands[k] for k in indices])
         self.body.remove_dead(i for i in self.body.instructions if not i.users)
         self._drop_unused_parameters()
+
+    def renumber_parameters(self) -> None:
+        """Give the parameters their numbers in the order of the operands."""
+        for n, p in enumerate(self.parameters.values()):
+            p.parameter_number = n
 
     def _drop_unused_parameters(self) -> None:
         for outer in [o for o, p in self.parameters.items() if not p.users and not p.is_root]:
@@ -156,16 +178,11 @@ class Kernel:
         if old.opcode is Opcode.TUPLE:
             self.body.remove_dead([old])
 
-    def take_in_leaves(self) -> None:
-        """Copy scalar constants, and broadcasts of them, in instead of reading them."""
-        for outer in [o for o in self.parameters if is_absorbed(o)]:
-            self._replace_parameter(outer, self._copy_leaf(outer))
-
-    def _copy_leaf(self, outer: HloInstruction) -> HloInstruction:
-        found = self.taken_in.get(outer)
+    def _copy_constant(self, outer: HloInstruction) -> HloInstruction:
+        found = self.constants.get(outer)
         if found is None:
-            operands = [self._copy_leaf(o) for o in outer.operands]
-            found = self.taken_in[outer] = self.body.clone_instruction(outer, operands)
+            operands = [self._copy_constant(o) for o in outer.operands]
+            found = self.constants[outer] = self.body.clone_instruction(outer, operands)
         return found
 
     def _replace_parameter(self, outer: HloInstruction, value: HloInstruction) -> None:
@@ -173,91 +190,82 @@ class Kernel:
         self.body.replace_uses(parameter, value)
         self.body.remove(parameter)
 
-    def renumber(self) -> None:
-        """Number the parameters as the operands stand."""
-        for n, p in enumerate(self.parameters.values()):
-            p.parameter_number = n
 
-    @property
-    def kind(self) -> str:
-        """XLA's name for it: kInput with a reduction inside, else kLoop."""
-        return "kInput" if any(i.opcode is Opcode.REDUCE for i in self.body.instructions) else "kLoop"
+def trial_fusion(kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
+    """Return the fused computation that fusing two nodes would make; the module is not changed.
 
-
-def trial(producer: HloInstruction, consumer: HloInstruction, keep_producer: bool = False) -> HloComputation:
-    """The fused computation that fusing these two would make; nothing outside is touched."""
-    kernel = Kernel.of(consumer, trial=True)
-    kernel.take_in(producer, keep_producer)
-    kernel.renumber()
-    return kernel.body
-
-
-def trial_side_by_side(first: HloInstruction, second: HloInstruction) -> HloComputation:
-    """The fused computation that a sibling or horizontal fusion would make."""
-    kernel = Kernel.of(second, trial=True)
-    kernel.add_outputs(kernel.compute(first))
-    kernel.take_in_leaves()
-    kernel.renumber()
-    return kernel.body
+    Args:
+        kind: "producer-consumer"; "multi-output"; "sibling" for any two independent nodes.
+        first: the producer, or the earlier of two independent nodes.
+        second: the consumer, or the later node.
+    """
+    rewriter = FusionRewriter.of(second, trial=True)
+    if kind == "sibling":
+        rewriter.add_outputs(rewriter.add_copy(first))
+        rewriter.inline_constants()
+    else:
+        rewriter.inline_producer(first, keep=kind == "multi-output")
+    rewriter.renumber_parameters()
+    return rewriter.body
 
 
 # ---- in the module
 
 
 @dataclass(frozen=True)
-class Surgery:
+class FusionResult:
     """What a fusion did to its sequence.
 
     Attributes:
-        fusion: the fusion instruction that came out.
-        removed: instructions that are gone.
+        fusion: the fusion instruction that was made or changed.
+        removed: instructions that were removed.
     """
 
     fusion: HloInstruction
     removed: tuple[HloInstruction, ...]
 
 
-def fuse_into(producer: HloInstruction, consumer: HloInstruction) -> Surgery:
-    """Compute the producer within the consumer; it stays where others use it."""
+def fuse_into(producer: HloInstruction, consumer: HloInstruction) -> FusionResult:
+    """Compute the producer within the consumer; the producer remains where others use it."""
     sequence = _sequence_of(consumer)
-    kernel = Kernel.of(consumer)
-    kernel.take_in(producer)
-    fusion = _write_back(kernel, consumer, sequence)
-    gone = [] if fusion is consumer else [consumer]
+    rewriter = FusionRewriter.of(consumer)
+    rewriter.inline_producer(producer)
+    fusion = _write_back(rewriter, consumer, sequence)
+    removed = [] if fusion is consumer else [consumer]
     if fusion is not consumer:
         sequence.replace_uses(consumer, fusion)
         sequence.remove(consumer)
     if is_multi_output(producer):
-        gone += _drop_unused_outputs(sequence, producer)
+        removed += _drop_unused_outputs(sequence, producer)
     if producer.parent is sequence and producer.is_dead:
         _remove(sequence, producer)
-        gone.append(producer)
-    return Surgery(fusion, tuple(gone + _remove_leaves(sequence, kernel.taken_in)))
+        removed.append(producer)
+    return FusionResult(fusion, tuple(removed + _remove_dead_constants(sequence, rewriter.constants)))
 
 
-def fuse_multi_output(producer: HloInstruction, consumer: HloInstruction) -> Surgery:
+def fuse_multi_output(producer: HloInstruction, consumer: HloInstruction) -> FusionResult:
     """Compute the producer within the consumer, which then yields the producer's outputs too."""
-    count, kernel = len(outputs_of(consumer)), Kernel.of(consumer)
+    count, rewriter = len(outputs_of(consumer)), FusionRewriter.of(consumer)
     was_tuple = is_multi_output(consumer)
-    kernel.take_in(producer, keep=True)
-    return _merge_outputs(kernel, producer, consumer, count, was_tuple)
+    rewriter.inline_producer(producer, keep=True)
+    return _merge_outputs(rewriter, producer, consumer, count, was_tuple)
 
 
-def fuse_side_by_side(first: HloInstruction, second: HloInstruction) -> Surgery:
-    """One kernel with the outputs of both; neither may need the other."""
-    count, kernel = len(outputs_of(second)), Kernel.of(second)
+def fuse_side_by_side(first: HloInstruction, second: HloInstruction) -> FusionResult:
+    """Fuse two independent nodes into one kernel with the outputs of both."""
+    count, rewriter = len(outputs_of(second)), FusionRewriter.of(second)
     was_tuple = is_multi_output(second)
-    kernel.add_outputs(kernel.compute(first))
-    kernel.take_in_leaves()
-    return _merge_outputs(kernel, first, second, count, was_tuple)
+    rewriter.add_outputs(rewriter.add_copy(first))
+    rewriter.inline_constants()
+    return _merge_outputs(rewriter, first, second, count, was_tuple)
 
 
 def _merge_outputs(
-    kernel: Kernel, first: HloInstruction, second: HloInstruction, count: int, was_tuple: bool
-) -> Surgery:
-    """Write a kernel back that yields what `second` did (`count` outputs), then what `first` did."""
+    rewriter: FusionRewriter, first: HloInstruction, second: HloInstruction, count: int, was_tuple: bool
+) -> FusionResult:
+    """Write back a body that yields the values of `second` (`count` outputs), then those of `first`."""
     sequence = _sequence_of(second)
-    fusion = _write_back(kernel, second, sequence)
+    fusion = _write_back(rewriter, second, sequence)
     if not was_tuple:
         _replace_by_output(sequence, second, fusion, 0)
     if is_multi_output(first):
@@ -270,72 +278,72 @@ def _merge_outputs(
     for i in removed:
         _remove(sequence, i)
     removed += _drop_unused_outputs(sequence, fusion)
-    return Surgery(fusion, tuple(removed + _remove_leaves(sequence, kernel.taken_in)))
+    return FusionResult(fusion, tuple(removed + _remove_dead_constants(sequence, rewriter.constants)))
 
 
 def _replace_by_output(sequence: HloComputation, old: HloInstruction, fusion: HloInstruction, index: int) -> None:
-    """Make the users of `old` use an output of a fusion that has become a tuple; `old` may be the fusion itself."""
+    """Make the users of `old` read an output of a fusion that now yields a tuple; `old` may be the fusion itself."""
     users, was_root = list(old.users), old.is_root
-    pick = sequence.add(Opcode.GET_TUPLE_ELEMENT, [fusion], index=index)
+    output = sequence.add(Opcode.GET_TUPLE_ELEMENT, [fusion], index=index)
     for u in users:
-        u.replace_operands(old, pick)
+        u.replace_operands(old, output)
     if was_root:
-        sequence.root = pick
+        sequence.root = output
 
 
-def _write_back(kernel: Kernel, instruction: HloInstruction, sequence: HloComputation) -> HloInstruction:
-    """The fusion instruction of a kernel: the one it was made from, or a new one that nobody uses yet."""
-    kernel.renumber()
+def _write_back(rewriter: FusionRewriter, instruction: HloInstruction, sequence: HloComputation) -> HloInstruction:
+    """Return the fusion instruction of a body: the one the rewriter was made from, or a new one without users."""
+    rewriter.renumber_parameters()
     if instruction.opcode is Opcode.FUSION:
-        instruction.set_operands(kernel.operands)
-        instruction.attributes["kind"] = kernel.kind
-        instruction.shape = kernel.body.root.shape
+        instruction.set_operands(rewriter.operands)
+        instruction.attributes["kind"] = rewriter.kind
+        instruction.shape = rewriter.body.root.shape
         return instruction
-    body = _module_of(sequence).add(kernel.body)
-    attributes = {"kind": kernel.kind, "calls": body}
+    body = _module_of(sequence).add(rewriter.body)
+    attributes = {"kind": rewriter.kind, "calls": body}
     if "metadata" in instruction.attributes:
         attributes["metadata"] = instruction.attributes["metadata"]
-    name = body.name.replace(FUSED_COMPUTATION, "fusion", 1)  # numbered alike, so unique in the whole module
-    fusion = sequence.add(Opcode.FUSION, kernel.operands, name=name, attributes=attributes)
-    fusion.shape = kernel.body.root.shape
+    name = body.name.replace(FUSED_COMPUTATION, "fusion", 1)  # with the same suffix, so unique in the whole module
+    fusion = sequence.add(Opcode.FUSION, rewriter.operands, name=name, attributes=attributes)
+    fusion.shape = rewriter.body.root.shape
     return fusion
 
 
 def _drop_unused_outputs(sequence: HloComputation, fusion: HloInstruction) -> list[HloInstruction]:
-    """Remove unused get-tuple-elements of a multi-output fusion, and the outputs nobody picks any more."""
-    gone = [g for g in fusion.users if g.is_dead and g.opcode is Opcode.GET_TUPLE_ELEMENT]
-    for g in gone:
+    """Remove unused get-tuple-elements of a multi-output fusion, and the outputs that no other one reads."""
+    removed = [g for g in fusion.users if g.is_dead and g.opcode is Opcode.GET_TUPLE_ELEMENT]
+    for g in removed:
         sequence.remove(g)
     count = len(outputs_of(fusion))
     used = sorted({g.attributes["index"] for g in fusion.users if g.opcode is Opcode.GET_TUPLE_ELEMENT})
     if not fusion.users or fusion.is_root or len(used) == count:
-        return gone
-    kernel = Kernel.of(fusion)
+        return removed
+    rewriter = FusionRewriter.of(fusion)
     before = fusion.operands
-    kernel.keep_outputs(used)
-    _write_back(kernel, fusion, sequence)
+    rewriter.keep_outputs(used)
+    _write_back(rewriter, fusion, sequence)
     if len(used) == 1:
         for g in list(fusion.users):
             sequence.replace_uses(g, fusion)
             sequence.remove(g)
-            gone.append(g)
+            removed.append(g)
     else:
         for g in fusion.users:
             g.attributes = {**g.attributes, "index": used.index(g.attributes["index"])}
-    return gone + _remove_leaves(sequence, before)
+    return removed + _remove_dead_constants(sequence, before)
 
 
-def _remove_leaves(sequence: HloComputation, leaves: Iterable[HloInstruction]) -> list[HloInstruction]:
-    """Remove absorbed leaves that no one outside the fusions reads any more."""
-    gone: list[HloInstruction] = []
-    work = list(leaves)
+def _remove_dead_constants(sequence: HloComputation, constants: Iterable[HloInstruction]) -> list[HloInstruction]:
+    """Remove those inlined constants that nothing outside the fusions reads any more; return what was removed."""
+    removed: list[HloInstruction] = []
+    work = list(constants)
     while work:
         i = work.pop()
-        if i.parent is sequence and i.is_dead and is_absorbed(i):
+        if i.parent is sequence and i.is_dead and is_inlined_constant(i):
             work.extend(i.operands)
             sequence.remove(i)
-            gone.append(i)
-    return gone
+            removed.append(i)
+    return removed
 
 
 def _remove(sequence: HloComputation, instruction: HloInstruction) -> None:
@@ -346,25 +354,6 @@ def _remove(sequence: HloComputation, instruction: HloInstruction) -> None:
         _module_of(sequence).remove(body)
 
 
-def unfuse(fusion: HloInstruction) -> list[HloInstruction]:
-    """Put the instructions of a fusion back in its place; returns what stands for its outputs."""
-    sequence = _sequence_of(fusion)
-    body = body_of(fusion)
-    image = dict(zip(body.parameters, fusion.operands, strict=True))
-    for i in body.post_order():
-        if i not in image and not (i is body.root and i.opcode is Opcode.TUPLE):
-            image[i] = sequence.clone_instruction(i, [image[o] for o in i.operands])
-    outputs = [image[o] for o in outputs_of(fusion)]
-    if is_multi_output(fusion):
-        for g in list(fusion.users):
-            sequence.replace_uses(g, outputs[g.attributes["index"]])
-            sequence.remove(g)
-    else:
-        sequence.replace_uses(fusion, outputs[0])
-    _remove(sequence, fusion)
-    return outputs
-
-
 def _sequence_of(instruction: HloInstruction) -> HloComputation:
     if instruction.parent is None:
         raise ValueError(f"%{instruction.name} has been removed")
@@ -373,5 +362,5 @@ def _sequence_of(instruction: HloInstruction) -> HloComputation:
 
 def _module_of(computation: HloComputation) -> HloModule:
     if computation.parent is None:
-        raise ValueError(f"computation %{computation.name} stands in no module")
+        raise ValueError(f"computation %{computation.name} is in no module")
     return computation.parent

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.ir.instruction import CALLEE_NAMES, HloInstruction, infer_shape
 from compiler.ir.literal import Literal
-from compiler.ir.opcodes import Opcode, Trait
+from compiler.ir.opcodes import SIDE_EFFECT_OPCODES, Opcode
 from compiler.ir.shape import Shape
 
 if TYPE_CHECKING:
     from compiler.ir.module import HloModule
 
 _SUFFIX = re.compile(r"\.\d+$")
-_EFFECTS = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))
 _NOTABLE = frozenset(
     op
     for op in Opcode
-    if op in _EFFECTS or op is Opcode.CUSTOM_CALL or CALLEE_NAMES.intersection((*op.row.required, *op.row.optional))
+    if op in SIDE_EFFECT_OPCODES
+    or op is Opcode.CUSTOM_CALL
+    or CALLEE_NAMES.intersection((*op.row.required, *op.row.optional))
 )
 """Opcodes that may call computations or have side effects: few instructions, which many ask for."""
 
@@ -387,7 +388,7 @@ def is_removable(instruction: HloInstruction) -> bool:
 
 def has_side_effect(instruction: HloInstruction) -> bool:
     """Whether running it can be seen other than through its result."""
-    if instruction.opcode in _EFFECTS:
+    if instruction.opcode in SIDE_EFFECT_OPCODES:
         return True
     if not instruction.attributes:
         return False
@@ -403,7 +404,7 @@ def _has_effects(called: tuple[HloComputation, ...]) -> bool:
     work = list(called)
     while work:
         for i in work.pop()._notable:
-            if i.opcode in _EFFECTS or i.attributes.get("custom_call_has_side_effect", False):
+            if i.opcode in SIDE_EFFECT_OPCODES or i.attributes.get("custom_call_has_side_effect", False):
                 return True
             more = [c for c in i.called_computations() if c not in seen]
             seen.update(more)

@@ -326,6 +326,8 @@ for _op in Opcode:
     _op.is_elementwise = _op.has(Trait.ELEMENTWISE)
 
 BY_TEXT: dict[str, Opcode] = {op.text: op for op in Opcode}
+SIDE_EFFECT_OPCODES = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))
+"""Opcodes with effects besides their results; a custom call says so itself, see `computation.has_side_effect`."""
 UNIVERSAL_ATTRIBUTES = frozenset(
     {
         "metadata",

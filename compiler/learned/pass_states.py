@@ -21,8 +21,8 @@ from compiler.passes.infrastructure.base import HloPass, op_count
 from compiler.passes.infrastructure.pipeline import leaves
 from compiler.passes.infrastructure.registry import make_pass, pass_text
 from compiler.passes.pipelines.default import xla_order
-from compiler.support.gc_pause import collector_paused
-from compiler.support.lru_dict import Recent
+from compiler.support.gc_pause import gc_paused
+from compiler.support.lru_dict import LruDict
 
 __all__ = ["PassGraph", "PassState", "StateMemory", "default_pass_actions"]
 
@@ -56,7 +56,7 @@ class PassState:
     _next: dict[int, str] = field(default_factory=dict)  # keys, so that a state keeps no other one alive
 
 
-class StateMemory(Recent[tuple[int, str], PassState]):
+class StateMemory(LruDict[tuple[int, str], PassState]):
     """States by the number of their graph and their key; several graphs may share one memory.
 
     Args:
@@ -123,7 +123,7 @@ class PassGraph:
             self.remembered += 1
             return found
         self.runs += 1
-        with collector_paused():
+        with gc_paused():
             found = self._run(state, action)
         state._next[action] = found.key
         return found

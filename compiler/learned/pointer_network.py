@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from scipy.sparse import csr_array
 
 from compiler.errors import PolicyError
 
-__all__ = ["MAX_SIZE", "Array", "DecisionGraph", "NetworkShape", "PointerNetwork"]
+__all__ = ["CANDIDATE_WEIGHTS", "MAX_SIZE", "Array", "DecisionGraph", "NetworkShape", "PointerNetwork"]
 
 Array = npt.NDArray[np.float32]
 MAX_SIZE = 4096
 """Largest width, or number of rounds, that a network may have."""
+CANDIDATE_WEIGHTS = ("join.weight", "prior.weight")
+"""The weights whose last columns belong to the candidate features."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,11 @@ class PointerNetwork:
             if name not in wanted or given != wanted[name]:
                 raise PolicyError(f"weight {name!r} has shape {given}, and the network needs {wanted.get(name)}")
         self.shape = shape
-        self._weights = dict(weights)
+        self.weights: Mapping[str, Array] = MappingProxyType(dict(weights))
 
     def scores(self, graph: DecisionGraph) -> Array:
         """One unnormalised log-probability a candidate, [c]."""
-        w = self._weights
+        w = self.weights
         h = _relu(_product(graph.nodes, w["embed.weight"]) + w["embed.bias"])
         incoming, outgoing = _mean_over_neighbours(graph.edges, len(graph.nodes))
         for r in range(self.shape.rounds):

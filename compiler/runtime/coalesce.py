@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compiler.runtime.buffers import Buffer, BufferKind, Interval
-from compiler.runtime.thunks import ConditionalThunk, CopyThunk, KernelThunk, Thunk, WhileThunk
+from compiler.runtime.thunks import CopyThunk, KernelThunk, Thunk, WhileThunk
 
 
 @dataclass
@@ -73,9 +73,9 @@ def _number(thunks: list[Thunk], t: Timeline, loop: int) -> None:
             t.writes.setdefault(b.resolve(), []).append(t.end)
         if isinstance(thunk, WhileThunk):
             _number_loop(thunk, t, loop)
-        elif isinstance(thunk, ConditionalThunk):
-            for branch in thunk.branches:
-                _number(branch, t, loop)
+        else:
+            for block in thunk.blocks():
+                _number(block, t, loop)
 
 
 def _number_loop(thunk: WhileThunk, t: Timeline, outer: int) -> None:
@@ -170,12 +170,8 @@ def _in_place(producer: Thunk, source: Buffer, target: Buffer) -> bool:
 
 
 def _sequences(thunks: list[Thunk]) -> Iterator[list[Thunk]]:
-    """Inner sequences first: a loop's own copies are the ones that cost most."""
-    for s in thunks:
-        if isinstance(s, WhileThunk):
-            yield from _sequences(s.condition)
-            yield from _sequences(s.body)
-        elif isinstance(s, ConditionalThunk):
-            for branch in s.branches:
-                yield from _sequences(branch)
+    """Yield all sequences, nested ones first: copies inside a loop cost most, so they are removed first."""
+    for t in thunks:
+        for block in t.blocks():
+            yield from _sequences(block)
     yield thunks

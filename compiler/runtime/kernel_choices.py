@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from compiler.analysis.loop_marks import is_kernel_loop
-from compiler.codegen.kernel_spec import default_schedule, make_kernel
+from compiler.codegen.kernel_spec import make_kernel
+from compiler.codegen.languages import default_schedule
 from compiler.codegen.loop_kernel import default_loop_schedule, make_loop_kernel
 from compiler.codegen.schedule import Schedule
 from compiler.errors import PlanError, UnsupportedError

@@ -54,7 +54,7 @@ UNKNOWN_TRIPS = 10.0
 
 @dataclass
 class ThunkProgram:
-    """What the planner yields: steps, and the memory they use."""
+    """The thunks of a program and the buffers they use."""
 
     thunks: list[Thunk]
     parameters: list[Buffer]
@@ -64,10 +64,11 @@ class ThunkProgram:
 
 
 @dataclass
-class Planner:
-    """Plans one module for one device language ("c" or "cuda").
+class ThunkEmitter:
+    """Emits the thunks of one module.
 
     Attributes:
+        language: of the kernels, a name in `codegen.languages.LANGUAGES`.
         schedules: kernel choices by instruction name, from a plan or a selector.
     """
 
@@ -78,8 +79,8 @@ class Planner:
         self._constants: dict[bytes, Buffer] = {}
         self._values: list[np.ndarray] = []
 
-    def plan(self, module: HloModule) -> ThunkProgram:
-        """Thunks of the whole module; UnsupportedError names an op nothing can run, or says that it is too large."""
+    def emit(self, module: HloModule) -> ThunkProgram:
+        """Return the thunks of the whole module; UnsupportedError names an op that nothing can run."""
         graph = check_call_graph(module)
         parameters: list[Buffer] = []
         trees: list[Tree] = []

@@ -1,23 +1,27 @@
-"""Thunks: the steps an executable takes. Each knows the buffers it reads and writes."""
+"""Thunks: the steps of a compiled program. Each knows the buffers that it reads and writes."""
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.ir.instruction import HloInstruction
 from compiler.runtime.buffers import Buffer
 
+R = TypeVar("R")
+
 
 @dataclass(eq=False)
-class Thunk:
-    """One step.
+class Thunk(ABC):
+    """One step of a program.
 
     Attributes:
-        name: of the HLO instruction it stands for.
-        executions: expected runs a call of the program, loops counted with their trip counts.
+        name: of the HLO instruction it was made from.
+        executions: expected number of executions per call of the program; trip counts of loops are multiplied in.
     """
 
     name: str
@@ -33,9 +37,21 @@ class Thunk:
     def writes(self) -> tuple[Buffer, ...]:
         return ()
 
+    def blocks(self) -> tuple[list[Thunk], ...]:
+        """Return the sequences of thunks nested in this one: of a loop its condition and body, else its branches."""
+        return ()
+
+    def traffic(self) -> tuple[int, int]:
+        """Return the bytes that one execution must move at least, and its floating point operations."""
+        return sum(b.size for b in (*self.reads(), *self.writes())), 0
+
+    @abstractmethod
+    def accept(self, visitor: ThunkVisitor[R]) -> R:
+        """Call the visitor's method for this kind of thunk and return its result."""
+
     @property
     def key(self) -> str:
-        """Equal for thunks that take equal time on one device."""
+        """A hash that is equal for thunks that take equal time on one device."""
         shapes = ",".join(str(b.shape) for b in (*self.reads(), *self.writes()))
         return hashlib.sha256(f"{self.kind}:{self._key_text()}:{shapes}".encode()).hexdigest()[:24]
 
@@ -60,6 +76,12 @@ class KernelThunk(Thunk):
     def _key_text(self) -> str:
         return self.spec.symbol
 
+    def traffic(self) -> tuple[int, int]:
+        return self.spec.bytes, self.spec.flops
+
+    def accept(self, visitor: ThunkVisitor[R]) -> R:
+        return visitor.kernel(self)
+
 
 @dataclass(eq=False)
 class CopyThunk(Thunk):
@@ -73,6 +95,9 @@ class CopyThunk(Thunk):
 
     def writes(self) -> tuple[Buffer, ...]:
         return (self.target,)
+
+    def accept(self, visitor: ThunkVisitor[R]) -> R:
+        return visitor.copy(self)
 
 
 @dataclass(eq=False)
@@ -101,6 +126,21 @@ class GemmThunk(Thunk):
     def _key_text(self) -> str:
         return f"{self.batch},{self.m},{self.n},{self.k},{self.lhs_transposed},{self.rhs_transposed}"
 
+    def matrices(self, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+        """Return the operands' arrays (numpy or CuPy) as batches of M x K and K x N matrices, without copies."""
+        lhs = lhs.reshape((self.batch, self.k, self.m) if self.lhs_transposed else (self.batch, self.m, self.k))
+        rhs = rhs.reshape((self.batch, self.n, self.k) if self.rhs_transposed else (self.batch, self.k, self.n))
+        return (
+            lhs.swapaxes(1, 2) if self.lhs_transposed else lhs,
+            rhs.swapaxes(1, 2) if self.rhs_transposed else rhs,
+        )
+
+    def traffic(self) -> tuple[int, int]:
+        return super().traffic()[0], 2 * self.batch * self.m * self.n * self.k
+
+    def accept(self, visitor: ThunkVisitor[R]) -> R:
+        return visitor.gemm(self)
+
 
 @dataclass(eq=False)
 class HostThunk(Thunk):
@@ -121,6 +161,9 @@ class HostThunk(Thunk):
         shown = sorted((k, str(v)) for k, v in i.attributes.items() if isinstance(v, int | str | tuple))
         return f"{i.opcode.text}{shown}"
 
+    def accept(self, visitor: ThunkVisitor[R]) -> R:
+        return visitor.host(self)
+
 
 @dataclass(eq=False)
 class WhileThunk(Thunk):
@@ -130,6 +173,12 @@ class WhileThunk(Thunk):
     condition: list[Thunk]
     body: list[Thunk]
     trip_count: int | None = None
+
+    def blocks(self) -> tuple[list[Thunk], ...]:
+        return (self.condition, self.body)
+
+    def accept(self, visitor: ThunkVisitor[R]) -> R:
+        return visitor.loop(self)
 
 
 @dataclass(eq=False)
@@ -142,19 +191,38 @@ class ConditionalThunk(Thunk):
     def reads(self) -> tuple[Buffer, ...]:
         return (self.selector,)
 
+    def blocks(self) -> tuple[list[Thunk], ...]:
+        return tuple(self.branches)
+
+    def accept(self, visitor: ThunkVisitor[R]) -> R:
+        return visitor.conditional(self)
+
+
+class ThunkVisitor(ABC, Generic[R]):
+    """One method per kind of thunk; a new kind makes every visitor that ignores it an error."""
+
+    @abstractmethod
+    def kernel(self, t: KernelThunk) -> R: ...
+    @abstractmethod
+    def copy(self, t: CopyThunk) -> R: ...
+    @abstractmethod
+    def gemm(self, t: GemmThunk) -> R: ...
+    @abstractmethod
+    def host(self, t: HostThunk) -> R: ...
+    @abstractmethod
+    def loop(self, t: WhileThunk) -> R: ...
+    @abstractmethod
+    def conditional(self, t: ConditionalThunk) -> R: ...
+
 
 def kernels_of(thunks: Iterable[Thunk]) -> list[KernelSpec]:
-    """Generated kernels among these thunks, each once, in their order."""
+    """Return the generated kernels among these thunks, each once, in order of appearance."""
     return list({t.spec.symbol: t.spec for t in thunks if isinstance(t, KernelThunk)}.values())
 
 
 def walk(thunks: list[Thunk]) -> Iterator[Thunk]:
-    """Every thunk, in the order of the program; loops and branches before what is in them."""
+    """Yield every thunk in program order; a loop or conditional comes before the thunks nested in it."""
     for t in thunks:
         yield t
-        if isinstance(t, WhileThunk):
-            yield from walk(t.condition)
-            yield from walk(t.body)
-        elif isinstance(t, ConditionalThunk):
-            for b in t.branches:
-                yield from walk(b)
+        for block in t.blocks():
+            yield from walk(block)

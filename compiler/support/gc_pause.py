@@ -1,4 +1,4 @@
-"""Python's collector of cycles, held off while a graph is worked on."""
+"""Python's garbage collector, paused while a graph is changed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """No collection of cycles within; one that was off before stays off afterwards.
+def gc_paused() -> Iterator[None]:
+    """Pause the garbage collector inside a `with` block; a collector that was disabled before stays disabled.
 
-    Instructions know their users and users their operands, so that every object of a program is one the collector has
-    to follow: it starts after each few hundred that are made, finds nothing, and costs more the larger the program is.
-    What is left behind within is found by the first collection afterwards.
+    Instructions refer to their users and users to their operands, so the collector has to follow every object of a
+    program: it starts after every few hundred new objects, finds nothing, and costs more the larger the program is.
+    Garbage made inside the block is found by the first collection afterwards.
     """
     if not gc.isenabled():
         yield

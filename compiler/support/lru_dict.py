@@ -1,4 +1,4 @@
-"""A mapping of bounded size that drops what was not used for the longest time."""
+"""A mapping of bounded size that drops the least recently used entries."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["Recent"]
+__all__ = ["LruDict"]
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
-    """Keeps entries up to a total size; reading an entry counts as using it.
+class LruDict(Generic[K, V]):
+    """A mapping that keeps entries up to a total size; reading an entry counts as using it.
 
-    The entry set last is kept whatever its size.
+    The entry that was set last is kept whatever its size.
 
     Args:
-        limit: of the sum of sizes.
-        size: of an entry; by default each counts as one.
+        limit: of the sum of the sizes.
+        size: of an entry; by default every entry counts as 1.
 
     Attributes:
-        total: sum of the sizes of what is kept.
-        dropped: sum of the sizes of what had to make room.
+        total: sum of the sizes of the entries.
+        dropped: sum of the sizes of the entries that were dropped to make room.
     """
 
     def __init__(self, limit: float, size: Callable[[K, V], float] | None = None) -> None:
@@ -39,7 +39,7 @@ class Recent(Generic[K, V]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[K]:
-        """Keys, the one used last at the end."""
+        """Iterate over the keys, the most recently used one last."""
         return iter(self._entries)
 
     def __getitem__(self, key: K) -> V:
@@ -48,28 +48,28 @@ class Recent(Generic[K, V]):
         return value
 
     def get(self, key: K) -> V | None:
-        """The value, or None when there is none."""
+        """Return the value, or None when there is none."""
         return self[key] if key in self._entries else None
 
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
 
     def put(self, key: K, value: V, kept: Collection[K] = ()) -> None:
-        """Set an entry, and drop others until all fit, but none of `kept`."""
+        """Set an entry, then drop other entries until all fit, but none of `kept`."""
         self.pop(key)
         size = 1.0 if self._size is None else self._size(key, value)
         self._entries[key] = (value, size)
         self.total += size
-        self.shrink(kept)
+        self._shrink(kept)
 
     def pop(self, key: K) -> V | None:
-        """Drop an entry; its value, or None when there was none."""
+        """Remove an entry and return its value, or None when there was none."""
         value, size = self._entries.pop(key, (None, 0.0))
         self.total -= size
         return value
 
-    def shrink(self, kept: Collection[K] = ()) -> None:
-        """Drop what was not used for the longest time until the rest fits; never the last entry, nor what is `kept`."""
+    def _shrink(self, kept: Collection[K]) -> None:
+        """Drop the least recently used entries until the others fit, but neither the last entry nor any of `kept`."""
         while not kept and self.total > self.limit and len(self._entries) > 1:
             self._drop(next(iter(self._entries)))
         for key in list(self._entries)[:-1] if kept else ():
@@ -82,8 +82,3 @@ class Recent(Generic[K, V]):
         before = self.total
         self.pop(key)
         self.dropped += before - self.total
-
-    def clear(self) -> None:
-        """Drop everything."""
-        self._entries.clear()
-        self.total = 0.0

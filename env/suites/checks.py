@@ -1,4 +1,4 @@
-"""What is wrong with a suite: the entries of its manifest, and the programs in its files."""
+"""Checks of a suite: the entries of its manifest, and the programs in its files. Each returns a list of problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
@@ -24,11 +24,14 @@ from compiler.ir.shape import Shape
 from compiler.ir.verifier import check_module
 from compiler.support.safe_names import why_no_name
 from compiler.text import parse
+from env.suites.input_specs import INPUT_SPECS
+from env.suites.suite import Split, Tolerance
 
-__all__ = ["content_problems", "entry_problems", "input_problems", "names_twice", "path_problem"]
+__all__ = ["content_problems", "duplicate_names", "entry_problems", "input_problems", "path_problem"]
 
 KNOWN_FIELDS = ("name", "file", "split", "description", "inputs", "tolerance", "chaotic")
 SHOWN_FINDINGS = 3
+_SPLITS: tuple[Split, ...] = get_args(Split)
 _IDLE = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.AFTER_ALL})
 _DRAWABLE = ((-(1 << 63), 1 << 63), (0, 1 << 64))
 _SIGMAS = 6.0
@@ -38,17 +41,8 @@ _SIGMAS = 6.0
 # ---- entries of a manifest
 
 
-def entry_problems(
-    entry: Any, splits: Sequence[str], specs: Mapping[str, type[Any]], tolerance: type[Any]
-) -> list[str]:
-    """What is wrong with an entry by itself; its file is not opened.
-
-    Args:
-        entry: of "programs".
-        splits: what "split" can be.
-        specs: the dataclass of each kind of input.
-        tolerance: the dataclass of tolerances; its numbers must be finite and not negative.
-    """
+def entry_problems(entry: Any) -> list[str]:
+    """Return what is wrong with an entry of "programs"; its file is not opened."""
     if not isinstance(entry, dict):
         return [f"an object describes a program, not {entry!r:.80}"]
     found = [f"{name!r} is missing" for name in ("name", "file", "split") if name not in entry]
@@ -56,8 +50,8 @@ def entry_problems(
         found.append(reason)
     if "file" in entry and not isinstance(entry["file"], str):
         found.append(f"file must be a text, not {entry['file']!r:.80}")
-    if "split" in entry and entry["split"] not in splits:
-        found.append(f"split is {entry['split']!r:.80}, not one of {', '.join(splits)}")
+    if "split" in entry and entry["split"] not in _SPLITS:
+        found.append(f"split is {entry['split']!r:.80}, not one of {', '.join(_SPLITS)}")
     for name, kind in (("description", str), ("chaotic", bool)):
         if not isinstance(entry.get(name, kind()), kind):
             found.append(f"{name} must be a {'text' if kind is str else 'truth value'}, not {entry[name]!r:.80}")
@@ -65,14 +59,14 @@ def entry_problems(
         near = difflib.get_close_matches(name, KNOWN_FIELDS, n=1, cutoff=0.85)
         found += [f"there is no field {name!r}; did you mean {n!r}?" for n in near]
     if "tolerance" in entry:
-        found += _tolerance_problems(entry["tolerance"], tolerance)
+        found += _tolerance_problems(entry["tolerance"])
     if "inputs" in entry:
-        found += _spec_list_problems(entry["inputs"], specs)
+        found += _spec_list_problems(entry["inputs"])
     return found
 
 
-def _tolerance_problems(value: Any, kind: type[Any]) -> list[str]:
-    found = _record_problems("tolerance", value, kind)
+def _tolerance_problems(value: Any) -> list[str]:
+    found = _record_problems("tolerance", value, Tolerance)
     if found:
         return found
     for name, number in value.items():
@@ -83,18 +77,18 @@ def _tolerance_problems(value: Any, kind: type[Any]) -> list[str]:
     return found
 
 
-def _spec_list_problems(value: Any, specs: Mapping[str, type[Any]]) -> list[str]:
+def _spec_list_problems(value: Any) -> list[str]:
     if not isinstance(value, list):
         return [f"inputs must be a list, not {value!r:.80}"]
-    return [f"input {n}: {problem}" for n, spec in enumerate(value) for problem in _spec_problems(spec, specs)]
+    return [f"input {n}: {problem}" for n, spec in enumerate(value) for problem in _spec_problems(spec)]
 
 
-def _spec_problems(spec: Any, specs: Mapping[str, type[Any]]) -> list[str]:
+def _spec_problems(spec: Any) -> list[str]:
     kind = spec.get("kind") if isinstance(spec, dict) else None
-    if not isinstance(kind, str) or kind not in specs:
-        return [f"kind is {kind!r:.80}, not one of {', '.join(specs)}"]
+    if not isinstance(kind, str) or kind not in INPUT_SPECS:
+        return [f"kind is {kind!r:.80}, not one of {', '.join(INPUT_SPECS)}"]
     values = {k: v for k, v in spec.items() if k != "kind"}
-    found = _record_problems(f"a {kind} input", values, specs[kind])
+    found = _record_problems(f"a {kind} input", values, INPUT_SPECS[kind])
     if found:
         return found
     if values.get("std", 0) < 0:
@@ -138,8 +132,8 @@ def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def names_twice(names: Iterable[str]) -> list[str]:
-    """Names that stand there more than once, or look the same as another."""
+def duplicate_names(names: Iterable[str]) -> list[str]:
+    """Return the names that occur again, or look the same as an earlier one."""
     seen: dict[str, str] = {}
     found = []
     for name in names:

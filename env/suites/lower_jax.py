@@ -1,14 +1,13 @@
-"""Writes the jax suite: lowers the programs of `env.suites.jax_programs` to HLO text, with a manifest.
+"""Write the jax suite: lower the programs of `env.suites.jax_programs` to HLO text, with a manifest.
 
     python -m env.suites.lower_jax [--out DIR]
 
 Needs JAX (`pip install 'hlogym[jax]'`); reading the suite does not. Programs whose text is longer than MAX_TEXT are
-left out. A program's split hangs on its name alone, so a program added later moves no other.
+left out. The split of a program depends on its name alone, so that adding a program moves no other.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import zlib
@@ -21,26 +20,27 @@ import numpy.typing as npt
 
 from compiler.support.files import write_file
 from env.suites import JAX, InputSpec, Normal, Randint, Split, Uniform
+from env.suites.lowering_command import run_lowering
 
 MAX_TEXT = 64_000
 SPECS: dict[str, tuple[InputSpec, ...]] = {"elementary_functions_at_infinities": (Uniform(-1, 3),)}
-"""Inputs of programs whose own arguments, drawn at random, would give outputs without a finite number."""
+"""Specs for programs whose outputs would have no finite element if their inputs were drawn by `spec_of`."""
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train", "test", "train", "train")
-"""A third is held out from learning, a sixth is for choosing settings."""
+"""A third of the programs is held out from training, a sixth is for choosing settings."""
 
 
 def split_of(name: str) -> Split:
-    """What a program is for."""
+    """Return the split of a program."""
     return _SPLITS[zlib.crc32(name.encode()) % len(_SPLITS)]
 
 
 def spec_of(array: npt.NDArray[Any]) -> InputSpec:
-    """Random inputs of the kind of an argument: its range for whole numbers, its spread for the others."""
+    """Return a spec that draws inputs like an argument: the same range for integers, the same spread for floats."""
     if array.dtype == np.bool_:
         return Randint(0, 2)
     if array.dtype.kind in "iu" or "int" in array.dtype.name:
         whole = array.astype(np.int64)
-        # A program may hang on what its own arguments leave out: a Collatz sequence never ends from 0.
+        # A value outside that range may never terminate: a Collatz sequence does not end from 0.
         return Randint(int(whole.min()), int(whole.max()) + 1) if whole.size else Randint(0, 2)
     values = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     finite = np.abs(values[np.isfinite(values)]) if array.dtype.kind == "c" else values[np.isfinite(values)]
@@ -51,56 +51,40 @@ def spec_of(array: npt.NDArray[Any]) -> InputSpec:
 
 
 def entry(name: str, builder: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """A program's HLO text, and what the manifest says of it."""
+    """Return the HLO text of a program, and its entry in the manifest."""
     import jax
 
     from env.suites.lowering import lower_to_text
 
     fn, args = builder()
     specs = SPECS.get(name) or [spec_of(np.asarray(leaf)) for leaf in jax.tree.leaves(args)]
-    told = (fn.__doc__ or builder.__doc__ or name.replace("_", " ")).strip().partition("\n")[0]
+    description = (fn.__doc__ or builder.__doc__ or name.replace("_", " ")).strip().partition("\n")[0]
     return lower_to_text(fn, *args), {
         "name": name,
         "file": f"{name}.hlo",
         "split": split_of(name),
-        "description": told,
+        "description": description,
         "inputs": [spec.to_json() for spec in specs],
     }
 
 
 def write_suite(out: Path) -> list[dict[str, Any]]:
-    """Writes every program and the manifest to `out`; returns the manifest's entries."""
+    """Write every program and the manifest to `out`, and return the manifest's entries."""
     import jax
 
     from env.suites.jax_programs import PROGRAMS
 
     entries = []
     for name, builder in PROGRAMS.items():
-        text, told = entry(name, builder)
+        text, described = entry(name, builder)
         if len(text) <= MAX_TEXT:
-            write_file(out / told["file"], text)
-            entries.append(told)
-    lines = ",\n".join(f"  {json.dumps(told)}" for told in entries)
+            write_file(out / described["file"], text)
+            entries.append(described)
+    lines = ",\n".join(f"  {json.dumps(described)}" for described in entries)
     head = json.dumps({"lowered_with": f"jax {jax.__version__}"}).removesuffix("}")
     write_file(out / "manifest.json", f'{head}, "programs": [\n{lines}\n]}}\n')
     return entries
 
 
-def main() -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=JAX, help="folder to write to (default: the suite's own)")
-    out = parser.parse_args().out
-    try:
-        entries = write_suite(out)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("jax", "jaxlib"):
-            raise
-        print("error: lowering needs JAX: pip install 'hlogym[jax]'", file=sys.stderr)
-        return 1
-    print(f"{len(entries)} programs written to {out}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_lowering(__doc__, JAX, write_suite))

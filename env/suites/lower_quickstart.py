@@ -1,14 +1,13 @@
-"""Writes the quickstart suite: lowers its programs with JAX to HLO text, before any optimisation, with a manifest.
+"""Write the quickstart suite: lower its programs with JAX to HLO text, before any optimisation, with a manifest.
 
     python -m env.suites.lower_quickstart [--out DIR]
 
 Needs JAX (`pip install 'hlogym[jax]'`); reading the suite does not. What a program lowers to changes with JAX, so the
-manifest says which version wrote it, and the files are written anew only on purpose.
+manifest records the version that wrote it, and the files are only rewritten on purpose.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -16,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.support.files import write_file
 from env.suites import QUICKSTART
+from env.suites.lowering_command import run_lowering
 
 if TYPE_CHECKING:
     from env.suites.quickstart_programs import Recipe
 
-# Texts that no script lowered: quoted in notes on XLA (XLA before and after its optimisations), kept letter for letter.
+# Programs that were not lowered here: XLA's dumps before and after its optimisations, kept unchanged.
 QUOTED: tuple[dict[str, Any], ...] = tuple(
     {
         "name": name,
@@ -34,7 +34,7 @@ QUOTED: tuple[dict[str, Any], ...] = tuple(
 
 
 def lower(recipe: Recipe) -> str:
-    """HLO text of one program: not optimised, every constant in full, no metadata."""
+    """Return the HLO text of a program: not optimised, every constant in full, no metadata."""
     import jax
 
     from env.suites.lowering import lower_to_text
@@ -44,7 +44,7 @@ def lower(recipe: Recipe) -> str:
 
 
 def manifest_entry(recipe: Recipe) -> dict[str, Any]:
-    """What the manifest says of one program; what is empty is left out."""
+    """Return the entry of a program in the manifest, without empty fields."""
     name = recipe.function.__name__
     entry: dict[str, Any] = {
         "name": name,
@@ -63,7 +63,7 @@ def manifest_entry(recipe: Recipe) -> dict[str, Any]:
 
 
 def write_suite(out: Path) -> list[Path]:
-    """Writes every program and the manifest to `out`; returns the files written."""
+    """Write every program and the manifest to `out`, and return the files written."""
     import jax
 
     from env.suites.quickstart_programs import RECIPES
@@ -86,21 +86,5 @@ def write_suite(out: Path) -> list[Path]:
     return [*written, path]
 
 
-def main() -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=QUICKSTART, help="folder to write to (default: the suite's own)")
-    out = parser.parse_args().out
-    try:
-        written = write_suite(out)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("jax", "jaxlib"):
-            raise
-        print("error: lowering needs JAX: pip install 'hlogym[jax]'", file=sys.stderr)
-        return 1
-    print(f"{len(written)} files written to {out}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_lowering(__doc__, QUICKSTART, write_suite))

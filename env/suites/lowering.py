@@ -1,4 +1,4 @@
-"""JAX functions as HLO text for suites. Needs JAX (`pip install 'hlogym[jax]'`); reading a suite does not."""
+"""Lower JAX functions to HLO text. Needs JAX (`pip install 'hlogym[jax]'`); reading a suite does not."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["lower_to_text"]
 
 
 def lower_to_text(fn: Callable[..., Any], *args: Any) -> str:
-    """HLO text of a function for CPU: not optimised, every constant in full, no metadata, unused arguments kept.
+    """Return the unoptimised HLO text of a function for CPU, with full constants and unused arguments but no metadata.
 
     Args:
-        fn: what to lower.
+        fn: the function.
         args: arrays, or `jax.ShapeDtypeStruct` where only the shape is known.
     """
     lowered = jax.jit(fn, keep_unused=True).trace(*args).lower(lowering_platforms=("cpu",))

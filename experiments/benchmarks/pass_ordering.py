@@ -21,15 +21,9 @@ from env.measurement import Measurer, MeasurerOptions
 from env.store import KernelStore
 from env.suites import load_suite
 from experiments.console import error_console
-from experiments.pass_orders import (
-    BASELINE,
-    DEFAULT,
-    LEAN,
-    OrderEvaluation,
-    evaluate_orders,
-    program_table,
-    summary_table,
-)
+from experiments.pass_orders.contenders import LEAN, evaluate_orders
+from experiments.pass_orders.evaluation import BASELINE, DEFAULT, OrderEvaluation
+from experiments.pass_orders.tables import program_table, summary_table
 from experiments.provenance import provenance
 from experiments.results import write_text
 from experiments.tracking import TrackedRun

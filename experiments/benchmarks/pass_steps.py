@@ -1,6 +1,6 @@
 """Steps a second of PassOrder on the suites, with a profile of where they go; writes results/passes/steps.md.
 
-    python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--rewards op-count cost] [--out FILE.md]
+    python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--rewards op-count] [--out FILE.md]
 
 Actions are drawn from those not masked. "New" episodes run over states nobody has explored, "again" repeats the same
 episodes, as training does more and more; "verified" are new ones whose modules are checked after each pass that changed
@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from env.pass_order import PassOrderEnv, PassReward
+from env.pass_order import PassOrderEnv
 from experiments.provenance import provenance
 from experiments.results import write_text
 
-REWARDS: tuple[PassReward, ...] = ("op-count", "cost")
+REWARDS = ("op-count", "estimated-time")
 
 
 def play(env: PassOrderEnv, steps: int, seed: int) -> float:
@@ -41,8 +41,8 @@ def warm(env: PassOrderEnv) -> None:
     """Make what is made once a program: its references and the start of its states."""
     for program in env.suite.programs:
         env.graph(program)
-        if env.reward == "cost":
-            _ = env._base(program).seconds
+        if env.reward.completes:
+            _ = env.baseline(program).seconds
 
 
 def profile_lines(suite: str, steps: int, count: int = 14) -> list[str]:
@@ -90,7 +90,7 @@ def main() -> None:
         for reward in options.rewards:
             env, checked = (PassOrderEnv(suite, reward=reward, verified=v) for v in (False, True))
             warm(env)
-            checked._bases = env._bases
+            checked._baselines = env._baselines
             warm(checked)
             new, verified, again = (play(e, options.steps, 0) for e in (env, checked, env))
             graphs = env._graphs.values()

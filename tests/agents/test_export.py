@@ -13,9 +13,9 @@ from agents.export import export_policy, numpy_policy
 from agents.network import TorchPointerNetwork
 from compiler.errors import PolicyError
 from compiler.fusion.state import FusionState
-from compiler.learned.decision_policy import load_policy
-from compiler.learned.features import decisions as f
-from compiler.learned.pointer_network import NetworkShape
+from compiler.learned.features.candidates import SAVING_COLUMN
+from compiler.learned.features.decisions import FEATURE_VERSION
+from compiler.learned.fusion_policy import load_policy, network_shape
 from compiler.learned.weights import read_weights, write_weights
 from compiler.text import parse
 from tests.env.small_programs import CHAIN, LOOP
@@ -26,11 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def network() -> TorchPointerNetwork:
     torch.manual_seed(3)
-    made = TorchPointerNetwork(
-        NetworkShape(f.NODE_FEATURES, f.CANDIDATE_FEATURES, f.GLOBAL_FEATURES, hidden=16, rounds=1)
-    )
+    made = TorchPointerNetwork(network_shape(hidden=16, rounds=1))
     with torch.no_grad():
-        made.prior.weight[0, f.SAVING_COLUMN] = 4
+        made.prior.weight[0, SAVING_COLUMN] = 4
     return made
 
 
@@ -82,8 +80,8 @@ def _edit(folder: Path, **changes: object) -> None:
 
 
 def test_another_feature_version_is_refused_with_both_versions(folder: Path) -> None:
-    _edit(folder, feature_version=f.FEATURE_VERSION + 1)
-    with pytest.raises(PolicyError, match=rf"version {f.FEATURE_VERSION + 1}.*version {f.FEATURE_VERSION}"):
+    _edit(folder, feature_version=FEATURE_VERSION + 1)
+    with pytest.raises(PolicyError, match=rf"version {FEATURE_VERSION + 1}.*version {FEATURE_VERSION}"):
         load_policy(folder)
 
 

@@ -9,14 +9,14 @@ import torch
 from agents.export import export_policy
 from agents.network import GraphBatch, TorchPointerNetwork
 from agents.policy import graph_batch
-from compiler.learned.decision_policy import load_policy
 from compiler.learned.features import decisions as f
-from compiler.learned.pointer_network import DecisionGraph, NetworkShape, PointerNetwork
+from compiler.learned.fusion_policy import load_policy, network_shape
+from compiler.learned.pointer_network import DecisionGraph, PointerNetwork
 from env.environments import CompileEnv
 from env.observations import observe, unflatten
 from tests.env.small_programs import write_suite
 
-SHAPE = NetworkShape(f.NODE_FEATURES, f.CANDIDATE_FEATURES, f.GLOBAL_FEATURES, hidden=24, rounds=2)
+SHAPE = network_shape(hidden=24, rounds=2)
 TOLERANCE = 1e-5
 
 

@@ -44,7 +44,7 @@ ENTRY e {
 }
 """
 PASSES = ("arithmetic-identities@1", "cse@1", "dce@1", "slice-movement@1")
-SMALL = LearningSettings(rollout=64, batch=32, epochs=2, hidden=16, seed=3)
+SMALL = LearningSettings(n_steps=64, batch_size=32, n_epochs=2, hidden=16, seed=3)
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def test_unknown_agents_and_searches_are_named(folder: Path) -> None:
 
 def test_only_an_order_paid_in_op_counts_finishes_by_them(folder: Path) -> None:
     for reward, ending in (("op-count", (12, "fewer-ops")), ("cost", (0, "default"))):
-        env = PassOrderEnv(folder, passes=PASSES, reward=reward, max_steps=12)  # type: ignore[arg-type]
+        env = PassOrderEnv(folder, passes=PASSES, reward=reward, max_steps=12)
         order = learned_order(make_pass_agent("a2c", [env], SMALL), env, {})
         assert (order.finish, order.completion) == ending
 

@@ -7,18 +7,19 @@ import pytest
 import torch
 from sb3_contrib import MaskablePPO
 
-from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
+from agents.checkpoint import CheckpointError, InputFeatures, latest_checkpoint, load_checkpoint, save_checkpoint
 from agents.ppo import make_ppo, network_of
 from agents.search import STRATEGIES, Starts, find_plan
 from agents.settings import PointerSettings
 from compiler.errors import UnknownNameError
-from compiler.learned.features import decisions as features
+from compiler.learned.features.candidates import MAX_CANDIDATES, SAVING_COLUMN
 from env.environments import FusionEnv
 from env.measurement import Measurer, MeasurerOptions
 from env.suites import load_suite
 from tests.env.small_programs import write_suite
 
-SMALL = PointerSettings(rollout=32, batch=16, epochs=2, hidden=16, rounds=1)
+FEATURES = InputFeatures(1, ())
+SMALL = PointerSettings(n_steps=32, batch_size=16, n_epochs=2, hidden=16, rounds=1)
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_the_untrained_policy_follows_the_cost_model(suite: Path) -> None:
     model = make_ppo(env, SMALL)
     observation, _ = env.reset(options={"program": "chain"})
     action, _ = model.predict(observation, deterministic=True, action_masks=env.action_masks())
-    rows = observation["candidates"].reshape(features.MAX_CANDIDATES, -1)[: len(env.moves), features.SAVING_COLUMN]
+    rows = observation["candidates"].reshape(MAX_CANDIDATES, -1)[: len(env.moves), SAVING_COLUMN]
     assert int(action) == int(np.argmax(rows))
 
 
@@ -68,11 +69,11 @@ def test_masked_actions_are_never_taken(suite: Path) -> None:
 def test_a_checkpoint_gives_everything_back(suite: Path, tmp_path: Path) -> None:
     model = make_ppo(FusionEnv(suite), SMALL)
     model.learn(64)
-    save_checkpoint(model, tmp_path / "c", {"best": {"chain": 2.0}})
+    save_checkpoint(model, tmp_path / "c", FEATURES, {"best": {"chain": 2.0}})
     other = make_ppo(FusionEnv(suite), PointerSettings(**{**SMALL.__dict__, "seed": 9}))
     found = latest_checkpoint(tmp_path / "c")
     assert found is not None
-    assert load_checkpoint(other, found) == {"best": {"chain": 2.0}}
+    assert load_checkpoint(other, found, FEATURES) == {"best": {"chain": 2.0}}
     assert other.num_timesteps == 64
     assert same(weights(model), weights(other))
     moments = [m.policy.optimizer.state_dict()["state"] for m in (model, other)]
@@ -86,20 +87,20 @@ def test_half_written_checkpoints_are_not_seen(suite: Path, tmp_path: Path) -> N
     model = make_ppo(FusionEnv(suite), SMALL)
     (tmp_path / "c" / ".draft-1").mkdir(parents=True)
     assert latest_checkpoint(tmp_path / "c") is None
-    first = save_checkpoint(model, tmp_path / "c", {})
+    first = save_checkpoint(model, tmp_path / "c", FEATURES, {})
     assert latest_checkpoint(tmp_path / "c") == first
 
 
 def test_a_damaged_checkpoint_is_one_error(suite: Path, tmp_path: Path) -> None:
     model = make_ppo(FusionEnv(suite), SMALL)
-    path = save_checkpoint(model, tmp_path / "c", {})
+    path = save_checkpoint(model, tmp_path / "c", FEATURES, {})
     (path / "tensors.safetensors").write_bytes(b"broken")
     with pytest.raises(CheckpointError, match="cannot resume"):
-        load_checkpoint(model, path)
+        load_checkpoint(model, path, FEATURES)
     other = make_ppo(FusionEnv(suite), PointerSettings(**{**SMALL.__dict__, "hidden": 8}))
-    whole = save_checkpoint(model, tmp_path / "d", {})
+    whole = save_checkpoint(model, tmp_path / "d", FEATURES, {})
     with pytest.raises(CheckpointError, match="cannot resume"):
-        load_checkpoint(other, whole)
+        load_checkpoint(other, whole, FEATURES)
 
 
 def test_every_strategy_finds_a_plan(suite: Path) -> None:
@@ -133,7 +134,7 @@ def test_it_learns_without_the_prior(suite: Path) -> None:
                 total += reward
         return total / 10
 
-    settings = PointerSettings(rollout=64, batch=32, epochs=6, hidden=32, prior=0.0, learning_rate=3e-3)
+    settings = PointerSettings(n_steps=64, batch_size=32, n_epochs=6, hidden=32, prior=0.0, learning_rate=3e-3)
     model = make_ppo(FusionEnv(suite), settings)
     before = mean_return(model)
     model.learn(1024)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.backends.cpu import BuildKilledError, toolchain
-from compiler.errors import BackendError, CodegenError
+from compiler.backends.cpu.toolchain import toolchain
+from compiler.errors import BackendError, BuildKilledError, CodegenError
 
 MESSAGES = {
     "kernel.c:1:2: error: expected ';'": CodegenError,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from compiler import compile
-from compiler.backends.libraries import Library, load_library
+from compiler.backends.cpu.executable import CpuExecutable
+from compiler.backends.cpu.libraries import Library, load_library
 from compiler.errors import BackendError
-from compiler.runtime.executable import CpuExecutable
 
 PROGRAM = """
 HloModule shifted

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from compiler import compile
-from compiler.backends.native_runtime import RUNTIME, default_threads
+from compiler.backends.cpu.executable import CpuExecutable
+from compiler.backends.cpu.native_runtime import RUNTIME, default_threads
 from compiler.errors import BackendError
 from compiler.loops import KeepLoops, KernelLoops, LoopPolicy
-from compiler.runtime.executable import CpuExecutable
 
 ROOT = Path(__file__).parent.parent.parent
 REDUCTIONS = """

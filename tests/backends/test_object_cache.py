@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from compiler import compile
-from compiler.backends import cpu
-from compiler.backends.object_cache import ObjectCache, content_hash
+from compiler.backends.cpu import toolchain as cpu
+from compiler.backends.cpu.object_cache import ObjectCache, content_hash
 from compiler.errors import BackendError
 
 ROOT = Path(__file__).parent.parent.parent

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-RUNTIME = HERE.parent.parent / "compiler" / "backends" / "runtime.c"
+RUNTIME = HERE.parent.parent / "compiler" / "backends" / "cpu" / "runtime.c"
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.backends.processes import run_bounded
+from compiler.backends.cpu.processes import run_bounded
 
 PARENT = """
 import subprocess, sys

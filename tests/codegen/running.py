@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.backends import cpu, cuda
-from compiler.backends.libraries import load_library
-from compiler.codegen.kernel_spec import KernelSpec, default_schedule, flops_of, spell
+from compiler.backends.cpu import toolchain as cpu
+from compiler.backends.cpu.libraries import load_library
+from compiler.backends.cuda import nvrtc as cuda
+from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
+from compiler.codegen.languages import default_schedule
 from compiler.codegen.lower import lower, roots_of
 from compiler.codegen.schedule import Schedule
 from compiler.interpreter import evaluate_computation
@@ -51,7 +53,7 @@ def kernel_of(computation: HloComputation, language: str, schedule: Schedule | N
     outputs = tuple(r.shape for r in roots_of(computation))
     kernel = lower(computation, schedule)
     flops = flops_of(computation)
-    return spell("case", kernel, language, schedule, computation.parameter_shapes, outputs, flops)
+    return build_spec("case", kernel, language, schedule, computation.parameter_shapes, outputs, flops)
 
 
 def case_of(

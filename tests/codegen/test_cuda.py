@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from compiler import compile
-from compiler.backends.cuda import OPTIONS, source_of
+from compiler.backends.cuda.nvrtc import OPTIONS, source_of
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from compiler.backends import cpu
+from compiler.backends.cpu import toolchain as cpu
 from compiler.codegen.print_c import preamble
 
 F16_BITS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from compiler import compile
-from compiler.codegen.kernel_spec import default_schedule
+from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedule import Schedule
 from compiler.errors import PlanError
 from compiler.ir import HloInstruction, HloModule, Opcode

@@ -8,12 +8,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from env.base import FAILURE_REWARD, SUSPICIOUS_FAILURES, CompilerEnv, ProgramError
+from env.base import CompilerEnv
+from env.baseline import ProgramError
 from env.environments import CompileEnv, FusionEnv, PassOrderEnv, UnrollEnv
 from env.measurement import Measurement, MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
-from env.statistics import Interval
+from env.rewards import FAILURE_REWARD
+from env.speedup_measurer import SUSPICIOUS_FAILURES
 from env.suites import Program, Suite
 from env.worker_process import WorkerProcess
+from tests.env.scripted import FAILED, ScriptedMeasurer, taking
 from tests.env.small_programs import write_suite
 
 CLASSES = (FusionEnv, UnrollEnv, PassOrderEnv, CompileEnv)
@@ -70,7 +73,7 @@ def test_programs_that_cannot_be_used_are_named_all_at_once(suite: Path) -> None
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_a_program_that_cannot_be_compiled_names_itself_and_its_file(cls: type[CompilerEnv[Any]], suite: Path) -> None:
-    env = cls(unchecked(suite, invalid=INVALID))  # type: ignore[call-arg]
+    env = cls(unchecked(suite, invalid=INVALID))
     with pytest.raises(ProgramError, match=r"'invalid' \(.*invalid\.hlo\)"):
         env.reset(options={"program": "invalid"})
 
@@ -102,55 +105,27 @@ def test_a_machine_that_lets_nothing_be_measured_is_one_error(suite: Path, monke
 def test_a_step_without_a_reference_is_an_error_and_no_reward(cls: type[CompilerEnv[Any]], suite: Path) -> None:
     (suite / "loop.hlo").unlink()
     with measurer("w.difference = lambda *a: 'all wrong'") as m:
-        env = cls(suite, measured=True, measurer=m)  # type: ignore[call-arg]
+        env = cls(suite, measured=True, measurer=m)
         with pytest.raises(MeasurementError, match=r"'chain' .*: wrong: all wrong"):
             end_episode(env)
 
 
-class _Scripted(Measurer):
-    """References take a second; plans do what the script says, one entry each."""
-
-    def __init__(self, *script: Measurement) -> None:
-        super().__init__()
-        self.script = list(script)
-        self.verified = 0
-        self.broken = False
-
-    def measure_reference(self, program: Any, plan: Any) -> Measurement:
-        return taking(1.0)
-
-    def verify_reference(self, program: Any, plan: Any) -> None:
-        self.verified += 1
-        if self.broken:
-            raise ReferenceFailedError("the reference fails now")
-
-    def measure(self, program: Any, plan: Any, remeasure: bool = False) -> Measurement:
-        return self.script.pop(0)
-
-
-def taking(seconds: float) -> Measurement:
-    return Measurement(Interval(seconds, seconds, seconds))
-
-
-FAILED = Measurement(None, "wrong", "all wrong")
-
-
 def test_a_plan_that_fails_is_the_agents_fault(suite: Path) -> None:
-    with _Scripted(FAILED) as m:
+    with ScriptedMeasurer(FAILED) as m:
         reward, info = end_episode(FusionEnv(suite, measured=True, measurer=m))
         assert reward == FAILURE_REWARD
         assert (info["measurement"]["failure"], info["measurement"]["message"]) == ("wrong", "all wrong")
 
 
 def test_a_failure_of_the_program_is_no_plans_fault(suite: Path) -> None:
-    m = _Scripted(Measurement(None, "program", "inputs cannot be drawn"))
+    m = ScriptedMeasurer(Measurement(None, "program", "inputs cannot be drawn"))
     with m, pytest.raises(MeasurementError, match=r"chain\.hlo.*inputs cannot be drawn"):
         end_episode(FusionEnv(suite, measured=True, measurer=m))
 
 
 def test_the_reference_is_looked_at_again_when_plan_after_plan_fails(suite: Path) -> None:
     n = SUSPICIOUS_FAILURES
-    m = _Scripted(*[FAILED] * (n - 1), taking(0.5), *[FAILED] * 2 * n)
+    m = ScriptedMeasurer(*[FAILED] * (n - 1), taking(0.5), *[FAILED] * 2 * n)
     with m:
         env = FusionEnv(suite, measured=True, measurer=m)
         for _ in range(n + n - 1):
@@ -165,7 +140,7 @@ def test_the_reference_is_looked_at_again_when_plan_after_plan_fails(suite: Path
 
 
 def test_a_plan_that_leaves_nothing_to_run_has_a_finite_reward(suite: Path) -> None:
-    with _Scripted(taking(0.0)) as m:
+    with ScriptedMeasurer(taking(0.0)) as m:
         reward, info = end_episode(FusionEnv(suite, measured=True, measurer=m))
         assert np.isfinite(reward)
         assert info["speedup"] > 1e6
@@ -174,5 +149,5 @@ def test_a_plan_that_leaves_nothing_to_run_has_a_finite_reward(suite: Path) -> N
 def test_checked_programs_are_not_compiled_again(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     env: Any = gym.make("env:hlogym/PassOrder-v0", suite=str(suite)).unwrapped
     env.check_programs()
-    monkeypatch.setattr("env.base.parse", lambda *_, **__: pytest.fail("parsed again"))
+    monkeypatch.setattr("env.baseline.parse", lambda *_, **__: pytest.fail("parsed again"))
     env.reset(options={"program": "chain"})

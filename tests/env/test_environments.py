@@ -16,7 +16,8 @@ from compiler.errors import UnknownNameError
 from compiler.plan import CompilationPlan
 from compiler.text import parse
 from env import ENVIRONMENTS
-from env.decision import REFUSED_REWARD, DecisionEnv
+from env.base import REFUSED_REWARD
+from env.decision import DecisionEnv
 from env.environments import CompileEnv, FusionEnv, PassOrderEnv, UnrollEnv
 from env.observations import unflatten
 from env.reference import Reference

@@ -100,7 +100,7 @@ def test_a_worker_measures_in_a_hostile_folder(hostile: Path, tmp_path: Path, mo
 
 
 def test_the_c_compiler_reads_no_header_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compiler.backends.cpu import toolchain
+    from compiler.backends.cpu.toolchain import toolchain
 
     (tmp_path / "math.h").write_text("#error a header of the current folder\n")
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))

@@ -77,8 +77,6 @@ def test_candidates_are_compared_in_turns(program: Program) -> None:
         assert compared.seconds("none").value > 0
         assert compared.speedup("priority", "none").value > 0
         assert compared.kernels["none"] > compared.kernels["priority"]
-        floor = measurer.noise_floor(program, rounds=4)
-        assert floor.low <= floor.value <= floor.high
 
 
 def test_a_wrong_result_is_no_time(program: Program) -> None:
@@ -324,7 +322,6 @@ def test_what_is_remembered_is_bounded(program: Program, monkeypatch: pytest.Mon
         first = measurer.measure(program, plan("none"))
         measurer.measure(program, plan("priority"))
         assert measurer.measure(program, plan("none")) is not first
-        assert measurer.measurements == 3
 
 
 def test_what_does_not_compile_is_a_result(program: Program) -> None:

@@ -171,8 +171,7 @@ def test_random_orders_keep_the_meaning(suite: Path, reward: str) -> None:
             *_, done, _, _ = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
         module = parse(program.text())
         args = [rng.uniform(0.5, 1.5, s.dimensions).astype(s.dtype) for s in module.parameter_shapes]
-        assert env._episode is not None
-        for a, b in zip(evaluate(module, args), evaluate(env._episode.state.module, args), strict=True):
+        for a, b in zip(evaluate(module, args), evaluate(env.compilation.module, args), strict=True):
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-5)
 
 
@@ -182,7 +181,7 @@ def test_a_program_with_nothing_left_to_do_has_finite_rewards(tmp_path: Path, re
         "HloModule m\nENTRY e {\n  x = f32[4] parameter(0)\n  z = f32[] constant(0)\n"
         "  b = f32[4] broadcast(z), dimensions={}\n  ROOT a = f32[4] add(x, b)\n}\n"
     )
-    env = PassOrderEnv(tmp_path, passes=PASSES, reward=reward)  # type: ignore[arg-type]
+    env = PassOrderEnv(tmp_path, passes=PASSES, reward=reward)
     env.reset()
     for action in (0, 1, len(PASSES)):
         _, paid, *_, info = env.step(action)

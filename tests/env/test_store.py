@@ -20,10 +20,7 @@ def test_times_survive_closing(tmp_path: Path) -> None:
         store.put([_time("a", 1.0), _time("b", 2.0)])
         store.put([_time("a", 3.0)])
     with KernelStore(tmp_path / "deep" / "t.sqlite") as store:
-        assert len(store) == 2
         assert store.get(["a", "b", "c"]) == {"a": _time("a", 3.0), "b": _time("b", 2.0)}
-        store.forget(["a"])
-        assert store.get(["a"]) == {}
 
 
 def test_two_open_stores_see_each_other(tmp_path: Path) -> None:
@@ -94,10 +91,6 @@ def test_damage_while_it_is_open_is_a_clear_error(tmp_path: Path) -> None:
             store.get([f"{i:05d}-{'x' * 40}" for i in range(2000)])
         with pytest.raises(StoreError, match="cannot write"):
             store.put(_time(f"{i:05d}-new", 1.0) for i in range(2000))
-        with pytest.raises(StoreError, match="cannot write"):
-            store.forget([f"{i:05d}-{'x' * 40}" for i in range(2000)])
-        with pytest.raises(StoreError, match="cannot read"):
-            len(store)
 
 
 def test_a_store_that_another_process_keeps_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +125,7 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
         store._db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreError, match="make room"):
             store.put(_time(f"{i:05d}", 1.0) for i in range(2000))
-        assert len(store) == 1
+        assert store.get(["00000"]) == {}
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -9,8 +9,7 @@ import torch
 
 from agents.export import export_policy
 from agents.network import TorchPointerNetwork
-from compiler.learned.features import decisions as f
-from compiler.learned.pointer_network import NetworkShape
+from compiler.learned.fusion_policy import network_shape
 from tests.env.small_programs import CHAIN, write_suite
 from tests.experiments.shell import Shell
 
@@ -46,8 +45,7 @@ def chain(tmp_path: Path) -> Path:
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    shape = NetworkShape(f.NODE_FEATURES, f.CANDIDATE_FEATURES, f.GLOBAL_FEATURES, 8, 1)
-    export_policy(TorchPointerNetwork(shape), tmp_path / "policy", {"timesteps": 0})
+    export_policy(TorchPointerNetwork(network_shape(hidden=8, rounds=1)), tmp_path / "policy", {"timesteps": 0})
     return tmp_path / "policy"
 
 
@@ -244,7 +242,7 @@ def test_no_c_compiler(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "m.hlo").write_text(CHAIN.replace("48", "47"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
-    from compiler.backends import cpu
+    from compiler.backends.cpu import toolchain as cpu
 
     if hasattr(cpu.toolchain, "cache_clear"):
         cpu.toolchain.cache_clear()

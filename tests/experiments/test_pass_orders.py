@@ -11,22 +11,26 @@ from compiler.text import parse
 from env.statistics import Interval
 from env.suites import load_suite
 from experiments.cli import app
-from experiments.pass_orders import (
-    BASELINE,
-    DEFAULT,
-    Contender,
-    OrderEvaluation,
-    OrderRow,
-    compare_orders,
-    evaluate_orders,
-    summary_table,
-)
+from experiments.pass_orders.contenders import compare_orders, evaluate_orders
+from experiments.pass_orders.evaluation import BASELINE, DEFAULT, Contender, OrderEvaluation, OrderRow
+from experiments.pass_orders.tables import summary_table
 from experiments.report import read_progress
 from tests.agents.test_pass_orders import TEXT, scripted
 from tests.env.small_programs import write_suite
 
 runner = CliRunner()
-SMALL = ["--set", "rollout=32", "--set", "batch=16", "--set", "hidden=8", "--set", "epochs=1", "--set", "budget=12"]
+SMALL = [
+    "--set",
+    "n_steps=32",
+    "--set",
+    "batch_size=16",
+    "--set",
+    "hidden=8",
+    "--set",
+    "n_epochs=1",
+    "--set",
+    "budget=12",
+]
 
 
 def invoke(*arguments: str | Path) -> str:

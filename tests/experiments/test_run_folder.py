@@ -94,7 +94,7 @@ def test_one_damaged_run_does_not_hide_the_others(tmp_path: Path, text: bytes) -
 
 
 @pytest.mark.parametrize(
-    "changes", [{"timesteps": "many"}, {"timesteps": True}, {"suite": 3}, {"gamma": None}, {"seed": 1.5}]
+    "changes", [{"total_timesteps": "many"}, {"total_timesteps": True}, {"suite": 3}, {"gamma": None}, {"seed": 1.5}]
 )
 def test_settings_of_another_type_are_one_error(tmp_path: Path, changes: dict[str, Any]) -> None:
     run = new_run(tmp_path, "r", TrainConfig())
@@ -129,9 +129,9 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        "rollout=0", "rollout=-5", "batch=0", "batch=1", "hidden=0", "hidden=100000", "rounds=0", "epochs=0",
-        "learning_rate=nan", "learning_rate=0", "gamma=inf", "gamma=2", "clip=0", "entropy=nan", "seed=-1",
-        "minutes=-1", "seed=4294967296", "timesteps=0", "checkpoint_every=0", "budget=0",
+        "n_steps=0", "n_steps=-5", "batch_size=0", "batch_size=1", "hidden=0", "hidden=100000", "rounds=0",
+        "n_epochs=0", "learning_rate=nan", "learning_rate=0", "gamma=inf", "gamma=2", "clip_range=0", "ent_coef=nan",
+        "seed=-1", "minutes=-1", "seed=4294967296", "total_timesteps=0", "checkpoint_every=0", "budget=0",
         "step_cost=nan", "environments=0",
     ],
 )  # fmt: skip
@@ -141,10 +141,10 @@ def test_settings_that_no_training_can_use_are_refused(setting: str) -> None:
 
 
 def test_a_batch_of_one_is_refused_where_it_would_be_normalised() -> None:
-    config = TrainConfig().changed(["rollout=33", "batch=16"])
+    config = TrainConfig().changed(["n_steps=33", "batch_size=16"])
     with pytest.raises(ConfigError, match="batch of one"):
         config.check()
-    for fine in (["rollout=32", "batch=16"], ["agent=a2c", "rollout=33", "batch=16"]):
+    for fine in (["n_steps=32", "batch_size=16"], ["agent=a2c", "n_steps=33", "batch_size=16"]):
         TrainConfig().changed(fine).check()
     for env in ("hlogym/Fusion-v0", "hlogym/PassOrder-v0"):
         TrainConfig.defaults_for(env).check()

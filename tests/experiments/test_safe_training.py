@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import experiments.tracking
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy, network_shape
 from compiler.support.safe_names import metric_name
 from experiments.config import TrainConfig
 from experiments.results import ResultError
@@ -22,7 +22,7 @@ from tests.env.small_programs import CHAIN, write_suite
 from tests.experiments.shell import Shell
 
 AWKWARD = ("a[b]|c<d>$x$", "con", "é", "a b", "../up"[3:] + "/deeper", "[red]x[/red]", "_hidden", "x" * 250, "plain")
-SHORT = ("rollout=64", "batch=16", "hidden=8", "rounds=1", "epochs=1", "timesteps=128", "backend=cpu")
+SHORT = ("n_steps=64", "batch_size=16", "hidden=8", "rounds=1", "n_epochs=1", "total_timesteps=128", "backend=cpu")
 
 
 @pytest.fixture
@@ -100,12 +100,9 @@ def policy(tmp_path: Path) -> Path:
 
     from agents.export import export_policy
     from agents.network import TorchPointerNetwork
-    from compiler.learned.features import decisions as f
-    from compiler.learned.pointer_network import NetworkShape
 
     torch.manual_seed(0)
-    shape = NetworkShape(f.NODE_FEATURES, f.CANDIDATE_FEATURES, f.GLOBAL_FEATURES, 8, 1)
-    export_policy(TorchPointerNetwork(shape), tmp_path / "policy", {"timesteps": 0})
+    export_policy(TorchPointerNetwork(network_shape(hidden=8, rounds=1)), tmp_path / "policy", {"timesteps": 0})
     return tmp_path / "policy"
 
 

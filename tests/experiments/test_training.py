@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compiler.errors import UnknownNameError
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from experiments.config import ConfigError, TrainConfig
 from experiments.report import read_progress
 from experiments.results import ResultError
@@ -26,7 +26,7 @@ def command(folder: Path, *more: str) -> list[str]:
     return [
         sys.executable, "-m", "experiments.cli", "train", "--suite", str(folder / "suite"), "--env", "hlogym/Fusion-v0",
         "--timesteps", str(STEPS), "--checkpoint-every", "16", "--backend", "cpu", "--name", "run",
-        "--set", "rollout=16", "--set", "batch=16", "--set", "hidden=8", "--set", "epochs=1",
+        "--set", "n_steps=16", "--set", "batch_size=16", "--set", "hidden=8", "--set", "n_epochs=1",
         "--runs", str(folder / "runs"), *more,
     ]  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_kill_and_resume(tmp_path: Path) -> None:
     client = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
     tracked = client.get_run(begun["run_id"])
     assert tracked.info.status == "FINISHED"
-    assert tracked.data.params["timesteps"] == str(STEPS)
+    assert tracked.data.params["total_timesteps"] == str(STEPS)
     assert len(client.get_metric_history(begun["run_id"], "speedup")) >= 2
     assert {a.path for a in client.list_artifacts(begun["run_id"])} >= {"policy", "plans", "tables"}
 
@@ -76,12 +76,12 @@ def test_a_run_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_settings_are_changed_by_name() -> None:
-    changed = TrainConfig().changed(["rollout=32", "learning_rate=0.1", "suite=test"])
-    assert (changed.rollout, changed.learning_rate, changed.suite) == (32, 0.1, "test")
-    with pytest.raises(UnknownNameError, match="'rollout'"):
-        TrainConfig().changed(["rolout=1"])
+    changed = TrainConfig().changed(["n_steps=32", "learning_rate=0.1", "suite=test"])
+    assert (changed.n_steps, changed.learning_rate, changed.suite) == (32, 0.1, "test")
+    with pytest.raises(UnknownNameError, match="'n_steps'"):
+        TrainConfig().changed(["n_stepps=1"])
     with pytest.raises(ConfigError, match="takes a int"):
-        TrainConfig().changed(["rollout=many"])
+        TrainConfig().changed(["n_steps=many"])
 
 
 def test_progress_after_a_checkpoint_is_cut(tmp_path: Path) -> None:
@@ -110,6 +110,20 @@ def test_settings_of_another_version_are_read(tmp_path: Path) -> None:
     data = json.loads((run.path / "config.json").read_text())
     (run.path / "config.json").write_text(json.dumps({**data, "gone": 1, "seed": 3}))
     assert run.config().seed == 3
+
+
+def test_runs_and_commands_from_before_settings_were_renamed_are_read(tmp_path: Path) -> None:
+    former = {"rollout": 32, "batch": 8, "epochs": 3, "clip": 0.3, "entropy": 0.1, "value": 0.7, "exploration": 0.2,
+              "timesteps": 99}  # fmt: skip
+    want = TrainConfig(
+        n_steps=32, batch_size=8, n_epochs=3, clip_range=0.3, ent_coef=0.1, vf_coef=0.7, exploration_fraction=0.2,
+        total_timesteps=99,
+    )  # fmt: skip
+    others = {"suite": "train", "env": "hlogym/FusionMeasured-v0", "agent": "maskable-ppo", "checkpoint_every": 512}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "config.json").write_text(json.dumps({**former, **others}))
+    assert find_run(tmp_path, "r").config() == want
+    assert TrainConfig().changed([f"{name}={value}" for name, value in former.items()]) == want
 
 
 @pytest.mark.parametrize("name", ["hlogym/FusionMeasured-v0", "Fusion-v0", "env:hlogym/PassOrder-v0"])

@@ -62,8 +62,8 @@ def config(tmp_path: Path, **changes: Any) -> TrainConfig:
     suite = write_suite(tmp_path / "suite")
     (suite / "loop.hlo").unlink(missing_ok=True)
     settings: dict[str, Any] = {
-        "suite": str(suite), "env": "hlogym/FusionMeasured-v0", "backend": "cpu", "timesteps": 48, "rollout": 16,
-        "batch": 16, "hidden": 8, "epochs": 1, "checkpoint_every": 16, **changes,
+        "suite": str(suite), "env": "hlogym/FusionMeasured-v0", "backend": "cpu", "total_timesteps": 48, "n_steps": 16,
+        "batch_size": 16, "hidden": 8, "n_epochs": 1, "checkpoint_every": 16, **changes,
     }  # fmt: skip
     return TrainConfig(**settings)
 
@@ -98,8 +98,8 @@ def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
 ) -> None:
     monkeypatch.setattr(failure_watch, "IN_A_ROW", 3)
     run = RunFolder(tmp_path / "runs" / "r")
-    start_or_resume(config(tmp_path, timesteps=16), tmp_path / "runs", "r", resume=False)
-    longer = (run.path / "config.json").read_text().replace('"timesteps": 16', '"timesteps": 400')
+    start_or_resume(config(tmp_path, total_timesteps=16), tmp_path / "runs", "r", resume=False)
+    longer = (run.path / "config.json").read_text().replace('"total_timesteps": 16', '"total_timesteps": 400')
     (run.path / "config.json").write_text(longer)
     run.write_state({**run.state(), "finished": False})
     for file in run.policy.iterdir():
@@ -135,7 +135,7 @@ def test_a_run_in_which_nothing_was_measured_reports_no_policy(flag: Path, tmp_p
     flag.touch()
     with pytest.raises(MeasurementError, match=r"all .* measurements of this run have failed|no episode has ended"):
         # The prior fuses on and on, so that no episode ends with the plan of the reference.
-        start_or_resume(config(tmp_path, timesteps=16, prior=1e4), tmp_path / "runs", "r", resume=False)
+        start_or_resume(config(tmp_path, total_timesteps=16, prior=1e4), tmp_path / "runs", "r", resume=False)
     assert not (tmp_path / "runs" / "r" / "policy").exists()
 
 
@@ -143,7 +143,7 @@ def test_a_run_in_which_nothing_was_measured_reports_no_policy(flag: Path, tmp_p
 def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, store: str, name: str) -> None:
     write_suite(tmp_path / "suite")
     run = RunFolder(tmp_path / "runs" / "run")
-    begun = command(tmp_path, "--set", "timesteps=1000000", "--set", "checkpoint_every=1000000")
+    begun = command(tmp_path, "--set", "total_timesteps=1000000", "--set", "checkpoint_every=1000000")
     variables = {**environment(tmp_path), "MLFLOW_TRACKING_URI": store}
     process = subprocess.Popen(begun, env=variables, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200

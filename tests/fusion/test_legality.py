@@ -4,29 +4,28 @@ import numpy as np
 import pytest
 
 from compiler.codegen import buildability
-from compiler.fusion import rewriting as mechanics
 from compiler.fusion.actions import KINDS, FusionAction
-from compiler.fusion.rewriting import body_of, outputs_of, source_of
+from compiler.fusion.rewriting import body_of, fuse_into, fuse_multi_output, fuse_side_by_side, outputs_of, source_of
 from compiler.fusion.state import FusionState
 from compiler.interpreter import evaluate
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.verifier import check_module
 from tests.fusion.programs import entry, random_graph
 
-HOW = {
-    "producer-consumer": mechanics.fuse_into,
-    "multi-output": mechanics.fuse_multi_output,
-    "sibling": mechanics.fuse_side_by_side,
+REWRITES = {
+    "producer-consumer": fuse_into,
+    "multi-output": fuse_multi_output,
+    "sibling": fuse_side_by_side,
 }
 
 
 def _by_force(module: HloModule, kind: str, first: str, second: str) -> bool:
-    """Do it to a copy, whatever legality says: is the result a graph without cycles that can be built?"""
+    """Fuse a copy whatever legality says; return whether the result is a graph without cycles that can be built."""
     copy = module.clone()
     a, b = copy.entry.find(first), copy.entry.find(second)
     assert a is not None
     assert b is not None
-    HOW[kind](a, b)
+    REWRITES[kind](a, b)
     if check_module(copy):
         return False
     fusions = [i for i in copy.entry.instructions if i.opcode is Opcode.FUSION]
@@ -135,5 +134,5 @@ def test_outputs_of_other_dimensions_are_refused() -> None:
 def test_names_that_are_not_there_are_refused() -> None:
     state = FusionState(random_graph(0))
     for kind in KINDS:
-        assert "no instruction %nobody" in str(state.why_not(FusionAction(kind, "main", "nobody", ("x",))))
+        assert "no instruction %missing" in str(state.why_not(FusionAction(kind, "main", "missing", ("x",))))
     assert "no sequence" in str(state.why_not(FusionAction("sibling", "nowhere", "a", ("b",))))

@@ -1,9 +1,8 @@
 import pytest
 
 from compiler.codegen import buildability
-from compiler.errors import PlanError, UnknownNameError
-from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import POLICIES, BeamSearch, RandomFusion, ReplayFusion, make_policy, random_search
+from compiler.errors import UnknownNameError
+from compiler.fusion.policies import POLICIES, BeamSearch, RandomFusion, make_policy
 from compiler.fusion.protocol import run_policy
 from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
@@ -25,7 +24,7 @@ def test_every_policy_keeps_results_and_makes_kernels(program: str) -> None:
         state = start.fork()
         run_policy(state, make_policy(name), limit=80 if name == "random" else None)
         assert check_module(state.module) == [], name
-        assert [buildability.kernel_refusal(body_of(f)) for f in state.kernels()] == [None] * len(state.kernels()), name
+        assert [buildability.kernel_refusal(body_of(f)) for f in state.fusions()] == [None] * len(state.fusions()), name
         found = difference(run(state.module, program_inputs(program)), program_results(program))
         assert found is None, f"{name}: {found}"
 
@@ -36,7 +35,7 @@ def test_default_makes_one_kernel(program: str) -> None:
     default_pipeline().run(module)
     state = FusionState(module)
     run_policy(state, make_policy("default"))
-    assert len(state.kernels()) == 1
+    assert len(state.fusions()) == 1
     assert not [a for a in state.actions() if state.estimate(a) > 1e-9]
 
 
@@ -64,30 +63,12 @@ def test_random_is_the_same_for_the_same_seed() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_replay_says_which_action_does_not_fit() -> None:
-    state = FusionState(optimized("softmax"))
-    with pytest.raises(PlanError, match=r"fusion action 0 .* cannot be replayed: there is no instruction %nobody"):
-        run_policy(state, ReplayFusion([FusionAction("sibling", next(reversed(state.sequences)), "nobody", ("n",))]))
-
-
 def test_beam_search_is_no_worse_than_nothing_and_leaves_the_state_to_the_runner() -> None:
     state = FusionState(optimized("softmax"))
     alone = state.seconds()
     run_policy(state, BeamSearch(width=2, branch=2))
     assert state.seconds() < alone
-    assert len(state.kernels()) >= 1
-
-
-def test_random_search_keeps_the_best_of_its_tries() -> None:
-    state = FusionState(optimized("softmax"))
-    before = str(state.module)
-    found = random_search(state, tries=8, seed=3)
-    assert str(state.module) == before
-    assert found.score == min(found.tries)
-    assert len(found.tries) == 8
-    fork = state.fork()
-    run_policy(fork, ReplayFusion(found.actions))
-    assert fork.seconds() == pytest.approx(found.score)
+    assert len(state.fusions()) >= 1
 
 
 def test_an_unknown_policy_names_the_nearest() -> None:

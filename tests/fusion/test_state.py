@@ -4,14 +4,10 @@ import pytest
 
 from compiler.errors import FusionError
 from compiler.fusion.actions import FusionAction, FusionKind
-from compiler.fusion.policies import RandomFusion, ReplayFusion
+from compiler.fusion.policies import RandomFusion
 from compiler.fusion.protocol import run_policy
-from compiler.fusion.rewriting import unfuse
 from compiler.fusion.state import FusionState
-from compiler.ir import Opcode
-from compiler.ir.verifier import check_module
 from tests.fusion.programs import entry, optimized, random_graph
-from tests.passes.programs import difference, program_inputs, program_results, run
 
 SOME = ("layer_norm_backward", "mlp_train_step", "softmax_cross_entropy_grad")
 EXACT: tuple[FusionKind, ...] = ("producer-consumer", "multi-output", "producer-into-all-users")
@@ -22,7 +18,7 @@ def _kinds(state: FusionState) -> set[tuple[str, str, str, frozenset[str]]]:
 
 
 @pytest.mark.parametrize("program", SOME)
-def test_actions_kept_up_to_date_are_those_of_a_fresh_state(program: str) -> None:
+def test_cached_actions_are_those_of_a_fresh_state(program: str) -> None:
     state, chooser = FusionState(optimized(program)), random.Random(7)
     for _ in range(40):
         actions = state.actions()
@@ -35,7 +31,7 @@ def test_actions_kept_up_to_date_are_those_of_a_fresh_state(program: str) -> Non
 
 
 @pytest.mark.parametrize("program", SOME)
-def test_a_fork_goes_its_own_way_and_the_same_way(program: str) -> None:
+def test_forks_are_independent_and_deterministic(program: str) -> None:
     state = FusionState(optimized(program))
     run_policy(state, RandomFusion(3, max_actions=12))
     before = str(state.module)
@@ -54,11 +50,12 @@ def test_a_fork_goes_its_own_way_and_the_same_way(program: str) -> None:
 def test_the_same_actions_make_the_same_text() -> None:
     first, second = FusionState(optimized("mlp_train_step")), FusionState(optimized("mlp_train_step"))
     actions = run_policy(first, RandomFusion(11))
-    run_policy(second, ReplayFusion(actions))
+    for action in actions:
+        second.apply(action)
     assert str(first.module) == str(second.module)
 
 
-def test_estimates_are_what_the_fusion_then_saves() -> None:
+def test_estimates_are_what_fusions_save() -> None:
     state, chooser, seen = FusionState(optimized("softmax")), random.Random(1), 0
     while actions := state.actions(("producer-consumer", "producer-into-all-users")):
         action = chooser.choice(actions)
@@ -72,20 +69,9 @@ def test_estimates_are_what_the_fusion_then_saves() -> None:
 def test_an_illegal_action_is_an_error_that_says_why_and_changes_nothing() -> None:
     state = FusionState(random_graph(1))
     before = str(state.module)
-    with pytest.raises(FusionError, match="no instruction %nobody"):
-        state.apply(FusionAction("sibling", "main", "x", ("nobody",)))
+    with pytest.raises(FusionError, match="no instruction %missing"):
+        state.apply(FusionAction("sibling", "main", "x", ("missing",)))
     assert str(state.module) == before
-
-
-@pytest.mark.parametrize("program", ["softmax", "cartpole_precomputed", "rotary_embedding"])
-def test_unfusing_everything_gives_the_results_back(program: str) -> None:
-    state = FusionState(optimized(program))
-    run_policy(state, RandomFusion(5, max_actions=60))
-    for fusion in state.kernels():
-        unfuse(fusion)
-    assert check_module(state.module) == []
-    assert all(i.opcode is not Opcode.FUSION for c in state.module.computations for i in c.instructions)
-    assert difference(run(state.module, program_inputs(program)), program_results(program)) is None
 
 
 def test_loops_weigh_their_trip_counts() -> None:

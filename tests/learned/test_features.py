@@ -5,7 +5,7 @@ import random
 import pytest
 
 from compiler.fusion.state import FusionState
-from compiler.learned.features.decisions import FusionFeatures
+from compiler.learned.features.fusion import FusionFeatures
 from tests.fusion.programs import optimized, random_graph
 
 

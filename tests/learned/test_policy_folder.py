@@ -23,7 +23,7 @@ from compiler.learned.policy_folder import (
     write_policy_folder,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 KIND, VERSION = "hlogym-test-policy", 3
 
 

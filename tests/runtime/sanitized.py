@@ -17,14 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.api import decide
-from compiler.backends import cpu
+from compiler.backends.cpu import toolchain as cpu
+from compiler.backends.cpu.executable import CpuExecutable
 from compiler.codegen import buildability
 from compiler.fusion.policies import RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloModule
 from compiler.loops import KeepLoops, KernelLoops, LoopPolicy, UnrollLoops
-from compiler.runtime import executable
+from compiler.runtime import allocation
 from compiler.runtime.buffers import ALIGNMENT, Buffer, Interval
+from compiler.runtime.executable import parameter_leaves
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.reference import Reference
@@ -85,7 +87,7 @@ def run_program(name: str, module: HloModule, args: Sequence[Array], fusion: str
     session = CompilationSession(module, "cpu", [] if fusion == "none" else None)
     decide(session, policy, LOOPS[loops])
     built = session.finish()
-    assert isinstance(built, executable.CpuExecutable)
+    assert isinstance(built, CpuExecutable)
     frame = built._take_frame()
     built._frames.append(frame)
     arena: Array = frame.arena
@@ -122,7 +124,7 @@ def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[st
     else:
         for program in load_suite(what).programs:
             module = parse(program.text())
-            wanted = [(s.dtype, s.dimensions) for s in executable.parameter_leaves(module)]
+            wanted = [(s.dtype, s.dimensions) for s in parameter_leaves(module)]
             args = random_inputs(program, wanted, seed)
             yield program.name, lambda m=module, a=args, n=program.name: run_program(n, m, a, fusion, loops, seed)  # type: ignore[misc]
 
@@ -149,7 +151,7 @@ def run_canary() -> None:
 
 def main(what: str, fusion: str, loops: str, seed: str) -> None:
     """Run everything there is of one kind."""
-    setattr(executable, "assign_offsets", ARENA.assign)  # noqa: B010 - not the module's own name
+    setattr(allocation, "assign_offsets", ARENA.assign)  # noqa: B010 - not the module's own name
     before = float_state()
     for name, run in programs(what, fusion, loops, int(seed)):
         tell(f"RUN {name}")

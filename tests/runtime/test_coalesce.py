@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from compiler.runtime import coalesce
-from compiler.runtime.thunk_emitter import Planner
+from compiler.runtime.thunk_emitter import ThunkEmitter
 from compiler.text import parse
 
 
@@ -35,7 +35,7 @@ def loops_in_a_row(count: int) -> str:
 
 def lines_run(count: int) -> int:
     """Lines of `coalesce` that one program's copies and intervals take."""
-    program = Planner("c").plan(parse(loops_in_a_row(count)))
+    program = ThunkEmitter("c").emit(parse(loops_in_a_row(count)))
     lines = 0
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:

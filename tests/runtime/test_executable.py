@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile
-from compiler.backends import cpu
-from compiler.backends.blas import blas_threading
+from compiler.backends.cpu import toolchain as cpu
+from compiler.backends.cpu.blas import blas_threading
 from compiler.errors import ArgumentError, BackendError, HlogymError
 from compiler.interpreter import evaluate
 from compiler.ir.verifier import verify
@@ -265,7 +265,7 @@ ENTRY main {
 
 
 def test_an_error_inside_an_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    from compiler.runtime import executable
+    from compiler.backends.cpu import executable
 
     a = np.eye(40, dtype=np.float32)
     exe = compile(HOST, options=PLAIN)

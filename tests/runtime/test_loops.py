@@ -8,7 +8,7 @@ import pytest
 from compiler import CompileOptions, compile
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify
-from compiler.runtime import executable
+from compiler.runtime import allocation
 from compiler.runtime.thunks import CopyThunk
 from compiler.text import parse
 from env.reference import Reference
@@ -50,7 +50,7 @@ def test_copies_are_only_left_out_where_nobody_can_tell(seed: int, monkeypatch: 
     module = random_loops(rng)
     args = arguments_for(module, rng)
     lean = compile(module, options=PLAIN)
-    monkeypatch.setattr(executable, "coalesce", lambda thunks, results: None)
+    monkeypatch.setattr(allocation, "coalesce", lambda thunks, results: None)
     full = compile(module, options=PLAIN)
     assert problem(lean(*args), full(*args)) is None
     assert _copies(lean) <= _copies(full)

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from compiler import compile, load
+from compiler.backends.cpu.executable import CpuExecutable
 from compiler.errors import HlogymError
-from compiler.runtime.executable import CpuExecutable, Executable
+from compiler.runtime.executable import Executable
 from compiler.runtime.saved_folder import SavedProgramError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,7 +61,7 @@ def test_a_saved_program_runs_without_a_compiler(tmp_path: Path) -> None:
 import os; os.environ["PATH"] = ""; os.environ.pop("CC", None)
 import numpy as np
 from compiler import load
-from compiler.backends import cpu
+from compiler.backends.cpu import toolchain as cpu
 assert cpu.why_unavailable()
 out, = load({str(tmp_path / "p")!r})(np.arange(1000, dtype=np.float32))
 assert out[8] == 8 * 1 * 3, out[8]

@@ -68,11 +68,11 @@ def test_a_plan_of_another_program_is_refused() -> None:
     ("change", "why"),
     [
         ({"format": 99}, "format 99 cannot be read"),
-        ({"fingerprint": 3}, "fingerprint must be a text, got 3"),
-        ({"passes": "dce"}, "passes must be a list of texts"),
+        ({"fingerprint": 3}, "fingerprint must be a string, got 3"),
+        ({"passes": "dce"}, "passes must be a list of strings"),
         ({"fusions": [{"kind": "glue"}]}, r"fusions\[0\]: kind must be one of"),
         ({"loops": [{"id": "a", "position": -1, "choice": "keep"}]}, r"loops\[0\]: position"),
-        ({"kernels": {"fusion": {"tile": "big"}}}, "must map names to whole numbers"),
+        ({"kernels": {"fusion": {"tile": "big"}}}, "must map names to integers"),
         ({"colour": 1}, "unknown entries colour"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The collector of cycles is off within, and as it was before afterwards."""
+"""The garbage collector is off inside the block, and as it was before afterwards."""
 
 import gc
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 
 from compiler.ir import HloModule
 from compiler.passes.infrastructure.pipeline import PassPipeline
-from compiler.support.gc_pause import collector_paused
+from compiler.support.gc_pause import gc_paused
 from compiler.text import parse
 
 
@@ -19,23 +19,23 @@ def _enabled() -> Iterator[None]:
 
 
 def test_it_is_off_within_and_on_again_after() -> None:
-    with collector_paused():
+    with gc_paused():
         assert not gc.isenabled()
-        with collector_paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_it_is_on_again_after_an_error() -> None:
-    with pytest.raises(ValueError, match="no"), collector_paused():
+    with pytest.raises(ValueError, match="no"), gc_paused():
         raise ValueError("no")
     assert gc.isenabled()
 
 
 def test_who_has_switched_it_off_finds_it_off() -> None:
     gc.disable()
-    with collector_paused():
+    with gc_paused():
         pass
     assert not gc.isenabled()
 

@@ -1,10 +1,10 @@
 """A mapping that keeps what was used last."""
 
-from compiler.support.lru_dict import Recent
+from compiler.support.lru_dict import LruDict
 
 
 def test_what_was_not_used_for_the_longest_time_goes_first() -> None:
-    kept: Recent[str, int] = Recent(2)
+    kept: LruDict[str, int] = LruDict(2)
     kept["a"], kept["b"] = 1, 2
     assert kept["a"] == 1
     kept["c"] = 3
@@ -13,7 +13,7 @@ def test_what_was_not_used_for_the_longest_time_goes_first() -> None:
 
 
 def test_sizes_count_and_the_last_entry_stays_whatever_its_size() -> None:
-    kept: Recent[str, str] = Recent(10, lambda key, value: len(key) + len(value))
+    kept: LruDict[str, str] = LruDict(10, lambda key, value: len(key) + len(value))
     kept["a"] = "xxx"
     kept["b"] = "xxxx"
     assert kept.total == 9
@@ -27,7 +27,7 @@ def test_sizes_count_and_the_last_entry_stays_whatever_its_size() -> None:
 
 
 def test_what_is_to_be_kept_is_spared() -> None:
-    kept: Recent[str, int] = Recent(2)
+    kept: LruDict[str, int] = LruDict(2)
     for name in "abc":
         kept.put(name, 1, kept=("a", "b"))
     assert list(kept) == ["a", "b", "c"]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from agents.checkpoint import latest_checkpoint
-from compiler.learned.decision_policy import load_policy
+from compiler.learned.fusion_policy import load_policy
 from compiler.learned.pass_order import load_pass_order
 from compiler.plan import CompilationPlan
 from env.isolated import ROOT
@@ -86,7 +86,7 @@ class Training:
         return self.home / ".cache" / "hlogym" / "kernel_times.sqlite"
 
     def command(self, resume: bool) -> list[str]:
-        settings = {"rollout": ROLLOUT, "batch": ROLLOUT, "hidden": 8, "epochs": 1, "budget": 12}
+        settings = {"n_steps": ROLLOUT, "batch_size": ROLLOUT, "hidden": 8, "n_epochs": 1, "budget": 12}
         return [
             sys.executable, "-m", "experiments.cli", "train", "--suite", str(self.home / "suite"), "--backend", "cpu",
             "--env", f"hlogym/{self.environment}Measured-v0", "--timesteps", str(self.timesteps), "--name", "run",

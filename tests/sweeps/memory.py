@@ -90,9 +90,9 @@ def play(env_id: str, suite: str, episodes: int, seconds: float, seed: int) -> G
         if done % INTERVAL and done > INTERVAL:
             continue
         gc.collect()  # what is garbage already does not count
-        pid = env._measurer._worker.pid if env.measured else None
+        pid = env.measurer._worker.pid if env.measured else None
         marks.append((done, resident(), resident(pid) if pid else 0.0, mappings(pid) if pid else 0))
-    restarts = env._measurer.restarts if env.measured else 0
+    restarts = env.measurer.restarts if env.measured else 0
     env.close()
     gc.collect()
     picked = sorted({round(i) for i in np.linspace(0, len(marks) - 1, SAMPLES)})

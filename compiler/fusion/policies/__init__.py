@@ -6,41 +6,41 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from compiler.errors import UnknownNameError
-from compiler.fusion.policies.basic import NoFusion, RandomFusion, ReplayFusion
+from compiler.fusion.policies.basic import NoFusion, RandomFusion
 from compiler.fusion.policies.queue import GreedyFusion, PriorityFusion
 from compiler.fusion.policies.savings import InOrder, SavingsFusion
-from compiler.fusion.policies.search import BeamSearch, random_search
+from compiler.fusion.policies.search import BeamSearch
 from compiler.fusion.policies.xla import FusionMerger, InstructionFusion
 from compiler.fusion.protocol import FusionPolicy
 
 
 def multi_output() -> FusionPolicy:
-    """Sibling and producer-consumer multi-output fusion, where it saves time."""
+    """Return the policy for sibling and producer-consumer multi-output fusion where it saves time."""
     return SavingsFusion(("multi-output", "sibling"))
 
 
 def horizontal() -> FusionPolicy:
-    """Independent kernels of one shape side by side, where it saves time."""
+    """Return the policy that fuses independent kernels of one shape where it saves time."""
     return SavingsFusion(("horizontal",))
 
 
 def default() -> FusionPolicy:
-    """Priority fusion, then whatever still saves time: the policy ends when no legal action does."""
+    """Return priority fusion followed by any other action that saves time, until no legal action does."""
     return InOrder((PriorityFusion(), SavingsFusion()))
 
 
 def priority() -> FusionPolicy:
-    """XLA's order on GPU today: priority fusion, then multi-output fusion."""
+    """Return XLA's current order on GPU: priority fusion, then multi-output fusion."""
     return InOrder((PriorityFusion(), multi_output()))
 
 
 def xla_instruction() -> FusionPolicy:
-    """XLA's order until 2024: instruction fusion, fusion merger, multi-output fusion, horizontal fusion."""
+    """Return XLA's order until 2024: instruction fusion, fusion merger, multi-output fusion, horizontal fusion."""
     return InOrder((InstructionFusion(), FusionMerger(), multi_output(), horizontal()))
 
 
 def fusion_merger() -> FusionPolicy:
-    """Instruction fusion, then the merger."""
+    """Return instruction fusion followed by the fusion merger."""
     return InOrder((InstructionFusion(), FusionMerger()))
 
 
@@ -59,13 +59,17 @@ POLICIES: Mapping[str, Callable[[], FusionPolicy]] = MappingProxyType(
         "beam": BeamSearch,
     }
 )
-"""Policies that need nothing but their name."""
+"""The policies that are made without arguments."""
 
 DEFAULT_POLICY = "default"
 
 
 def make_policy(name: str) -> FusionPolicy:
-    """A new policy by its name; UnknownNameError with the nearest names when there is none."""
+    """Return a new policy by its name.
+
+    Raises:
+        UnknownNameError: there is no such policy; the message lists the nearest names.
+    """
     if name not in POLICIES:
         raise UnknownNameError("fusion policy", name, POLICIES)
     return POLICIES[name]()
@@ -79,8 +83,6 @@ __all__ = [
     "NoFusion",
     "PriorityFusion",
     "RandomFusion",
-    "ReplayFusion",
     "SavingsFusion",
     "make_policy",
-    "random_search",
 ]

@@ -1,4 +1,4 @@
-"""Policies driven by a heap of candidates with priorities that follow the state as fusions happen."""
+"""Policies driven by a heap of producers, whose priorities are updated after every fusion."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from abc import ABC, abstractmethod
 
 from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.rewriting import consumers_of, producers_of
-from compiler.fusion.sequence import Sequence
+from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
 
 
 class ProducerQueue(ABC):
-    """Takes producers in order of priority and fuses each as `action_for` says.
+    """Takes producers in order of priority and applies the action of `action_for` to each.
 
-    A producer is looked at again when it, or one of its users, has changed; nothing is looked at twice without a
-    reason, so a run takes time in proportion to the fusions made and the edges they touch.
+    The priority of a producer is computed again only when the producer or one of its users has changed, so a run takes
+    time proportional to the number of fusions and the edges they touch.
     """
 
     def __init__(self) -> None:
         self._state: FusionState | None = None
         self._seen: dict[str, int] = {}
-        self._heap: list[tuple[float, int, int, str, Sequence, HloInstruction]] = []
+        self._heap: list[tuple[float, int, int, str, SequenceState, HloInstruction]] = []
         self._version: dict[HloInstruction, int] = {}
         self._steps = -1
 
     @abstractmethod
-    def priority(self, sequence: Sequence, producer: HloInstruction) -> float | None:
-        """Seconds to gain by fusing this producer (greatest first), or None to leave it alone."""
+    def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
+        """Return the benefit of fusing this producer (the greatest is taken first), or None not to fuse it."""
 
     @abstractmethod
-    def action_for(self, sequence: Sequence, producer: HloInstruction) -> FusionAction | None:
-        """What to do with the producer whose turn it is; None: nothing."""
+    def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
+        """Return the action for the producer of highest priority, or None for no action."""
 
     def choose(self, state: FusionState) -> FusionAction | None:
-        """The action of the best producer."""
-        self._follow(state)
+        """Return the action of the producer of highest priority."""
+        self._update(state)
         while self._heap:
             _, _, version, _, sequence, producer = heapq.heappop(self._heap)
             if producer.parent is None or self._version.get(producer) != version:
@@ -46,7 +46,7 @@ class ProducerQueue(ABC):
                 return action
         return None
 
-    def _follow(self, state: FusionState) -> None:
+    def _update(self, state: FusionState) -> None:
         if state is not self._state:
             self._state, self._seen, self._heap, self._version = state, {}, [], {}
             for name, sequence in state.sequences.items():
@@ -64,67 +64,67 @@ class ProducerQueue(ABC):
                 around.update(dict.fromkeys(producers_of(i)))
             self._queue(sequence, list(around))
 
-    def _queue(self, sequence: Sequence, producers: list[HloInstruction]) -> None:
+    def _queue(self, sequence: SequenceState, producers: list[HloInstruction]) -> None:
         for p in producers:
             version = self._version[p] = self._version.get(p, 0) + 1
             if sequence.legality.refusal_of(p) is not None:
                 continue
             value = self.priority(sequence, p)
             if value is not None:
-                # Computations may each have an instruction of that name.
+                # Several computations may have an instruction of that name.
                 name = f"{sequence.computation.name}/{p.name}"
                 entry = (-value * sequence.weight, -sequence.order.rank(p), version, name, sequence, p)
                 heapq.heappush(self._heap, entry)
 
 
-def all_users_action(sequence: Sequence, producer: HloInstruction) -> FusionAction:
-    """The action that puts a producer into each of its users."""
+def all_users_action(sequence: SequenceState, producer: HloInstruction) -> FusionAction:
+    """Return the action that fuses a producer into each of its users."""
     names = tuple(u.name for u in sequence.order.sorted(consumers_of(producer)))
     kind: FusionKind = "producer-into-all-users" if len(names) > 1 else "producer-consumer"
     return FusionAction(kind, sequence.computation.name, producer.name, names)
 
 
 class PriorityFusion(ProducerQueue):
-    """A producer goes into all of its users or stays; first the one that saves most (XLA's priority fusion).
+    """Fuses a producer into all of its users or not at all, first the one that saves most (XLA's priority fusion).
 
-    The priority is the time saved by the cost model: the producer's own, and what its users gain or lose by computing
-    it. Only producers that save time are fused.
+    The priority is the time saved by the cost model: the producer's own time, and what its users gain or lose by
+    computing it. Only producers that save time are fused.
     """
 
-    def priority(self, sequence: Sequence, producer: HloInstruction) -> float | None:
-        """Seconds saved in one run of the sequence, if positive and legal."""
+    def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
+        """Return the seconds saved per run of the sequence, or None when there are none or the fusion is illegal."""
         users = consumers_of(producer)
-        if not users or not sequence.table.may_go_into_all(producer, users):
+        if not users or not sequence.table.into_all_users(producer, users):
             return None
         saved = sequence.saving_into_all(producer, users)
         return saved if saved > 0 else None
 
-    def action_for(self, sequence: Sequence, producer: HloInstruction) -> FusionAction | None:
-        """Into all users, if that still pays."""
+    def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
+        """Return the fusion into all users if it still saves time."""
         if self.priority(sequence, producer) is None:
             return None
         return all_users_action(sequence, producer)
 
 
 class GreedyFusion(ProducerQueue):
-    """Fuse whatever saves memory traffic, the most bytes first, until nothing does.
+    """Fuses producers that save memory traffic, the most bytes first, until none does.
 
-    A producer goes into all its users where that is legal and none of them computes more than the bytes are worth:
-    each copy may read no more than the producer's result would have cost to write and read.
+    A producer is fused into all its users where that is legal, and where its copies in the users read fewer bytes than
+    writing and reading its result would take.
     """
 
-    def priority(self, sequence: Sequence, producer: HloInstruction) -> float | None:
-        """Bytes that no longer go through memory."""
+    def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
+        """Return the bytes that are no longer written and read, or None when there are none."""
         users = consumers_of(producer)
-        if not users or not sequence.table.may_go_into_all(producer, users):
+        if not users or not sequence.table.into_all_users(producer, users):
             return None
         own = sequence.legality.facts(producer).summary
         size = sum(s.byte_size for s in producer.shape.leaves())
         saved = size + own.bytes_read + size * len(users) - own.bytes_read * len(users)
         return float(saved) if saved > 0 else None
 
-    def action_for(self, sequence: Sequence, producer: HloInstruction) -> FusionAction | None:
-        """Into all users."""
+    def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
+        """Return the fusion into all users if it still saves bytes."""
         if self.priority(sequence, producer) is None:
             return None
         return all_users_action(sequence, producer)

@@ -1,4 +1,4 @@
-"""Policies that take whatever the cost model says saves time, and policies one after the other."""
+"""A policy that takes any action that saves time by the cost model, and policies in sequence."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 
 LEAST_SAVING = 1e-10
-"""Seconds; less is rounding."""
+"""Smallest saving in seconds that counts; less is rounding."""
 
 
 class SavingsFusion:
     """Takes the legal actions with the greatest estimated savings until none saves any time.
 
-    The actions are listed and sorted in rounds; within a round each is judged again before it is taken, so the number
-    of listings stays small while programs grow.
+    The actions are listed and sorted in rounds; within a round each is checked again before it is taken, so that there
+    are few listings even for large programs.
 
     Args:
         kinds: the kinds of fusion to consider; None: all.
@@ -29,7 +29,7 @@ class SavingsFusion:
         self._listed_at = -1
 
     def choose(self, state: FusionState) -> FusionAction | None:
-        """The next action that saves time."""
+        """Return the next action that saves time."""
         if state is not self._state:
             self._state, self._round, self._listed_at = state, [], -1
         while True:
@@ -43,14 +43,14 @@ class SavingsFusion:
             self._round = self._list(state)
 
     def _list(self, state: FusionState) -> list[FusionAction]:
-        """Actions that save time, the best last; of equals the first listed is the later."""
+        """Return the actions that save time, the best last; of equal ones, the first listed comes last."""
         actions = state.actions(self.kinds)
         scored = [(saved, -n) for n, a in enumerate(actions) if (saved := state.estimate(a)) > LEAST_SAVING]
         return [actions[-n] for _, n in sorted(scored)]
 
 
 class InOrder:
-    """Policies one after the other, each until it is done."""
+    """Runs policies one after the other, each until it is done."""
 
     def __init__(self, policies: Sequence[FusionPolicy]) -> None:
         self.policies = tuple(policies)
@@ -58,7 +58,7 @@ class InOrder:
         self._turn = 0
 
     def choose(self, state: FusionState) -> FusionAction | None:
-        """What the policy whose turn it is chooses."""
+        """Return the choice of the current policy, or of the next one when that is done."""
         if state is not self._state:
             self._state, self._turn = state, 0
         while self._turn < len(self.policies):

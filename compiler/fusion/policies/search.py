@@ -1,26 +1,19 @@
-"""Search over fusion decisions: beam search by the cost model, and random search by any score."""
+"""Beam search over fusion decisions by the cost model."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies.basic import RandomFusion
 from compiler.fusion.policies.savings import LEAST_SAVING
-from compiler.fusion.protocol import run_policy
 from compiler.fusion.state import FusionState
-
-Score = Callable[[FusionState], float]
-"""Seconds of a state; less is better."""
 
 
 class BeamSearch:
-    """Keeps the best few partial decisions at each step, and replays the best whole one.
+    """Keeps the best few sequences of actions at each step, and finally takes the best sequence found.
 
     Args:
-        width: partial decisions kept.
+        width: number of sequences kept.
         branch: actions tried for each of them, those with the greatest estimated savings.
         patience: steps without a better module before the search ends.
         max_steps: greatest number of fusions; None: no limit.
@@ -33,7 +26,7 @@ class BeamSearch:
         self._start = 0
 
     def choose(self, state: FusionState) -> FusionAction | None:
-        """The next action of the best sequence found, which is searched for once."""
+        """Return the next action of the best sequence, which is searched for once per state."""
         if state is not self._state:
             self._state, self._start = state, len(state.history)
             self._found = self._search(state)
@@ -67,34 +60,3 @@ class BeamSearch:
                     seen.add(key)
                     children.append(child)
         return heapq.nsmallest(self.width, children, key=FusionState.seconds)
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """The best decisions of a search, their score, and the scores of all tries in order."""
-
-    actions: tuple[FusionAction, ...]
-    score: float
-    tries: tuple[float, ...]
-
-
-def random_search(
-    state: FusionState,
-    score: Score = FusionState.seconds,
-    tries: int = 32,
-    seed: int = 0,
-    stop_probability: float = 0.02,
-) -> SearchResult:
-    """Random decisions, again and again, the best kept; `state` stays as it is.
-
-    The first try is to do nothing, so the result is never worse than the start.
-    """
-    best, best_score = tuple[FusionAction, ...](), score(state)
-    scores = [best_score]
-    for n in range(1, tries):
-        fork = state.fork()
-        actions = tuple(run_policy(fork, RandomFusion(seed * 1_000_003 + n, stop_probability)))
-        scores.append(score(fork))
-        if scores[-1] < best_score:
-            best, best_score = actions, scores[-1]
-    return SearchResult(best, best_score, tuple(scores))

@@ -6,30 +6,29 @@ from compiler.fusion.action_table import has_other_use
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies.queue import ProducerQueue, all_users_action
 from compiler.fusion.rewriting import body_of, consumers_of, producers_of, source_of
-from compiler.fusion.sequence import Sequence
+from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, Opcode, Trait
 
 
 class InstructionFusion:
-    """Producer into consumer, consumers in reverse post order (xla/service/instruction_fusion.cc).
+    """Fuses producers into consumers, consumers in reverse post order (xla/service/instruction_fusion.cc).
 
-    Only data movement is duplicated, and an expensive producer is not taken in where it would be computed several
-    times.
+    Only data movement is duplicated, and an expensive producer is not fused where it would be computed several times.
     """
 
     def __init__(self) -> None:
         self._state: FusionState | None = None
-        self._work: list[tuple[Sequence, HloInstruction]] = []
-        self._pending: Sequence | None = None
+        self._work: list[tuple[SequenceState, HloInstruction]] = []
+        self._pending: SequenceState | None = None
 
     def choose(self, state: FusionState) -> FusionAction | None:
-        """The next producer worth taking in."""
+        """Return the next fusion of a producer into a consumer."""
         if state is not self._state:
             self._state, self._pending = state, None
             self._work = [(s, i) for s in state.sequences.values() for i in s.nodes()]
         if self._pending is not None and state.made:
-            # Go on with the fusion the last action made, before anything that stands earlier.
+            # Continue with the fusion that the last action made, before its predecessors.
             fusion = self._pending.computation.find(state.made[-1][-1])
             if fusion is not None:
                 self._work.append((self._pending, fusion))
@@ -43,16 +42,17 @@ class InstructionFusion:
         return None
 
 
-def _producer_for(sequence: Sequence, consumer: HloInstruction) -> HloInstruction | None:
-    if sequence.legality.refusal_of(consumer) is not None:
+def _producer_for(sequence: SequenceState, consumer: HloInstruction) -> HloInstruction | None:
+    refusal = sequence.legality.refusal_of
+    if refusal(consumer) is not None:
         return None
     for p in producers_of(consumer):
-        if sequence.legality.refusal_of(p) is None and _worth_it(sequence, p, consumer) and sequence.edge(p, consumer):
+        if refusal(p) is None and _is_worthwhile(sequence, p, consumer) and sequence.edge(p, consumer):
             return p
     return None
 
 
-def _worth_it(sequence: Sequence, producer: HloInstruction, consumer: HloInstruction) -> bool:
+def _is_worthwhile(sequence: SequenceState, producer: HloInstruction, consumer: HloInstruction) -> bool:
     if has_other_use(producer):
         return producer.opcode.has(Trait.MOVEMENT) or producer.opcode is Opcode.IOTA
     if not is_expensive(producer):
@@ -63,24 +63,24 @@ def _worth_it(sequence: Sequence, producer: HloInstruction, consumer: HloInstruc
 
 
 def is_expensive(node: HloInstruction) -> bool:
-    """Whether computing it twice costs more than a load: it, or something in it, is marked so in the table of ops."""
+    """Check whether computing a node twice costs more than a load, by the table of ops."""
     inside = body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
     return any(i.opcode.has(Trait.EXPENSIVE) for i in inside)
 
 
 class FusionMerger(ProducerQueue):
-    """A fusion goes into its users if they are all fusions and time is saved (xla/service/gpu/fusion_merger.cc)."""
+    """Fuses a fusion into its users if all are fusions and time is saved (xla/service/gpu/fusion_merger.cc)."""
 
-    def priority(self, sequence: Sequence, producer: HloInstruction) -> float | None:
-        """Seconds saved, for fusions all of whose users are fusions."""
+    def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
+        """Return the seconds saved, or None unless the producer and all of its users are fusions."""
         users = consumers_of(producer)
         if producer.opcode is not Opcode.FUSION or not users or any(u.opcode is not Opcode.FUSION for u in users):
             return None
-        if not sequence.table.may_go_into_all(producer, users):
+        if not sequence.table.into_all_users(producer, users):
             return None
         saved = sequence.saving_into_all(producer, users)
         return saved if saved > 0 else None
 
-    def action_for(self, sequence: Sequence, producer: HloInstruction) -> FusionAction | None:
-        """Into all users, if that still pays."""
+    def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
+        """Return the fusion into all users if it still saves time."""
         return None if self.priority(sequence, producer) is None else all_users_action(sequence, producer)

@@ -1,1 +1,1 @@
-"""Features: programs, fusions, loops and passes described as numbers for learned policies."""
+"""What policies see: programs, candidates and decisions as numbers."""

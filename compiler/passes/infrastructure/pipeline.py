@@ -12,7 +12,7 @@ from compiler.ir import HloModule
 from compiler.ir.callgraph import check_call_graph
 from compiler.ir.reverifier import reverify
 from compiler.passes.infrastructure.base import HloPass, Swept, op_count
-from compiler.support.gc_pause import collector_paused
+from compiler.support.gc_pause import gc_paused
 
 Hook = Callable[[HloPass, HloModule, bool], None]
 """Called after each single pass with the pass, the module as it left it, and whether it changed."""
@@ -79,7 +79,7 @@ class PipelineRun:
         """
         check_call_graph(module)
         try:
-            with collector_paused():
+            with gc_paused():
                 return self.apply(hlo_pass, module)
         except PipelineStopped:
             return any(r.changed for r in self.records)

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.computation import has_side_effect
+from compiler.ir.opcodes import SIDE_EFFECT_OPCODES
 from compiler.ir.shape import default_layout
 from compiler.passes.infrastructure.base import ComputationPass
 from compiler.passes.infrastructure.builder import Builder
@@ -167,12 +168,9 @@ def _same_layout(a: HloInstruction, b: HloInstruction) -> bool:
 
 
 def _untouchable(i: HloInstruction) -> bool:
-    if i.shape.dynamic or i.opcode in _EFFECTS:
+    if i.shape.dynamic or i.opcode in SIDE_EFFECT_OPCODES:
         return True
     for o in i.operands:
         if o.shape.dynamic:
             return True
     return bool(i.attributes) and has_side_effect(i)
-
-
-_EFFECTS = frozenset(op for op in Opcode if op.has(Trait.SIDE_EFFECT))

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.backends.native_runtime import RUNTIME, RUNTIME_FLAGS, runtime_source
-from compiler.backends.object_cache import ObjectCache
-from compiler.backends.processes import run_bounded
+from compiler.backends.cpu.native_runtime import RUNTIME, RUNTIME_FLAGS, runtime_source
+from compiler.backends.cpu.object_cache import ObjectCache
+from compiler.backends.cpu.processes import run_bounded
 from compiler.codegen import print_c
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.errors import BackendError, CodegenError
+from compiler.errors import BackendError, BuildKilledError, CodegenError
 
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
@@ -32,10 +32,6 @@ FLAGS = (
 DRIVER_FLAGS = ("-O1", "-fPIC", "-shared", "-w")
 LIBRARIES = ("-lmvec", "-lm")
 BUILD_SECONDS = 300
-
-
-class BuildKilledError(BackendError):
-    """The C compiler was killed; the same source may build another time."""
 
 
 # What compiler, assembler and linker say when it is not the source that is wrong with a build.

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from compiler.backends import cuda
+from compiler.backends.cuda import nvrtc
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
-from compiler.runtime.buffers import Buffer, BufferKind, assign_offsets
-from compiler.runtime.coalesce import coalesce, timeline
+from compiler.plan import CompilationPlan
+from compiler.runtime.allocation import allocate
+from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.executable import (
     ThunkTime,
     check_arguments,
     check_signature,
-    evaluate_host,
     parameter_leaves,
     profile_thunks,
 )
+from compiler.runtime.host_ops import evaluate_host
+from compiler.runtime.program_files import SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
     ConditionalThunk,
@@ -30,13 +32,11 @@ from compiler.runtime.thunks import (
     HostThunk,
     KernelThunk,
     Thunk,
+    ThunkVisitor,
     WhileThunk,
     kernels_of,
     walk,
 )
-
-if TYPE_CHECKING:
-    from compiler.plan import CompilationPlan
 
 GRAPH_NODES = 20_000
 """A program of more launches than this is not captured as one graph."""
@@ -61,16 +61,12 @@ class CudaExecutable:
 
     @staticmethod
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CudaExecutable:
-        """Assign memory; kernels are built on the first call."""
-        coalesce(program.thunks, program.results)
-        arena_bytes = assign_offsets(timeline(program.thunks, program.results).intervals())
-        return CudaExecutable(module, program, arena_bytes, plan)
+        """Assign memory to the program's buffers; kernels are built on the first call."""
+        return CudaExecutable(module, program, allocate(program), plan)
 
     def save(self, path: str | Path) -> None:
-        """Write everything needed to run this elsewhere; kernels travel as source."""
-        from compiler.runtime.saving import save
-
-        save(self, Path(path))
+        """Write a folder from which any machine with a GPU can load the program; kernels are saved as source."""
+        save_program(path, SavedProgram(self.backend, self.module, self.program, self.arena_bytes, self.plan))
 
     @property
     def kernels(self) -> list[KernelSpec]:
@@ -88,7 +84,7 @@ class CudaExecutable:
         return self._device
 
     def _arguments(self, arrays: Sequence[Any]) -> list[Any]:
-        xp = cuda.cupy()
+        xp = nvrtc.cupy()
         if all(isinstance(a, np.ndarray | np.generic | int | float) for a in arrays):
             return [xp.asarray(a) for a in check_arguments(arrays, self._shapes)]
         given = [a if isinstance(a, xp.ndarray) else _to_device(xp, a) for a in arrays]
@@ -97,7 +93,7 @@ class CudaExecutable:
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
         """Seconds of each of `repeats` runs of the whole program, by CUDA events; call once before to warm up."""
-        xp = cuda.cupy()
+        xp = nvrtc.cupy()
         device, arguments = self._on_device(), self._arguments(arrays)
         out = []
         for _ in range(repeats):
@@ -111,16 +107,16 @@ class CudaExecutable:
 
     def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
         """Seconds of each of `repeats` runs of one thunk alone, on the data of the last call (call once before)."""
-        xp = cuda.cupy()
+        xp = nvrtc.cupy()
         device, thunk = self._on_device(), self.thunks[number]
-        if isinstance(thunk, WhileThunk | ConditionalThunk):
+        if thunk.blocks():
             return [0.0] * repeats
         out = []
         for _ in range(repeats):
             start, stop = xp.cuda.Event(), xp.cuda.Event()
             start.record()
             for _ in range(inner):
-                device.step(thunk)
+                thunk.accept(device)
             stop.record()
             stop.synchronize()
             out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3 / inner)
@@ -132,20 +128,20 @@ class CudaExecutable:
         return profile_thunks(self, repeats)
 
 
-class _Device:
+class _Device(ThunkVisitor[None]):
     """The part of an executable that lives on the GPU."""
 
     def __init__(self, program: ThunkProgram, arena_bytes: int, kernels: list[KernelSpec]) -> None:
-        self.xp = cuda.cupy()
+        self.xp = nvrtc.cupy()
         self.program = program
-        self.functions = cuda.functions(kernels)
+        self.functions = nvrtc.functions(kernels)
         self.arena = self.xp.zeros(max(1, arena_bytes), self.xp.uint8)
         self.constants = [self.xp.asarray(c) for c in program.constants]
         self.results = [self.xp.empty(b.shape.dimensions, b.shape.dtype) for b in program.results]
         self.parameters: list[Any] = []
         self.machine = Machine()
         self.graphs: dict[tuple[int, ...], Any] = {}
-        self.capturable = _launches(program.thunks) is not None
+        self.capturable = _LaunchCount().sequence(program.thunks) is not None
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """One call; results are fresh arrays."""
@@ -175,39 +171,28 @@ class _Device:
 
     def sequence(self, thunks: list[Thunk]) -> None:
         for t in thunks:
-            self.step(t)
+            t.accept(self)
 
-    def step(self, t: Thunk) -> None:
-        """Launch one thunk."""
-        if isinstance(t, KernelThunk):
-            arguments = tuple(self.view(b) for b in (*t.inputs, *t.outputs))
-            self.functions[t.spec.symbol]((t.spec.grid,), (t.spec.block,), arguments)
-        elif isinstance(t, CopyThunk):
-            target, source = self.view(t.target), self.view(t.source)
-            self.xp.copyto(target.reshape(-1), source.reshape(-1))
-        elif isinstance(t, GemmThunk):
-            self._gemm(t)
-        elif isinstance(t, HostThunk):
-            ins = [self.xp.asnumpy(self.view(b)) for b in t.inputs]
-            outs = [np.empty(b.shape.dimensions, b.shape.dtype) for b in t.outputs]
-            evaluate_host(t, ins, outs, self.machine)
-            for b, value in zip(t.outputs, outs, strict=True):
-                self.view(b).set(value)
-        elif isinstance(t, WhileThunk):
-            self._while(t)
-        elif isinstance(t, ConditionalThunk):
-            chosen = int(self.view(t.selector).get())
-            pick = 1 - chosen if t.selector.shape.dtype == np.bool_ else chosen
-            self.sequence(t.branches[pick if 0 <= pick < len(t.branches) else -1])
+    def kernel(self, t: KernelThunk) -> None:
+        arguments = tuple(self.view(b) for b in (*t.inputs, *t.outputs))
+        self.functions[t.spec.symbol]((t.spec.grid,), (t.spec.block,), arguments)
 
-    def _gemm(self, t: GemmThunk) -> None:
-        lhs = self.view(t.lhs).reshape((t.batch, t.k, t.m) if t.lhs_transposed else (t.batch, t.m, t.k))
-        rhs = self.view(t.rhs).reshape((t.batch, t.n, t.k) if t.rhs_transposed else (t.batch, t.k, t.n))
-        a = lhs.swapaxes(1, 2) if t.lhs_transposed else lhs
-        b = rhs.swapaxes(1, 2) if t.rhs_transposed else rhs
-        self.xp.matmul(a, b, out=self.view(t.out).reshape(t.batch, t.m, t.n))
+    def copy(self, t: CopyThunk) -> None:
+        target, source = self.view(t.target), self.view(t.source)
+        self.xp.copyto(target.reshape(-1), source.reshape(-1))
 
-    def _while(self, t: WhileThunk) -> None:
+    def gemm(self, t: GemmThunk) -> None:
+        lhs, rhs = t.matrices(self.view(t.lhs), self.view(t.rhs))
+        self.xp.matmul(lhs, rhs, out=self.view(t.out).reshape(t.batch, t.m, t.n))
+
+    def host(self, t: HostThunk) -> None:
+        inputs = [self.xp.asnumpy(self.view(b)) for b in t.inputs]
+        outputs = [np.empty(b.shape.dimensions, b.shape.dtype) for b in t.outputs]
+        evaluate_host(t, inputs, outputs, self.machine)
+        for b, value in zip(t.outputs, outputs, strict=True):
+            self.view(b).set(value)
+
+    def loop(self, t: WhileThunk) -> None:
         if t.trip_count is not None:
             for _ in range(t.trip_count):
                 self.sequence(t.body)
@@ -217,6 +202,11 @@ class _Device:
             if not bool(self.view(t.predicate).get()):
                 return
             self.sequence(t.body)
+
+    def conditional(self, t: ConditionalThunk) -> None:
+        chosen = int(self.view(t.selector).get())
+        pick = 1 - chosen if t.selector.shape.dtype == np.bool_ else chosen
+        self.sequence(t.branches[pick if 0 <= pick < len(t.branches) else -1])
 
     def view(self, b: Buffer) -> Any:
         """The memory of a buffer as a CuPy array."""
@@ -230,22 +220,41 @@ class _Device:
         return self.arena[b.index : b.index + shape.byte_size].view(shape.dtype).reshape(shape.dimensions)
 
 
-def _launches(thunks: list[Thunk]) -> int | None:
-    """Launches of one run when it can be captured as a graph: nothing may wait for a value on the host."""
-    total = 0
-    for t in thunks:
-        if isinstance(t, HostThunk | ConditionalThunk):
-            return None
-        if isinstance(t, WhileThunk):
-            inner = _launches(t.body)
-            if inner is None or t.trip_count is None:
+class _LaunchCount(ThunkVisitor[int | None]):
+    """Counts the launches of one run; None when the host has to wait for a value, which no graph can capture."""
+
+    def sequence(self, thunks: list[Thunk]) -> int | None:
+        total = 0
+        for t in thunks:
+            launches = t.accept(self)
+            if launches is None or total + launches > GRAPH_NODES:
                 return None
-            total += inner * t.trip_count
-        else:
-            total += 1
-        if total > GRAPH_NODES:
-            return None
-    return total
+            total += launches
+        return total
+
+    def kernel(self, t: KernelThunk) -> int | None:
+        del t
+        return 1
+
+    def copy(self, t: CopyThunk) -> int | None:
+        del t
+        return 1
+
+    def gemm(self, t: GemmThunk) -> int | None:
+        del t
+        return 1
+
+    def host(self, t: HostThunk) -> int | None:
+        del t
+        return None
+
+    def loop(self, t: WhileThunk) -> int | None:
+        inner = self.sequence(t.body)
+        return None if inner is None or t.trip_count is None else inner * t.trip_count
+
+    def conditional(self, t: ConditionalThunk) -> int | None:
+        del t
+        return None
 
 
 def _to_device(xp: Any, array: Any) -> Any:

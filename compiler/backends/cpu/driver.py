@@ -1,4 +1,4 @@
-"""The sequence of thunks, control flow included, as one C function: a call of the program is one foreign call."""
+"""The driver: all thunks, control flow included, printed as one C function, so that a call is one foreign call."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from compiler.runtime.thunks import (
     HostThunk,
     KernelThunk,
     Thunk,
+    ThunkVisitor,
     WhileThunk,
     walk,
 )
@@ -27,7 +28,7 @@ void hlogym_program(char *arena, char *const *parameters, char *const *results, 
 
 @dataclass
 class Driver:
-    """C text of a program, and what must be put into its tables before it runs.
+    """The C source of a program, and what its tables must hold before it runs.
 
     Attributes:
         kernels: symbols, by slot. host: thunks computed in Python, by number.
@@ -39,7 +40,7 @@ class Driver:
 
 
 def address(b: Buffer) -> str:
-    """C expression for a buffer's first byte."""
+    """Return the C expression for the address of a buffer."""
     b = b.resolve()
     table = {BufferKind.PARAMETER: "parameters", BufferKind.OUTPUT: "results", BufferKind.CONSTANT: "constants"}
     if b.kind is BufferKind.TEMPORARY:
@@ -48,7 +49,7 @@ def address(b: Buffer) -> str:
 
 
 def print_driver(thunks: list[Thunk]) -> Driver:
-    """The program's C source; buffers must have their places."""
+    """Return the C source of a program whose buffers have offsets in the arena."""
     printer = _Printer()
     printer.sequence(thunks)
     before, after = ["unsigned iterations = 0;", "hlogym_begin(&context->call);"], ["hlogym_end(&context->call);"]
@@ -57,12 +58,14 @@ def print_driver(thunks: list[Thunk]) -> Driver:
         before.append(f"if (context->set_blas_threads) hlogym_blas_enter({threading});")
         after.insert(0, "if (context->set_blas_threads) hlogym_blas_leave(context->set_blas_threads);")
     lines = [*(f"  {line}" for line in before), *printer.lines, "end:", *(f"  {line}" for line in after)]
-    head = resources.files("compiler.runtime").joinpath("driver_head.c").read_text()
+    head = resources.files("compiler.backends.cpu").joinpath("driver_head.c").read_text()
     printer.driver.source = head + _ENTRY + "\n".join(lines) + "\n}\n"
     return printer.driver
 
 
-class _Printer:
+class _Printer(ThunkVisitor[None]):
+    """Prints thunks as C statements, one method per kind of thunk."""
+
     def __init__(self) -> None:
         self.driver = Driver()
         self.slots: dict[str, int] = {}
@@ -74,54 +77,52 @@ class _Printer:
 
     def sequence(self, thunks: list[Thunk]) -> None:
         for t in thunks:
-            self.thunk(t)
+            t.accept(self)
 
-    def inside(self, thunks: list[Thunk]) -> None:
+    def nested(self, thunks: list[Thunk]) -> None:
         self.depth += 1
         self.sequence(thunks)
         self.depth -= 1
 
-    def thunk(self, t: Thunk) -> None:
-        if isinstance(t, KernelThunk):
-            slot = self.slots.setdefault(t.spec.symbol, len(self.slots))
-            if slot == len(self.driver.kernels):
-                self.driver.kernels.append(t.spec.symbol)
-            pointers = ", ".join(address(b) for b in (*t.inputs, *t.outputs))
-            self.emit(f"{{ void *a[] = {{{pointers}}}; context->kernels[{slot}](a); }}")
-        elif isinstance(t, CopyThunk):
-            self.emit(f"__builtin_memmove({address(t.target)}, {address(t.source)}, {t.source.size}L);")
-        elif isinstance(t, GemmThunk):
-            element = t.out.shape.element_type
-            sizes = ", ".join(map(str, (element.byte_size, t.batch, t.m, t.n, t.k)))
-            sides = f"{int(t.lhs_transposed)}, {int(t.rhs_transposed)}, {address(t.lhs)}, {address(t.rhs)}"
-            self.emit(f"gemm(context, context->{BLAS_TYPES[element]}, {sizes}, {sides}, {address(t.out)});")
-        elif isinstance(t, HostThunk):
-            self.emit(f"context->host({len(self.driver.host)});")
-            self.emit("if (hlogym_interrupted()) goto end;")
-            self.driver.host.append(t)
-        elif isinstance(t, WhileThunk):
-            self._while(t)
-        elif isinstance(t, ConditionalThunk):
-            self._conditional(t)
+    def kernel(self, t: KernelThunk) -> None:
+        slot = self.slots.setdefault(t.spec.symbol, len(self.slots))
+        if slot == len(self.driver.kernels):
+            self.driver.kernels.append(t.spec.symbol)
+        pointers = ", ".join(address(b) for b in (*t.inputs, *t.outputs))
+        self.emit(f"{{ void *a[] = {{{pointers}}}; context->kernels[{slot}](a); }}")
 
-    def _while(self, t: WhileThunk) -> None:
+    def copy(self, t: CopyThunk) -> None:
+        self.emit(f"__builtin_memmove({address(t.target)}, {address(t.source)}, {t.source.size}L);")
+
+    def gemm(self, t: GemmThunk) -> None:
+        element = t.out.shape.element_type
+        sizes = ", ".join(map(str, (element.byte_size, t.batch, t.m, t.n, t.k)))
+        sides = f"{int(t.lhs_transposed)}, {int(t.rhs_transposed)}, {address(t.lhs)}, {address(t.rhs)}"
+        self.emit(f"gemm(context, context->{BLAS_TYPES[element]}, {sizes}, {sides}, {address(t.out)});")
+
+    def host(self, t: HostThunk) -> None:
+        self.emit(f"context->host({len(self.driver.host)});")
+        self.emit("if (hlogym_interrupted()) goto end;")
+        self.driver.host.append(t)
+
+    def loop(self, t: WhileThunk) -> None:
         self.emit("for (;;) {")
-        self.inside(t.condition)
+        self.nested(t.condition)
         self.depth += 1
-        # Not in each iteration: one over small kernels takes little longer than the look itself.
+        # Signals are not checked in every iteration: the check costs as much as a small kernel.
         self.emit("if (++iterations % 16 == 0 && hlogym_interrupted()) goto end;")
         self.emit(f"if (!*(unsigned char *){address(t.predicate)}) break;")
         self.depth -= 1
-        self.inside(t.body)
+        self.nested(t.body)
         self.emit("}")
 
-    def _conditional(self, t: ConditionalThunk) -> None:
+    def conditional(self, t: ConditionalThunk) -> None:
         if t.selector.shape.element_type is T.PRED:
             self.emit(f"switch (*(unsigned char *){address(t.selector)} ? 0 : 1) {{")
         else:
             self.emit(f"switch (*(int *){address(t.selector)}) {{")
         for n, branch in enumerate(t.branches):
             self.emit(f"case {n}: {{" if n < len(t.branches) - 1 else "default: {")
-            self.inside(branch)
+            self.nested(branch)
             self.emit("break; }")
         self.emit("}")

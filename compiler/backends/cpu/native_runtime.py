@@ -22,7 +22,7 @@ THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
 
 def runtime_source() -> str:
     """C source of the runtime."""
-    return resources.files("compiler.backends").joinpath("runtime.c").read_text()
+    return resources.files("compiler.backends.cpu").joinpath("runtime.c").read_text()
 
 
 class Call(ctypes.Structure):

@@ -1,8 +1,8 @@
-"""Executables on disk: JSON, shared objects (or CUDA source) and arrays in a `saved_folder`. Nothing is pickled.
+"""Programs on disk: JSON, arrays and the files of a backend in a `saved_folder`. Nothing is pickled.
 
-program.json    backend, processor, buffers, thunks, kernels
-module.hlo      the optimised module; plan.json: the decisions
-driver.so, kernels-N.so, runtime.so, constants.npz
+program.json   backend and its details, buffers, thunks, kernels
+module.hlo     the optimised module; plan.json: the decisions
+constants.npz  arrays; beside them the files of the backend, such as shared objects
 """
 
 from __future__ import annotations
@@ -10,23 +10,21 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from compiler.backends import cpu
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.errors import BackendError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
+from compiler.plan import CompilationPlan
 from compiler.runtime.buffers import Buffer, BufferKind
-from compiler.runtime.driver_c import print_driver
-from compiler.runtime.executable import BuiltProgram, CpuExecutable
 from compiler.runtime.saved_folder import Contents, SavedProgramError, read_folder, write_folder
 from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
@@ -37,66 +35,85 @@ from compiler.runtime.thunks import (
     KernelThunk,
     Thunk,
     WhileThunk,
+    kernels_of,
+    walk,
 )
 from compiler.text import parse
 from compiler.text.scanner import Scanner
 from compiler.text.shapes import parse_shape
 
-if TYPE_CHECKING:
-    from compiler.runtime.cuda_executable import CudaExecutable
-
-__all__ = ["SavedProgramError", "load", "save"]
+__all__ = ["ProgramFolder", "SavedProgram", "SavedProgramError", "open_program", "save_program"]
 
 _KINDS: dict[str, type[Thunk]] = {
     t.__name__: t for t in (KernelThunk, CopyThunk, GemmThunk, HostThunk, WhileThunk, ConditionalThunk)
 }
 
 
+@dataclass(frozen=True)
+class SavedProgram:
+    """What is saved of an executable, whatever its backend.
+
+    Attributes:
+        backend: that the program was built for.
+        module: the HLO after all passes, fusions in place.
+        program: thunks and buffers, with memory assigned.
+        arena_bytes: memory for temporaries.
+        plan: the decisions that led to it.
+        details: what the backend alone understands, as JSON; its keys must not be those of this file.
+    """
+
+    backend: str
+    module: HloModule
+    program: ThunkProgram
+    arena_bytes: int
+    plan: CompilationPlan | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
 # ---- writing
 
 
-def save(executable: CpuExecutable | CudaExecutable, path: str | Path) -> None:
-    """Write `executable` into a folder, which is made; a program saved there before is replaced.
+def save_program(path: str | Path, saved: SavedProgram, files: Mapping[str, Path] | None = None) -> None:
+    """Write a program into a folder, which is made; a program saved there before is replaced.
+
+    Args:
+        path: of the folder.
+        saved: the program.
+        files: more files to copy into the folder, by their names there.
 
     Raises:
-        SavedProgramError: the folder cannot be written, or holds something of somebody else's.
+        SavedProgramError: the folder cannot be written, or holds something that is not a saved program.
     """
     folder = _folder(path)
     writer = _Writer()
-    thunks = [writer.thunk(t) for t in executable.program.thunks]
-    program = executable.program
-    told: dict[str, Any] = {
-        "backend": executable.backend,
-        "arena_bytes": executable.arena_bytes,
+    program = saved.program
+    description: dict[str, Any] = {
+        "backend": saved.backend,
+        "arena_bytes": saved.arena_bytes,
         "parameters": [writer.buffer(b) for b in program.parameters],
         "results": [writer.buffer(b) for b in program.results],
         "constant_buffers": [writer.buffer(b) for b in program.constant_buffers],
-        "thunks": thunks,
-        "kernels": [_spec_to_json(k) for k in executable.kernels],
+        "thunks": [writer.thunk(t) for t in program.thunks],
+        "kernels": [_spec_to_json(k) for k in kernels_of(walk(program.thunks))],
+        "buffers": writer.buffers,
+        **saved.details,
     }
-    told["buffers"] = writer.buffers
-    files: dict[str, Callable[[Path], object]] = {
-        "module.hlo": _text(str(executable.module)),
+    contents: dict[str, Callable[[Path], object]] = {
+        "module.hlo": _text(str(saved.module)),
         "constants.npz": partial(_write_constants, program.constants),
+        **{name: partial(_copy_file, file) for name, file in (files or {}).items()},
+        "program.json": _text(json.dumps(description, indent=1) + "\n"),
     }
-    if executable.plan is not None:
-        files["plan.json"] = _text(executable.plan.to_json())
-    if isinstance(executable, CpuExecutable):
-        told["processor"] = cpu.processor()
-        objects = dict.fromkeys(executable.built.objects.values())
-        names = {path: f"kernels-{n}.so" for n, path in enumerate(objects)}
-        told["objects"] = {symbol: names[path] for symbol, path in executable.built.objects.items()}
-        names |= {executable.built.driver_path: "driver.so", executable.built.runtime_path: "runtime.so"}
-        files |= {name: partial(_copy_object, path) for path, name in names.items()}
-    files["program.json"] = _text(json.dumps(told, indent=1) + "\n")
-    write_folder(folder, files)
+    if saved.plan is not None:
+        contents["plan.json"] = _text(saved.plan.to_json())
+    write_folder(folder, contents)
 
 
 def _text(text: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(text, encoding="utf-8")
 
 
-def _copy_object(source: Path, target: Path) -> None:
+def _copy_file(source: Path, target: Path) -> None:
     if not source.exists():
         raise SavedProgramError(f"the built code {source} is gone from the cache; compile the program again")
     shutil.copyfile(source, target)
@@ -114,7 +131,7 @@ def _spec_to_json(k: KernelSpec) -> dict[str, Any]:
 
 
 class _Writer:
-    """Numbers buffers as thunks mention them."""
+    """Numbers buffers in the order in which thunks mention them."""
 
     def __init__(self) -> None:
         self.buffers: list[dict[str, Any]] = []
@@ -152,16 +169,17 @@ class _Writer:
 # ---- reading
 
 
-def load(path: str | Path) -> CpuExecutable | CudaExecutable:
-    """Read what `Executable.save` wrote; no compiler is needed for a cpu program.
+@contextmanager
+def open_program(path: str | Path) -> Iterator[ProgramFolder]:
+    """Open a folder that `save_program` wrote; whatever turns out to be wrong with it is one error.
 
     Raises:
-        SavedProgramError: no such folder, another format, damaged, or built for another kind of processor.
+        SavedProgramError: no such folder, another format, or damaged.
     """
     folder = _folder(path)
     contents = read_folder(folder)
     try:
-        return _Reader(folder, contents).executable()
+        yield ProgramFolder(folder, contents)
     except (LookupError, TypeError, ValueError, AttributeError, OSError, RecursionError) as e:
         if isinstance(e, SavedProgramError):
             raise
@@ -174,53 +192,46 @@ def _folder(path: str | Path) -> Path:
     return Path(path)
 
 
-class _Reader:
-    def __init__(self, folder: Path, contents: Contents) -> None:
-        self.folder, self.contents = folder, contents
-        self.told: Mapping[str, Any] = json.loads(contents.data("program.json").decode())
-        here = cpu.processor()
-        if self.told["backend"] == "cpu" and self.told["processor"] != here:
-            built_for = self.told["processor"]
-            raise SavedProgramError(
-                f"{folder} was built for the processor {built_for!r}, this one is {here!r}: compile it here"
-            )
-        text = contents.data("module.hlo").decode()
-        self.module: HloModule = parse(text, filename=str(folder / "module.hlo"))
-        self.specs = {k["symbol"]: _spec_from_json(k) for k in self.told["kernels"]}
-        self.buffers = [
-            Buffer(_shape(b["shape"]), BufferKind(b["kind"]), int(b["index"])) for b in self.told["buffers"]
-        ]
+class ProgramFolder:
+    """An open folder of a saved program; everything in it has the checksum it was written with.
 
-    def executable(self) -> CpuExecutable | CudaExecutable:
-        from compiler.plan import CompilationPlan
+    Attributes:
+        path: of the folder.
+        contents: its files.
+        details: the description of the program, the backend's details among it.
+    """
 
+    def __init__(self, path: Path, contents: Contents) -> None:
+        self.path, self.contents = path, contents
+        self.details: Mapping[str, Any] = json.loads(contents.data("program.json").decode())
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend that the program was built for."""
+        return str(self.details["backend"])
+
+    def read(self) -> SavedProgram:
+        """Return the program."""
         plan = None
         if "plan.json" in self.contents.digests:
             plan = CompilationPlan.from_json(self.contents.data("plan.json").decode())
-        program = self._program()
-        if self.told["backend"] == "cuda":
-            from compiler.runtime.cuda_executable import CudaExecutable
+        module = parse(self.contents.data("module.hlo").decode(), filename=str(self.path / "module.hlo"))
+        program = _Reader(self, module).program()
+        return SavedProgram(self.backend, module, program, self.details["arena_bytes"], plan, self.details)
 
-            return CudaExecutable(self.module, program, self.told["arena_bytes"], plan)
-        if self.told["backend"] != "cpu":
-            raise BackendError(f"{self.folder} was saved for an unknown backend {self.told['backend']!r}")
-        built = BuiltProgram(
-            program,
-            self.told["arena_bytes"],
-            print_driver(program.thunks),
-            self._object("runtime.so"),
-            self._object("driver.so"),
-            {symbol: self._object(name) for symbol, name in self.told["objects"].items()},
-        )
-        return CpuExecutable(self.module, built, plan)
 
-    def _object(self, name: str) -> Path:
-        """A shared object, in the cache, from where it can be loaded."""
-        cache = cpu.object_cache()
-        return cache.object(self.contents.digests[name]) or cache.keep(self.contents.data(name))
+class _Reader:
+    """Turns the description of a program back into thunks and buffers."""
 
-    def _program(self) -> ThunkProgram:
-        m = self.told
+    def __init__(self, folder: ProgramFolder, module: HloModule) -> None:
+        self.path, self.contents, self.description, self.module = folder.path, folder.contents, folder.details, module
+        self.specs = {k["symbol"]: _spec_from_json(k) for k in self.description["kernels"]}
+        self.buffers = [
+            Buffer(_shape(b["shape"]), BufferKind(b["kind"]), int(b["index"])) for b in self.description["buffers"]
+        ]
+
+    def program(self) -> ThunkProgram:
+        m = self.description
         buffers = [self.buffers[n] for n in m["constant_buffers"]]
         with np.load(io.BytesIO(self.contents.data("constants.npz")), allow_pickle=False) as raw:
             constants = [
@@ -258,7 +269,7 @@ class _Reader:
         parent = self.module.find(computation)
         found = None if parent is None else parent.find(name)
         if found is None:
-            raise SavedProgramError(f"{self.folder} is damaged: module.hlo has no %{name} in %{computation}")
+            raise SavedProgramError(f"{self.path} is damaged: module.hlo has no %{name} in %{computation}")
         return found
 
 

@@ -1,0 +1,5 @@
+"""The CPU: C built by gcc; kernels, driver and runtime run in this process."""
+
+from compiler.backends.cpu.backend import CpuBackend
+
+BACKEND = CpuBackend()

@@ -1,0 +1,75 @@
+"""The cpu backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from compiler.analysis.cost_model import DeviceModel, device_model
+from compiler.backends.cpu import toolchain
+from compiler.backends.cpu.driver import print_driver
+from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
+from compiler.codegen.languages import C
+from compiler.codegen.schedule import Schedule
+from compiler.ir.module import HloModule
+from compiler.plan import CompilationPlan
+from compiler.runtime.program_files import ProgramFolder, SavedProgramError
+from compiler.runtime.thunk_emitter import ThunkEmitter
+
+
+@dataclass(frozen=True)
+class CpuBackend:
+    """C, compiled by gcc and run by the threads of this process."""
+
+    name: str = "cpu"
+    language: str = C.name
+    priority: int = 1
+    optional: bool = False
+
+    @property
+    def default_schedule(self) -> Schedule:
+        return C.default_schedule
+
+    def device_model(self) -> DeviceModel:
+        """Return the model of a CPU with the cores this process may use."""
+        return device_model("cpu")
+
+    def why_unavailable(self) -> str | None:
+        """Return why there is no working C compiler, or None."""
+        return toolchain.why_unavailable()
+
+    def machine_key(self) -> str:
+        """Return the number of cores and the identity of compiler and processor."""
+        return f"{len(os.sched_getaffinity(0))}\n{toolchain.toolchain().identity}"
+
+    def build(
+        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+    ) -> CpuExecutable:
+        """See `Backend.build`."""
+        return CpuExecutable.build(module, ThunkEmitter(self.language, dict(schedules or {})).emit(module), plan)
+
+    def load(self, folder: ProgramFolder) -> CpuExecutable:
+        """See `Backend.load`; the program must have been built for this kind of processor."""
+        here, built_for = toolchain.processor(), folder.details["processor"]
+        if built_for != here:
+            raise SavedProgramError(
+                f"{folder.path} was built for the processor {built_for!r}, this one is {here!r}: compile it here"
+            )
+        saved = folder.read()
+        built = BuiltProgram(
+            saved.program,
+            saved.arena_bytes,
+            print_driver(saved.program.thunks),
+            _cached_object(folder, "runtime.so"),
+            _cached_object(folder, "driver.so"),
+            {symbol: _cached_object(folder, name) for symbol, name in folder.details["objects"].items()},
+        )
+        return CpuExecutable(saved.module, built, saved.plan)
+
+
+def _cached_object(folder: ProgramFolder, name: str) -> Path:
+    """Return the path of a saved shared object in the cache, from where it can be loaded."""
+    cache = toolchain.object_cache()
+    return cache.object(folder.contents.digests[name]) or cache.keep(folder.contents.data(name))

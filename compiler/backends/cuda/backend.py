@@ -1,0 +1,56 @@
+"""The cuda backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.analysis.cost_model import DeviceModel, device_model
+from compiler.backends.cuda import nvrtc
+from compiler.backends.cuda.executable import CudaExecutable
+from compiler.codegen.languages import CUDA
+from compiler.codegen.schedule import Schedule
+from compiler.ir.module import HloModule
+from compiler.plan import CompilationPlan
+from compiler.runtime.program_files import ProgramFolder
+from compiler.runtime.thunk_emitter import ThunkEmitter
+
+
+@dataclass(frozen=True)
+class CudaBackend:
+    """CUDA C++ for one NVIDIA GPU."""
+
+    name: str = "cuda"
+    language: str = CUDA.name
+    priority: int = 2
+    optional: bool = True
+
+    @property
+    def default_schedule(self) -> Schedule:
+        return CUDA.default_schedule
+
+    def device_model(self) -> DeviceModel:
+        """Return the model of a data centre GPU."""
+        return device_model("gpu")
+
+    def why_unavailable(self) -> str | None:
+        """Return what is missing, CuPy or a GPU, or None."""
+        return nvrtc.why_unavailable()
+
+    def machine_key(self) -> str:
+        """Return the compute capability, the number of multiprocessors and the version of CuPy."""
+        cupy = nvrtc.cupy()
+        device = cupy.cuda.Device()
+        units = device.attributes.get("MultiProcessorCount")
+        return f"{device.compute_capability}\n{units}\n{cupy.__version__}"
+
+    def build(
+        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+    ) -> CudaExecutable:
+        """See `Backend.build`; without a GPU, kernels and plan of the result can still be inspected."""
+        return CudaExecutable.build(module, ThunkEmitter(self.language, dict(schedules or {})).emit(module), plan)
+
+    def load(self, folder: ProgramFolder) -> CudaExecutable:
+        """See `Backend.load`."""
+        saved = folder.read()
+        return CudaExecutable(saved.module, saved.program, saved.arena_bytes, saved.plan)

@@ -1,0 +1,54 @@
+"""The interpreter backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler.analysis.cost_model import DeviceModel, device_model
+from compiler.backends.interpreter.executable import InterpreterExecutable
+from compiler.codegen.schedule import Schedule
+from compiler.errors import BackendError
+from compiler.ir.module import HloModule
+from compiler.plan import CompilationPlan
+from compiler.runtime.program_files import ProgramFolder
+
+
+@dataclass(frozen=True)
+class InterpreterBackend:
+    """numpy, op by op: the definition of every op."""
+
+    name: str = "interpreter"
+    language: None = None
+    priority: int = 0
+    optional: bool = False
+
+    @property
+    def default_schedule(self) -> Schedule:
+        return Schedule()
+
+    def device_model(self) -> DeviceModel:
+        """Return the model of a CPU, so that decisions can be priced."""
+        return device_model("cpu")
+
+    def why_unavailable(self) -> str | None:
+        """Return None: numpy is always there."""
+        return None
+
+    def machine_key(self) -> str:
+        """Return the version of numpy and the number of cores."""
+        return f"{np.__version__}\n{os.cpu_count()}"
+
+    def build(
+        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+    ) -> InterpreterExecutable:
+        """See `Backend.build`."""
+        del schedules
+        return InterpreterExecutable(module, plan)
+
+    def load(self, folder: ProgramFolder) -> InterpreterExecutable:
+        """Refuse: the interpreter saves nothing; always a BackendError."""
+        raise BackendError(f"{folder.path} was saved for the interpreter, which saves nothing")

@@ -1,0 +1,58 @@
+"""A program that the interpreter runs, with the interface of a compiled one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from compiler.codegen.kernel_spec import KernelSpec
+from compiler.errors import BackendError
+from compiler.interpreter import evaluate
+from compiler.ir.module import HloModule
+from compiler.plan import CompilationPlan
+from compiler.runtime.executable import ThunkTime, check_arguments, parameter_leaves
+from compiler.runtime.thunks import Thunk
+
+Array = NDArray[Any]
+
+
+class InterpreterExecutable:
+    """The definition itself, behind the same face."""
+
+    backend = "interpreter"
+
+    def __init__(self, module: HloModule, plan: CompilationPlan | None = None) -> None:
+        self.module = module
+        self.plan = plan
+        self.kernels: list[KernelSpec] = []
+        self.thunks: list[Thunk] = []
+
+    def __call__(self, *arrays: Any) -> list[Array]:
+        """Leaves of the entry's result, in order."""
+        return evaluate(self.module, check_arguments(arrays, parameter_leaves(self.module)))
+
+    def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
+        """Seconds of each of `repeats` calls."""
+        out = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            self(*arrays)
+            out.append(time.perf_counter() - start)
+        return out
+
+    def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
+        """The interpreter has no thunks: always an IndexError."""
+        raise IndexError(f"the interpreter has no thunk {number}")
+
+    def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
+        """The interpreter has no thunks: no rows."""
+        del arrays, repeats
+        return []
+
+    def save(self, path: str | Path) -> None:
+        """Refused: the interpreter builds nothing; save the module's text instead."""
+        raise BackendError(f"backend 'interpreter' builds nothing to save at {path}; compile for 'cpu' or 'cuda'")

@@ -1,0 +1,74 @@
+"""The languages that kernels are printed in, each with its printer and the schedule that suits most kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.codegen import loop_ir as lir
+from compiler.codegen.print_c import print_c
+from compiler.codegen.print_cuda import print_cuda
+from compiler.codegen.schedule import Schedule
+from compiler.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class PrintedKernel:
+    """The source of one kernel and the size of its launch; `grid` and `block` are 0 where kernels are functions."""
+
+    source: str
+    grid: int = 0
+    block: int = 0
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language for kernels.
+
+    Attributes:
+        name: as `KernelSpec.language` records it.
+        default_schedule: used when no schedule is chosen.
+        print_kernel: prints a lowered kernel under the given symbol.
+    """
+
+    name: str
+    default_schedule: Schedule
+    print_kernel: Callable[[lir.Kernel, str, Schedule], PrintedKernel]
+
+
+LANGUAGES: dict[str, Language] = {}
+
+
+def register_language(language: Language) -> Language:
+    """Make a language known by its name; ValueError when another one has that name."""
+    if LANGUAGES.get(language.name, language) != language:
+        raise ValueError(f"two languages are called {language.name!r}")
+    LANGUAGES[language.name] = language
+    return language
+
+
+def find_language(name: str) -> Language:
+    """Return the language of a name; UnknownNameError with the nearest names when there is none."""
+    if name not in LANGUAGES:
+        raise UnknownNameError("kernel language", name, LANGUAGES)
+    return LANGUAGES[name]
+
+
+def default_schedule(language: str) -> Schedule:
+    """Return the schedule that suits most kernels of a language."""
+    return find_language(language).default_schedule
+
+
+def _print_c(kernel: lir.Kernel, symbol: str, schedule: Schedule) -> PrintedKernel:
+    del schedule  # its choices are in the loops already
+    return PrintedKernel(print_c(kernel, symbol))
+
+
+def _print_cuda(kernel: lir.Kernel, symbol: str, schedule: Schedule) -> PrintedKernel:
+    source, launch = print_cuda(kernel, symbol, schedule)
+    return PrintedKernel(source, launch.grid, launch.block)
+
+
+C = register_language(Language("c", Schedule(), _print_c))
+# On a GPU strided reads go through the cache; square tiles would leave most threads idle.
+CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), _print_cuda))

@@ -1,0 +1,106 @@
+"""A candidate of a decision (fuse these two, unroll this loop by four, run this pass, stop) and its features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from compiler.fusion.actions import KINDS, FusionKind
+from compiler.ir import HloInstruction
+from compiler.learned.features.pass_slots import PASS_SLOTS, pass_slots
+from compiler.learned.features.programs import EndpointNumbers, log_size, signed_log
+
+__all__ = [
+    "CANDIDATE_FEATURES",
+    "KERNEL_LOOP_COLUMN",
+    "MAX_CANDIDATES",
+    "SAVING_COLUMN",
+    "STOP",
+    "Candidate",
+    "candidate_row",
+]
+
+MAX_CANDIDATES = 256
+"""Size of the action space; of more fusions, those with the greatest expected saving become candidates."""
+
+CandidateKind: TypeAlias = FusionKind | Literal["loop", "pass", "stop"]
+_KINDS: tuple[CandidateKind, ...] = (*KINDS, "loop", "pass", "stop")
+
+SAVING_COLUMN = len(_KINDS)
+"""The candidate feature that holds the cost model's expected saving as a share of the program's time."""
+KERNEL_LOOP_COLUMN = len(_KINDS) + 19
+"""The candidate feature that says that a loop would run inside one kernel."""
+CANDIDATE_FEATURES = len(_KINDS) + 24 + len(PASS_SLOTS)
+"""Length of `candidate_row`."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the things that can be done.
+
+    Attributes:
+        kind: what it does.
+        producer, consumer: the instructions it is about, if any; for a loop, the while is the producer.
+        saving: seconds of the program that the cost model expects to save; negative when it expects a loss.
+        consumers: how many instructions the producer is fused into.
+        stays: whether the producer is still computed on its own afterwards.
+        copies: how often the consumer would compute each element of the producer.
+        factor: unroll factor of a loop; 1 keeps it, 0 unrolls it fully.
+        in_kernel: whether the loop is to run inside one kernel.
+        trips: trip count of the loop, when known.
+        pass_name: name of the pass to run.
+    """
+
+    kind: CandidateKind
+    producer: HloInstruction | None = None
+    consumer: HloInstruction | None = None
+    saving: float = 0.0
+    consumers: int = 1
+    stays: bool = False
+    copies: int = 1
+    factor: int = 1
+    in_kernel: bool = False
+    trips: int | None = None
+    pass_name: str = ""
+
+
+STOP = Candidate("stop")
+
+
+def candidate_row(c: Candidate, endpoints: EndpointNumbers, total: float) -> list[float]:
+    """Return the features of a candidate.
+
+    Args:
+        c: the candidate.
+        endpoints: numbers of the instructions it is about.
+        total: seconds of the whole program.
+    """
+    kind = [0.0] * len(_KINDS)
+    kind[_KINDS.index(c.kind)] = 1.0
+    producer, consumer = endpoints.of(c.producer), endpoints.of(c.consumer)
+    return [
+        *kind,
+        signed_log(c.saving / total, 1e-3, 10),
+        signed_log(c.saving, 1e-7, 16),
+        *producer[:5],
+        *consumer[:5],
+        float(_same_dimensions(c)),
+        producer[5],
+        log_size(c.consumers, 4),
+        producer[6],
+        float(c.stays),
+        log_size(c.copies, 4),
+        float(c.kind == "loop" and c.factor == 1 and not c.in_kernel),
+        float(c.in_kernel),
+        float(c.kind == "loop" and c.factor == 0),
+        log_size(c.factor, 8),
+        log_size(c.trips or 0, 14),
+        float(c.kind == "loop" and c.trips is None),
+        *pass_slots(c.pass_name),
+    ]
+
+
+def _same_dimensions(c: Candidate) -> bool:
+    if c.producer is None or c.consumer is None:
+        return False
+    return c.producer.shape.dimensions == c.consumer.shape.dimensions

@@ -1,0 +1,197 @@
+"""What a policy sees of a program: numbers of its instructions, and where they come from.
+
+Sizes are logarithms, so that features are of order one on every program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
+from compiler.analysis.kernel_summary import KernelSummary, summarize
+from compiler.fusion.rewriting import consumers_of, is_multi_output
+from compiler.ir import HloInstruction, HloModule, Opcode, Trait
+
+__all__ = [
+    "ENDPOINT_NUMBERS",
+    "NODE_FEATURES",
+    "EndpointNumbers",
+    "ModuleFeatures",
+    "NodeFacts",
+    "log_size",
+    "node_row",
+    "signed_log",
+]
+
+_CLASSES = (
+    "elementwise", "expensive", "movement", "reduction", "leaf", "iota", "fusion", "reducing fusion", "library",
+    "control", "tuple", "dynamic", "indexed", "other",
+)  # fmt: skip
+_CLASS_INDEX = {name: i for i, name in enumerate(_CLASSES)}
+_TRAIT_CLASSES = (
+    (Trait.LEAF, "leaf"),
+    (Trait.REDUCTION, "reduction"),
+    (Trait.MOVEMENT, "movement"),
+    (Trait.LIBRARY, "library"),
+    (Trait.CONTROL, "control"),
+    (Trait.TUPLE, "tuple"),
+)
+NODE_FEATURES = len(_CLASSES) + 16
+"""Length of `node_row`."""
+ENDPOINT_NUMBERS = 7
+"""Length of `EndpointNumbers.of`."""
+
+
+class NodeFacts(Protocol):
+    """Source of the numbers of instructions."""
+
+    def seconds(self, node: HloInstruction) -> float:
+        """Return the estimated time of one execution."""
+        ...
+
+    def weight(self, node: HloInstruction) -> float:
+        """Return how often the instruction runs per run of the program."""
+        ...
+
+    def summary(self, node: HloInstruction) -> KernelSummary | None:
+        """Return what the instruction's kernel reads and computes, or None when it is no generated kernel."""
+        ...
+
+    def total_seconds(self) -> float:
+        """Return the estimated time of the program in its current form."""
+        ...
+
+    def counts(self) -> tuple[int, int]:
+        """Return the number of instructions in all sequences, and the number of kernels among them."""
+        ...
+
+
+class ModuleFeatures:
+    """Numbers of a module outside fusion; valid until the module changes."""
+
+    def __init__(self, module: HloModule, cost_model: CostModel) -> None:
+        self._model = cost_model
+        self._weights = {c.name: w for c, w in cost_model.weights(module).items()}
+        self._instructions = [i for c in cost_model.weights(module) for i in c.instructions]
+        self._seconds: dict[HloInstruction, float] = {}
+
+    def seconds(self, node: HloInstruction) -> float:
+        """Return the estimated time of one execution."""
+        if node not in self._seconds:
+            self._seconds[node] = self._model.instruction(node)
+        return self._seconds[node]
+
+    def weight(self, node: HloInstruction) -> float:
+        """Return how often the instruction runs per run of the program."""
+        return self._weights.get(node.parent.name, 1.0) if node.parent is not None else 1.0
+
+    def summary(self, node: HloInstruction) -> KernelSummary | None:
+        """Return what the instruction's kernel reads and computes, or None when it is no generated kernel."""
+        return summarize(node) if is_priced_as_kernel(node) else None
+
+    def total_seconds(self) -> float:
+        """Return the estimated time of the program."""
+        return math.fsum(self.seconds(i) * self.weight(i) for i in self._instructions)
+
+    def counts(self) -> tuple[int, int]:
+        """Return the number of instructions in all sequences, and of those that take time."""
+        return len(self._instructions), sum(self.seconds(i) > 0 for i in self._instructions)
+
+    def instructions(self) -> Sequence[HloInstruction]:
+        """Return every instruction of every sequence, callees first."""
+        return self._instructions
+
+
+def log_size(value: float, scale: float) -> float:
+    """Return log2(1 + value) / scale, with negative values counted as 0."""
+    return math.log2(1.0 + max(0.0, value)) / scale
+
+
+def signed_log(value: float, unit: float, scale: float) -> float:
+    """Return log2(1 + |value| / unit) / scale with the sign of the value."""
+    return math.copysign(math.log2(1.0 + abs(value) / unit) / scale, value)
+
+
+def node_row(node: HloInstruction, facts: NodeFacts, total: float) -> list[float]:
+    """Return the features of an instruction.
+
+    Args:
+        node: the instruction.
+        facts: of its module.
+        total: seconds of the whole program.
+    """
+    shape = next(iter(node.shape.leaves()), node.shape)
+    summary = facts.summary(node)
+    weight = facts.weight(node)
+    elements = sum(s.num_elements for s in node.shape.leaves())
+    one_hot = [0.0] * len(_CLASSES)
+    one_hot[_CLASS_INDEX[_node_class(node, summary)]] = 1.0
+    return [
+        *one_hot,
+        log_size(elements, 24),
+        log_size(node.shape.byte_size, 26),
+        log_size(summary.bytes_read if summary else sum(o.shape.byte_size for o in node.operands), 26),
+        log_size(summary.flops / max(1.0, elements) if summary else node.opcode.row.flops, 8),
+        log_size(summary.statements if summary else 1, 8),
+        log_size(len(node.operands), 4),
+        log_size(len(consumers_of(node)), 4),
+        shape.rank / 4,
+        log_size(shape.dimensions[-1] if shape.dimensions else 1, 12),
+        (shape.element_type.bits if shape.is_array else 0) / 32,
+        log_size(weight, 14),
+        math.sqrt(facts.seconds(node) * weight / total),
+        float(node.is_root),
+        float(is_multi_output(node)),
+        log_size(summary.elements if summary else elements, 24),
+        float(summary is not None),
+    ]
+
+
+def _node_class(node: HloInstruction, summary: KernelSummary | None) -> str:
+    op = node.opcode
+    if op is Opcode.FUSION:
+        return "reducing fusion" if summary is not None and summary.looped_reduction else "fusion"
+    if op is Opcode.IOTA:
+        return "iota"
+    if op in (Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE):
+        return "dynamic"
+    if op in (Opcode.GATHER, Opcode.SCATTER):
+        return "indexed"
+    for trait, name in _TRAIT_CLASSES:
+        if op.has(trait):
+            return name
+    if op.is_elementwise:
+        return "expensive" if op.has(Trait.EXPENSIVE) else "elementwise"
+    return "other"
+
+
+class EndpointNumbers:
+    """Numbers of the instructions that candidates are about, each computed once because many candidates share them."""
+
+    def __init__(self, facts: NodeFacts, total: float) -> None:
+        self._facts, self._total = facts, total
+        self._found: dict[HloInstruction, tuple[float, ...]] = {}
+
+    def of(self, node: HloInstruction | None) -> tuple[float, ...]:
+        """Return share of the time, bytes, flops, statements, looped reduction, users, weight; zeros for None."""
+        if node is None:
+            return (0.0,) * ENDPOINT_NUMBERS
+        found = self._found.get(node)
+        if found is None:
+            found = self._found[node] = self._numbers(node)
+        return found
+
+    def _numbers(self, node: HloInstruction) -> tuple[float, ...]:
+        facts = self._facts
+        summary, weight = facts.summary(node), facts.weight(node)
+        return (
+            math.sqrt(facts.seconds(node) * weight / self._total),
+            log_size(node.shape.byte_size, 26),
+            log_size(summary.flops if summary else 0, 30),
+            log_size(summary.statements if summary else 0, 8),
+            float(summary is not None and summary.looped_reduction),
+            log_size(len(consumers_of(node)), 4),
+            log_size(weight, 14),
+        )

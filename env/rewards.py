@@ -1,0 +1,169 @@
+"""What agents are rewarded for. A reward is one class; every environment takes it as `reward=`.
+
+For example, a reward for fewer kernels than the default compilation makes:
+
+    class FewerKernels(Reward):
+        def finish(self, compilation):
+            before = len(compilation.baseline.complete().kernels())
+            return math.log(max(before, 1) / max(len(compilation.complete().kernels()), 1))
+
+    env = gym.make("hlogym/Fusion-v0", reward=FewerKernels())
+
+`REWARDS["fewer-kernels"] = FewerKernels` makes it available by name, to `gym.make` and to `hlogym train`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from compiler.errors import UnknownNameError
+from env.compilation import Compilation
+from env.measurement import Measurement
+
+__all__ = [
+    "FAILURE_REWARD",
+    "REWARDS",
+    "EstimatedTime",
+    "MeasuredTime",
+    "OpCount",
+    "PotentialReward",
+    "Reward",
+    "make_reward",
+]
+
+FAILURE_REWARD = -1.0
+"""For a plan that does not compile, computes something else, crashes or hangs: as if it were 2.7 times slower."""
+
+
+class Reward:
+    """What an agent is rewarded for, step by step and at the end of an episode.
+
+    An environment works on a copy of its own, so a reward may keep facts of the current episode in attributes.
+
+    Attributes:
+        measured: whether plans are measured. Such rewards are not deterministic, and environments that use them must
+            not run in parallel.
+        completes: whether the end of an episode stands for a whole compilation, which continues with the default passes
+            and the default fusion. If not, the module at the end of the episode is what counts.
+    """
+
+    measured: ClassVar[bool] = False
+    completes: ClassVar[bool] = True
+
+    def reset(self, compilation: Compilation) -> None:
+        """Start an episode."""
+
+    def step(self, compilation: Compilation) -> float:
+        """Return the reward of a decision that was just taken, the last one included."""
+        del compilation
+        return 0.0
+
+    def finish(self, compilation: Compilation) -> float:
+        """Return what is added at the end of an episode; not called if the episode is truncated.
+
+        Raises:
+            PlanFailedError: as `compilation.measured_speedup` does; the environment then adds `failure` instead.
+        """
+        del compilation
+        return 0.0
+
+    def failure(self, measurement: Measurement) -> float:
+        """Return what is added instead when the plan fails; `measurement` has the reason."""
+        del measurement
+        return FAILURE_REWARD
+
+    def speedup(self, compilation: Compilation) -> float:
+        """Return what `info["speedup"]` reports: how many times better the compilation is than the baseline."""
+        return compilation.measured_speedup() if self.measured and compilation.done else compilation.speedup()
+
+
+class PotentialReward(Reward, ABC):
+    """Differences of the log of a quantity that is to become small.
+
+    The rewards of an episode add up to the log of the ratio of its start to its end, whatever the steps between, which
+    is potential-based shaping (Ng, Harada and Russell 1999).
+    """
+
+    @abstractmethod
+    def quantity(self, compilation: Compilation) -> float:
+        """Return the quantity of the module now; positive."""
+
+    def reset(self, compilation: Compilation) -> None:
+        """Note the quantity at the start."""
+        self._start = self._now = math.log(self.quantity(compilation))
+
+    def step(self, compilation: Compilation) -> float:
+        """Return the log of the ratio of the quantity before the decision to the one after it."""
+        before, self._now = self._now, math.log(self.quantity(compilation))
+        return before - self._now
+
+    @property
+    def total(self) -> float:
+        """The rewards of all steps so far."""
+        return self._start - self._now
+
+
+class OpCount(PotentialReward):
+    """The number of instructions of the module as the decisions leave it; smaller is better."""
+
+    completes = False
+
+    def quantity(self, compilation: Compilation) -> float:
+        """Return the op count."""
+        return max(compilation.ops, 1)
+
+    def speedup(self, compilation: Compilation) -> float:
+        """Return the ratio of the op count after the default passes to the one now."""
+        return max(compilation.baseline.ops, 1) / max(compilation.ops, 1)
+
+
+class EstimatedTime(PotentialReward):
+    """Time by the cost model. The return is the log of the speedup of the whole compilation over the baseline."""
+
+    def quantity(self, compilation: Compilation) -> float:
+        """Return the estimated seconds."""
+        return compilation.seconds
+
+    def finish(self, compilation: Compilation) -> float:
+        """Return what the rewards of the steps lack to the log of the speedup."""
+        return math.log(compilation.speedup()) - self.total
+
+
+class MeasuredTime(Reward):
+    """Measured run time: nothing until the end, then the log of the measured speedup over the baseline."""
+
+    measured = True
+
+    def finish(self, compilation: Compilation) -> float:
+        """Return the log of the measured speedup."""
+        return math.log(compilation.measured_speedup())
+
+
+REWARDS: dict[str, Callable[[], Reward]] = {
+    "op-count": OpCount,
+    "estimated-time": EstimatedTime,
+    "measured-time": MeasuredTime,
+}
+"""Rewards by name."""
+_FORMER_NAMES = {"cost": "estimated-time", "measured": "measured-time"}
+
+
+def make_reward(reward: Reward | str) -> Reward:
+    """Return a reward by its name, or a copy of a `Reward`.
+
+    Raises:
+        UnknownNameError: no reward has that name.
+        TypeError: neither a name nor a `Reward`.
+    """
+    if isinstance(reward, Reward):
+        return copy.deepcopy(reward)
+    if not isinstance(reward, str):
+        raise TypeError(f"reward must be a Reward object or one of {', '.join(REWARDS)}, got {reward!r:.80}")
+    name = _FORMER_NAMES.get(reward, reward)
+    if name not in REWARDS:
+        raise UnknownNameError("reward", reward, REWARDS)
+    return REWARDS[name]()

@@ -1,0 +1,74 @@
+"""Measured speedups of plans over the baseline of their program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compiler.plan import CompilationPlan
+from env.measurement import Measurement, Measurer, MeasurerOptions, ReferenceFailedError
+from env.store import KernelStore, default_store_path
+from env.suites import Program
+
+__all__ = ["SpeedupMeasurer"]
+
+SUSPICIOUS_FAILURES = 8
+"""After so many plans in a row have failed, the baseline is measured again to see whether the machine is at fault."""
+LEAST_SECONDS = 1e-7
+"""Lower bound of the time of a call, because a plan may leave nothing to run."""
+
+
+class SpeedupMeasurer:
+    """Measures plans and the baselines they are compared with.
+
+    Args:
+        backend: "cpu" or "cuda"; what a measurer that is made here measures on.
+        measurer: one to share; None: one is made when it is first needed, and `close` closes it.
+        store: file of kernel times for the measurer that is made here; None: the one in the user's cache folder.
+    """
+
+    def __init__(self, backend: str, measurer: Measurer | None, store: str | Path | None) -> None:
+        self._backend, self._store = backend, store
+        self._measurer, self._is_shared = measurer, measurer is not None
+        self._failures_in_a_row = 0
+
+    @property
+    def measurer(self) -> Measurer:
+        """The measurer; it is made here if there is none yet."""
+        if self._measurer is None:
+            store = KernelStore(default_store_path() if self._store is None else self._store)
+            self._measurer = Measurer(store, MeasurerOptions(backend=self._backend))
+        return self._measurer
+
+    def close(self) -> None:
+        """End the worker process, unless the measurer is shared."""
+        if not self._is_shared and self._measurer is not None:
+            self._measurer.close()
+            self._measurer = None
+
+    def measure(
+        self, program: Program, baseline: CompilationPlan, plan: CompilationPlan
+    ) -> tuple[Measurement, float | None]:
+        """Measure a plan and return its speedup over the baseline with it; None if the plan fails.
+
+        Raises:
+            MeasurementError: the baseline cannot be measured, so there is nothing to compare the plan with.
+        """
+        reference = self.measurer.measure_reference(program, baseline)
+        result = self.measurer.measure(program, plan)
+        if result.failure == "program":
+            raise ReferenceFailedError(f"{program.label}: {result.message}")
+        if result.seconds is None:
+            self._note_failure(program, baseline)
+            return result, None
+        self._failures_in_a_row = 0
+        return result, max(reference.time.value, LEAST_SECONDS) / max(result.seconds.value, LEAST_SECONDS)
+
+    def _note_failure(self, program: Program, baseline: CompilationPlan) -> None:
+        """Measure the baseline again when plan after plan fails.
+
+        Raises:
+            MeasurementError: the baseline fails too, so the plans may not be to blame.
+        """
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row % SUSPICIOUS_FAILURES == 0:
+            self.measurer.verify_reference(program, baseline)

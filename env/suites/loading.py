@@ -1,0 +1,172 @@
+"""Load suites and programs by name, or from folders and files of HLO text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from compiler.errors import UnknownNameError
+from compiler.support.json_reading import read_object
+from compiler.support.safe_names import why_no_name
+from env.suites.checks import content_problems, duplicate_names, entry_problems, input_problems, path_problem
+from env.suites.input_specs import input_spec_from_json
+from env.suites.suite import ManifestError, Program, Suite, Tolerance
+
+__all__ = ["JAX", "LINEAR_ALGEBRA", "QUICKSTART", "SUITE_NAMES", "find_program", "load_suite", "program_in"]
+
+_HERE = Path(__file__).parent
+QUICKSTART, JAX, LINEAR_ALGEBRA = _HERE / "quickstart", _HERE / "jax", _HERE / "linear_algebra"
+_FOLDERS = {folder.name: folder for folder in (QUICKSTART, JAX, LINEAR_ALGEBRA)}
+SUITE_NAMES = ("quickstart", "train", "validation", "test", "jax", "jax/train", "jax/validation", "jax/test",
+               "linear_algebra")  # fmt: skip
+"""The suites that come with hlogym, and their splits; a split without a suite is one of the quickstart suite's."""
+
+
+def load_suite(name: str | Path) -> Suite:
+    """Return a suite by name ("jax"), or a split of it ("jax/train"; "train" is the quickstart's), or HLO files.
+
+    Programs in the user's folders and files are read and checked; each file is checked once until it changes.
+
+    Args:
+        name: one of SUITE_NAMES, or a folder of HLO files with or without a manifest, or an HLO file; or several of
+            these separated by commas.
+
+    Raises:
+        UnknownNameError: neither the name of a suite, nor a folder with HLO files, nor an HLO file.
+        ManifestError: the manifest or a program cannot be used; lists everything that is wrong with the suite.
+    """
+    if name in SUITE_NAMES:
+        return _named_suite(str(name))
+    path = Path(name)
+    if isinstance(name, str) and "," in name and not path.exists():
+        return _joined(name)
+    if path.suffix == ".hlo" and path.is_file():
+        return _bare_suite(path.stem, path, [path])
+    if str(name).strip() and path.is_dir() and (suite := _load_folder(path)).programs:
+        return suite
+    raise UnknownNameError("suite, folder of .hlo files or .hlo file", str(name), SUITE_NAMES)
+
+
+def program_in(path: Path) -> Program:
+    """Return the program in an HLO file, with its entry in the manifest of its folder, if there is one.
+
+    Other programs of the folder are not checked.
+
+    Raises:
+        ManifestError: the manifest's entry for this program cannot be used.
+    """
+    manifest = path.parent / "manifest.json"
+    entries: Any = None
+    if manifest.is_file():
+        entries = read_object(manifest, ManifestError).get("programs")
+    for entry in entries if isinstance(entries, list) else ():
+        file = entry.get("file") if isinstance(entry, dict) else None
+        if not isinstance(file, str) or path_problem(path.parent, file) or not (path.parent / file).samefile(path):
+            continue
+        if problems := [*entry_problems(entry), *_input_problems(path, entry)]:
+            raise ManifestError.of(manifest, [f"program {entry.get('name')!r:.80}: {p}" for p in problems])
+        return _program(path.parent, entry)
+    return _bare_program(path, path.stem)
+
+
+def find_program(name: str | Path) -> Program:
+    """Return a program of the suites that come with hlogym by name, or the program in an HLO file.
+
+    If two suites have a program of that name, the quickstart's is returned.
+
+    Raises:
+        UnknownNameError: neither the name of a program nor an HLO file.
+    """
+    path = Path(name)
+    if path.suffix == ".hlo" and path.is_file():
+        return _bare_program(path, path.stem)
+    programs = {p.name: p for folder in reversed(_FOLDERS) for p in _named_suite(folder).programs}
+    if str(name) not in programs:
+        raise UnknownNameError("program", str(name), programs)
+    return programs[str(name)]
+
+
+@cache
+def _named_suite(name: str) -> Suite:
+    if name in _FOLDERS:
+        return _load_folder(_FOLDERS[name], check_contents=False)
+    folder, _, split = name.rpartition("/")
+    whole = _named_suite(folder or QUICKSTART.name)
+    return Suite(name, tuple(p for p in whole.programs if p.split == split))
+
+
+def _joined(names: str) -> Suite:
+    programs = [p for part in names.split(",") for p in load_suite(part.strip()).programs]
+    if duplicates := duplicate_names(p.name for p in programs):
+        raise ManifestError(f"suites {names}: there are several programs called {duplicates[0]!r}")
+    return Suite(names, tuple(programs))
+
+
+# ---- folders with a manifest
+
+
+def _load_folder(folder: Path, check_contents: bool = True) -> Suite:
+    name = folder.resolve().name
+    manifest = folder / "manifest.json"
+    if not manifest.exists():
+        return _bare_suite(name, folder, sorted(folder.glob("*.hlo")))
+    entries = read_object(manifest, ManifestError).get("programs")
+    if not isinstance(entries, list) or not entries:
+        raise ManifestError.of(manifest, ["'programs' must be a list of at least one program"])
+    problems = [p for n, entry in enumerate(entries) for p in _program_problems(folder, n, entry, check_contents)]
+    names = [e["name"] for e in entries if isinstance(e, dict) and isinstance(e.get("name"), str)]
+    problems += [f"there are several programs called {name!r:.80}" for name in duplicate_names(names)]
+    if problems:
+        raise ManifestError.of(manifest, problems)
+    return Suite(name, tuple(_program(folder, entry) for entry in entries))
+
+
+def _program_problems(folder: Path, number: int, entry: Any, check_contents: bool) -> list[str]:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    what = f"program {name!r:.80}" if isinstance(name, str) else f"program number {number}"
+    found = entry_problems(entry)
+    if not found and (reason := path_problem(folder, entry["file"])) is not None:
+        found = [reason]
+    if not found and check_contents:
+        path = folder / entry["file"]
+        found = [*content_problems(path), *_input_problems(path, entry)]
+    return [f"{what}: {p}" for p in found]
+
+
+def _input_problems(path: Path, entry: Mapping[str, Any]) -> list[str]:
+    return input_problems(path, entry["inputs"]) if isinstance(entry.get("inputs"), list) else []
+
+
+def _program(folder: Path, entry: Mapping[str, Any]) -> Program:
+    """Return the program of an entry that was checked."""
+    return Program(
+        name=entry["name"],
+        suite=folder.resolve().name,
+        split=entry["split"],
+        path=folder / entry["file"],
+        description=entry.get("description", ""),
+        inputs=tuple(input_spec_from_json(spec) for spec in entry.get("inputs", ())),
+        tolerance=Tolerance.from_json(entry["tolerance"]) if "tolerance" in entry else None,
+        chaotic=entry.get("chaotic", False),
+    )
+
+
+# ---- files without a manifest
+
+
+def _bare_suite(name: str, where: Path, paths: Sequence[Path]) -> Suite:
+    problems = []
+    for path in paths:
+        reason = why_no_name(path.stem)
+        found = [f"{reason}; rename the file"] if reason is not None else content_problems(path)
+        problems += [f"program {path.stem!r:.80}: {p}" for p in found]
+    problems += [f"there are several programs called {name!r:.80}" for name in duplicate_names(p.stem for p in paths)]
+    if problems:
+        raise ManifestError.of(where, problems)
+    return Suite(name, tuple(_bare_program(path, name) for path in paths))
+
+
+def _bare_program(path: Path, suite: str) -> Program:
+    return Program(path.stem, suite, "extra", path, "")

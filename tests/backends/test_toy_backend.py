@@ -1,0 +1,83 @@
+"""Adding a backend is adding one folder: a toy backend in a copy of the compiler, which is otherwise unchanged."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+BACKEND = '''
+"""A backend that runs on the CPU and counts its calls."""
+
+from dataclasses import dataclass
+
+from compiler.backends.cpu.backend import CpuBackend
+from compiler.backends.cpu.executable import CpuExecutable
+
+
+class ToyExecutable(CpuExecutable):
+    backend = "toy"
+    calls = 0
+
+    def __call__(self, *arrays):
+        ToyExecutable.calls += 1
+        return super().__call__(*arrays)
+
+
+@dataclass(frozen=True)
+class ToyBackend(CpuBackend):
+    name: str = "toy"
+    priority: int = 0
+    optional: bool = True
+
+    def build(self, module, plan=None, schedules=None):
+        built = super().build(module, plan, schedules)
+        return ToyExecutable(module, built.built, plan)
+
+    def load(self, folder):
+        loaded = super().load(folder)
+        return ToyExecutable(loaded.module, loaded.built, loaded.plan)
+
+
+BACKEND = ToyBackend()
+'''
+PROGRAM = """
+import numpy as np
+from compiler import CompilationPlan, CompilationSession, compile, load, parse
+from compiler.backends.registry import BACKENDS, find_backend
+from compiler.errors import UnknownNameError
+
+text = "ENTRY main { a = f32[3] parameter(0) n = f32[3] negate(a) ROOT r = f32[3] add(n, n) }"
+exe = compile(text, backend="toy")
+print(exe(np.ones(3, np.float32))[0].tolist(), len(exe.kernels), exe.plan.backend)
+exe.save("saved")
+print(load("saved")(np.ones(3, np.float32))[0].tolist(), type(exe).calls)
+plan = CompilationPlan.from_json(exe.plan.to_json())
+print(compile(text, backend="toy", plan=plan).plan == exe.plan)
+session = CompilationSession(parse(text), backend="toy")
+print(session.device == BACKENDS["cpu"].device_model(), find_backend("auto").name != "toy", sorted(BACKENDS))
+try:
+    compile(text, backend="tox")
+except UnknownNameError as e:
+    print("toy" in str(e))
+"""
+
+
+def test_a_backend_is_one_folder(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "compiler", tmp_path / "compiler", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = tmp_path / "compiler" / "backends" / "toy"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(BACKEND)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "[-2.0, -2.0, -2.0] 1 toy",
+        "[-2.0, -2.0, -2.0] 2",
+        "True",
+        "True True ['cpu', 'cuda', 'interpreter', 'toy']",
+        "True",
+    ]
