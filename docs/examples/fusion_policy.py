@@ -11,6 +11,7 @@ import numpy as np
 
 import hlogym
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from env.suites import find_program, random_inputs
 
@@ -45,7 +46,8 @@ def main() -> None:
 
     # The interpreter defines what the program computes; every compiled version is compared with it.
     (expected,) = hlogym.compile(module, backend="interpreter")(*arrays)
-    for name, policy in [("none", "none"), ("small kernels", SmallKernels()), ("default", "default")]:
+    policies: dict[str, FusionPolicy | str] = {"none": "none", "small kernels": SmallKernels(), "default": "default"}
+    for name, policy in policies.items():
         exe = hlogym.compile(module, fusion_policy=policy)
         (result,) = exe(*arrays)
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)

@@ -23,8 +23,8 @@ class Block(nn.Module):
         self.contract = nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = nn.functional.gelu(self.expand(self.norm(x)))
-        return x + self.contract(hidden)
+        hidden: torch.Tensor = self.contract(nn.functional.gelu(self.expand(self.norm(x))))
+        return x + hidden
 
 
 def main() -> None:

@@ -15,17 +15,23 @@ __all__ = ["FIGURES"]
 
 FOLDER = Path(__file__).parent
 STYLE = """
-.hf { --hf-ink: #1f2430; --hf-soft: #5d6675; --hf-line: #8b94a5; --hf-fill: #ffffff; --hf-tint: #e8ebfa; --hf-accent: #3f51b5;
-  font: 14px system-ui, sans-serif; }
+.hf { --hf-ink: #1f2430; --hf-soft: #5d6675; --hf-line: #8b94a5; --hf-fill: #ffffff; --hf-tint: #e8ebfa;
+  --hf-accent: #3f51b5; font: 14px system-ui, sans-serif; }
 @media (prefers-color-scheme: dark) {
-  .hf { --hf-ink: #e6e9f0; --hf-soft: #a7b0c0; --hf-line: #6f7a8c; --hf-fill: #22262f; --hf-tint: #2c3350; --hf-accent: #8c9eff; }
+  .hf { --hf-ink: #e6e9f0; --hf-soft: #a7b0c0; --hf-line: #6f7a8c; --hf-fill: #22262f; --hf-tint: #2c3350;
+    --hf-accent: #8c9eff; }
 }
-.hf text { fill: var(--hf-ink); } .hf .soft { fill: var(--hf-soft); font-size: 12px; }
-.hf .title { font-weight: 600; } .hf text.accent { fill: var(--hf-accent); font-weight: 600; }
-.hf rect { fill: var(--hf-fill); stroke: var(--hf-line); } .hf rect.tint { fill: var(--hf-tint); stroke: var(--hf-accent); }
+.hf text { fill: var(--hf-ink); }
+.hf text.soft { fill: var(--hf-soft); font-size: 12px; }
+.hf text.title { font-weight: 600; }
+.hf text.accent { fill: var(--hf-accent); font-weight: 600; }
+.hf rect { fill: var(--hf-fill); stroke: var(--hf-line); }
+.hf rect.tint { fill: var(--hf-tint); stroke: var(--hf-accent); }
 .hf rect.frame { fill: none; stroke-dasharray: 5 4; }
-.hf path { fill: none; stroke: var(--hf-line); stroke-width: 1.5; } .hf path.accent { stroke: var(--hf-accent); }
-.hf polygon { fill: var(--hf-line); } .hf polygon.accent { fill: var(--hf-accent); }
+.hf path { fill: none; stroke: var(--hf-line); stroke-width: 1.5; }
+.hf path.accent { stroke: var(--hf-accent); }
+.hf polygon { fill: var(--hf-line); }
+.hf polygon.accent { fill: var(--hf-accent); }
 """.strip()
 
 
@@ -180,9 +186,11 @@ def measurement() -> Drawing:
     d.arrow((240, 110), (240, 210), label="new times", at=(276, 164))
     d.frame(470, 10, 410, 290, "worker process: may crash, hang or be killed")
     steps = [
-        ("interpret", "the outputs that the program should have"), ("prepare", "compile the plan, run, compare the outputs"),
-        ("time", "each new kernel, in turns with a reference load"), ("compare", "whole programs in turns"),
-    ]  # fmt: skip
+        ("interpret", "the outputs that the program should have"),
+        ("prepare", "compile the plan, run, compare the outputs"),
+        ("time", "each new kernel, in turns with a reference load"),
+        ("compare", "whole programs in turns"),
+    ]
     for n, (title, line) in enumerate(steps):
         d.box(500, 42 + 64 * n, 350, 52, title, line)
     d.arrow((310, 68), (470, 68), kind="accent", label="program, plan", at=(405, 60))

@@ -11,7 +11,7 @@ from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation
 __all__ = ["HloLexer"]  # Pygments takes everything named here for a lexer
 
 
-class HloLexer(RegexLexer):
+class HloLexer(RegexLexer):  # type: ignore[misc]
     """HLO text: comments, types, names, opcodes, attributes."""
 
     name = "HLO"

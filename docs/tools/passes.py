@@ -6,8 +6,8 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import compiler.passes
 from compiler.passes import PASSES, HloPass
 from compiler.passes.pipelines import default
 from compiler.passes.pipelines.simplifier import MEMBERS
@@ -31,6 +31,22 @@ TITLES = {
 """Titles of the pages; a folder that is not listed is called by its own name."""
 
 
+_INTRODUCTION = """
+hlogym has {count} passes. Each one is a file in `compiler/passes/` with a name, and golden tests that show HLO before
+and after. This catalogue is generated from the code and from those tests.
+
+To run passes, use `hlogym opt FILE.hlo --passes a,b,c`, `compile(text, pipeline=[...])`, or the
+[PassOrder environment](../environments/pass_order.md). A pass is written with its options in braces,
+`while-loop-unroller{{factor=4}}`, and `name@1` limits it to one sweep over the module.
+[A pass](../recipes/pass.md) shows how to add one.
+""".strip()
+_WHERE = """
+*default*: a step of the default pipeline. *simplifier*: its rules are applied by `algebraic-simplifier`, which is a
+step of the default pipeline. *lowering*: runs between loop decisions and fusion. *on request*: only where a pipeline, a
+plan or an agent names it.
+""".strip()
+
+
 def pass_pages() -> Mapping[str, str]:
     """Return the catalogue as Markdown by page: `index.md` and one page for each folder."""
     folders: dict[str, dict[str, type[HloPass]]] = {}
@@ -49,27 +65,11 @@ def _title(folder: str) -> str:
 
 
 def _index(folders: Mapping[str, Mapping[str, type[HloPass]]]) -> str:
-    parts = [
-        "# Pass catalogue",
-        f"hlogym has {len(PASSES)} passes. Each one is a file in `compiler/passes/`, a name, and golden tests that show "
-        "HLO before and after. This catalogue is generated from the code and from those tests. To run passes, use "
-        "`hlogym opt FILE.hlo --passes a,b,c`, `compile(text, pipeline=[...])`, or the "
-        "[PassOrder environment](../environments/pass_order.md). [A new pass](../recipes/pass.md) shows how to add one.",
-        "A pass is written with its options in braces, `while-loop-unroller{factor=4}`, and `name@1` limits it to one "
-        "sweep over the module.",
-    ]
+    parts = ["# Pass catalogue", _INTRODUCTION.format(count=len(PASSES))]
     for folder, found in sorted(folders.items()):
-        rows = [
-            [f"[`{name}`]({folder}.md#{name})", _cell(sentence(cls.__doc__)), _where(name)]
-            for name, cls in found.items()
-        ]
+        rows = [[f"[`{n}`]({folder}.md#{n})", _escaped(sentence(c.__doc__)), _where(n)] for n, c in found.items()]
         parts += [f"## {_title(folder)}", table(["Pass", "What it does", "Runs in"], rows)]
-    parts.append(
-        "*default*: a step of the default pipeline; *simplifier*: its rules are applied by `algebraic-simplifier`, which "
-        "is a step of the default pipeline; *lowering*: runs between the loop decisions and fusion; *on request*: only "
-        "where a pipeline, a plan or an agent names it."
-    )
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, _WHERE]) + "\n"
 
 
 def _folder_page(folder: str, found: Mapping[str, type[HloPass]]) -> str:
@@ -117,19 +117,18 @@ def _case(path: Path) -> _Case:
     return _Case(first.removeprefix("// shows: "), written_as, before, after)
 
 
-def _options(cls: type[HloPass]) -> list[list[str]]:
-    rows = []
-    for f in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
-        default_value = str(f.default).lower() if isinstance(f.default, bool) else str(f.default)
-        bounds = f.metadata.get("bounds")
-        rows.append(
-            [
-                f"`{f.name}`",
-                f"`{default_value}`",
-                f"{bounds[0]} to {bounds[1]}" if bounds else "true, false" if isinstance(f.default, bool) else "a type",
-            ]
-        )
-    return rows
+def _options(cls: type[Any]) -> list[list[str]]:
+    return [
+        [f"`{f.name}`", f"`{str(f.default).lower() if isinstance(f.default, bool) else f.default}`", _range(f)]
+        for f in dataclasses.fields(cls)
+    ]
+
+
+def _range(option: dataclasses.Field[Any]) -> str:
+    if isinstance(option.default, bool):
+        return "true, false"
+    bounds = option.metadata.get("bounds")
+    return "an element type" if bounds is None else f"{bounds[0]} to {bounds[1]}"
 
 
 def _where(name: str) -> str:
@@ -148,16 +147,9 @@ def _name(step: str) -> str:
     return step.partition("{")[0]
 
 
-def _cell(text: str) -> str:
-    return _escaped(text)
-
-
 def _escaped(text: str) -> str:
     """Return prose in which stars and angle brackets of formulas are not Markdown; code in backquotes stays."""
     parts = text.split("`")
     for i in range(0, len(parts), 2):
         parts[i] = parts[i].replace("*", "\\*").replace("<", "&lt;").replace("_", "\\_")
     return "`".join(parts)
-
-
-assert compiler.passes  # noqa: S101 - importing the package registers the passes

@@ -11,6 +11,7 @@ from compiler.errors import UnknownNameError
 from compiler.fusion.policies import POLICIES
 from compiler.learned.features import decisions
 from docs.tools.markdown import sentence, table
+from env.rewards import REWARDS
 from env.suites import SUITE_NAMES, load_suite
 
 __all__ = ["LISTINGS", "environment_ids"]
@@ -39,6 +40,12 @@ def policies() -> str:
     """Return a table of the fusion policies by name."""
     rows = [[f"`{name}`", sentence(inspect.getdoc(make))] for name, make in POLICIES.items()]
     return table(["Name", "What it does"], rows)
+
+
+def rewards() -> str:
+    """Return a table of the rewards by name."""
+    rows = [[f"`{name}`", sentence(inspect.getdoc(make))] for name, make in REWARDS.items()]
+    return table(["Name", "What the agent is rewarded for"], rows)
 
 
 def suites() -> str:
@@ -74,6 +81,7 @@ def observation() -> str:
 LISTINGS = {
     "tables.environments": environments,
     "tables.policies": policies,
+    "tables.rewards": rewards,
     "tables.suites": suites,
     "tables.observation": observation,
 }

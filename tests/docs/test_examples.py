@@ -80,6 +80,15 @@ def test_torch_model() -> None:
     assert out.endswith("kernels, result equal to PyTorch's\n")
 
 
+def test_reward() -> None:
+    (stopped, fused), (priced_stopped, priced_fused) = (numbers(line) for line in printed("reward").splitlines())
+
+    assert stopped == 0  # nothing was done, so the program is as fast as the unfused one
+    assert fused > 0
+    assert priced_fused == pytest.approx(fused - 0.1)  # one kernel
+    assert priced_stopped < -0.3  # several
+
+
 def test_train_ppo() -> None:
     first, last = printed("train_ppo").splitlines()[-2:]
 

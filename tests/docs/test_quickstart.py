@@ -1,7 +1,7 @@
 """The quickstart does what it says: its commands run in order, and print what the page shows.
 
-Numbers, such as times, may differ. `pytest tests/docs/test_quickstart.py --update-golden` writes the outputs anew from a
-real run; read the diff.
+Numbers, such as times, may differ. `pytest tests/docs/test_quickstart.py --update-golden` writes the outputs of a real
+run; read the diff.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from compiler.learned.features.passes import observation_size
-from tests.docs.applying import apply_recipe, copy_tree, run_python
+from tests.docs.applying import SNIPPETS, apply_recipe, copy_tree, run_python
+from tests.docs.pages import DOCS
 
 
 @pytest.fixture
@@ -72,3 +74,74 @@ x = np.linspace(-200, 200, 9, dtype=np.float32)
 print(np.allclose(exe(x)[0], np.tanh(x)))
 print(exe.module.entry.root.opcode.text)
 """
+
+
+def test_a_backend_is_a_folder(tree: Path) -> None:
+    touched = apply_recipe("backend", tree)
+
+    assert not touched.changed
+    assert {f.parent for f in touched.new} == {Path("compiler/backends/tracing")}
+    out = run_python(tree, "-m", "experiments.cli", "run", str(NEWTON), "--backend", "tracing", "--check", "--profile")
+    assert "equal to the interpreter's outputs" in out
+    assert "while" in out
+    assert run_python(tree, "-c", TRACING).split() == ["True", "tanh", "True"]
+
+
+NEWTON = DOCS / "examples" / "programs" / "newton.hlo"
+TRACING = """
+import numpy as np
+from compiler import compile
+from compiler.backends.registry import find_backend
+
+exe = compile("ENTRY main { x = f32[9] parameter(0) ROOT t = f32[9] tanh(x) }", backend="tracing")
+x = np.linspace(-2, 2, 9, dtype=np.float32)
+print(np.allclose(exe(x)[0], np.tanh(x)))
+print(*(row.name for row in exe.profile(x)))
+print(find_backend("auto").name != "tracing")
+"""
+
+
+def test_a_suite_is_a_folder(tree: Path) -> None:
+    touched = apply_recipe("suite", tree)
+
+    assert not touched.changed
+    assert {f.parent for f in touched.new} == {Path("my_suite")}
+    assert "equal" in run_python(tree, "-m", "experiments.cli", "run", "my_suite/embedding.hlo", "--check")
+    assert run_python(tree, "-c", SUITE).split() == ["embedding", "True"]
+
+
+SUITE = """
+import gymnasium as gym
+import env
+from env.suites import load_suite, random_inputs
+
+(program,) = load_suite("my_suite").programs
+e = gym.make("hlogym/Fusion-v0", suite="my_suite")
+print(e.reset()[1]["program"])
+(_, ids) = random_inputs(program, [("float32", (100, 16)), ("int32", (32,))], seed=0)
+print(0 <= ids.min() and ids.max() < 100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "example"),
+    [
+        ("fusion_policy", "fusion_policy"),
+        ("kernel_selector", "kernel_selector"),
+        ("reward", "reward"),
+        ("agent", "agent"),
+    ],
+)
+def test_what_is_one_file_is_shown_by_an_example(recipe: str, example: str) -> None:
+    """The example runs alone, against the package as it is; `test_examples.py` runs it."""
+    page = (DOCS / "recipes" / f"{recipe}.md").read_text(encoding="utf-8")
+
+    assert f'--8<-- "docs/examples/{example}.py"' in page
+    imported = re.findall(r"^(?:from|import) (\S+)", (DOCS / "examples" / f"{example}.py").read_text(), re.MULTILINE)
+    assert not any(name.startswith("docs") for name in imported)
+
+
+def test_pages_show_every_snippet() -> None:
+    written = "\n".join(p.read_text(encoding="utf-8") for p in (DOCS / "recipes").glob("*.md"))
+    for snippet in (p for p in SNIPPETS.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        assert f'--8<-- "{snippet.relative_to(DOCS.parent).as_posix()}"' in written

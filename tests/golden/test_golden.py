@@ -1,8 +1,8 @@
 """Golden tests of passes: HLO in, HLO out, in one file `tests/golden/<pass>/<case>.hlo`.
 
-The file holds the input, the line `// ---- after`, and the output of the pass. Its first line, `// shows: ...`, says in
-a sentence what the case shows; the documentation's pass catalogue prints it. A second line `// pass: name{option=value}`
-names the pass where that is not the folder's name alone; `// pass: default` is the default pipeline.
+The file holds the input, the line `// ---- after`, and the output of the pass. Its first line, `// shows: ...`, says
+what the case shows; the documentation's pass catalogue prints it. A second line `// pass: name{option=value}` names the
+pass where that is not the folder's name alone; `// pass: default` is the default pipeline.
 `pytest tests/golden --update-golden` writes the part after `// ---- after` and keeps what is before it.
 """
 
