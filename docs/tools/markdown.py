@@ -10,7 +10,13 @@ __all__ = ["fenced", "indented", "sentence", "table"]
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table; bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Return the text with bars escaped, but for those in code, which the table leaves alone."""
+    parts = text.split("`")
+    return "`".join(p if n % 2 else p.replace("|", "\\|") for n, p in enumerate(parts))
 
 
 def fenced(text: str, language: str, title: str = "") -> str:

@@ -32,8 +32,8 @@ TITLES = {
 
 
 _INTRODUCTION = """
-hlogym has {count} passes. Each one is a file in `compiler/passes/` with a name, and golden tests that show HLO before
-and after. This catalogue is generated from the code and from those tests.
+hlogym has {count} passes. Each one has a name, a class in `compiler/passes/`, and golden tests that show HLO before and
+after. This catalogue is generated from the code and from those tests.
 
 To run passes, use `hlogym opt FILE.hlo --passes a,b,c`, `compile(text, pipeline=[...])`, or the
 [PassOrder environment](../environments/pass_order.md). A pass is written with its options in braces,

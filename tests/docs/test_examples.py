@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, blocks_of
 
 EXAMPLES = DOCS / "examples"
 MOST_LINES = 80
@@ -20,8 +20,12 @@ ARGUMENTS = {"train_ppo": ["256"]}
 
 def printed(name: str) -> str:
     """Run an example as a user does; its output."""
+    return run(EXAMPLES / f"{name}.py", *ARGUMENTS.get(name, []))
+
+
+def run(program: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py"), *ARGUMENTS.get(name, [])],
+        [sys.executable, str(program), *arguments],
         env={**os.environ, "PYTHONPATH": str(DOCS.parent)},
         capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
@@ -104,3 +108,17 @@ def test_agent() -> None:
 
     # Deterministic: the cost model is, and so are the seeds.
     assert last > first > 1
+
+
+@pytest.mark.parametrize("page", ["index.md", "environments/index.md", "environments/fusion.md"])
+def test_programs_within_pages(page: str, tmp_path: Path) -> None:
+    """Blocks that import what they use are whole programs; they run, and print something."""
+    programs = [
+        b.text
+        for b in blocks_of((DOCS / page).read_text(encoding="utf-8"))
+        if b.language == "python" and b.text.startswith("import ")
+    ]
+    assert programs
+    for text in programs:
+        (tmp_path / "program.py").write_text(text, encoding="utf-8")
+        assert run(tmp_path / "program.py")
