@@ -1,1 +1,1 @@
-"""Agents: MaskablePPO over decision graphs, searches to compare with, checkpoints and the export of policies."""
+"""Agents: MaskablePPO over decision graphs, agents for pass orders, searches, checkpoints and policy export."""

@@ -1,7 +1,7 @@
-"""Returns relative to what a program usually gives.
+"""Returns relative to the mean return of a program.
 
-Log speedups differ tenfold between programs, and what is to be learned is which decision is better on the same program.
-A value network learns each program's level too, but only after many episodes; a running mean knows it after one.
+Log speedups differ tenfold between programs, but the agent has to learn which decision is better on the same program.
+A value network learns the mean of each program too, but only after many episodes; a running mean has it after one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RATE = 0.2
 
 
 class ProgramBaseline(gym.Wrapper[Observation, np.int64, Observation, np.int64]):
-    """Takes the running mean of a program's returns off the last reward of each episode on it.
+    """Subtracts the running mean of a program's returns from the last reward of each episode on it.
 
-    A constant taken off at the end changes no preference between the plans of a program. `info` is left alone.
+    A constant subtracted at the end changes no preference between the plans of a program. `info` is not changed.
 
     Attributes:
-        means: return by program, of the episodes so far.
+        means: running mean of the returns by program.
     """
 
     def __init__(self, env: DecisionEnv) -> None:
@@ -38,25 +38,25 @@ class ProgramBaseline(gym.Wrapper[Observation, np.int64, Observation, np.int64])
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """As the environment does."""
+        """Reset the environment."""
         self._return = 0.0
         return self.env.reset(seed=seed, options=dict(options) if options is not None else None)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """As the environment does, but for the last reward."""
+        """Step the environment and adjust the last reward of an episode."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        paid = float(reward)
-        self._return += paid
+        adjusted = float(reward)
+        self._return += adjusted
         if terminated:
             program: str = info["program"]
-            # The first episode is its own mean: nothing is known to compare it with.
+            # The first episode of a program is its own mean.
             mean = self.means.get(program, self._return)
             self.means[program] = mean + RATE * (self._return - mean)
-            paid -= mean
-        return observation, paid, terminated, truncated, info
+            adjusted -= mean
+        return observation, adjusted, terminated, truncated, info
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Which actions are legal now."""
+        """Return which actions are legal now."""
         env = self.unwrapped
-        assert isinstance(env, DecisionEnv)  # noqa: S101 - said by the constructor
+        assert isinstance(env, DecisionEnv)  # noqa: S101 - guaranteed by the type of the constructor's argument
         return env.action_masks()

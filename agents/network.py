@@ -18,7 +18,7 @@ class GraphBatch(NamedTuple):
     Attributes:
         nodes: [b, n, node features]. edges: [b, e, 2] long. candidates: [b, c, candidate features].
         endpoints: [b, c, 2] long, -1 for none. globals: [b, global features].
-        counts: [b, 3] long: true numbers of nodes, edges and candidates.
+        counts: [b, 3] long: numbers of nodes, edges and candidates without padding.
     """
 
     nodes: torch.Tensor
@@ -29,7 +29,7 @@ class GraphBatch(NamedTuple):
     counts: torch.Tensor
 
     def trimmed(self) -> GraphBatch:
-        """Without the padding that no graph of the batch needs; most programs are much smaller than the limits."""
+        """Return the batch without padding that no graph needs; most programs are much smaller than the limits."""
         n, e, c = (max(1, int(m)) for m in self.counts.max(dim=0).values)
         return GraphBatch(
             self.nodes[:, :n],
@@ -44,7 +44,7 @@ class GraphBatch(NamedTuple):
 class TorchPointerNetwork(nn.Module):
     """Scores of candidates and the value of the state.
 
-    Parameter names but for `value.*` are those of `NetworkShape.weights`.
+    The names of all parameters except `value.*` are those of `NetworkShape.weights`.
     """
 
     def __init__(self, shape: NetworkShape) -> None:
@@ -60,7 +60,7 @@ class TorchPointerNetwork(nn.Module):
         self.value = nn.Sequential(nn.Linear(2 * h, h), nn.ReLU(), nn.Linear(h, 1))
 
     def forward(self, batch: GraphBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores [b, c], meaningless behind each graph's own count, and values [b, 1]."""
+        """Return scores [b, c], which are meaningless in the padding, and values [b, 1]."""
         candidates = batch.candidates
         real_nodes = _mask(batch.counts[:, 0], batch.nodes.shape[1])
         h = torch.relu(self.embed(batch.nodes)) * real_nodes
@@ -69,12 +69,11 @@ class TorchPointerNetwork(nn.Module):
             seen = torch.cat([h, adjacency.operands(h), adjacency.users(h)], dim=2)
             h = (h + torch.relu(layer(seen))) * real_nodes
         mean = h.sum(dim=1) / real_nodes.sum(dim=1).clamp(min=1)
-        pooled = torch.cat(
-            [mean, h.amax(dim=1), batch.globals], dim=1
-        )  # h is never negative, so padding wins no maximum
+        # h is never negative, so padding never is the maximum.
+        pooled = torch.cat([mean, h.amax(dim=1), batch.globals], dim=1)
         whole = torch.relu(self.pool(pooled))
         h_size = self.shape.hidden
-        # The layer over [producer, consumer, whole, candidate] by parts: nodes are far fewer than candidates.
+        # The layer over [producer, consumer, whole, candidate] in parts: there are far fewer nodes than candidates.
         producer, consumer, context, own = torch.split(
             self.join.weight, [h_size, h_size, h_size, candidates.shape[2]], dim=1
         )
@@ -114,7 +113,7 @@ class _Neighbours:
 
 
 def _mask(counts: torch.Tensor, size: int) -> torch.Tensor:
-    """[b, size, 1]: one for the first `count` places of each row."""
+    """Return [b, size, 1], which is one for the first `count` entries of each row."""
     return (torch.arange(size, device=counts.device)[None, :] < counts[:, None]).unsqueeze(2).float()
 
 
@@ -123,5 +122,5 @@ def _gather(h: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def _pick(h: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Rows by index, zeros for -1."""
+    """Return rows by index, and zeros for -1."""
     return _gather(h, index.clamp(min=0)) * (index >= 0).unsqueeze(2).float()

@@ -1,7 +1,7 @@
-"""Agents that order passes: MaskablePPO, A2C and DQN of Stable-Baselines3 over the vector of `PassOrder`.
+"""Agents that order passes: MaskablePPO, A2C and DQN of Stable-Baselines3 on the observations of `PassOrder`.
 
-All three only try what is not known to be idle. MaskablePPO asks the environment; A2C and DQN know no masks, so they
-read theirs from the end of the observation.
+All three try only passes that are not known to be idle. MaskablePPO asks the environment for the mask; A2C and DQN have
+no masks in SB3, so they read it from the end of the observation.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _NEVER = -1e8
 
 
 class MaskedActorCritic(ActorCriticPolicy):
-    """The usual network, whose action probabilities are zero where the observation's mask is."""
+    """SB3's actor-critic network with action probabilities of zero where the mask of the observation is zero."""
 
     def extract_features(self, obs: PyTorchObs, features_extractor: Any = None) -> Any:
-        """As always; the mask is kept for the distribution that is made of these features next."""
+        """Extract features, and keep the mask for the action distribution that is made from them next."""
         self._mask = _mask(cast(torch.Tensor, obs), int(cast(Any, self.action_space).n))
         return super().extract_features(obs, features_extractor)
 
     def get_distribution(self, obs: PyTorchObs) -> Distribution:
-        """As always, which goes past `extract_features` above."""
+        """Return the action distribution; SB3 does not call `extract_features` above here."""
         self._mask = _mask(cast(torch.Tensor, obs), int(cast(Any, self.action_space).n))
         return super().get_distribution(obs)
 
@@ -51,19 +51,19 @@ class MaskedActorCritic(ActorCriticPolicy):
 
 
 class MaskedQNetwork(QNetwork):
-    """Values of the actions, those that the mask leaves out far below all others."""
+    """SB3's Q-network with very low values for masked actions."""
 
     def forward(self, obs: PyTorchObs) -> torch.Tensor:
-        """[batch, actions]."""
+        """Return the values of the actions, [batch, actions]."""
         mask = _mask(cast(torch.Tensor, obs), int(cast(Any, self.action_space).n))
         return super().forward(obs).masked_fill(~mask, _NEVER)
 
 
 class MaskedDQNPolicy(DQNPolicy):
-    """Of `MaskedQNetwork`s."""
+    """SB3's DQN policy with `MaskedQNetwork`."""
 
     def make_q_net(self) -> QNetwork:
-        """A network; called twice, for the target too."""
+        """Return a network; called twice, for the target network too."""
         arguments = self._update_features_extractor(self.net_args, features_extractor=None)
         return MaskedQNetwork(**arguments).to(self.device)
 
@@ -121,20 +121,20 @@ PASS_AGENTS: dict[str, Callable[[DummyVecEnv, LearningSettings], PassAgent]] = {
 
 
 def make_pass_agent(kind: str, environments: Sequence[PassOrderEnv], settings: LearningSettings) -> PassAgent:
-    """An untrained agent; the same settings and seed give the same agent.
+    """Return an untrained agent; the same settings and seed give the same agent.
 
     Raises:
         UnknownNameError: no such agent.
     """
     if kind not in PASS_AGENTS:
         raise UnknownNameError("agent for pass orders", kind, PASS_AGENTS)
-    torch.set_num_threads(1)  # nets this small run slower on several threads
+    torch.set_num_threads(1)  # networks this small are slower on several threads
     vector = DummyVecEnv([lambda env=env: env for env in environments])  # type: ignore[misc]
     return PASS_AGENTS[kind](vector, settings)
 
 
 def layers_of(agent: PassAgent) -> list[Layer]:
-    """The part of an agent's network that ranks actions, layer by layer; rectified or tanh between them."""
+    """Return the layers of the part of an agent's network that ranks actions."""
     policy: Any = agent.policy
     activation: Activation
     if isinstance(agent, DQN):
@@ -150,10 +150,10 @@ def layers_of(agent: PassAgent) -> list[Layer]:
 
 
 def learned_order(agent: PassAgent, env: PassOrderEnv, provenance: dict[str, Any]) -> LearnedPassOrder:
-    """What the compiler can use of an agent.
+    """Return the pass order of an agent.
 
-    One that was rewarded for a whole compilation hands over to the default pipeline, as its environment did. One that
-    was rewarded for the module it left, as by op counts, continues after its stop with what adds no ops.
+    An agent rewarded for a whole compilation is followed by the default pipeline, as in its environment. One rewarded
+    for the module it left, as by op counts, continues after its stop with passes that add no ops.
     """
     layers = tuple(layers_of(agent))
     if env.reward.completes:

@@ -1,4 +1,4 @@
-"""MaskablePPO's policy over decision graphs: a pointer at one of the candidates, and a value."""
+"""The policy of MaskablePPO over decision graphs: a score per candidate, and a value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["PointerFeatures", "PointerPolicy", "graph_batch"]
 
 
 def graph_batch(observations: dict[str, torch.Tensor]) -> GraphBatch:
-    """Undo the flattening of `env.observations`: a batch of padded graphs."""
+    """Return observations of `env.observations` as a batch of padded graphs."""
     rows = observations["counts"].shape[0]
     return GraphBatch(
         nodes=observations["nodes"].reshape(rows, -1, features.NODE_FEATURES),
@@ -33,7 +33,7 @@ def graph_batch(observations: dict[str, torch.Tensor]) -> GraphBatch:
 
 
 class PointerFeatures(BaseFeaturesExtractor):
-    """Scores of all candidates, padded to the action space, with the value in the last column."""
+    """Scores of all candidates, padded to the size of the action space, with the value in the last column."""
 
     def __init__(self, observation_space: spaces.Dict, hidden: int = 64, rounds: int = 2, prior: float = 0.0) -> None:
         candidates = observation_space["endpoints"].shape
@@ -44,7 +44,7 @@ class PointerFeatures(BaseFeaturesExtractor):
         self.prior = prior
 
     def start_from_prior(self) -> None:
-        """Begin near the compiler's defaults: fuse by expected saving, run loops inside one kernel."""
+        """Initialize near the compiler's defaults: fuse by expected saving, run loops inside one kernel."""
         with torch.no_grad():
             self.network.score.weight.mul_(0.01)
             self.network.prior.weight.zero_()
@@ -52,14 +52,14 @@ class PointerFeatures(BaseFeaturesExtractor):
             self.network.prior.weight[0, KERNEL_LOOP_COLUMN] = self.prior
 
     def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
-        """[b, actions + 1]."""
+        """Return scores and value, [b, actions + 1]."""
         scores, value = self.network(graph_batch(observations).trimmed())
         padded = nn.functional.pad(scores, (0, self.actions - scores.shape[1]))
         return torch.cat([padded, value], dim=1)
 
 
 class _Split(nn.Module):
-    """Hands scores to the actor and the value to the critic; there is nothing left to compute."""
+    """Gives the scores to the actor and the value to the critic, without further layers."""
 
     def __init__(self, actions: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Split(nn.Module):
 
 
 class PointerPolicy(MaskableActorCriticPolicy):
-    """For `MaskablePPO(PointerPolicy, env, policy_kwargs={"features_extractor_kwargs": {"hidden": 64}})`."""
+    """Use as `MaskablePPO(PointerPolicy, env, policy_kwargs={"features_extractor_kwargs": {"hidden": 64}})`."""
 
     features_extractor: PointerFeatures
 
@@ -89,14 +89,14 @@ class PointerPolicy(MaskableActorCriticPolicy):
     ) -> None:
         kwargs.setdefault("features_extractor_class", PointerFeatures)
         kwargs.setdefault("net_arch", [])
-        # Orthogonal weights with SB3's gains are meant for its own MLPs, and would overwrite the prior.
+        # SB3's orthogonal initialization is meant for its own MLPs and would overwrite the prior.
         kwargs["ortho_init"] = False
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
 
     def _build(self, lr_schedule: Callable[[float], float]) -> None:
         super()._build(lr_schedule)
         self.features_extractor.start_from_prior()
-        # SB3 types these as the layers it makes itself; any module will do.
+        # SB3 declares the types of its own layers here; any module works.
         self.action_net = nn.Identity()
         self.value_net = nn.Identity()  # type: ignore[assignment]
         make: Any = self.optimizer_class

@@ -1,4 +1,4 @@
-"""Strategies that make plans of a program: heuristics, searches that measure, and learned policies."""
+"""Strategies that make plans for a program: heuristics, searches that measure, and learned policies."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ STRATEGIES = (
     "learned",
     "learned+search",
 )
-"""What `find_plan` knows; "none", the heuristics and "learned" measure nothing."""
+"""The strategies of `find_plan`; "none", the heuristics and "learned" measure nothing."""
 MAX_BODY = 400
 MAX_RANDOM_FUSIONS = 500
 
 
 class NoPlanError(HlogymError, RuntimeError):
-    """A search in which every plan failed: how many there were, and why."""
+    """A search in which every plan failed: the number of plans and the reasons."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A plan, and how many plans were measured to find it.
+    """A plan, and the number of plans measured to find it.
 
     Attributes:
-        failures: how many of them failed.
-        reason: why the last of those did.
+        failures: number of those that failed.
+        reason: why the last of them failed.
     """
 
     plan: CompilationPlan
@@ -66,15 +66,15 @@ class Found:
 
 @dataclass(frozen=True)
 class RandomLoops:
-    """Treats each loop in one of its ways, at random, but for unrolling beyond MAX_BODY instructions.
+    """Takes a random choice for each loop, but does not unroll beyond MAX_BODY instructions.
 
-    Random fusions on such a body take minutes to draw and seconds to compile, for plans that are never good.
+    Random fusions of larger bodies take minutes to draw and seconds to compile, and the plans are never good.
     """
 
     seed: int
 
     def choose_loop(self, site: LoopSite, module: HloModule) -> str:
-        """The same for the same seed and loop."""
+        """Return a choice that depends on the seed and the loop only."""
         del module
         copies = {c: _copies(c, site.trip_count) for c in site.choices}
         fitting = [c for c, n in copies.items() if n == 1 or n * site.size <= MAX_BODY]
@@ -82,21 +82,21 @@ class RandomLoops:
 
 
 def _copies(choice: str, trips: int | None) -> int:
-    """How many times the body of a loop is spelled out."""
+    """Return how many copies of the body of a loop a choice makes."""
     if choice == FULL:
         return trips or 1
     return unroll_factor_of(choice) or 1
 
 
 class Starts:
-    """Sessions after the default passes, one a program; each plan begins with a fork of one."""
+    """Sessions after the default passes, one per program; each plan starts from a fork of one."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self._sessions: dict[str, CompilationSession] = {}
 
     def session(self, program: Program) -> CompilationSession:
-        """A session of one's own, at the loops."""
+        """Return a new session for a program, with its passes done and its loops to be decided."""
         if program.name not in self._sessions:
             module = parse(program.text(), filename=str(program.path))
             verify(module)
@@ -107,14 +107,14 @@ class Starts:
 
 
 def make_plan(session: CompilationSession, fusion: FusionPolicy, loops: LoopPolicy) -> CompilationPlan:
-    """The plan that two policies make."""
+    """Return the plan that two policies make."""
     session.run_loop_policy(loops)
     session.run_fusion_policy(fusion)
     return session.plan
 
 
 def random_plans(starts: Starts, program: Program, seed: int) -> Iterator[CompilationPlan]:
-    """Endless plans at random: any treatment of loops, then random fusions, some going on to the end and some not."""
+    """Yield random plans without end: random loop choices, then random fusions that may stop early."""
     rng = random.Random(seed)
     while True:
         stop = rng.choice((0.0, 0.0, 0.02, 0.1))
@@ -125,7 +125,7 @@ def random_plans(starts: Starts, program: Program, seed: int) -> Iterator[Compil
 def learned_plans(
     starts: Starts, program: Program, policy: LearnedFusionPolicy, seed: int
 ) -> Iterator[CompilationPlan]:
-    """The plan that the policy thinks best, then endless draws from it."""
+    """Yield the best plan of a policy, then samples from it without end."""
     yield make_plan(starts.session(program), replace(policy, seed=None), replace(policy, seed=None))
     rng = random.Random(seed)
     while True:
@@ -134,7 +134,10 @@ def learned_plans(
 
 
 def beam_plans(starts: Starts, program: Program, width: int = 4, branch: int = 4) -> Iterator[CompilationPlan]:
-    """Plans of a beam search by the cost model, best first: at each step the best `branch` actions of each state."""
+    """Yield the plans of a beam search by the cost model, the best first.
+
+    Each step tries the best `branch` actions of each of `width` states.
+    """
     start = starts.session(program)
     start.run_loop_policy(KernelLoops())
     beam, finished = [start], [start]
@@ -166,12 +169,12 @@ def best_measured(
 ) -> Found:
     """Measure up to `budget` different plans and keep the fastest.
 
-    Plans met before cost nothing and are not counted, but at most four times the budget are looked at, because a small
-    program has few plans.
+    Plans that occur again are not measured or counted. At most four times the budget are drawn, because a small program
+    has few plans.
 
     Raises:
         NoPlanError: all failed.
-        MeasurementError: the machine does not let anything be measured.
+        MeasurementError: nothing can be measured on this machine.
     """
     best: tuple[float, CompilationPlan] | None = None
     seen: set[str] = set()
@@ -193,9 +196,9 @@ def best_measured(
         if progress is not None:
             progress(result)
     if best is None:
-        told = "\n  - ".join(["", *dict.fromkeys(reasons[-3:])])
+        listed = "\n  - ".join(["", *dict.fromkeys(reasons[-3:])])
         raise NoPlanError(
-            f"{program.name}: each of the {measured} plans that were measured has failed; the last:{told}"
+            f"{program.name}: each of the {measured} plans that were measured has failed; the last reasons:{listed}"
         )
     return Found(best[1], measured, len(reasons), reasons[-1] if reasons else "")
 
@@ -209,20 +212,20 @@ def find_plan(
     policy: LearnedFusionPolicy | None = None,
     seed: int = 0,
 ) -> Found:
-    """A strategy's plan for a program.
+    """Return a strategy's plan for a program.
 
     Args:
         strategy: one of STRATEGIES.
-        starts: of the backend to plan for.
-        program: what to plan.
-        measurer: asked by the strategies that search.
-        budget: how many plans those may measure.
-        policy: what "learned" and "learned+search" use.
-        seed: of everything drawn.
+        starts: sessions of the backend to plan for.
+        program: the program.
+        measurer: measures plans for the strategies that search.
+        budget: number of plans that they may measure.
+        policy: of "learned" and "learned+search".
+        seed: of all random draws.
 
     Raises:
         UnknownNameError: no such strategy, or a learned one without a policy.
-        NoPlanError: every plan it tried failed.
+        NoPlanError: every plan of the strategy failed.
     """
     searches: Mapping[str, Callable[[], Iterator[CompilationPlan]]] = {
         "random": lambda: random_plans(starts, program, seed),

@@ -17,7 +17,7 @@ from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.session import CompilationSession
-from compiler.support.untrusted import shown
+from compiler.support.untrusted import short_repr
 from compiler.text import parse
 
 
@@ -79,7 +79,7 @@ def compile(  # users know it by this name
     target = find_backend(backend)
     module = parse(module) if isinstance(module, str) else module
     if not isinstance(module, HloModule):
-        raise ArgumentError(f"a program is HLO text or an HloModule, not {shown(module)}")
+        raise ArgumentError(f"a program is HLO text or an HloModule, not {short_repr(module)}")
     if options.verify:
         verify(module)
     if not options.optimize:

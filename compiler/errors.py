@@ -1,4 +1,4 @@
-"""The errors a user of hlogym can meet: each says what failed, where, and what to do about it."""
+"""Exceptions raised by hlogym; each message says what failed, where, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 
 
 class HlogymError(Exception):
-    """Base of every error hlogym raises on purpose; its text is meant for a person."""
+    """Base class of every error that hlogym raises on purpose; the message is written for the user."""
 
 
 class HloSyntaxError(HlogymError, ValueError):
-    """Text that is not HLO.
+    """Raised for text that is not valid HLO.
 
     Attributes:
         line, column: 1-based position of the offending character.
-        source_line: the line of text it stands on.
-        filename: the file it came from, when known.
+        source_line: the source line that contains it.
+        filename: the file, if known.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class HloSyntaxError(HlogymError, ValueError):
 
 
 class HloVerificationError(HlogymError, ValueError):
-    """A module that parses but breaks a rule of HLO; `findings` lists each one with its instruction."""
+    """Raised for a module that parses but breaks a rule of HLO; `findings` lists each violation and its instruction."""
 
     def __init__(self, findings: Sequence[str]) -> None:
         self.findings = tuple(findings)
@@ -45,15 +45,15 @@ class HloVerificationError(HlogymError, ValueError):
 
 
 class ShapeError(HlogymError, ValueError):
-    """Operands or attributes from which no result shape follows."""
+    """Raised if no result shape can be inferred from the operands and attributes."""
 
 
 class UnsupportedError(HlogymError, NotImplementedError):
-    """A valid program that uses something hlogym does not (yet) handle; names the op and where it stands."""
+    """Raised for a valid program that uses an op or feature hlogym does not support; names the op and its location."""
 
 
 class UnknownNameError(HlogymError, ValueError):
-    """A name nobody knows (a program, pass, policy, environment...), with the nearest ones that exist."""
+    """Raised for an unknown name (of a program, pass, policy, environment...); suggests the closest known names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -67,11 +67,11 @@ class UnknownNameError(HlogymError, ValueError):
 
 
 class BackendError(HlogymError, RuntimeError):
-    """A backend that cannot work here (no C compiler, no GPU...), and what to install or choose instead."""
+    """Raised if a backend is unavailable (no C compiler, no GPU...); says what to install or which backend to use."""
 
 
 class MemoryLimitError(HlogymError, MemoryError):
-    """Arrays that do not fit into the memory there is: which, how many bytes they need and how many there are."""
+    """Raised if arrays do not fit into the available memory; names them, the bytes needed and the bytes available."""
 
 
 class BuildKilledError(BackendError):
@@ -79,24 +79,24 @@ class BuildKilledError(BackendError):
 
 
 class CodegenError(HlogymError, RuntimeError):
-    """A kernel that could not be generated or built; carries the compiler's own words where there are any."""
+    """Raised if a kernel cannot be generated or built; includes the compiler's output if there is any."""
 
 
 class PolicyError(HlogymError, ValueError):
-    """A policy file that cannot be used, and why."""
+    """Raised for a policy file that cannot be used; says why."""
 
 
 class PlanError(HlogymError, ValueError):
-    """A compilation plan that does not fit the module it is replayed on."""
+    """Raised if a compilation plan does not fit the module it is replayed on."""
 
 
 class ArgumentError(HlogymError, TypeError):
-    """Arguments of a call that do not fit the entry computation: expected and given are both said."""
+    """Raised if the arguments of a call do not fit the entry computation; says what was expected and what was given."""
 
 
 class InterpreterError(HlogymError, RuntimeError):
-    """An op the interpreter cannot evaluate on these values, with the instruction's name."""
+    """Raised if the interpreter cannot evaluate an op on the given values; names the instruction."""
 
 
 class FusionError(HlogymError, ValueError):
-    """A fusion that is not legal, or names instructions that are not there; says which and why."""
+    """Raised for an illegal fusion, or one that names unknown instructions; says which and why."""

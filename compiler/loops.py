@@ -119,7 +119,7 @@ def _site(position: int, view: LoopView, counter: Induction | None) -> LoopSite:
         choices += [unroll_choice(n) for n in factors]
         if counter.trip_count <= MAX_FULL_TRIPS and counter.trip_count * size <= MAX_INSTRUCTIONS:
             choices.append(FULL)
-        if loop_kernel.why_not(view.instruction) is None:
+        if loop_kernel.loop_refusal(view.instruction) is None:
             choices.append(KERNEL)
     return LoopSite(loop_id(view), position, None if counter is None else counter.trip_count, size, tuple(choices))
 

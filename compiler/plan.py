@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from compiler.codegen.schedule import checked_choice
+from compiler.codegen.schedule import parse_choice
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.support.files import write_file
 from compiler.support.json_reading import parse_object, read_object
-from compiler.support.untrusted import is_name, shown, whole_number
+from compiler.support.untrusted import as_integer, is_name, short_repr
 
 Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -69,7 +69,7 @@ class FusionStep:
 
     def __post_init__(self) -> None:
         if not isinstance(self.action, FusionAction):
-            raise PlanError(f"expected a fusion action, got {shown(self.action)}")
+            raise PlanError(f"expected a fusion action, got {short_repr(self.action)}")
         self.action.check()
         object.__setattr__(self, "made", _names(self.made, "made"))
         expected = len(self.action.consumers)
@@ -113,7 +113,7 @@ class CompilationPlan:
         if self.base != "":
             _fingerprint(self.base, "base")
         if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
-            raise PlanError(f"backend must be a name such as cpu or cuda, got {shown(self.backend)}")
+            raise PlanError(f"backend must be a name such as cpu or cuda, got {short_repr(self.backend)}")
         checked: dict[str, object] = {
             "passes": _passes(self.passes, "passes"),
             "loop_choices": _all_of(LoopChoice, self.loop_choices, "loops"),
@@ -121,7 +121,7 @@ class CompilationPlan:
             "sequences": _names(self.sequences, "sequences"),
             "steps": _all_of(FusionStep, self.steps, "fusions"),
             "places": _rows(self.places, "places", _positions),
-            "kernels": _rows(self.kernels, "kernels", checked_choice),
+            "kernels": _rows(self.kernels, "kernels", parse_choice),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -134,7 +134,7 @@ class CompilationPlan:
             raise PlanError("base is empty although the plan contains fusions or kernel choices; make a new plan")
         unknown = sorted(self.places.keys() - set(self.sequences))
         if unknown:
-            raise PlanError(f"places contains {shown(unknown[0])}, which is not in sequences")
+            raise PlanError(f"places contains {short_repr(unknown[0])}, which is not in sequences")
 
     @property
     def loops(self) -> dict[str, str]:
@@ -193,10 +193,10 @@ class CompilationPlan:
         data: object = parse_object(text, where, PlanError) if isinstance(text, str) else text
         with _within(where):
             if not isinstance(data, Mapping):
-                raise PlanError(f"expected an object, got {shown(data)}")
+                raise PlanError(f"expected an object, got {short_repr(data)}")
             version = data.get("format")
-            if whole_number(version) != FORMAT:
-                raise PlanError(f"format {shown(version)} cannot be read; this version reads format {FORMAT}")
+            if as_integer(version) != FORMAT:
+                raise PlanError(f"format {short_repr(version)} cannot be read; this version reads format {FORMAT}")
             unknown = [name for name in data if name not in _KEYS]
             if unknown:
                 raise PlanError(f"unknown entries {', '.join(map(_bare, unknown[:5]))}")
@@ -234,7 +234,7 @@ def _within(where: str) -> Iterator[None]:
 
 def _list(value: object, where: str, of: str = "objects") -> tuple[Any, ...]:
     if not isinstance(value, list):
-        raise PlanError(f"{where} must be a list of {of}, got {shown(value)}")
+        raise PlanError(f"{where} must be a list of {of}, got {short_repr(value)}")
     return tuple(value)
 
 
@@ -243,7 +243,7 @@ def _each(value: object, where: str, read: Callable[[Mapping[str, Any]], _T]) ->
     for n, entry in enumerate(_list(value, where)):
         with _within(f"{where}[{n}]"):
             if not isinstance(entry, Mapping):
-                raise PlanError(f"expected an object, got {shown(entry)}")
+                raise PlanError(f"expected an object, got {short_repr(entry)}")
             found.append(read(entry))
     return tuple(found)
 
@@ -259,8 +259,8 @@ def _step(entry: Mapping[str, Any]) -> FusionStep:
 
 
 def _bare(name: object) -> str:
-    """Return a short and harmless name unquoted, and any other value as `shown` does."""
-    return str(name) if is_name(name) and len(str(name)) < 60 else shown(name)
+    """Return a short and harmless name unquoted, and any other value as `short_repr` does."""
+    return str(name) if is_name(name) and len(str(name)) < 60 else short_repr(name)
 
 
 def _only(entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -274,13 +274,13 @@ def _only(entry: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 def _name(value: object, where: str) -> str:
     if not isinstance(value, str) or not is_name(value):
-        raise PlanError(f"{where} must be a string without control characters, got {shown(value)}")
+        raise PlanError(f"{where} must be a string without control characters, got {short_repr(value)}")
     return value
 
 
 def _names(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, tuple | list):
-        raise PlanError(f"{where} must be a list of strings, got {shown(value)}")
+        raise PlanError(f"{where} must be a list of strings, got {short_repr(value)}")
     return tuple(_name(v, f"{where}[{n}]") for n, v in enumerate(value))
 
 
@@ -293,21 +293,21 @@ def _passes(value: object, where: str) -> tuple[str, ...]:
 
 def _fingerprint(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise PlanError(f"{where} must be a string, got {shown(value)}")
+        raise PlanError(f"{where} must be a string, got {short_repr(value)}")
     if not _FINGERPRINT.fullmatch(value):
-        raise PlanError(f"{where} must have 64 hexadecimal digits, got {shown(value)}")
+        raise PlanError(f"{where} must have 64 hexadecimal digits, got {short_repr(value)}")
     return value
 
 
 def _position(value: object, where: str) -> int:
-    number = whole_number(value)
+    number = as_integer(value)
     if number is None or number < 0:
-        raise PlanError(f"{where} must be an integer of at least 0, got {shown(value)}")
+        raise PlanError(f"{where} must be an integer of at least 0, got {short_repr(value)}")
     return number
 
 
 def _positions(row: Mapping[str, object]) -> dict[str, int]:
-    found = {name: _position(value, shown(name)) for name, value in row.items()}
+    found = {name: _position(value, short_repr(name)) for name, value in row.items()}
     if len(set(found.values())) < len(found):
         raise PlanError("two names have the same position")
     return found
@@ -318,12 +318,12 @@ def _rows(
 ) -> dict[str, dict[str, int]]:
     """Return rows of numbers by name."""
     if not isinstance(value, Mapping):
-        raise PlanError(f"{where} must be an object, got {shown(value)}")
+        raise PlanError(f"{where} must be an object, got {short_repr(value)}")
     found = {}
     for name, row in value.items():
-        with _within(f"{where}: {shown(name)}"):
-            if not isinstance(row, Mapping) or None in map(whole_number, row.values()):
-                raise PlanError(f"must map names to integers, got {shown(row)}")
+        with _within(f"{where}: {short_repr(name)}"):
+            if not isinstance(row, Mapping) or None in map(as_integer, row.values()):
+                raise PlanError(f"must map names to integers, got {short_repr(row)}")
             for inner in row:
                 _name(inner, "a name in it")
             found[_name(name, "the name")] = read(row)
@@ -332,5 +332,5 @@ def _rows(
 
 def _all_of(kind: type[_T], value: object, where: str) -> tuple[_T, ...]:
     if not isinstance(value, tuple | list) or not all(isinstance(v, kind) for v in value):
-        raise PlanError(f"{where} must be a list of {kind.__name__}, got {shown(value)}")
+        raise PlanError(f"{where} must be a list of {kind.__name__}, got {short_repr(value)}")
     return tuple(value)

@@ -14,7 +14,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.ir.printing import canonical_computations
 from compiler.plan import CompilationPlan, FusionStep
-from compiler.support.untrusted import shown
+from compiler.support.untrusted import short_repr
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class PlanBinding:
             for old, position in plan.places.get(name, {}).items():
                 if position >= len(instructions):
                     raise PlanError(
-                        f"{shown(old)} cannot be at position {position}: the sequence %{mine} has {len(instructions)}"
+                        f"{short_repr(old)} cannot be at position {position}: "
+                        f"the sequence %{mine} has {len(instructions)}"
                     )
                 self._names[name, old] = instructions[position]
 
@@ -90,7 +91,7 @@ class PlanBinding:
         """Return the action with the names of this module; PlanError for a name that the plan does not explain."""
         where = action.computation
         if where not in self._sequences:
-            raise PlanError(f"the plan names a sequence {shown(where)} that it does not list")
+            raise PlanError(f"the plan names a sequence {short_repr(where)} that it does not list")
         return replace(
             action,
             computation=self._sequences[where],
@@ -112,14 +113,14 @@ class PlanBinding:
             by_name.setdefault(old, []).append(new)
         unknown = [name for name in choices if name not in by_name]
         if unknown:
-            raise PlanError(f"the plan chooses a kernel for {shown(unknown[0])}, for which it has no position")
+            raise PlanError(f"the plan chooses a kernel for {short_repr(unknown[0])}, for which it has no position")
         return {new: choice for name, choice in choices.items() for new in by_name[name]}
 
     def _name(self, sequence: str, name: str) -> str:
         found = self._names.get((sequence, name))
         if found is None:
             raise PlanError(
-                f"the plan names {shown(name)} in {shown(sequence)}, for which it has no position and which no fusion "
-                "makes"
+                f"the plan names {short_repr(name)} in {short_repr(sequence)}, "
+                "for which it has no position and which no fusion makes"
             )
         return found

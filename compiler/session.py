@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
 from compiler.codegen.languages import C
-from compiler.codegen.schedule import Schedule, checked_choice
+from compiler.codegen.schedule import Schedule, parse_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import FusionPolicy, run_policy
@@ -26,9 +26,8 @@ from compiler.passes.pipelines.default import default_pipeline, lower
 from compiler.plan import PHASES, CompilationPlan, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
-from compiler.runtime.kernel_choices import becomes_kernel, chosen_schedule
-from compiler.runtime.thunk_emitter import wants_kernel
-from compiler.support.untrusted import is_name, shown
+from compiler.runtime.instruction_kernels import has_kernel, is_kernel_candidate, schedule_for_choice
+from compiler.support.untrusted import is_name, short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
@@ -222,13 +221,14 @@ class CompilationSession:
         _ = self.fusion
         self._enter("kernels")
         if not is_name(name):
-            raise PlanError(f"a kernel has a name, not {shown(name)}")
-        checked = checked_choice(choice)
+            raise PlanError(f"a kernel has a name, not {short_repr(name)}")
+        checked = parse_choice(choice)
         found = [i for c in self.module.control_flow_computations() if (i := c.find(name)) is not None]
         if not found:
             raise PlanError(f"there is no kernel %{name}")
         # Two sequences may use the same name; instructions without a kernel are not meant.
-        schedules = [chosen_schedule(i, self._language, checked) for i in found if wants_kernel(i) or len(found) == 1]
+        candidates = [i for i in found if is_kernel_candidate(i) or len(found) == 1]
+        schedules = [schedule_for_choice(i, self._language, checked) for i in candidates]
         if not schedules:
             raise PlanError(f"there is no kernel %{name}: the instructions of that name need none")
         self._decisions.append(_Kernel(name, checked, min(schedules, key=lambda s: s.lanes)))
@@ -237,7 +237,7 @@ class CompilationSession:
         """Return the instructions that become kernels, sequence by sequence; this ends the earlier phases."""
         _ = self.fusion
         sequences = self.module.control_flow_computations()
-        return [i for c in sequences for i in c.instructions if becomes_kernel(i, self._language)]
+        return [i for c in sequences for i in c.instructions if has_kernel(i, self._language)]
 
     @property
     def _language(self) -> str:
@@ -280,7 +280,7 @@ class CompilationSession:
         """
         if not isinstance(plan, CompilationPlan):
             raise PlanError(
-                f"expected a CompilationPlan, got {shown(plan)}; CompilationPlan.load reads one from a file"
+                f"expected a CompilationPlan, got {short_repr(plan)}; CompilationPlan.load reads one from a file"
             )
         plan.check_module(self._source)
         _check_backend(plan)

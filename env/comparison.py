@@ -1,4 +1,4 @@
-"""Are a compiled program's outputs those of a reference, element by element, within what rounding explains?"""
+"""Compare the outputs of a compiled program with a reference, element by element, up to the effect of rounding."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Array = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
 WIDE_STEPS, NARROW_STEPS = 64, 1
-"""Units in the last place that need no explanation: of float32 and float64, and of narrower types."""
+"""Units in the last place that are always allowed: for float32 and float64, and for narrower types."""
 SAFETY = 1.5
-"""What two correct evaluations may differ by, as a multiple of the largest deviation seen among a few of them."""
+"""How far two correct evaluations may differ, as a multiple of the largest deviation seen in a few of them."""
 FEW_RUNS, MANY_RUNS = 3, 16
-"""Evaluations with random rounding: at first, and when only a few elements are still wrong then."""
+"""Evaluations with random rounding: at first, and if only a few elements are still wrong after those."""
 FEW_ELEMENTS, FEW_SHARE = 16, 0.01
 NO_EXPONENT = -(1 << 14)
 LEAST_ALIKE = 8
-"""Fewer elements of one magnitude say nothing of each other."""
+"""Number of elements of one magnitude from which their median deviation means something."""
 LONGEST_RUN = 3
-"""Elements that differ by chance stand alone; more of them in a row along every axis are a region that is wrong."""
+"""Elements that differ by chance are isolated; more of them in a row along every axis are a region that is wrong."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How far rounding alone may move an output; complex numbers have a last axis for their two parts.
+    """How far rounding alone may move an output. Arrays for complex outputs have a last axis for the two parts.
 
     Attributes:
-        allowance: what each element may be off.
-        unsettled: where an element was finite in some evaluations and not in others.
+        allowance: how far each element may be off.
+        unsettled: whether each element was finite in some evaluations and not in others.
     """
 
     allowance: npt.NDArray[np.float64]
@@ -46,14 +46,14 @@ class Spread:
 
     @staticmethod
     def of(deviation: npt.NDArray[np.float64], unsettled: Mask, want: Array) -> Spread:
-        """From the largest deviation of each element in a few evaluations."""
+        """Return the spread of an output from the largest deviation of each element in a few evaluations."""
         usual = usual_deviation(deviation, np.abs(parts(want))) if is_float(want.dtype) else 0.0
         return Spread(SAFETY * (deviation + usual), unsettled)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong: the output it is wrong with (None: their number), what, and how many of its elements are."""
+    """A difference: the output (None: there are too many or too few), what differs, and in how many elements."""
 
     output: int | None
     what: str
@@ -62,7 +62,7 @@ class Finding:
 
     @property
     def is_small(self) -> bool:
-        """Whether so few elements are wrong that rounding may have decided otherwise for them."""
+        """Whether so few elements are wrong that rounding may have changed a decision for them."""
         return 0 < self.elements <= max(FEW_ELEMENTS, FEW_SHARE * self.size)
 
     def __str__(self) -> str:
@@ -75,14 +75,14 @@ def difference(
     tolerance: Tolerance | None = None,
     spread: Callable[[int], Sequence[Spread]] | None = None,
 ) -> str | None:
-    """What is wrong with `got` beyond what rounding explains, in words, or None; see `find_difference`.
+    """Return a description of how `got` differs beyond rounding, or None; see `find_difference`.
 
     Args:
-        got: outputs to judge.
-        want: outputs they should be.
-        tolerance: what the program's manifest says.
-        spread: estimates how far rounding moves the outputs in so many evaluations (`env.reference` has one). It is
-            asked only where outputs do not match closely. Without it, a sum whose terms cancel looks wrong when it is
+        got: outputs to check.
+        want: outputs of the reference.
+        tolerance: the tolerance in the program's manifest.
+        spread: estimates how far rounding moves the outputs, from a number of evaluations (`Reference.spread`). It is
+            only called if outputs do not match closely. Without it, a sum whose terms cancel looks wrong when it is
             added up in another order.
     """
     finding = find_difference(got, want, tolerance)
@@ -99,16 +99,16 @@ def find_difference(
     tolerance: Tolerance | None = None,
     spread: Sequence[Spread] | None = None,
 ) -> Finding | None:
-    """The first output that is wrong, or None.
+    """Return the first output that differs, or None.
 
-    Each element of a floating-point output must lie within `atol + rtol * |want|` plus what its spread allows, and no
-    other element has a say in it. NaN equals NaN, infinities must have one sign, and the parts of a complex number are
-    two numbers. Integers and truth values must be equal, but for those that rounding was seen to move.
+    Each element of a floating-point output must lie within `atol + rtol * |want|` plus what its spread allows, whatever
+    the other elements are. NaN equals NaN, infinities must have the same sign, and the parts of a complex number are
+    two numbers. Integers and booleans must be equal, except for those that rounding was seen to move.
 
     Args:
-        got: outputs to judge.
-        want: outputs they should be.
-        tolerance: what the program's manifest says; what it leaves out follows from the types.
+        got: outputs to check.
+        want: outputs of the reference.
+        tolerance: the tolerance in the program's manifest; the parts it leaves out follow from the types.
         spread: how far rounding may move each output.
 
     Raises:
@@ -134,7 +134,7 @@ def find_difference(
 
 @cache
 def default_tolerance(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """Relative and absolute part for a type: some units in the last place, and numbers flushed to zero."""
+    """Return the relative and absolute part for a type: some units in the last place, and numbers flushed to zero."""
     if not is_float(dtype):
         return 0.0, 0.0
     p = precision(dtype)
@@ -144,7 +144,11 @@ def default_tolerance(dtype: np.dtype[Any]) -> tuple[float, float]:
 
 
 def absolute_part(tolerance: Tolerance | None, index: int, count: int) -> float | None:
-    """The absolute part for one of `count` outputs, None to leave it to the type; ManifestError if it has others."""
+    """Return the absolute part for one of `count` outputs; None leaves it to the type.
+
+    Raises:
+        ManifestError: the tolerance has absolute parts for another number of outputs.
+    """
     atol = None if tolerance is None else tolerance.atol
     if not isinstance(atol, tuple):
         return atol
@@ -154,7 +158,7 @@ def absolute_part(tolerance: Tolerance | None, index: int, count: int) -> float 
 
 
 def _is_close(got: Array, want: Array, rtol: float | None) -> bool:
-    """Whether an output is right by its relative tolerance alone: a quick look, in the output's own type."""
+    """Check quickly, in the type of the output, whether it is right by its relative tolerance alone."""
     if want.dtype not in (np.float32, np.float64):
         return want.dtype.kind in "biu" and bool(np.array_equal(got, want))
     with np.errstate(all="ignore"):
@@ -163,7 +167,7 @@ def _is_close(got: Array, want: Array, rtol: float | None) -> bool:
 
 
 def _allowed(want: Array, rtol: float | None, atol: float | None, spread: Spread | None) -> npt.NDArray[np.float64]:
-    """How far each element (each part of a complex one) may be off."""
+    """Return how far each element (each part of a complex one) may be off."""
     default_rtol, default_atol = default_tolerance(want.dtype)
     allowed = np.zeros(parts(want).shape)
     size = np.abs(parts(want))
@@ -177,10 +181,10 @@ def _allowed(want: Array, rtol: float | None, atol: float | None, spread: Spread
 
 
 def usual_deviation(deviation: npt.NDArray[np.float64], size: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The median deviation among elements of like magnitude (within a factor of two), for each element.
+    """Return for each element the median deviation among the elements of its magnitude (within a factor of two).
 
-    A few evaluations may by accident move an element hardly at all; they do not so to most of those like it. Elements
-    of other magnitudes, such as those that a mask has set to -1e9, do not count.
+    A few evaluations may by chance hardly move an element, but not most of the elements like it. Elements of other
+    magnitudes, such as those that a mask has set to -1e9, do not count.
     """
     flat_size = size.reshape(-1)
     exponents = np.where((flat_size > 0) & np.isfinite(flat_size), np.frexp(flat_size)[1], NO_EXPONENT)
@@ -194,14 +198,14 @@ def usual_deviation(deviation: npt.NDArray[np.float64], size: npt.NDArray[np.flo
 
 
 def parts(x: Array) -> npt.NDArray[np.float64]:
-    """Values in double precision, the parts of complex numbers along a new last axis."""
+    """Return values in double precision, with the parts of complex numbers along a new last axis."""
     if x.dtype.kind == "c":
         return np.stack([x.real, x.imag], -1).astype(np.float64)
     return x.astype(np.float64)
 
 
 def _wrong(got: Array, want: Array, allowed: npt.NDArray[np.float64], spread: Spread | None) -> Mask:
-    """Which elements are wrong."""
+    """Return which elements are wrong."""
     g, w = parts(got), parts(want)
     right = np.asarray((g == w) | (np.isnan(g) & np.isnan(w)))
     if not is_float(want.dtype):
@@ -222,7 +226,7 @@ def _described(got: Array, want: Array, wrong: Mask, allowed: npt.NDArray[np.flo
 
 
 def is_scattered(wrong: Mask) -> bool:
-    """Whether along some axis no more than a few neighbours are wrong together."""
+    """Check whether at most LONGEST_RUN neighbours in a row are wrong along some axis."""
     return any(n > 1 and _longest_run(wrong, axis) <= LONGEST_RUN for axis, n in enumerate(wrong.shape))
 
 

@@ -1,4 +1,4 @@
-"""One episode: the decisions of one compilation in turn, each as a list of candidates. It knows no gym."""
+"""One episode: the decisions of a compilation in turn, each with a list of candidates. Does not depend on Gymnasium."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from compiler.session import CompilationSession
 __all__ = ["COMPLETION_POLICY", "Episode", "Move"]
 
 COMPLETION_POLICY = DEFAULT_POLICY
-"""Fuses where an episode decides something else only, so that its end is a whole compilation."""
+"""Fuses at the end of episodes that do not decide fusion, so that they end with a whole compilation."""
 
 
 @dataclass(frozen=True)
 class LoopChoice:
-    """Treat a loop so."""
+    """Decide how a loop runs."""
 
     site: LoopSite
     choice: str
@@ -40,7 +40,7 @@ class LoopChoice:
 
 @dataclass(frozen=True)
 class PassChoice:
-    """Run a pass."""
+    """Run one pass."""
 
     name: str
 
@@ -62,11 +62,11 @@ Move: TypeAlias = FusionAction | LoopChoice | PassChoice | Stop
 
 
 class Episode:
-    """The decisions that `phases` name, one after the other; what they do not name takes its default.
+    """The decisions of some phases, one after the other; the other phases take their defaults.
 
     Args:
-        session: where the decisions are taken; at its start when "passes" is among the phases, else after its passes.
-        phases: in the order of compilation.
+        session: takes the decisions; at its start if "passes" is among the phases, else after its passes.
+        phases: what is decided, in the order of compilation.
     """
 
     def __init__(self, session: CompilationSession, phases: Sequence[Phase]) -> None:
@@ -79,7 +79,7 @@ class Episode:
         self._candidates: list[Candidate] = []
         self._facts: FusionFeatures | ModuleFeatures | None = None
         self._look()
-        if self.done:  # nothing to decide: still one decision, to stop, so that there is an episode at all
+        if self.done:  # nothing to decide: offer to stop, because an episode has at least one step
             self._left = ["fusion"]
             self._offer([Stop("fusion")], [STOP], self._module_features())
 
@@ -90,7 +90,7 @@ class Episode:
 
     @property
     def moves(self) -> Sequence[Move]:
-        """What may be done now, in a fixed order; at most MAX_CANDIDATES."""
+        """The legal decisions now, in a fixed order; at most MAX_CANDIDATES."""
         return self._moves
 
     @property
@@ -99,14 +99,14 @@ class Episode:
         return self._left[0] if self._left else "done"
 
     def graph(self) -> DecisionGraph:
-        """The decision in numbers; candidate i is move i. After the end it has no candidates."""
+        """Return the features of the current decision; candidate i is move i. After the end there are no candidates."""
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
         return decision_graph(self._candidates, self._facts, "fusion" if self.done else self.phase, extra)
 
     def take(self, index: int) -> str | None:
-        """Do a move; None, or the reason why it could not be done, in which case nothing has changed."""
+        """Take a move; return None, or the reason why it cannot be taken, in which case nothing has changed."""
         if self.done:
             return "the episode is over"
         if not 0 <= index < len(self._moves):
@@ -132,7 +132,7 @@ class Episode:
             case Stop():
                 self._left.pop(0)
 
-    # ---- what is next
+    # ---- the next decision
 
     def _look(self) -> None:
         while self._left:
@@ -155,7 +155,7 @@ class Episode:
         return True
 
     def _offer_passes(self) -> bool:
-        # A pass that changed nothing changes nothing until another one has.
+        # A pass that changed nothing is left out until another pass changes something.
         names = [n for n in sorted(PASSES) if n not in self._idle_passes][: MAX_CANDIDATES - 1]
         moves: list[Move] = [*(PassChoice(n) for n in names), Stop("passes")]
         return self._offer(moves, [*(Candidate("pass", pass_name=n) for n in names), STOP], self._module_features())
@@ -176,10 +176,10 @@ class Episode:
     def _module_features(self) -> ModuleFeatures:
         return ModuleFeatures(self.session.module, CostModel(self.session.device))
 
-    # ---- what it comes to
+    # ---- the result
 
     def seconds(self) -> float:
-        """Estimated time of the module as it stands, by the cost model."""
+        """Return the estimated time of the module now, by the cost model."""
         if self._features is not None:
             return self._features.total_seconds()
         return self.session.cost().seconds

@@ -1,8 +1,8 @@
-"""Python processes of our own that import what this process imports, and nothing from the current folder.
+"""Start Python processes that import the same modules as this one, and nothing from the current folder.
 
-`python -m` and `python -c` search the current folder first, so an `env.py` or a `numpy.py` that a user keeps there
-would replace ours. These processes run in Python's isolated mode, get their import path handed over, and start in a
-folder where relative entries of any search path lead nowhere.
+`python -m` and `python -c` search the current folder first, so a user's `env.py` or `numpy.py` would replace the
+real one. These processes run in Python's isolated mode with an explicit import path, and start in a folder where
+relative entries of any search path lead nowhere.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 __all__ = ["NEUTRAL_FOLDER", "ROOT", "child_environment", "import_path", "python_command"]
 
 ROOT = Path(__file__).resolve().parent.parent
-"""Where our packages stand: a checkout, or the site-packages folder."""
-NEUTRAL_FOLDER = os.path.abspath(os.sep)  # noqa: PTH100 - pathlib has no word for the root of the current drive
+"""The folder of hlogym's packages: a checkout, or site-packages."""
+NEUTRAL_FOLDER = os.path.abspath(os.sep)  # noqa: PTH100 - pathlib has no name for the root of the current drive
 
-# The standard library comes first whatever is handed over; then what is handed over; last what isolated mode found.
+# The standard library comes first, then the explicit path, and last what isolated mode found.
 _PREFIX = """
 import os, sys
 library = os.path.dirname(os.__file__)
@@ -30,25 +30,27 @@ _FOLDERS = ("HLOGYM_CACHE", "XDG_CACHE_HOME", "HOME", "TMPDIR", "CC")
 
 
 def python_command(code: str, *arguments: str) -> list[str]:
-    """Command that runs Python code with our import path; run it with `child_environment()` in NEUTRAL_FOLDER.
+    """Return a command that runs Python code with this process's import path.
+
+    Run it with `child_environment()` in NEUTRAL_FOLDER.
 
     Args:
-        code: what to run, as for `python -c`.
-        arguments: what it finds in `sys.argv[1:]`.
+        code: Python source, as for `python -c`.
+        arguments: `sys.argv[1:]` of the code.
     """
     path = import_path()
     return [sys.executable, "-I", "-c", _PREFIX + code, str(len(path)), *path, *arguments]
 
 
 def import_path() -> list[str]:
-    """Our root, then this process's `sys.path` in absolute form without the current folder."""
+    """Return ROOT, then this process's `sys.path` as absolute paths without the current folder."""
     here = _current_folder()
     kept = [os.path.join(here, entry) for entry in sys.path if entry and (here or os.path.isabs(entry))]  # noqa: PTH117, PTH118
     return list(dict.fromkeys([str(ROOT), *(entry for entry in kept if not here or not _same(entry, here))]))
 
 
 def child_environment() -> dict[str, str]:
-    """This process's variables, with relative folders made absolute and the import path for Python's own children."""
+    """Return the environment variables of this process, with absolute folders and the import path in PYTHONPATH."""
     here = _current_folder()
     made = dict(os.environ)
     for name in _FOLDERS:
@@ -60,7 +62,7 @@ def child_environment() -> dict[str, str]:
 
 
 def _current_folder() -> str:
-    """Empty when the folder has been removed."""
+    """Return the current folder; empty if it has been removed."""
     try:
         return str(Path.cwd())
     except OSError:

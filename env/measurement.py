@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 Failure: TypeAlias = Literal["program", "compile", "wrong", "run", "crash", "timeout"]
-"""Why there is no time.
+"""Why a measurement has no time.
 
-"program": its inputs cannot be drawn, the interpreter does not compute it, or its outputs do not tell right from wrong,
-so no plan is to blame. The others are the plan's: it did not compile, computed something else, raised, killed its
-process, or never ended.
+"program": its inputs cannot be drawn, the interpreter cannot compute it, or its outputs do not show whether a plan is
+right, so no plan is at fault. The others are faults of the plan: it did not compile, computed something else, raised,
+killed its process, or never ended.
 """
 
 REFERENCE_TRIES = 3
@@ -45,7 +45,7 @@ KNOWN_PROGRAMS = 64
 
 
 class ReferenceFailedError(MeasurementError):
-    """What the plans of a program are to be compared with cannot be measured: which program, and why."""
+    """The reference that plans of a program are compared with cannot be measured; names the program and the reason."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class MeasurerOptions:
 
     Attributes:
         backend: "cpu" or "cuda".
-        rounds: samples a kernel; they are taken in turns with a reference load and with the other kernels.
-        timeout: seconds after which a request counts as hung. The first one of a program also interprets it.
-        input_seeds: how many sets of random inputs a program is checked on, one drawn at each check.
-        seed: of the choice of inputs.
+        rounds: samples per kernel, interleaved with a reference load and with the other kernels.
+        timeout: seconds after which a request counts as hung; the first request of a program also interprets it.
+        input_seeds: number of sets of random inputs; each check uses one of them, chosen at random.
+        seed: seed of that choice.
     """
 
     backend: str = "cpu"
@@ -69,14 +69,14 @@ class MeasurerOptions:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one plan costs on one program.
+    """The time of a program compiled by a plan, or why there is none.
 
     Attributes:
-        seconds: time of a call as the sum over its kernels; None when it failed.
+        seconds: time per call as the sum over the kernels; None if the plan failed.
         failure, message: why it failed.
-        kernels: (name, executions a call, time of one) of each kernel.
-        new: how many kernels had to be timed; the others were known.
-        idle: whether all that takes time is copies, which no decision changes.
+        kernels: (name, executions per call, time of one execution) of each kernel.
+        new: number of kernels that had to be timed; the times of the others were known.
+        idle: whether only copies take time, which no decision changes.
     """
 
     seconds: Interval | None
@@ -88,7 +88,7 @@ class Measurement:
 
     @property
     def time(self) -> Interval:
-        """`seconds` of what did not fail.
+        """`seconds` of a measurement that did not fail.
 
         Raises:
             ValueError: it failed.
@@ -99,7 +99,7 @@ class Measurement:
 
     @property
     def reason(self) -> str:
-        """Why there is no time, in a line."""
+        """Why there is no time, in one line."""
         return f"{self.failure}: {self.message}"
 
 
@@ -108,9 +108,9 @@ class Comparison:
     """Whole programs timed in turns in one process.
 
     Attributes:
-        samples: seconds a call, one a round, by the candidate's name.
-        failures: why a candidate has none.
-        kernels: how many steps that take time each candidate has.
+        samples: seconds per call, one sample per round, by name of the candidate.
+        failures: why a candidate has no samples.
+        kernels: number of thunks that take time, by name of the candidate.
     """
 
     samples: Mapping[str, tuple[float, ...]]
@@ -118,11 +118,11 @@ class Comparison:
     kernels: Mapping[str, int] = field(default_factory=dict)
 
     def seconds(self, name: str) -> Interval:
-        """Median time of a candidate; KeyError when it failed."""
+        """Return the median time of a candidate; KeyError if it failed."""
         return median_interval(self.samples[name])
 
     def speedup(self, name: str, reference: str) -> Interval:
-        """How many times faster than the reference; KeyError when either failed."""
+        """Return the speedup of a candidate over another one; KeyError if either failed."""
         return ratio_interval(self.samples[reference], self.samples[name])
 
 
@@ -130,9 +130,9 @@ class Measurer:
     """Measures plans of programs in a worker process; use it as a context manager.
 
     Args:
-        store: where kernel times are kept; by default in memory.
+        store: where kernel times are kept; None: in memory.
         options: how to measure.
-        worker: the process to ask; by default one that is started when first needed.
+        worker: the worker process; None: one that is started when it is first needed.
     """
 
     def __init__(
@@ -153,18 +153,18 @@ class Measurer:
 
     @property
     def restarts(self) -> int:
-        """How often a dead or hung worker was replaced."""
+        """Number of times that a dead or hung worker was replaced."""
         return max(0, self._worker.restarts)
 
     def measure(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
-        """Time of a program compiled by a plan (None: the defaults), as the sum over its kernels.
+        """Measure a program compiled by a plan (None: the defaults), as the sum over its kernels.
 
-        Outputs are compared with the interpreter's first. A plan measured lately by this object is not compiled again
-        and a kernel in the store is not timed again, unless `remeasure`. A worker that is killed or stopped from
-        outside is replaced and asked again.
+        Outputs are first compared with the interpreter's. A plan that was measured recently is not compiled again, and
+        a kernel in the store is not timed again, unless `remeasure` is set. If the worker is killed or stopped from
+        outside, it is replaced and the request is repeated.
 
         Raises:
-            MeasurementError: the machine does not let anything be measured.
+            MeasurementError: nothing can be measured on this machine.
         """
         key = _key(program, None if plan is None else plan.to_json())
         known = self._references.get(key) or self._known.get(key)
@@ -185,13 +185,13 @@ class Measurer:
             return Measurement(None, "timeout", f"no result within {self.options.timeout:g} s; killed")
 
     def measure_reference(self, program: Program, plan: CompilationPlan | None) -> Measurement:
-        """Time of what other plans of the program are compared with; `seconds` is there and positive.
+        """Measure the plan that other plans of the program are compared with; its `seconds` are positive.
 
-        It is measured once. When it fails, it is tried again in a fresh worker; a failure is not kept.
+        A reference is measured once. If that fails, it is tried again in a fresh worker; failures are not kept.
 
         Raises:
             ReferenceFailedError: it fails each time, or nothing in it takes time.
-            MeasurementError: the machine does not let anything be measured.
+            MeasurementError: nothing can be measured on this machine.
         """
         key = _key(program, None if plan is None else plan.to_json())
         if key not in self._references:
@@ -199,10 +199,10 @@ class Measurer:
         return self._references[key]
 
     def verify_reference(self, program: Program, plan: CompilationPlan | None) -> None:
-        """Measure a reference again in a fresh worker, to see whether it still can be; its known time stays.
+        """Measure a reference again in a fresh worker, to check that it still can be; its time is not replaced.
 
         Raises:
-            ReferenceFailedError, MeasurementError: as `measure_reference`.
+            ReferenceFailedError, MeasurementError: as in `measure_reference`.
         """
         self._worker.kill()
         self._measure_reference(program, plan)
@@ -215,7 +215,7 @@ class Measurer:
                 return result
             if result.seconds is not None:
                 raise ReferenceFailedError(f"{program.label}: nothing in it takes time to run, or can be measured")
-            if result.reason == before:  # what fails twice alike fails always
+            if result.reason == before:  # a failure that repeats is not the machine's
                 break
             before = result.reason
             self._worker.kill()
@@ -246,44 +246,44 @@ class Measurer:
         )
 
     def _is_doubtful(self, known: KernelTime) -> bool:
-        """A wide interval says that the machine was busy; such a kernel is timed again, twice at most."""
+        """Check whether to time a kernel again (at most twice), because a wide interval means a busy machine."""
         wide = known.seconds.high > 1.5 * known.seconds.low
         return wide and known.samples <= 2 * self.options.rounds
 
     def compare(
         self, program: Program, plans: Mapping[str, CompilationPlan | None], rounds: int | None = None
     ) -> Comparison:
-        """Whole calls of several plans of a program, in turns in one process, after each one's outputs were checked."""
-        texts = {name: None if plan is None else plan.to_json() for name, plan in plans.items()}
+        """Time whole calls of several plans of a program, interleaved in one process, after checking their outputs."""
+        by_name = {name: None if plan is None else plan.to_json() for name, plan in plans.items()}
         failures: dict[str, str] = {}
-        while len(failures) < len(texts):
-            rest = {name: text for name, text in texts.items() if name not in failures}
+        while len(failures) < len(by_name):
+            rest = {name: text for name, text in by_name.items() if name not in failures}
             at: list[str] = []
             compare = partial(self._compare, program, rest, failures, rounds or self.options.rounds, at)
             try:
                 samples, kernels = self._patient.retried(compare)
             except (WorkerCrashedError, WorkerTimeoutError) as error:
-                # The handles died with the worker; what was prepared before is prepared again without the culprit.
+                # The handles died with the worker, so the other plans are prepared again, without the failed one.
                 failures.update(dict.fromkeys(at, f"crash: {error}"))
             else:
                 return Comparison(samples, failures, kernels)
         return Comparison({}, failures)
 
     def _compare(
-        self, program: Program, texts: Mapping[str, str | None], failures: dict[str, str], rounds: int, at: list[str]
+        self, program: Program, plans: Mapping[str, str | None], failures: dict[str, str], rounds: int, at: list[str]
     ) -> tuple[dict[str, tuple[float, ...]], dict[str, int]]:
-        """Samples and numbers of kernels of those that do not fail.
+        """Return samples and numbers of kernels of the plans that do not fail.
 
         Args:
-            program: what was compiled.
-            texts: plans by name.
-            failures: failures are noted here.
-            rounds: how many samples.
-            at: holds the names of those that the worker is busy with.
+            program: the program.
+            plans: plans as JSON, by name.
+            failures: receives the failures.
+            rounds: number of samples.
+            at: receives the names of the plans that the worker is busy with.
         """
         handles: dict[str, str] = {}
         kernels: dict[str, int] = {}
-        for name, text in texts.items():
+        for name, text in plans.items():
             at[:] = [name]
             reply = self._prepare(program, text, keep=list(handles.values()))
             if "error" in reply:
@@ -300,12 +300,12 @@ class Measurer:
         return {n: tuple(t) for n, t in zip(handles, reply["times"], strict=True)}, kernels
 
     def check(self, program: Program, plan: CompilationPlan | None, text: str | None = None) -> str | None:
-        """Compile and compare with the interpreter, without timing anything; what is wrong, or None.
+        """Compile and compare with the interpreter, without timing; return what is wrong, or None.
 
         Args:
-            program: what to check.
+            program: the program.
             plan: how to compile it; None: the defaults.
-            text: HLO to take in the place of the program's own.
+            text: HLO text that replaces the program's own.
         """
         try:
             reply = self._patient.retried(
@@ -331,7 +331,7 @@ class Measurer:
         return self._ask({"op": "prepare", **asked, "plan": plan, "backend": self.options.backend, "keep": list(keep)})
 
     def _interpret(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Let the worker find out which outputs are wanted, apart from any plan; empty, or the failure."""
+        """Let the worker interpret the program, whatever the plan; return an empty reply, or the failure."""
         what = (hashlib.sha256(asked["program"]["text"].encode()).hexdigest(), asked["seed"])
         if what in self._interpreted[1] and self._interpreted[0] == self._worker.restarts and self._worker.running:
             return {}
@@ -365,7 +365,7 @@ class Measurer:
 
 
 def _better(new: KernelTime, old: KernelTime | None) -> KernelTime:
-    """Of two timings of a kernel the faster one: whatever else a machine does only ever slows it down."""
+    """Return the faster of two timings of a kernel: other load on the machine only ever slows it down."""
     if old is None:
         return new
     faster = new if new.seconds.value <= old.seconds.value else old
@@ -382,5 +382,5 @@ def _kernel_times(missing: Mapping[str, tuple[int, str]], reply: Mapping[str, An
 
 
 def _key(program: Program, plan: str | None) -> tuple[Program, str]:
-    """A plan's text is long, and there are many of them."""
+    """Return the key of a program compiled by a plan, with a hash because plans are long."""
     return program, "" if plan is None else hashlib.sha256(plan.encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""Decisions as Gymnasium observations: arrays of fixed size, flat, padded with zeros, counts told.
+"""Decisions as Gymnasium observations: flat arrays of fixed size, padded with zeros, and how many rows are used.
 
-The numbers come from `compiler.learned.features.decisions`, which exported policies use without Gymnasium. Arrays are
+The features come from `compiler.learned.features.decisions`, which exported policies use without Gymnasium. Arrays are
 flat because Stable-Baselines3 expects that; `unflatten` restores their rows:
 
     nodes       [MAX_NODES, NODE_FEATURES]            instructions next to the candidates
     edges       [MAX_EDGES, 2]                        (operand, user) node numbers
-    candidates  [MAX_CANDIDATES, CANDIDATE_FEATURES]  what may be done; action i is row i
-    endpoints   [MAX_CANDIDATES, 2]                   node numbers a candidate is about, -1 for none
+    candidates  [MAX_CANDIDATES, CANDIDATE_FEATURES]  the legal decisions; action i is row i
+    endpoints   [MAX_CANDIDATES, 2]                   nodes that a candidate is about, -1 for none
     globals     [GLOBAL_FEATURES]
-    counts      [3]                                   true numbers of nodes, edges, candidates
+    counts      [3]                                   numbers of nodes, edges, candidates without padding
     action_mask [MAX_CANDIDATES]                      which actions are legal
 """
 
@@ -36,20 +36,20 @@ _ROWS = {
 
 
 def observation_space() -> spaces.Dict:
-    """The same for every environment and every program."""
+    """Return the observation space, which is the same for every environment and every program."""
 
     def floats(size: int) -> spaces.Box:
         return spaces.Box(-f.LIMIT, f.LIMIT, (size,), np.float32)
 
-    def whole(low: int, high: int, size: int) -> spaces.Box:
+    def integers(low: int, high: int, size: int) -> spaces.Box:
         return spaces.Box(low, high, (size,), np.int32)
 
     return spaces.Dict(
         {
             "nodes": floats(f.MAX_NODES * f.NODE_FEATURES),
-            "edges": whole(0, f.MAX_NODES - 1, f.MAX_EDGES * 2),
+            "edges": integers(0, f.MAX_NODES - 1, f.MAX_EDGES * 2),
             "candidates": floats(f.MAX_CANDIDATES * f.CANDIDATE_FEATURES),
-            "endpoints": whole(-1, f.MAX_NODES - 1, f.MAX_CANDIDATES * 2),
+            "endpoints": integers(-1, f.MAX_NODES - 1, f.MAX_CANDIDATES * 2),
             "globals": floats(f.GLOBAL_FEATURES),
             "counts": spaces.Box(
                 np.zeros(3, np.int32), np.array([f.MAX_NODES, f.MAX_EDGES, f.MAX_CANDIDATES], np.int32), dtype=np.int32
@@ -60,7 +60,7 @@ def observation_space() -> spaces.Dict:
 
 
 def observe(graph: DecisionGraph) -> Observation:
-    """A decision as an observation; new arrays each time."""
+    """Return the observation of a decision, in new arrays."""
     count = len(graph.candidates)
     mask = np.zeros(f.MAX_CANDIDATES, np.int8)
     mask[:count] = 1
@@ -76,13 +76,13 @@ def observe(graph: DecisionGraph) -> Observation:
 
 
 def _padded(rows: npt.NDArray[Any], name: str, dtype: npt.DTypeLike, fill: int = 0) -> npt.NDArray[Any]:
-    whole = np.full(_ROWS[name], fill, dtype)
-    whole[: len(rows)] = rows
-    return whole.reshape(-1)
+    padded = np.full(_ROWS[name], fill, dtype)
+    padded[: len(rows)] = rows
+    return padded.reshape(-1)
 
 
 def unflatten(observation: Observation) -> DecisionGraph:
-    """The decision that `observe` was given."""
+    """Return the decision that `observe` was given."""
     nodes, edges, candidates = (int(n) for n in observation["counts"])
     rows = {name: observation[name].reshape(shape) for name, shape in _ROWS.items()}
     return DecisionGraph(

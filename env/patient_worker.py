@@ -1,4 +1,4 @@
-"""A worker that is asked again, in a fresh process, when what went wrong is the machine's doing and no plan's."""
+"""Repeat requests in a fresh worker process if they fail because of the machine and not because of a plan."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class MeasurementError(HlogymError, RuntimeError):
-    """Nothing can be measured, for a reason that is no plan's: the program, or the machine."""
+    """Nothing can be measured, because of the program or the machine; no plan is at fault."""
 
 
 class _RetryError(Exception):
-    """Something that may not happen again in a fresh process.
+    """A failure that may not happen again in a fresh process.
 
     Attributes:
-        memory: whether it looks like a lack of memory.
+        memory: whether memory seems to have run out.
     """
 
     def __init__(self, message: str, memory: bool = False) -> None:
@@ -32,11 +32,11 @@ class _RetryError(Exception):
 
 
 class PatientWorker:
-    """Asks a worker process, as often as need be.
+    """Sends requests to a worker process, again if it is lost.
 
     Args:
-        process: the process to ask.
-        timeout: seconds that a request has.
+        process: the worker process.
+        timeout: seconds per request.
     """
 
     def __init__(self, process: WorkerProcess, timeout: float) -> None:
@@ -44,11 +44,11 @@ class PatientWorker:
         self._worn = False
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The worker's reply; to be called by what `retried` runs.
+        """Return the worker's reply; only for functions that `retried` calls.
 
         Raises:
-            WorkerCrashedError, WorkerTimeoutError: it died, or did not answer.
-            WorkerStartError: there is no worker.
+            WorkerCrashedError, WorkerTimeoutError: the worker died, or did not answer.
+            WorkerStartError: no worker can be started.
         """
         try:
             reply = self.process.ask(request, self.timeout)
@@ -60,12 +60,12 @@ class PatientWorker:
         return reply
 
     def retried(self, measure: Callable[[], T]) -> T:
-        """What `measure` returns, which is called again when one of its requests was lost.
+        """Call `measure`, again if one of its requests was lost, and return its result.
 
         Raises:
-            WorkerCrashedError, WorkerTimeoutError: as `measure` does; the former also when memory ran out each time.
-            MeasurementError: the machine gets in the way each time.
-            WorkerStartError: there is no worker.
+            WorkerCrashedError, WorkerTimeoutError: as `measure` does; the former also if memory ran out each time.
+            MeasurementError: the machine made it fail each time.
+            WorkerStartError: no worker can be started.
         """
         if self._worn:
             self.process.kill()

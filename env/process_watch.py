@@ -1,6 +1,6 @@
-"""How long a child process has had to answer, and whether somebody has stopped it, as Linux tells in /proc.
+"""Watch how long a child process has had to answer, and whether a signal has stopped it, through Linux's /proc.
 
-Where there is no /proc, all time counts and nothing is seen as stopped.
+Without /proc, all time counts and no process counts as stopped.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from time import monotonic
 __all__ = ["SLICE", "ProcessWatch", "kill_session"]
 
 SLICE = 0.25
-"""Seconds between two looks."""
+"""Seconds between two ticks."""
 LEAST_SHARE = 1 / 16
-"""Of a slice in which the process got no processor at all, so that a hang ends on a busy machine too."""
+"""Share of a slice that always counts, even without any processor time, so that a hang ends on a busy machine too."""
 
 
 class ProcessWatch:
-    """Counts the time a process has had while somebody waits for it, and how long it has been stopped.
+    """Counts the time that a child process has had, and how long it has been stopped.
 
     Time does not count while this process itself was stopped or suspended, nor while the child was ready to run and
-    waited for a processor. What the child has started (a C compiler) is looked at as well.
+    waited for a processor. Processes that the child has started, such as a C compiler, are watched as well.
 
     Attributes:
         counted: seconds that count.
-        stopped: seconds since the child, or something that it has started, was first seen to be stopped; 0 if none is.
+        stopped: seconds since the child, or a process that it has started, was first seen to be stopped; 0 if none is.
     """
 
     def __init__(self, pid: int) -> None:
@@ -37,9 +37,9 @@ class ProcessWatch:
         self._delays = self._run_delays(_tree(pid))
 
     def tick(self) -> None:
-        """Look; to be called every SLICE seconds or so."""
+        """Update the counts; to be called about every SLICE seconds."""
         now = monotonic()
-        # A longer gap means that this process could not look, because it was stopped itself.
+        # A longer gap means that this process was stopped itself.
         elapsed = min(now - self._last, 2 * SLICE)
         self._last = now
         pids = _tree(self._pid)
@@ -51,22 +51,22 @@ class ProcessWatch:
 
     @staticmethod
     def _run_delays(pids: list[int]) -> dict[int, float]:
-        """Seconds that each has spent waiting for a processor in its life."""
+        """Return the seconds that each process has spent waiting for a processor since its start."""
         return {pid: _run_delay(pid) for pid in pids}
 
 
 def kill_session(leader: int) -> None:
-    """SIGKILL a child that leads a session of its own, and all that is in its session.
+    """Send SIGKILL to a child that leads a session, and to every process in that session.
 
-    What it has started may be in process groups of its own, and may have lost its parent.
+    Processes that the child has started may be in other process groups, and may have lost their parent.
 
     Args:
-        leader: not reaped yet, so that its number is nobody else's.
+        leader: process id of the child, which must not be reaped yet, so that no other process has its id.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
-    for _ in range(10):  # one of them may start another while they are looked for
-        left = [p for p in _everybody() if p != leader and _session(p) == leader]
+    for _ in range(10):  # one of them may start another in the meantime
+        left = [p for p in _all_pids() if p != leader and _session(p) == leader]
         if not left:
             return
         for pid in left:
@@ -74,7 +74,7 @@ def kill_session(leader: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _everybody() -> list[int]:
+def _all_pids() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - plain names are wanted
     except OSError:
@@ -82,13 +82,13 @@ def _everybody() -> list[int]:
 
 
 def _session(pid: int) -> int | None:
-    """Of a process that is alive; None when it is gone."""
+    """Return the session of a process; None if the process is gone."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(fields[3]) if len(fields) > 3 and fields[0] not in ("Z", "X") else None
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and what it has started, directly or not."""
+    """Return a process and its descendants."""
     found = [pid]
     for one in found:
         text = _read(f"/proc/{one}/task/{one}/children")
@@ -97,8 +97,8 @@ def _tree(pid: int) -> list[int]:
 
 
 def _state(pid: int) -> str:
-    """The letter of `ps`: R, S, D, T when stopped by a signal, t when a debugger holds it, Z; empty when gone."""
-    # The name before it stands in parentheses and may hold any character.
+    """Return the state letter of `ps`: R, S, D, Z, T if stopped by a signal, t by a debugger; empty if gone."""
+    # The name before it is in parentheses and may contain any character.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1]
 
 

@@ -1,4 +1,4 @@
-"""The outputs a program should have, with what is needed to judge those of a compiled one."""
+"""The outputs that a program should have, and how far rounding may move them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ Run = Callable[[Sequence[Any], Context], Sequence[Array]]
 ANY_ITERATIONS = 1 << 62
 SPARE_ITERATIONS = 1000
 OTHER_INPUTS = 3
-"""How many other inputs show whether outputs are zero by chance."""
+"""Number of other inputs on which outputs that are zero are checked again."""
 ADVICE = "give input specs (`inputs` in the suite's manifest.json) that give other numbers"
 
 
 class Reference:
-    """Outputs of a program on given inputs, by the interpreter.
+    """Outputs of a program on given inputs, computed by the interpreter.
 
-    How far rounding may move them is estimated when outputs are judged that do not match closely, and then kept.
+    How far rounding may move them is estimated when outputs that do not match closely are checked, and then kept.
 
     Args:
         run: evaluates the program on inputs in a context.
-        inputs: what to evaluate it on.
-        iterations: how many iterations its loops may do; with more, this raises InterpreterError.
+        inputs: the inputs.
+        iterations: limit of loop iterations; a program that exceeds it raises InterpreterError.
 
     Attributes:
         inputs: as given.
-        others: other inputs, where they are known.
-        outputs: the interpreter's.
-        unchecked: why they do not tell right outputs from wrong ones, where that is known.
+        others: other inputs, if known.
+        outputs: the interpreter's outputs.
+        unchecked: why these outputs do not distinguish right from wrong; None if they do, or if it is not known.
     """
 
     def __init__(self, run: Run, inputs: Sequence[Any], iterations: int = ANY_ITERATIONS) -> None:
@@ -51,7 +51,7 @@ class Reference:
         self.others: list[Any] = []
         self.unchecked: str | None = None
         self._run = run
-        # A loop that goes on until nothing changes may never end when rounding is random.
+        # A loop that runs until nothing changes may never end when rounding is random.
         self._iterations = 2 * (iterations - (context.iterations or 0)) + SPARE_ITERATIONS
         self._runs = 0
         self._deviations: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]] = []
@@ -59,23 +59,23 @@ class Reference:
 
     @staticmethod
     def of(module: HloModule, inputs: Sequence[Any], iterations: int = ANY_ITERATIONS) -> Reference:
-        """The reference of a module's entry; the module may be changed afterwards."""
+        """Return the reference of a module's entry; the module may be changed afterwards."""
         kept = module.clone()
         return Reference(lambda arguments, context: evaluate(kept, arguments, context), inputs, iterations)
 
     @property
     def nbytes(self) -> int:
-        """Memory of its arrays, those of the spread included."""
+        """Bytes of its arrays, including those of the spread."""
         given = sum(np.asarray(a).nbytes for a in [*self.inputs, *self.others])
-        # Two numbers and a truth value for each element, and what `Spread` makes of them.
+        # Two numbers and a boolean per element, and the arrays of `Spread`.
         return given + sum(o.nbytes + 32 * parts(o).size for o in self.outputs)
 
     def difference(self, got: Sequence[Array], tolerance: Tolerance | None = None) -> str | None:
-        """What is wrong with `got` beyond what rounding explains, or None; see `env.comparison`."""
+        """Return a description of how `got` differs beyond rounding, or None; see `env.comparison`."""
         return difference(got, self.outputs, tolerance, self.spread)
 
     def spread(self, runs: int) -> Sequence[Spread]:
-        """How far rounding moves each output, in at least so many evaluations."""
+        """Return how far rounding moves each output, estimated from at least `runs` evaluations."""
         if not self._deviations:
             shapes = [parts(o).shape for o in self.outputs]
             self._deviations = [(np.zeros(s), np.zeros(s, np.bool_)) for s in shapes]
@@ -86,12 +86,12 @@ class Reference:
         return self._spread
 
     def _evaluate_rounded(self) -> None:
-        """Take one more evaluation into account."""
+        """Evaluate once more with random rounding, and update the deviations."""
         rounding = RandomRounding(self._runs)
         self._runs += 1
         try:
             found = self._run(self.inputs, Context(iterations=self._iterations, decorate=rounding.decorate))
-        except HlogymError:  # rounded so, the program has no results
+        except HlogymError:  # with this rounding, the program has no results
             return
         for (deviation, unsettled), moved, output in zip(self._deviations, found, self.outputs, strict=True):
             m, o = parts(np.asarray(moved)), parts(output)
@@ -102,16 +102,16 @@ class Reference:
 
 
 def on_host(array: Any) -> Array:
-    """An output as a numpy array; CuPy's are copied from the GPU."""
+    """Return an output as a numpy array; CuPy arrays are copied from the GPU."""
     return np.asarray(array.get() if hasattr(array, "get") else array)
 
 
 def fresh_outputs(executable: Callable[..., Sequence[Any]], reference: Reference) -> list[Array]:
-    """What a compiled program computes on a reference's inputs, and not what an earlier run left in memory.
+    """Run a compiled program on a reference's inputs, and return outputs that cannot be left from an earlier run.
 
-    A kernel that does not write all of its outputs shows what stood there before: right outputs, when the memory is
-    that of an earlier run. So the program runs on other inputs first, and what it returns is overwritten: twice, since
-    an executable may hold on to its last results until it has allocated the next.
+    A kernel that does not write all of its outputs returns what was in memory before, which is right if an earlier run
+    wrote it. So the program first runs on other inputs, and its outputs are overwritten: twice, because an executable
+    may keep its last results until it has allocated the next.
     """
     for _ in range(2):
         _overwrite(executable(*(reference.others or reference.inputs)))
@@ -119,20 +119,20 @@ def fresh_outputs(executable: Callable[..., Sequence[Any]], reference: Reference
 
 
 def _overwrite(arrays: Sequence[Any]) -> None:
-    # In a function of its own, so that nothing holds on to the memory, which is then the first to be used again.
+    # A separate function, so that no variable keeps the memory, which is then the first to be reused.
     for array in arrays:
         array.reshape(-1).view("u1")[...] = 0xA5
 
 
-# ---- references that say nothing
+# ---- references that do not distinguish right from wrong
 
 
 def drawn_reference(module: HloModule, draw: Callable[[int], Sequence[Array]]) -> Reference:
-    """The reference of a module on drawn inputs; its `unchecked` says whether any outputs would do.
+    """Return the reference of a module on random inputs, with `unchecked` set.
 
     Args:
         module: the program.
-        draw: inputs by number; the first are the reference's, the second its `others`.
+        draw: returns inputs by number; the first are the reference's inputs, the second its `others`.
     """
     reference = Reference.of(module, draw(0))
     reference.others = list(draw(1))
@@ -145,7 +145,7 @@ def drawn_reference(module: HloModule, draw: Callable[[int], Sequence[Array]]) -
 
 
 def unchecked_outputs(module: HloModule, outputs: Sequence[Array]) -> list[str]:
-    """Which outputs that are computed from the arguments have no finite element: a comparison says nothing of them."""
+    """Return which outputs depend on the arguments and have no finite element, so that comparing them shows nothing."""
     found = []
     for i, (output, depends) in enumerate(zip(outputs, _depends_on_arguments(module), strict=True)):
         if depends and output.size and is_float(output.dtype) and not np.isfinite(parts(output)).any():
@@ -155,7 +155,7 @@ def unchecked_outputs(module: HloModule, outputs: Sequence[Array]) -> list[str]:
 
 
 def _always_zero(module: HloModule, draw: Callable[[int], Sequence[Array]], outputs: Sequence[Array]) -> bool:
-    """Whether no output has another element than zero, on other inputs neither: a kernel need not write anything."""
+    """Check whether all outputs are zero on all inputs, so that a kernel that writes nothing would pass."""
     live = [i for i, depends in enumerate(_depends_on_arguments(module)) if depends and outputs[i].size]
     if not live or any(parts(outputs[i]).any() for i in live):
         return False
@@ -164,7 +164,7 @@ def _always_zero(module: HloModule, draw: Callable[[int], Sequence[Array]], outp
 
 
 def _depends_on_arguments(module: HloModule) -> list[bool]:
-    """For each array among the outputs, whether it is computed from arguments that have elements."""
+    """Return for each output array whether it is computed from arguments that have elements."""
     reached: set[HloInstruction] = set()
     for i in module.entry.post_order():
         is_argument = i.opcode is Opcode.PARAMETER and any(s.num_elements for s in i.shape.leaves() if s.is_array)

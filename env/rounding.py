@@ -1,9 +1,9 @@
-"""Random rounding errors in the interpreter: what a program's outputs may be when its arithmetic is rounded otherwise.
+"""Random rounding errors in the interpreter, which show how far rounding may move the outputs of a program.
 
 A compiler may reassociate sums, contract products, keep half-precision values unrounded inside a fusion or call another
 library. Each of these moves the result of an op by a few units in its last place, or in the last place of the terms of
-a sum. `RandomRounding` moves the results of all inexact ops by so much at random, so that how far the outputs move
-tells how well conditioned each of their elements is (Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997).
+a sum. `RandomRounding` moves the results of all inexact ops by as much at random. How far the outputs then move shows
+how well conditioned each of their elements is (Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Array = npt.NDArray[Any]
 SUM_STEPS, LONG_SUM = 2.0, 3.0
 """The error of a sum of n terms, in units in the last place of the terms' magnitudes and of the result: up to
 `SUM_STEPS * (magnitudes + sqrt(n) / LONG_SUM * |result|)`. Each partial sum is rounded; they grow like the magnitudes
-where the terms' signs are mixed, and to the result where they are not."""
+where the terms have mixed signs, and like the result where they do not."""
 LARGEST_WHOLE = float(1 << 20)
-"""Sums of whole numbers are taken to be exact up to here."""
+"""Sums of integers are treated as exact up to this magnitude."""
 
 _CORRECTLY_ROUNDED: dict[Opcode, Callable[..., Array]] = {
     Opcode.ADD: np.add,
@@ -41,7 +41,7 @@ _CORRECTLY_ROUNDED: dict[Opcode, Callable[..., Array]] = {
     Opcode.MULTIPLY: np.multiply,
     Opcode.DIVIDE: np.divide,
 }
-"""Where the exact result is a number of the type, every implementation gives it (but see `_is_exact`)."""
+"""If the exact result is representable, every implementation returns it (but see `_is_exact`)."""
 _ROUNDED = frozenset(
     {
         Opcode.ACOS, Opcode.ACOSH, Opcode.ASIN, Opcode.ASINH, Opcode.ATAN2, Opcode.ATANH, Opcode.CBRT, Opcode.COSH,
@@ -65,13 +65,13 @@ _LIBRARY = frozenset(
 
 @dataclass(frozen=True)
 class Precision:
-    """What a floating-point type can hold.
+    """The precision of a floating-point type.
 
     Attributes:
-        bits: of the mantissa, the leading one not counted.
+        bits: number of bits of the mantissa, without the implicit leading one.
         eps: distance from 1 to the next number.
         tiny: the smallest normal number.
-        smallest: the smallest number above zero.
+        smallest: the smallest positive number.
         steps: units in the last place by which implementations of one op may differ: float32 and float64 have functions
             that differ by a few; narrower types are computed in float32 and rounded once.
     """
@@ -85,7 +85,7 @@ class Precision:
 
 @cache
 def precision(dtype: np.dtype[Any]) -> Precision:
-    """The precision of a floating-point type, or of the parts of a complex one."""
+    """Return the precision of a floating-point type, or of the parts of a complex one."""
     real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     info: Any = ml_dtypes.finfo(real)  # type: ignore[no-untyped-call]
     steps = 8.0 if real.itemsize >= 4 else 1.0
@@ -94,7 +94,7 @@ def precision(dtype: np.dtype[Any]) -> Precision:
 
 @cache
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether a type holds rounded numbers, real or complex."""
+    """Check whether a type holds rounded numbers, real or complex."""
     if dtype.kind in "biufc":
         return dtype.kind in "fc"
     try:
@@ -105,16 +105,16 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 class RandomRounding:
-    """Rounding errors drawn from a seed; `decorate` is for the interpreter's context.
+    """Random rounding errors from a seed; `decorate` goes into the interpreter's context.
 
-    Ops that move, compare, select or convert are exact, and so is arithmetic on numbers with few digits.
+    Ops that move, compare, select or convert values are exact, and so is arithmetic on numbers with few digits.
     """
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
     def decorate(self, instruction: HloInstruction, evaluator: Evaluator) -> Evaluator:
-        """An evaluator whose results are off; the evaluator itself for an exact op."""
+        """Return an evaluator with random errors in its results; the evaluator itself for an exact op."""
         opcode = instruction.opcode
         if not any(s.is_array and is_float(s.dtype) for s in instruction.shape.leaves()):
             return evaluator
@@ -142,17 +142,17 @@ class RandomRounding:
 
     def _rounded(self, evaluator: Evaluator) -> Evaluator:
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-            return self._off(np.asarray(evaluator(machine, instruction, values)))
+            return self._perturbed(np.asarray(evaluator(machine, instruction, values)))
 
         return run
 
     def _raised(self, evaluator: Evaluator) -> Evaluator:
-        """A power may be `exp(y * log(x))`, whose error grows with the exponent."""
+        """Perturb a power, which may be `exp(y * log(x))`, so that its error grows with the exponent."""
 
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             x = np.asarray(evaluator(machine, instruction, values))
             size = np.abs(x)
-            return self._sum_off(x, size * (1 + np.abs(np.log(_wide(size)))), precision(x.dtype).steps)
+            return self._perturbed_sum(x, size * (1 + np.abs(np.log(_wide(size)))), precision(x.dtype).steps)
 
         return run
 
@@ -160,70 +160,77 @@ class RandomRounding:
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             operands = [np.asarray(v) for v in values]
             x = np.asarray(evaluator(machine, instruction, values))
-            return self._off(x, ~_is_exact(instruction.opcode, operands, x))
+            return self._perturbed(x, ~_is_exact(instruction.opcode, operands, x))
 
         return run
 
     def _summed(self, evaluator: Evaluator) -> Evaluator:
-        """The error of a sum grows with the sum of its terms' magnitudes: what the op gives on magnitudes."""
+        """Perturb a sum in proportion to the sum of its terms' magnitudes, which is the op applied to magnitudes."""
 
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             sizes = np.abs(np.asarray(evaluator(machine, instruction, [_magnitude(v) for v in values])))
             result = np.asarray(evaluator(machine, instruction, values))
             exact = ~looks_inexact(sizes)
             growth = math.sqrt(_terms(instruction)) / LONG_SUM
-            return self._sum_off(result, _wide(sizes) + _wide(np.abs(result)) * np.float32(growth), SUM_STEPS, ~exact)
+            return self._perturbed_sum(
+                result, _wide(sizes) + _wide(np.abs(result)) * np.float32(growth), SUM_STEPS, ~exact
+            )
 
         return run
 
     def _transformed(self, evaluator: Evaluator) -> Evaluator:
-        """The errors of a Fourier transform are spread evenly over its outputs."""
+        """Perturb a Fourier transform, whose errors are spread evenly over its outputs."""
 
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
             result = np.asarray(evaluator(machine, instruction, values))
             axes = tuple(range(result.ndim - len(instruction.attr("fft_length")), result.ndim))
             power = np.mean(np.abs(result) ** 2, axis=axes, keepdims=True) if result.size else result
-            return self._sum_off(result, np.broadcast_to(np.sqrt(power), result.shape), precision(result.dtype).steps)
+            return self._perturbed_sum(
+                result, np.broadcast_to(np.sqrt(power), result.shape), precision(result.dtype).steps
+            )
 
         return run
 
     def _backward_stable(self, evaluator: Evaluator) -> Evaluator:
-        """A stable algorithm gives the exact result for operands that are slightly off."""
+        """Perturb operands and results, because a stable algorithm returns the exact result for perturbed operands."""
 
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-            return self._value_off(evaluator(machine, instruction, [self._value_off(v) for v in values]))
+            return self._perturbed_value(evaluator(machine, instruction, [self._perturbed_value(v) for v in values]))
 
         return run
 
     # ---- errors
 
-    def _value_off(self, value: Value) -> Value:
+    def _perturbed_value(self, value: Value) -> Value:
         if isinstance(value, tuple):
-            return tuple(self._value_off(v) for v in value)
-        return self._off(value) if is_float(value.dtype) else value
+            return tuple(self._perturbed_value(v) for v in value)
+        return self._perturbed(value) if is_float(value.dtype) else value
 
-    def _off(self, x: Array, where: Array | None = None) -> Array:
-        """`x` off by up to some units in the last place of each element (of the modulus, for complex numbers)."""
+    def _perturbed(self, x: Array, where: Array | None = None) -> Array:
+        """Return `x` perturbed by up to some units in the last place of each element (of its modulus, if complex)."""
         if x.dtype.kind == "c":
-            return self._sum_off(x, np.abs(x), precision(x.dtype).steps)
+            return self._perturbed_sum(x, np.abs(x), precision(x.dtype).steps)
         value, p = _wide(x), precision(x.dtype)
         steps = np.maximum(np.abs(value) * value.dtype.type(p.eps), value.dtype.type(p.smallest))
         steps *= value != 0 if where is None else where
         return self._moved(value, steps, p.steps).astype(x.dtype, copy=False)
 
-    def _sum_off(self, x: Array, sizes: Array, most: float, where: Array | None = None) -> Array:
-        """`x` off by up to some units in the last place of `sizes`: of float32 for narrower types, and then rounded."""
+    def _perturbed_sum(self, x: Array, sizes: Array, most: float, where: Array | None = None) -> Array:
+        """Return `x` perturbed by up to `most` units in the last place of `sizes`.
+
+        Narrower types than float32 are perturbed in float32 and then rounded.
+        """
         if x.dtype.kind == "c":
             out = np.empty(x.shape, x.dtype)
-            out.real = self._sum_off(np.asarray(x.real), sizes, most, where)
-            out.imag = self._sum_off(np.asarray(x.imag), sizes, most, where)
+            out.real = self._perturbed_sum(np.asarray(x.real), sizes, most, where)
+            out.imag = self._perturbed_sum(np.asarray(x.imag), sizes, most, where)
             return out
         value = _wide(x)
         steps = _wide(sizes) * value.dtype.type(precision(value.dtype).eps)
         if where is not None:
             steps *= where
         moved = self._moved(value, steps, most)
-        return moved if x.dtype == moved.dtype else self._off(moved.astype(x.dtype), where)
+        return moved if x.dtype == moved.dtype else self._perturbed(moved.astype(x.dtype), where)
 
     def _moved(self, value: Array, steps: Array, most: float) -> Array:
         noise = np.asarray(self._rng.random(value.shape, value.dtype), value.dtype)
@@ -234,7 +241,7 @@ class RandomRounding:
 
 
 def _is_exact(opcode: Opcode, operands: Sequence[Array], result: Array) -> Array:
-    """Where a result of arithmetic is not rounded."""
+    """Return where a result of arithmetic is not rounded."""
     if result.dtype.kind == "c":
         return np.zeros(result.shape, np.bool_)
     if result.dtype.itemsize == 8:
@@ -242,13 +249,13 @@ def _is_exact(opcode: Opcode, operands: Sequence[Array], result: Array) -> Array
     else:
         wide = [o.astype(np.float64) for o in operands]
         exact = np.asarray(_CORRECTLY_ROUNDED[opcode](*wide) == result.astype(np.float64))
-    if opcode is Opcode.DIVIDE:  # which may be done as a multiplication by the reciprocal, if that is a number
+    if opcode is Opcode.DIVIDE:  # which may be a multiplication by the reciprocal, if that is representable
         exact &= np.abs(np.frexp(operands[1].astype(np.float64))[0]) == 0.5
     return exact
 
 
 def looks_inexact(x: Array) -> npt.NDArray[np.bool_]:
-    """Where a number is most likely rounded: not a small whole number, and its last bits are not all zero."""
+    """Return where a number is most likely rounded: it is no small integer, and its last bits are not all zero."""
     value, bits = _wide(x), precision(x.dtype).bits
     fraction = np.asarray((np.abs(value) > LARGEST_WHOLE) | (value != np.rint(value)))
     if bits < 7:
@@ -259,7 +266,7 @@ def looks_inexact(x: Array) -> npt.NDArray[np.bool_]:
 
 
 def _wide(x: Array) -> Array:
-    """Values in the type they are computed in."""
+    """Return values in the type they are computed in."""
     return x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)
 
 
@@ -270,7 +277,7 @@ def _magnitude(value: Value) -> Value:
 
 
 def _terms(instruction: HloInstruction) -> float:
-    """How many terms each element of a sum has, about."""
+    """Return about how many terms each element of a sum has."""
     left = instruction.operands[0].shape
     match instruction.opcode:
         case Opcode.DOT:

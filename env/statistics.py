@@ -23,44 +23,44 @@ class Interval:
     high: float
 
     def scaled(self, factor: float) -> Interval:
-        """The same in another unit; `factor` is positive."""
+        """Return the interval in another unit; `factor` is positive."""
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
     def to_json(self) -> list[float | None]:
-        """As `[value, low, high]`; null for what is not known, because JSON has no infinity."""
+        """Return `[value, low, high]`, with null for unknown bounds, because JSON has no infinity."""
         return [v if math.isfinite(v) else None for v in (self.value, self.low, self.high)]
 
     @staticmethod
     def from_json(values: Sequence[float | None]) -> Interval:
-        """From `[value, low, high]`.
+        """Return the interval of `[value, low, high]`.
 
         Raises:
             ValueError: not three numbers or nulls.
         """
         if len(values) != 3 or any(isinstance(v, bool) or not isinstance(v, int | float | None) for v in values):
-            raise ValueError(f"{values!r:.80} stands where [value, low, high] belongs")
+            raise ValueError(f"expected [value, low, high], got {values!r:.80}")
         unknown = (math.nan, -math.inf, math.inf)
         return Interval(*(float(u if v is None else v) for v, u in zip(values, unknown, strict=True)))
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Median with a distribution-free interval from order statistics.
+    """Return the median with a distribution-free interval from order statistics.
 
     The interval between the k-th smallest and the k-th largest of n samples holds the median with probability
-    1 - 2 P(Binomial(n, 1/2) < k); with fewer than six samples it is the whole range, which holds it less often.
+    1 - 2 P(Binomial(n, 1/2) < k). With fewer than six samples it is the whole range, whose probability is lower.
 
     Raises:
         ValueError: no samples.
     """
     if not samples:
-        raise ValueError("no samples to take a median of")
+        raise ValueError("cannot compute the median of no samples")
     ordered = np.sort(np.asarray(samples, dtype=np.float64))
     k = _order_rank(len(ordered), confidence)
     return Interval(float(np.median(ordered)), float(ordered[k - 1]), float(ordered[-k]))
 
 
 def _order_rank(n: int, confidence: float) -> int:
-    """The largest k >= 1 whose interval [x_(k), x_(n-k+1)] still has the confidence, or 1."""
+    """Return the largest k >= 1 whose interval [x_(k), x_(n-k+1)] still has the confidence, or 1."""
     tail, k = 0.0, 0
     while k < n // 2:
         tail += math.comb(n, k) * 0.5**n
@@ -73,21 +73,21 @@ def _order_rank(n: int, confidence: float) -> int:
 def ratio_interval(
     numerator: Sequence[float], denominator: Sequence[float], seed: int = 0, resamples: int = 1000
 ) -> Interval:
-    """Ratio of two medians with a bootstrap interval.
+    """Return the ratio of two medians with a bootstrap interval.
 
     Args:
         numerator: samples.
-        denominator: samples taken in turns with those; with equal counts, pairs are resampled together, so that what
-            slowed both down cancels.
-        seed: of the resampling, so that the same samples give the same interval.
-        resamples: bootstrap repetitions.
+        denominator: samples interleaved with those. If there are as many, pairs are resampled together, so that load
+            that slowed down both cancels out.
+        seed: seed of the resampling, so that the same samples give the same interval.
+        resamples: number of bootstrap repetitions.
 
     Raises:
         ValueError: no samples.
     """
     a, b = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     if not a.size or not b.size:
-        raise ValueError("no samples to take a ratio of")
+        raise ValueError("cannot compute a ratio without samples")
     rng = np.random.default_rng(seed)
     picks_a = rng.integers(0, a.size, (resamples, a.size))
     picks_b = picks_a if a.size == b.size else rng.integers(0, b.size, (resamples, b.size))
@@ -96,7 +96,7 @@ def ratio_interval(
 
 
 def geometric_mean(values: Sequence[float], seed: int = 0, resamples: int = 2000) -> Interval:
-    """Geometric mean of positive values, with the interval of a bootstrap over them.
+    """Return the geometric mean of positive values, with a bootstrap interval.
 
     Raises:
         ValueError: no values, or one that is not positive.
@@ -116,5 +116,5 @@ def _percentiles(value: float, resampled: npt.NDArray[np.float64]) -> Interval:
 
 
 def share_slower(speedups: Sequence[Interval]) -> float:
-    """Share of programs whose speedup lies below one with its whole interval; 0 for none."""
+    """Return the share of speedups whose whole interval is below one; 0 if there are none."""
     return sum(s.high < 1 for s in speedups) / len(speedups) if speedups else 0.0

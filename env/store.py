@@ -20,7 +20,7 @@ __all__ = ["KernelStore", "KernelTime", "StoreError", "default_store_path"]
 
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 10.0
-"""How long another process may keep the file to itself; a transaction here takes milliseconds."""
+"""How long another process may lock the file; a transaction here takes milliseconds."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kernel_times (
@@ -46,12 +46,12 @@ class KernelTime:
     """The time of one kernel.
 
     Attributes:
-        key: what tells this kernel from every other; made by the executable.
+        key: identifies the kernel; made by the executable.
         name: for people.
-        seconds: of one execution, median with interval.
-        samples: how many timings that is of.
-        reference_seconds: median of the reference load timed in turns with the kernel; what else the machine was doing
-            shows in it.
+        seconds: median time of one execution, with its interval.
+        samples: number of timings.
+        reference_seconds: median time of the reference load that was interleaved with the kernel; shows how busy the
+            machine was.
     """
 
     key: str
@@ -62,21 +62,22 @@ class KernelTime:
 
 
 def default_store_path() -> Path:
-    """Where times are kept unless told otherwise: the user's cache folder."""
+    """Return the default file of kernel times, in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hlogym" / "kernel_times.sqlite"
 
 
 class KernelStore:
     """Kernel times on disk; several processes may use one file at once.
 
-    A file that is damaged is neither mended nor moved, because it may be another one than was meant; the error says
-    what to do. Every method raises StoreError when the file cannot be used, after some ten seconds at most.
+    A damaged file is neither repaired nor moved, because it may not be the file that was meant; the error says what to
+    do. Every method raises StoreError if the file cannot be used, after about ten seconds at most.
 
     Args:
-        path: the file, made with its folders when it is not there; ":memory:" keeps nothing.
+        path: the file, which is created with its folders if it does not exist; ":memory:" keeps times in memory.
 
     Raises:
-        StoreError: the file cannot be opened or written, is damaged or another program's, or a newer hlogym wrote it.
+        StoreError: the file cannot be opened or written, is damaged, belongs to another program, or was written by a
+            newer hlogym.
     """
 
     def __init__(self, path: str | Path = ":memory:") -> None:
@@ -101,15 +102,15 @@ class KernelStore:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
             raise StoreError(
-                f"{self.path} has schema version {version}, and this hlogym knows {SCHEMA_VERSION}; name another file"
+                f"{self.path} has schema version {version}, this hlogym knows {SCHEMA_VERSION}; choose another file"
             )
         names = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         tables = {name for name in names if not name.startswith("sqlite_")}  # SQLite keeps some of its own
         columns = tuple(row[1] for row in self._db.execute("PRAGMA table_info(kernel_times)"))
         other = (tables and version == 0) or (version == SCHEMA_VERSION and columns != _COLUMNS)
         if other or tables - {"kernel_times"}:
-            raise StoreError(f"{self.path} is a database of something else, not a store of kernel times")
-        # Takes the right to write, which shows at once whether it can be had.
+            raise StoreError(f"{self.path} is another database, not a store of kernel times")
+        # Locks the file for writing, which fails at once if that is not possible.
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:
             if version == SCHEMA_VERSION:
@@ -123,7 +124,7 @@ class KernelStore:
     def _errors(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except sqlite3.ProgrammingError:  # a mistake of the caller, such as using it after it was closed
+        except sqlite3.ProgrammingError:  # a mistake of the caller, such as use after close
             raise
         except (sqlite3.Error, ValueError) as error:  # ValueError: a path with a null character
             raise StoreError(
@@ -131,20 +132,20 @@ class KernelStore:
             ) from error
 
     def _advice(self, error: Exception) -> str:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more about the same kind
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the other bits give details
         match code:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return "another process keeps it to itself: end that one, or wait for it"
+                return "another process has locked it: end that process, or wait for it"
             case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-                return "it is damaged or no such store: move it away, and kernels are measured anew"
+                return "it is damaged, or no store of kernel times: move it away, and kernels are measured again"
             case sqlite3.SQLITE_FULL:
-                return "make room on the disk"
+                return "free space on the disk"
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
                 return "make it writable, or set XDG_CACHE_HOME to a folder that is"
-        return "move it away, and kernels are measured anew"
+        return "move it away, and kernels are measured again"
 
     def get(self, keys: Iterable[str]) -> dict[str, KernelTime]:
-        """The times known for these keys; what cannot be a time is not known.
+        """Return the known times for these keys; rows that cannot be times are left out.
 
         Raises:
             StoreError: the file cannot be read.
@@ -162,7 +163,7 @@ class KernelStore:
         return found
 
     def put(self, times: Iterable[KernelTime]) -> None:
-        """Keep these times; a time already there for the same key is replaced.
+        """Store these times; a stored time of the same key is replaced.
 
         Raises:
             StoreError: the file cannot be written.
@@ -189,7 +190,7 @@ class KernelStore:
 
 
 def _is_time(row: tuple[Any, ...]) -> bool:
-    """Whether a row holds what `put` writes: a disk or another program may have changed it."""
+    """Check whether a row is as `put` wrote it; the disk or another program may have changed it."""
     name, *seconds, samples, reference = row
     numbers = (*seconds, reference)
     return (
@@ -200,11 +201,11 @@ def _is_time(row: tuple[Any, ...]) -> bool:
 
 
 def program_seconds(times: Mapping[str, KernelTime], executions: Iterable[tuple[str, float]]) -> Interval:
-    """Time of a program: the sum over its kernels of the time of one execution, times how often it runs.
+    """Return the time of a program: the sum over its kernels of the time per execution times the executions per call.
 
     Args:
-        times: by key; every key of `executions` is among them.
-        executions: (key, executions a call) of each kernel.
+        times: times by key; has every key of `executions`.
+        executions: (key, executions per call) of each kernel.
     """
     value = low = high = 0.0
     for key, count in executions:

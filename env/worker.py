@@ -1,6 +1,6 @@
-"""The worker process of measurements: compiles, checks and times what it is told; JSON lines in, JSON lines out.
+"""The worker process of measurements, which compiles, checks and times plans; JSON lines in, JSON lines out.
 
-It runs kernels that may crash or hang, so nothing it holds matters: the other side kills and restarts it at will.
+It runs kernels that may crash or hang, so it keeps nothing that matters: the other side may kill it at any time.
 Requests and replies are documented at `Worker`.
 """
 
@@ -37,27 +37,27 @@ from env.program_json import program_from_json
 from env.reference import Reference, drawn_reference, fresh_outputs
 from env.suites import Program, random_inputs
 
-OTHER_SEED = 1_000_003  # between the seeds of inputs that show whether outputs depend on them at all
-HELD_EXECUTABLES = 4  # besides those that a request wants to keep
+OTHER_SEED = 1_000_003  # distance of the seeds of inputs that show whether outputs depend on the inputs
+HELD_EXECUTABLES = 4  # in addition to those that a request asks to keep
 HELD_BYTES = 1 << 30
 WANTED_BYTES = 1 << 29
-LEAST_WORN_BYTES = 1 << 31  # of resident memory; a process below that is not worn, however small the machine
-WEAR_INTERVAL = 32  # programs between two looks at the process's own memory
+LEAST_WORN_BYTES = 1 << 31  # resident memory below which a process is never worn, however small the machine
+WEAR_INTERVAL = 32  # programs between two checks of the process's own memory
 LEAST_SAMPLES = 3
-KERNEL_SECONDS = 0.25  # a kernel is timed for about this long at most, once it has the least number of samples
-SAMPLE_SECONDS = 2e-3  # one sample averages executions for about this long, so that the clock's grain does not matter
+KERNEL_SECONDS = 0.25  # limit of the time spent on one kernel, once it has LEAST_SAMPLES
+SAMPLE_SECONDS = 2e-3  # length of one sample, which averages executions so that the clock's resolution does not matter
 
 
 @dataclass
 class _Ready:
-    """An executable whose outputs were found right, with the inputs they were checked on."""
+    """An executable whose outputs are right, with the inputs they were checked on."""
 
     executable: Executable
     inputs: list[npt.NDArray[Any]]
 
     @property
     def size(self) -> float:
-        """Its memory as a share of what may be held."""
+        """Memory as a share of what may be held."""
         return max(getattr(self.executable, "arena_bytes", 0) / HELD_BYTES, 1 / HELD_EXECUTABLES)
 
 
@@ -68,24 +68,24 @@ class _UnknownHandleError(Exception):
 class Worker:
     """Answers requests one at a time.
 
-    - `{"op": "interpret", "program": ..., "seed": int}` draws the seed's inputs and lets the interpreter compute what
-      outputs are wanted, which is kept for the requests that follow; reply `{}`.
+    - `{"op": "interpret", "program": ..., "seed": int}` draws the seed's inputs and computes the reference's outputs
+      with the interpreter, which are kept for later requests; reply `{}`.
     - `{"op": "prepare", "program": ..., "plan": str | None, "backend": str, "seed": int, "keep": [handles]}` compiles,
       runs on the seed's inputs and compares with the interpreter; reply `{"handle": h, "thunks": [[index, name, key,
-      executions], ...], "idle": bool, "worn": bool}`. Idle: it only copies. Worn: this process has used up so much
-      memory, or so many memory mappings, that it had better be replaced.
-    - `{"op": "time", "handle": h, "indices": [...], "rounds": n}` times thunks one by one, in turns with a fixed
-      reference load; reply `{"times": [[seconds, ...], ...], "reference": [seconds, ...]}`, one sample a round.
+      executions], ...], "idle": bool, "worn": bool}`. Idle: the program only copies. Worn: this process has used so
+      much memory, or so many memory mappings, that it should be replaced.
+    - `{"op": "time", "handle": h, "indices": [...], "rounds": n}` times thunks one by one, interleaved with a
+      fixed reference load; reply `{"times": [[seconds, ...], ...], "reference": [seconds, ...]}`, one per round.
     - `{"op": "compare", "handles": [...], "rounds": n}` times whole programs in turns; reply `{"times": [[...], ...]}`.
     - `{"op": "ping"}`: reply `{}`.
 
-    A request that fails is answered `{"error": kind, "message": text}`. The kinds:
+    The reply to a request that fails is `{"error": kind, "message": string}`. The kinds:
 
-    - "program": its inputs or its tolerance do not fit, the interpreter does not compute it, or any outputs would pass
-      for right;
-    - "compile", "run", "wrong" (outputs differ from the interpreter's): the plan's own failures;
-    - "machine" (no disk, no process, no compiler...), "memory": a fresh process may do better;
-    - "unknown handle": it was another process's.
+    - "program": its inputs or its tolerance do not fit, the interpreter cannot compute it, or its outputs do not
+      distinguish right from wrong;
+    - "compile", "run", "wrong" (outputs differ from the interpreter's): failures of the plan;
+    - "machine" (no disk, no process, no compiler...), "memory": may not happen in a fresh process;
+    - "unknown handle": a handle of another process.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Worker:
         self._load = np.ones(1 << 18, np.float32)
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to one request."""
+        """Return the reply to one request."""
         try:
             match request["op"]:
                 case "ping":
@@ -113,7 +113,7 @@ class Worker:
                     return {"error": "run", "message": f"unknown request {op!r}"}
         except _UnknownHandleError as error:
             return {"error": "unknown handle", "message": str(error)}
-        except Exception as error:  # a worker reports whatever goes wrong, so that training goes on
+        except Exception as error:  # a worker reports every error, so that training continues
             return _failure("run", error)
 
     def _interpret(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,20 +149,20 @@ class Worker:
         return ready
 
     def _key(self, thunk: str, backend: str) -> str:
-        """A thunk's own key says nothing of the machine and the compiler; this one does."""
+        """Return the key of a thunk together with that of the machine and the compiler."""
         if backend not in self._machines:
             self._machines[backend] = machine_key(backend)
         return f"{thunk}-{self._machines[backend]}"
 
     def _wanted_outputs(self, request: Mapping[str, Any]) -> Reference | dict[str, Any]:
-        """What the program of a request should compute, or the reply that says why that is unknown."""
+        """Return the reference of a request's program, or the reply that says why there is none."""
         text, seed = request["program"]["text"], request["seed"]
         found = self._wanted.get((text, seed))
         try:
             if found is None:
                 found = _reference(program_from_json(request["program"]), text, seed)
                 self._wanted.put((text, seed), found)
-        except Exception as error:  # whatever the interpreter raises, no plan is to blame
+        except Exception as error:  # whatever the interpreter raises, no plan is at fault
             return _failure("program", error)
         return found if found.unchecked is None else {"error": "program", "message": found.unchecked}
 
@@ -177,7 +177,7 @@ class Worker:
             reference.append(self._reference_load())
             for slot, i in enumerate(indices):
                 if len(times[slot]) >= LEAST_SAMPLES and probes[slot] * len(times[slot]) > KERNEL_SECONDS:
-                    continue  # a slow kernel needs no more samples, and would take the time of all the others
+                    continue  # a slow kernel needs no more samples, and would use up the time of the others
                 times[slot].append(median(executable.time_thunk(i, repeats[slot])))
         return {"times": times, "reference": reference}
 
@@ -188,9 +188,9 @@ class Worker:
         order = list(range(len(ready)))
         for _ in range(request["rounds"]):
             for i in order:
-                # Three at least: the median of a sample then shrugs off one interruption.
+                # At least three, so that the median of a sample ignores one interruption.
                 times[i].append(median(ready[i].executable.benchmark(ready[i].inputs, max(3, repeats[i]))))
-            order.reverse()  # who comes first feels the caches differently; in turns it cancels
+            order.reverse()  # the order affects the caches; alternating it cancels the effect
         return {"times": times}
 
     def _reference_load(self) -> float:
@@ -209,7 +209,7 @@ def _reference(program: Program, text: str, seed: int) -> Reference:
 
 
 def timed(executable: Executable) -> list[tuple[int, Thunk]]:
-    """The thunks that take time of their own, with their numbers: loops and branches are what is in them."""
+    """Return the thunks that take time themselves, with their indices; loops and branches only contain others."""
     return [(i, t) for i, t in enumerate(executable.thunks) if t.reads() or t.writes()]
 
 
@@ -224,7 +224,7 @@ def _repeats(seconds: float) -> int:
 
 
 def _failure(kind: str, error: Exception) -> dict[str, str]:
-    """The reply to a request that raised; what the machine is to blame for is told apart."""
+    """Return the reply to a request that raised; failures of the machine have kinds of their own."""
     match error:
         case MemoryError() | BuildKilledError():
             return {"error": "memory", "message": str(error) or "out of memory"}
@@ -239,7 +239,7 @@ def _failure(kind: str, error: Exception) -> dict[str, str]:
 
 
 def _worn() -> bool:
-    """Whether this process has used up much of its memory mappings, or of the machine's memory."""
+    """Check whether this process has used up much of its memory mappings, or of the machine's memory."""
     try:
         most = int(Path("/proc/sys/vm/max_map_count").read_text())
         mappings = Path("/proc/self/maps").read_bytes().count(b"\n")
@@ -259,14 +259,14 @@ def _die_with_parent() -> None:
 
 
 def _private_stdout() -> TextIO:
-    """The pipe to the other side; descriptor 1 becomes stderr, so that what a kernel prints breaks nothing."""
+    """Return the pipe for replies; descriptor 1 becomes stderr, so that output of kernels does not disturb them."""
     pipe = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(pipe, "w", encoding="utf-8")
 
 
 def _expect_to_die() -> None:
-    """No core files of crashes; and when memory runs out, the system ends this process before the one that learns."""
+    """Disable core files, and let the system end this process before the training process if memory runs out."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     with contextlib.suppress(OSError):  # other systems than Linux
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -276,7 +276,7 @@ def main() -> None:
     """Serve until stdin ends."""
     _die_with_parent()
     _expect_to_die()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's business, which then closes our stdin
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C, and then closes this stdin
     replies = _private_stdout()
     worker = Worker()
     for line in sys.stdin.buffer:

@@ -1,4 +1,4 @@
-"""A child process that answers JSON lines, may die or hang, and is started anew when it did."""
+"""A child process that answers JSON lines, and is restarted if it dies or hangs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["WorkerCrashedError", "WorkerLostError", "WorkerProcess", "WorkerStar
 
 START_SECONDS = 120.0  # for the imports; NumPy and SciPy from a cold network disk take their time
 START_TRIES = 3
-STOPPED_SECONDS = 1.5  # after which a stopped process counts as lost; whoever wanted a pause has continued it by then
+STOPPED_SECONDS = 1.5  # after which a stopped process counts as lost; short pauses are over by then
 EXIT_SECONDS = 5.0  # from a closed pipe to the end of the process
-LONGEST_REPLY = 1 << 28  # what is longer is no reply of ours
-KEPT_ERRORS = 1 << 14  # of what the process writes to stderr, from the end
+LONGEST_REPLY = 1 << 28  # bytes; anything longer is no reply of a worker
+KEPT_ERRORS = 1 << 14  # bytes kept from the end of stderr
 
-# What a program does to itself. Any other signal comes from an operator, a batch system or the kernel's OOM killer.
+# Signals that a program causes itself. Others come from an operator, a batch system or the kernel's OOM killer.
 _OWN_SIGNALS = frozenset(
     {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
 )
 
 
 class WorkerCrashedError(Exception):
-    """The worker ended in the middle of a request through its own doing; the text says how."""
+    """The worker ended during a request through a fault of its own; the message says how."""
 
 
 class WorkerTimeoutError(Exception):
@@ -40,10 +40,10 @@ class WorkerTimeoutError(Exception):
 
 
 class WorkerLostError(Exception):
-    """The worker was killed or stopped from outside in the middle of a request; the request may be asked again.
+    """The worker was killed or stopped from outside during a request, which may be repeated.
 
     Attributes:
-        killed: SIGKILL, which is also what a process gets that needs more memory than there is.
+        killed: whether the signal was SIGKILL, which a process also gets if memory runs out.
     """
 
     def __init__(self, message: str, killed: bool = False) -> None:
@@ -52,15 +52,15 @@ class WorkerLostError(Exception):
 
 
 class WorkerStartError(HlogymError, RuntimeError):
-    """No worker process can be started; why, in the words of the system or of the process."""
+    """No worker process can be started; the message has the reason given by the system or the process."""
 
 
 class WorkerProcess:
-    """Starts when first asked, and again after a crash or a timeout.
+    """A worker process that is started at the first request, and again after a crash or a timeout.
 
     Args:
-        command: the program and its arguments; by default `env.worker` in this Python. Before its first request it is
-            asked `{"op": "ping"}`, which shows that it has started.
+        command: the program and its arguments; None: `env.worker` in this Python. Its first request is always
+            `{"op": "ping"}`, whose reply shows that it has started.
     """
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
@@ -73,28 +73,28 @@ class WorkerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether a process is there right now."""
+        """Whether there is a process now."""
         process = self._process
-        # Not reaped by looking: until `kill` nobody else can get its number.
+        # This does not reap it: until `kill`, no other process can get its id.
         return process is not None and process.returncode is None and not _has_ended(process.pid)
 
     @property
     def pid(self) -> int | None:
-        """Of the process that is there right now."""
+        """Process id, if there is a process now."""
         return self._process.pid if self._process is not None else None
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """The worker's reply.
+        """Send a request and return the worker's reply.
 
         Args:
             request: JSON.
-            timeout: seconds that the worker has; see `ProcessWatch` for those that do not count.
+            timeout: seconds until the reply; see `ProcessWatch` for time that does not count.
 
         Raises:
-            WorkerCrashedError: it died instead of answering, or wrote something else than a reply.
-            WorkerTimeoutError: no answer in time; it was killed.
-            WorkerLostError: it was killed or stopped from outside.
-            WorkerStartError: there is none, and none can be started.
+            WorkerCrashedError: the worker died instead of answering, or wrote something that is not a reply.
+            WorkerTimeoutError: the worker did not answer in time and was killed.
+            WorkerLostError: the worker was killed or stopped from outside.
+            WorkerStartError: there is no worker, and none can be started.
         """
         return self._exchange(self._running_process(), request, timeout)
 
@@ -126,7 +126,7 @@ class WorkerProcess:
         raise WorkerStartError("the worker process cannot start")
 
     def _start(self, attempt: int) -> subprocess.Popen[bytes] | None:
-        """A new process; None when the system has no room for one now and may have soon."""
+        """Start a process and return it; None if the system cannot start one now, but may be able to soon."""
         try:
             self._process = subprocess.Popen(
                 self._command or python_command("from env.worker import main; main()"),
@@ -150,24 +150,24 @@ class WorkerProcess:
         return self._process
 
     def _disown_in_a_fork(self) -> None:
-        """In a fork of the process that started the worker: leave that worker to its owner."""
+        """Leave the worker to its owner if this is a fork of the process that started it."""
         if self._owner == os.getpid():
             return
         process, self._process, self._owner = self._process, None, os.getpid()
         self._pending = self._errors = b""
         if process is not None:
             _close_pipes(process)
-            process.returncode = 0  # else Popen would wait for a process that is no child of this one
+            process.returncode = 0  # otherwise Popen would wait for a process that is no child of this one
 
     def _has_written(self) -> bool:
-        """Whether the idle process has written to its pipe, which nobody asked it to."""
+        """Check whether the idle process has written to its pipe without a request."""
         self._read_pending()
         return bool(self._pending)
 
     # ---- asking
 
     def _exchange(self, process: subprocess.Popen[bytes], request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Write a request and read its reply; in one loop, because a stopped process takes no request either."""
+        """Write a request and read its reply, in one loop, because a stopped process does not read either."""
         unsent = memoryview(json.dumps(request).encode() + b"\n")
         watch, last_look = ProcessWatch(process.pid), time.monotonic()
         try:
@@ -188,11 +188,11 @@ class WorkerProcess:
                         self._check(process, watch, timeout)
             return self._reply()
         except BaseException:
-            self.kill()  # whatever it still writes would be taken for the next reply
+            self.kill()  # whatever it still writes would be read as the next reply
             raise
 
     def _check(self, process: subprocess.Popen[bytes], watch: ProcessWatch, timeout: float) -> None:
-        """Raise what the watch has found, unless the reply came meanwhile."""
+        """Raise an error if the process is late, stopped or gone, unless it has replied in the meantime."""
         late, stopped, ended = watch.counted >= timeout, watch.stopped >= STOPPED_SECONDS, not self.running
         if late or stopped or ended:
             self._read_pending()
@@ -205,10 +205,10 @@ class WorkerProcess:
         if late:
             raise WorkerTimeoutError("no answer in time")
         if len(self._pending) > LONGEST_REPLY:
-            raise WorkerCrashedError(f"it wrote more than {LONGEST_REPLY} bytes without a line's end")
+            raise WorkerCrashedError(f"it wrote more than {LONGEST_REPLY} bytes without a newline")
 
     def _read_pending(self) -> bool:
-        """Take what the process has written so far; False at the end of its pipe."""
+        """Read what the process has written so far; return False at the end of its pipe."""
         process = self._process
         assert process is not None  # noqa: S101 - only called while there is one
         assert process.stdout is not None  # noqa: S101 - said by Popen's arguments, not by its type
@@ -244,13 +244,13 @@ class WorkerProcess:
         except (ValueError, RecursionError):
             reply = None
         if not isinstance(reply, dict) or rest:
-            raise WorkerCrashedError(f"it wrote something that is no reply: {(rest or line)[:80]!r}")
+            raise WorkerCrashedError(f"it wrote something that is not a reply: {(rest or line)[:80]!r}")
         return reply
 
     # ---- ending
 
     def _raise_ended(self, process: subprocess.Popen[bytes]) -> None:
-        """Say how the process ended, with the last line it wrote to stderr; cleans up.
+        """Clean up, and raise an error that says how the process ended, with the last line of its stderr.
 
         Raises:
             WorkerCrashedError, WorkerLostError: always one of them.
@@ -260,7 +260,7 @@ class WorkerProcess:
         lines = self._errors.decode(errors="replace").strip().splitlines()
         said = f": {lines[-1]}" if lines else ""
         end = time.monotonic() + EXIT_SECONDS
-        # Seen, but not reaped: until then nobody else can get its number, which `kill` is about to use.
+        # Checked, but not reaped: until then no other process can get its id, which `kill` is about to use.
         while not _has_ended(process.pid) and time.monotonic() < end:
             time.sleep(0.01)
         self.kill()
@@ -273,7 +273,7 @@ class WorkerProcess:
         raise WorkerLostError(f"killed by signal {name} from outside", killed=-code == signal.SIGKILL)
 
     def kill(self) -> None:
-        """End the process and its children at once; harmless when there is none."""
+        """Kill the process and its children; harmless if there is none."""
         self._disown_in_a_fork()
         process, self._process = self._process, None
         self._pending = self._errors = b""
@@ -281,7 +281,7 @@ class WorkerProcess:
             return
         if process.returncode is None:
             kill_session(process.pid)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a disk, and will end when that answers
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a disk, and ends when the disk answers
             process.wait(EXIT_SECONDS)
         _close_pipes(process)
 
@@ -294,7 +294,7 @@ def _register(selector: selectors.BaseSelector, process: subprocess.Popen[bytes]
 
 
 def _write(selector: selectors.BaseSelector, descriptor: int, unsent: memoryview) -> memoryview:
-    """Write what fits; what is left. A pipe that nobody reads is left alone: the end of stdout tells the rest."""
+    """Write what fits and return the rest; nothing if the pipe is closed, because the end of stdout is seen later."""
     try:
         left = unsent[os.write(descriptor, unsent) :]
     except BlockingIOError:
@@ -307,7 +307,7 @@ def _write(selector: selectors.BaseSelector, descriptor: int, unsent: memoryview
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a child has ended; it is not reaped."""
+    """Check whether a child has ended, without reaping it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -1,1 +1,1 @@
-"""Analyses: facts about modules that passes, fusion and codegen ask for; nothing here changes a module."""
+"""Analyses of modules for passes, fusion and codegen; apart from trip-count annotation they change nothing."""

@@ -1,7 +1,7 @@
-"""How long a module should take, from what its kernels read, write and compute. Deterministic: no clock is read.
+"""A deterministic cost model: estimates run time from what kernels read, write and compute.
 
-exec = c + m - 0.95 * min(c, m) + launch, with c the time to compute and m the time to move bytes: nearly the greater of
-the two, as XLA's GPU performance model has it (xla/service/gpu/model/gpu_performance_model_base.h).
+exec = c + m - 0.95 * min(c, m) + launch, where c is the compute time and m the memory time: almost the maximum of the
+two, as in XLA's GPU performance model (xla/service/gpu/model/gpu_performance_model_base.h).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from compiler.ir.module import is_control_flow
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A machine in a few numbers; the presets are round figures, meant to rank choices and not to predict times.
+    """A device in a few numbers; the presets are round figures, meant to rank choices, not to predict times.
 
     Attributes:
-        name: for people.
+        name: for display.
         units: cores of a CPU, multiprocessors of a GPU.
-        flops_per_unit: scalar operations a second of one unit, vectorised elementwise code.
-        gemm_flops_per_unit: the same within a matrix product.
-        memory_bandwidth: bytes a second from main memory, all units together.
-        cache_bandwidth: bytes a second of one unit while everything a kernel touches fits into `cache_bytes`.
-        cache_bytes: capacity that counts as near.
-        launch: seconds to start a kernel on one unit.
-        parallel_launch: seconds more to start it on all of them.
-        grain: pieces of work (elements) below which a unit more is of no use.
-        loop_iteration: seconds an iteration of a while costs besides its body.
-        default_trip_count: for loops whose trip count nobody knows.
+        flops_per_unit: scalar operations per second of one unit in vectorized elementwise code.
+        gemm_flops_per_unit: the same in a matrix product.
+        memory_bandwidth: bytes per second from main memory, for all units together.
+        cache_bandwidth: bytes per second of one unit if everything that a kernel accesses fits into `cache_bytes`.
+        cache_bytes: size of the cache.
+        launch: seconds to launch a kernel on one unit.
+        parallel_launch: additional seconds to launch it on all units.
+        grain: elements per unit below which an additional unit does not help.
+        loop_iteration: seconds of overhead per iteration of a while loop.
+        default_trip_count: for loops with unknown trip count.
     """
 
     name: str
@@ -54,7 +54,7 @@ class DeviceModel:
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
-    """A CPU with this many cores (default: those this process may use): 8 GFlop/s and 10 GB/s a core, 1 MiB near."""
+    """Return a CPU with this many cores (default: those available to the process): 8 GFlop/s and 10 GB/s per core."""
     n = cores or len(os.sched_getaffinity(0))
     return DeviceModel(
         name=f"cpu-{n}", units=n, flops_per_unit=8e9, gemm_flops_per_unit=4e10, memory_bandwidth=1e10 * min(n, 8),
@@ -63,7 +63,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
 
 
 def gpu(units: int = 108) -> DeviceModel:
-    """A data centre GPU: 100 GFlop/s and 2 TB/s shared by 108 units, 3 us a launch."""
+    """Return a data center GPU: 108 units of 100 GFlop/s, 2 TB/s of memory bandwidth, 3 us per launch."""
     return DeviceModel(
         name=f"gpu-{units}", units=units, flops_per_unit=1e11, gemm_flops_per_unit=4e11, memory_bandwidth=2e12,
         cache_bandwidth=4e10, cache_bytes=4e7, launch=3e-6, parallel_launch=0.0, grain=1024, loop_iteration=5e-6,
@@ -74,7 +74,7 @@ DEVICES = {"cpu": cpu, "gpu": gpu}
 
 
 def device_model(name: str) -> DeviceModel:
-    """A preset by name; UnknownNameError when there is none."""
+    """Return a preset by name; raise UnknownNameError if there is none."""
     if name not in DEVICES:
         raise UnknownNameError("device model", name, DEVICES)
     return DEVICES[name]()
@@ -82,12 +82,12 @@ def device_model(name: str) -> DeviceModel:
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimated time of a module.
+    """The estimated run time of a module.
 
     Attributes:
-        seconds: of one run.
-        by_instruction: seconds of each instruction in one run, by (computation, instruction) name, repetitions by
-            loops included; what costs nothing is left out.
+        seconds: per run.
+        by_instruction: seconds per run of each instruction, by names of computation and instruction, including
+            repetitions by loops; instructions without cost are omitted.
     """
 
     seconds: float
@@ -98,33 +98,33 @@ _FREE = frozenset(
     {Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BITCAST, Opcode.RESHAPE, Opcode.COPY, Opcode.CALL, Opcode.CONDITIONAL,
      Opcode.PARTITION_ID, Opcode.REPLICA_ID}
 )  # fmt: skip
-"""Instructions that run no kernel: in row-major order a reshape is the same bytes under another name, as is a copy."""
+"""Opcodes without a kernel; in row-major order, reshapes and copies are the same bytes under another name."""
 
 
 _MAX_KNOWN = 100_000
-"""Prices a cost model keeps."""
+"""Number of instruction costs that a cost model caches."""
 
 
 class CostModel:
-    """Times of kernels and instructions on one device; it remembers those of single instructions."""
+    """Estimates the time of kernels and instructions on one device, and caches that of single instructions."""
 
     def __init__(self, device: DeviceModel | None = None) -> None:
         self.device = device or cpu()
         self._known: dict[Hashable, float] = {}
 
     def kernel(self, summary: KernelSummary) -> float:
-        """Seconds of one kernel."""
+        """Return the seconds of one kernel."""
         d = self.device
         units = min(d.units, max(1, int(summary.elements) // d.grain))
         if summary.looped_reduction:
-            # Rows are few and large, so work counts, not their number.
+            # Rows are few and large, so their number does not limit parallelism; the amount of work does.
             units = min(d.units, int(summary.elements), max(1, int(summary.loads) // d.grain))
         compute = (summary.flops + 0.5 * summary.loads) / (d.flops_per_unit * units)
         memory = self._memory(summary.bytes_read + summary.bytes_written, units)
-        return self._together(compute, memory, units)
+        return self._combined(compute, memory, units)
 
     def instruction(self, i: HloInstruction) -> float:
-        """Seconds of one execution of an instruction of a sequence, what it calls as control flow left out."""
+        """Return the seconds of one execution of an instruction, without the computations it calls as control flow."""
         if i.opcode in _NO_KERNEL:
             return 0.0
         if i.opcode is Opcode.WHILE and is_kernel_loop(i):
@@ -145,27 +145,27 @@ class CostModel:
         return seconds
 
     def _kernel_loop(self, loop: HloInstruction) -> float:
-        """A whole loop in one kernel: its arithmetic, and its carried values read and written once."""
+        """Return the seconds of a loop in one kernel: its arithmetic, and one read and write of the carried values."""
         d = self.device
         body: HloComputation = loop.attributes["body"]
         flops = float(self.trip_count(loop) * sum(i.opcode.row.flops * i.shape.num_elements for i in body.instructions))
         size = 2.0 * loop.shape.byte_size
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))
-        return self._together(flops / (d.flops_per_unit * units), self._memory(size, units), units)
+        return self._combined(flops / (d.flops_per_unit * units), self._memory(size, units), units)
 
     def trip_count(self, loop: HloInstruction) -> int:
-        """How often a while runs, or the device model's guess."""
+        """Return the trip count of a while loop, or the device model's default if it is unknown."""
         known = trip_count_of(loop)
         return self.device.default_trip_count if known is None else known
 
     def weights(self, module: HloModule) -> dict[HloComputation, float]:
-        """How often each sequence of a module runs in one run of the module."""
+        """Return how often each instruction sequence of a module runs per run of the module."""
         order = module.control_flow_computations()
         found = {module.entry: 1.0}
         for c in reversed(order):
             for i in c.notable if c in found else ():
                 if not is_control_flow(i) or is_kernel_loop(i):
-                    continue  # what a loop in one kernel calls is no sequence
+                    continue  # its body is part of the kernel, not a sequence
                 times = self.trip_count(i) if i.opcode is Opcode.WHILE else 1.0
                 for callee in i.called_computations():
                     found[callee] = found.get(callee, 0.0) + times * found[c]
@@ -178,7 +178,7 @@ class CostModel:
         if i.opcode not in (Opcode.DOT, Opcode.CONVOLUTION):
             rate = d.flops_per_unit
         units = min(d.units, max(1, int(flops) // (d.grain * 64)))
-        return self._together(flops / (rate * units), self._memory(size, units), units)
+        return self._combined(flops / (rate * units), self._memory(size, units), units)
 
     def _memory(self, size: float, units: int) -> float:
         d = self.device
@@ -187,14 +187,14 @@ class CostModel:
         share = min(1.0, max(units / d.units, 1.0 / min(d.units, 8)))
         return size / (d.memory_bandwidth * share)
 
-    def _together(self, compute: float, memory: float, units: int) -> float:
+    def _combined(self, compute: float, memory: float, units: int) -> float:
         d = self.device
         launch = d.launch + (d.parallel_launch if units > 1 else 0.0)
         return compute + memory - 0.95 * min(compute, memory) + launch
 
 
 def is_priced_as_kernel(i: HloInstruction) -> bool:
-    """Whether the instruction is generated code: a fusion, or an op that is treated as a fusion of one."""
+    """Check whether the instruction is a generated kernel: a fusion, or an op treated as a fusion of one."""
     return i.opcode in _KERNELS
 
 
@@ -209,7 +209,7 @@ _KERNELS = frozenset(op for op in Opcode if op not in _FREE and _is_kernel(op))
 
 
 def library_flops(i: HloInstruction) -> float:
-    """Scalar operations of an op that is no generated kernel."""
+    """Return the scalar operations of an op that is not a generated kernel."""
     out = sum(s.num_elements for s in i.shape.leaves())
     match i.opcode:
         case Opcode.DOT:
@@ -237,11 +237,11 @@ def library_flops(i: HloInstruction) -> float:
 
 
 def module_cost(module: HloModule, on: DeviceModel | CostModel | None = None) -> Cost:
-    """Estimated time of one run of a module, loops times their trip counts.
+    """Estimate the time of one run of a module, including the trip counts of loops.
 
     Args:
         module: the program.
-        on: the device; or a cost model of it, which is faster for several modules that have much in common.
+        on: the device, or a cost model of it, whose cache saves time if several modules have instructions in common.
     """
     model = on if isinstance(on, CostModel) else CostModel(on)
     by_instruction: dict[tuple[str, str], float] = {}

@@ -1,8 +1,8 @@
-"""Floating point (and integer) operations of a module, counted from its ops alone, without a device.
+"""Counts the arithmetic operations of a module from its ops, independently of a device.
 
-A dot counts 2 for each element of the result and each contracted element; an elementwise op what its row in the
-table of ops says, for each element; a reduction one application of its function for each element read; a loop its
-trip count times its body, where that is known, else once. Movement counts nothing.
+A dot counts 2 per result element and contracted element, an elementwise op the flops in the opcode table per element,
+a reduction one application of its reducer per element, and a loop its body times the trip count, or once if that is
+unknown. Data movement counts nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compiler.ir.attributes import ConvDimLabels, Window
 
 
 def module_flops(module: HloModule) -> int:
-    """Operations of one run of the entry; of a conditional the branch with most."""
+    """Return the operations of one run of the entry; of a conditional, the most expensive branch counts."""
     return _Counter().computation(module.entry)
 
 
@@ -26,7 +26,7 @@ _SPECIAL = frozenset(
         Opcode.REDUCE_WINDOW, Opcode.MAP, Opcode.SCATTER,
     }
 )  # fmt: skip
-"""What hangs on more than the number of elements it yields."""
+"""Opcodes whose operations do not follow from the number of result elements only."""
 
 
 class _Counter:

@@ -1,7 +1,7 @@
-"""The numbers of a fusion that has not been made, from those of the two kernels it would consist of.
+"""The summary of a potential fusion, computed from the summaries of the two kernels it would consist of.
 
-What a producer needs in one context of its own follows it into every context in which the consumer needs the producer.
-So the cost of a candidate takes time in proportion to its arguments, not to what stands inside.
+What the producer needs in its own context is needed in every context in which the consumer uses the producer. So the
+cost of a candidate takes time linear in the number of its operands, not in the size of the fused computations.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ def compose(
     contexts: Mapping[int, Use],
     keep: bool,
 ) -> KernelSummary:
-    """The kernel that computes `producer` inside `consumer`.
+    """Return the summary of the kernel that computes `producer` inside `consumer`.
 
-    Exact unless a reduction of the producer needs a loop, or one of the two updates in place: make the fusion then.
+    Exact, unless a reduction of the producer needs a loop or one of the two updates in place; then build the fusion.
 
     Args:
-        producer: the kernel that goes in.
-        consumer: the kernel that takes it in.
-        producer_inputs: what each of its inputs stands for, by position; equal ones are read once, None is not read.
-        consumer_inputs: the same; None for what the producer yields.
-        contexts: in which the consumer needs the producer's output; {} for kernels that stand side by side.
+        producer: the kernel that is inlined.
+        consumer: the kernel that it is inlined into.
+        producer_inputs: a key for each of its inputs; inputs with equal keys are read once, None is not read.
+        consumer_inputs: the same; None for the producer's output.
+        contexts: the contexts in which the consumer reads the producer's output; {} for sibling (multi-output) fusion.
         keep: whether the producer's output is also written.
     """
     merged: dict[Hashable, tuple[Input, Contexts]] = {}
@@ -60,7 +60,7 @@ def compose(
 
 
 def _follow(read: Input, into: Contexts, context: int, use: Use, elements: float) -> None:
-    """What an input of the producer is needed for in one context of the producer."""
+    """Add the uses of a producer's input that follow from one context of the producer's output."""
     scale, reach = use.evaluations / max(1.0, elements), min(1.0, use.distinct / max(1.0, elements))
     for own, inner in read.contexts.items():
         if own == SCALAR:

@@ -1,8 +1,9 @@
-"""What one kernel reads, writes and computes, from its instructions alone.
+"""Summarizes what one kernel reads, writes and computes, from its instructions.
 
-The walk goes from the outputs to the inputs and asks in which *contexts* each value is needed: a context is a way of
-indexing it (its own index, shifted by a slice, transposed...). A value needed in three contexts is computed three
-times; elementwise users share one. That is how recomputation and repeated reads inside a fusion are seen.
+The walk goes from outputs to inputs and records in which *contexts* each value is needed. A context is a way of
+indexing a value: by the kernel's own index, shifted by a slice, transposed... A value needed in three contexts is
+computed three times, while elementwise users share one context. This models recomputation and repeated reads within a
+fusion.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from typing import TypeAlias
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
 
 LOOP_FROM = 17
-"""Reductions over at least this many elements run as loops; smaller ones are spelled out."""
+"""Reductions over at least this many elements run as loops; smaller ones are unrolled."""
 CONTEXT_LIMIT = 64
-"""More contexts than this of one value are counted, not told apart."""
+"""Largest number of contexts of one value; further ones are merged into one."""
 
+# Special contexts: the outputs' index, an element of a reduced row, one value per row, merged ones, a scalar.
 OWN, _ROW, _KEPT, _MANY, SCALAR = -1, -2, -3, -4, -5
 
 
 @dataclass(slots=True)
 class Use:
-    """One context of a value: element evaluations in all, distinct elements among them, copies of the code."""
+    """One context of a value: total evaluations, distinct elements among them, and copies of the code."""
 
     evaluations: float
     distinct: float
@@ -32,12 +34,12 @@ class Use:
 
 
 Contexts: TypeAlias = dict[int, Use]
-"""The ways in which a value is indexed. `OWN` is the index of the kernel's outputs."""
+"""Maps the ways in which a value is indexed to its uses; `OWN` is the index of the kernel's outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """How a kernel reads one input."""
+    """How a kernel reads one of its inputs."""
 
     elements: int
     element_bytes: float
@@ -45,18 +47,18 @@ class Input:
 
     @property
     def bytes(self) -> float:
-        """Distinct bytes read."""
+        """Distinct bytes that are read."""
         distinct = sum(u.distinct for u in self.contexts.values())
         return min(float(self.elements), distinct) * self.element_bytes
 
     @property
     def loads(self) -> float:
-        """Element loads in all."""
+        """Total number of element loads."""
         return sum(u.evaluations for u in self.contexts.values())
 
     @property
     def copies(self) -> int:
-        """Loads spelled in the code: at how many different indices it is read."""
+        """Number of loads in the code, which is the number of different indices."""
         return sum(u.copies for u in self.contexts.values())
 
 
@@ -65,13 +67,13 @@ class KernelSummary:
     """A kernel in numbers.
 
     Attributes:
-        inputs: by position of the operand; a single instruction's repeated operands share one entry.
+        inputs: by position of the operand; repeated operands of a single instruction share one entry.
         bytes_read, loads: distinct bytes and element loads over all inputs.
-        bytes_written: over all outputs; only the window of an update in place.
-        flops: scalar operations, an expensive function counting as many as its row in the table of ops says.
-        statements: scalar statements of the code, constants aside.
-        elements: independent pieces of work: elements of the largest output, rows of a row reduction.
-        looped_reduction: whether it holds a reduction that needs a loop.
+        bytes_written: over all outputs; of an in-place update only the window.
+        flops: scalar operations; expensive functions count as in the opcode table.
+        statements: scalar statements of the code, without constants.
+        elements: independent units of work: elements of the largest output, or rows of a row reduction.
+        looped_reduction: whether it contains a reduction that needs a loop.
         in_place: whether it only writes the window of an update.
     """
 
@@ -87,14 +89,14 @@ class KernelSummary:
 
 
 def summarize(instruction: HloInstruction) -> KernelSummary:
-    """The kernel of a fusion, or of a single instruction."""
+    """Return the summary of the kernel of a fusion or a single instruction."""
     if instruction.opcode is Opcode.FUSION:
         return summarize_body(instruction.attributes["calls"])
     return _Walk([instruction], (instruction,), instruction.operands).summary()
 
 
 def summary_key(instruction: HloInstruction) -> Hashable:
-    """What the kernel of a single instruction, no fusion, hangs on: where it is equal, so is the summary."""
+    """Return a key of the kernel of a single, unfused instruction; equal keys imply equal summaries."""
     i, operands = instruction, instruction.operands
     same = tuple(map(operands.index, operands)) if len(operands) > 1 else ()
     static = tuple([i.attributes.get(a) for a in _STATIC]) if i.attributes else ()
@@ -104,7 +106,7 @@ def summary_key(instruction: HloInstruction) -> Hashable:
 
 
 def summarize_body(body: HloComputation) -> KernelSummary:
-    """The kernel of a fused computation."""
+    """Return the summary of the kernel of a fused computation."""
     root = body.root
     outputs = root.operands if root.opcode is Opcode.TUPLE else (root,)
     inside = [i for i in body.post_order() if i.opcode is not Opcode.PARAMETER]
@@ -114,7 +116,7 @@ def summarize_body(body: HloComputation) -> KernelSummary:
 
 
 def add_use(contexts: Contexts, context: int, use: Use) -> None:
-    """Note one more use. The same context means the same elements, so nothing is counted twice."""
+    """Add a use; uses in the same context are the same elements, and are not counted twice."""
     found = contexts.get(context)
     if found is None and len(contexts) >= CONTEXT_LIMIT:
         context = _MANY
@@ -132,20 +134,20 @@ def add_use(contexts: Contexts, context: int, use: Use) -> None:
 
 
 def needs_loop(instruction: HloInstruction) -> bool:
-    """Whether it is a reduction that is not spelled out."""
+    """Check whether an instruction is a reduction that runs as a loop."""
     if instruction.opcode is not Opcode.REDUCE:
         return False
     return instruction.shape.is_tuple or reduced_elements(instruction) >= LOOP_FROM
 
 
 def reduced_elements(reduce: HloInstruction) -> int:
-    """Elements combined into each result."""
+    """Return how many elements are combined into each result."""
     dims = reduce.operands[0].shape.dimensions
     return math.prod(dims[d] for d in reduce.dimensions)
 
 
 def first_leaf_elements(instruction: HloInstruction) -> int:
-    """Elements of an array result, or of the first array of a tuple."""
+    """Return the number of elements of an array, or of the first array of a tuple."""
     return next((s.num_elements for s in instruction.shape.leaves()), 0)
 
 
@@ -172,13 +174,13 @@ class _Walk:
             if contexts is None:
                 continue
             if needs_loop(i):
-                # However many ask for it, a row is reduced once.
+                # A row is reduced once, whatever the number of its users.
                 contexts = {_KEPT: Use(self.kept_count, self.kept_count, 1)}
             evaluations = sum(u.evaluations for u in contexts.values())
             flops += evaluations * flops_per_element(i)
             if i.opcode is not Opcode.CONSTANT:
-                statements += sum(u.copies for u in contexts.values()) * _spelled(i)
-            self._pass_on(i, contexts)
+                statements += sum(u.copies for u in contexts.values()) * _unrolled(i)
+            self._propagate(i, contexts)
         elements = max((first_leaf_elements(o) for o in self.outputs), default=1)
         if self.hero is not None:
             elements = self.kept_count
@@ -221,7 +223,7 @@ class _Walk:
 
     # ---- from a result to the operands
 
-    def _pass_on(self, i: HloInstruction, contexts: dict[int, Use]) -> None:
+    def _propagate(self, i: HloInstruction, contexts: dict[int, Use]) -> None:
         for n, o in enumerate(i.operands):
             scalar = o.shape.is_scalar and not i.shape.is_scalar
             if scalar or o.shape.num_elements == 1:
@@ -248,7 +250,7 @@ class _Walk:
         self._need(o, key, Use(evaluations, distinct, use.copies))
 
     def _from_row(self, i: HloInstruction, o: HloInstruction, context: int) -> bool:
-        """Whether a broadcast spreads one value a row over the row."""
+        """Check whether a broadcast repeats one value per row along the row."""
         in_row = self.hero is not None and context == _ROW and i.shape.dimensions == self.full
         return in_row and o.shape.num_elements == self.kept_count
 
@@ -268,7 +270,7 @@ def _may_be_overwritten(base: HloInstruction) -> bool:
 
 
 def _share(i: HloInstruction, n: int, o: HloInstruction) -> float:
-    """Evaluations of operand `n` for each evaluation of the result."""
+    """Return the evaluations of operand `n` per evaluation of the result."""
     result, size = max(1, i.shape.num_elements), o.shape.num_elements
     match i.opcode:
         case Opcode.BROADCAST:
@@ -285,7 +287,7 @@ def _share(i: HloInstruction, n: int, o: HloInstruction) -> float:
 
 
 def _broadcast_share(i: HloInstruction) -> float:
-    """A value that does not change along the fastest dimensions is computed once outside their loops."""
+    """Return the share of a broadcast; a value constant along the minor dimensions is computed outside their loops."""
     kept = set(i.dimensions)
     repeated = 1
     for d in range(i.shape.rank - 1, -1, -1):
@@ -300,7 +302,7 @@ _CALLING = (Opcode.REDUCE, Opcode.MAP)
 
 
 def _key_of(context: int, i: HloInstruction, n: int) -> int:
-    """The context of operand `n`; equal for equal index arithmetic."""
+    """Return the context of operand `n`; equal for equal index arithmetic."""
     what: Hashable
     if i.opcode in (Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE):
         what = id(i)
@@ -311,7 +313,7 @@ def _key_of(context: int, i: HloInstruction, n: int) -> int:
     return hash((context, i.opcode, i.shape.dimensions, what, n))
 
 
-def _spelled(i: HloInstruction) -> int:
+def _unrolled(i: HloInstruction) -> int:
     return reduced_elements(i) if i.opcode is Opcode.REDUCE and not needs_loop(i) else 1
 
 
@@ -319,11 +321,11 @@ _INDEXING = {
     Opcode.GATHER: 3.0, Opcode.CONCATENATE: 2.0, Opcode.PAD: 2.0, Opcode.DYNAMIC_SLICE: 0.5,
     Opcode.DYNAMIC_UPDATE_SLICE: 2.0, Opcode.REVERSE: 0.5, Opcode.TRANSPOSE: 0.5, Opcode.IOTA: 0.5,
 }  # fmt: skip
-"""Index arithmetic and branches of data movement, in scalar operations an element."""
+"""Index arithmetic and branches of data movement, in scalar operations per element."""
 
 
 def flops_per_element(i: HloInstruction) -> float:
-    """Scalar operations for each element of the result."""
+    """Return the scalar operations per element of the result."""
     if i.opcode is Opcode.REDUCE:
         return reduced_elements(i) * _callee_flops(i)
     if i.opcode is Opcode.MAP:

@@ -1,4 +1,4 @@
-"""Loops that are to run inside one kernel: a request that is part of the HLO text."""
+"""Marks loops that run inside one kernel; the mark is part of the HLO text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _MARK = 'hlogym_loop="kernel"'
 
 
 def mark_kernel_loop(loop: HloInstruction) -> None:
-    """Ask for a `while` to become one kernel."""
+    """Mark a `while` to become one kernel."""
     present = str(loop.attr("frontend_attributes", "{}"))[1:-1].strip()
     loop.attributes["frontend_attributes"] = Raw("{" + ",".join(filter(None, [present, _MARK])) + "}")
 
 
 def is_kernel_loop(loop: HloInstruction) -> bool:
-    """Whether `mark_kernel_loop` was called on it, in this process or before the text was written."""
+    """Check whether a loop was marked by `mark_kernel_loop`."""
     return _MARK in str(loop.attr("frontend_attributes", "")).replace(" ", "")

@@ -1,4 +1,4 @@
-"""A topological order of one computation that is kept as the graph is contracted, with path queries bounded by it."""
+"""A topological order of a computation, maintained while fusion contracts its graph, and path queries bounded by it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from compiler.ir import HloComputation, HloInstruction, Opcode
 
 
 class TopologicalOrder:
-    """Ranks that rise along every edge (operands and control predecessors).
+    """Ranks that increase along every edge (operands and control predecessors).
 
-    A get-tuple-element of a fusion takes its fusion's rank, so ranks rise weakly there. Merging
-    two nodes moves only what lies between them (after Pearce and Kelly, "A dynamic topological sort algorithm for
-    directed acyclic graphs", 2006), so its cost is local.
+    A get-tuple-element of a fusion has the rank of the fusion. Merging two nodes only moves nodes ranked between them
+    (Pearce and Kelly, "A dynamic topological sort algorithm for directed acyclic graphs", 2006), so its cost is local.
     """
 
     def __init__(self, computation: HloComputation) -> None:
         order = computation.post_order()
         self._rank: dict[HloInstruction, int] = {i: n for n, i in enumerate(order)}
         for i in order:
-            if _is_beside(i):
+            if _is_fusion_output(i):
                 self._rank[i] = self._rank[i.operands[0]]
         self._control_users: dict[HloInstruction, list[HloInstruction]] = {}
         self._changes: list[tuple[int, int]] = []
@@ -29,7 +28,7 @@ class TopologicalOrder:
                 self._control_users.setdefault(p, []).append(i)
 
     def copy_for(self, computation: HloComputation) -> TopologicalOrder:
-        """Return the same ranks for a clone of the computation, whose instructions are found by name."""
+        """Return the same ranks for a clone of the computation, whose instructions have the same names."""
         other = copy.copy(self)
         image = computation.find
         other._rank = {found: n for i, n in self._rank.items() if (found := image(i.name)) is not None}
@@ -43,44 +42,46 @@ class TopologicalOrder:
 
     @property
     def version(self) -> int:
-        """Number of changes noted so far."""
+        """Number of recorded changes."""
         return len(self._changes)
 
     def note_change(self, first: HloInstruction, last: HloInstruction) -> None:
-        """Paths may change between these two (call while both stand there)."""
+        """Record that paths between these two instructions may change; call it while both have ranks."""
         low, high = sorted((self._rank[first], self._rank[last]))
         self._changes.append((low, high))
 
     def changed_since(self, version: int, first: HloInstruction, last: HloInstruction) -> bool:
-        """Whether paths from `first` to `last` may have changed since a version."""
+        """Check whether paths from `first` to `last` may have changed since a version."""
         if version == len(self._changes):
             return False
         low, high = self._rank[first], self._rank[last]
         return any(a <= high and b >= low for a, b in self._changes[version:])
 
     def rank(self, instruction: HloInstruction) -> int:
-        """Position of an instruction; greater than those of its operands."""
+        """Return the rank of an instruction, which is at least that of each operand."""
         return self._rank[instruction]
 
     def sorted(self, instructions: Iterable[HloInstruction]) -> list[HloInstruction]:
-        """In topological order; nodes of one rank by name."""
+        """Return the instructions in topological order; those of equal rank by name."""
         return sorted(instructions, key=lambda i: (self._rank[i], i.name))
 
     def has_control_edges(self, instruction: HloInstruction) -> bool:
-        """Whether it must run before or after another for reasons other than data."""
+        """Check whether an instruction has control predecessors or control successors."""
         return bool(instruction.control_predecessors) or instruction in self._control_users
 
     def path_around(self, first: HloInstruction, last: HloInstruction) -> HloInstruction | None:
-        """An instruction on a path from `first` to `last` other than their direct edge, or None.
+        """Return an instruction on a path from `first` to `last` other than their direct edge, or None.
 
-        Get-tuple-elements of `first` that `last` uses count as the direct edge.
+        A get-tuple-element of `first` that `last` uses counts as the direct edge.
         """
+        # Depth-first search, limited to ranks up to that of `last`; `start` is the first instruction of the path.
         limit = self._rank[last]
         work: list[tuple[HloInstruction, HloInstruction]] = []
         seen = {first, last}
-        for user in self._after(first):
+        for user in self._successors(first):
+            # Look through the fusion's get-tuple-elements, which have its rank.
             own = self._rank[user] == self._rank[first]
-            starts = self._after(user) if own else (user,)
+            starts = self._successors(user) if own else (user,)
             work += [(s, s) for s in starts]
         while work:
             node, start = work.pop()
@@ -89,46 +90,48 @@ class TopologicalOrder:
             if node in seen or self._rank[node] > limit:
                 continue
             seen.add(node)
-            work += [(u, start) for u in self._after(node)]
+            work += [(u, start) for u in self._successors(node)]
         return None
 
     def reaches(self, first: HloInstruction, last: HloInstruction) -> bool:
-        """Whether `last` needs `first`, directly or not."""
+        """Check whether `last` depends on `first`, directly or indirectly."""
         if first is last:
             return True
-        return last in self._region({first}, self._after, lambda r: r <= self._rank[last])
+        return last in self._region({first}, self._successors, lambda r: r <= self._rank[last])
 
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
-        """`new` stands where `old` stood; its operands must not come later than old's did."""
+        """Give `new` the rank of `old`; its operands must not come later than those of `old`."""
         self._rank[new] = self._rank.pop(old)
 
     def remove(self, instruction: HloInstruction) -> None:
-        """Forget an instruction that is gone from the computation."""
+        """Remove an instruction that was removed from the computation."""
         self._rank.pop(instruction, None)
 
-    def add_beside(self, new: HloInstruction, node: HloInstruction) -> None:
-        """`new` is a get-tuple-element of `node`."""
+    def add_fusion_output(self, new: HloInstruction, node: HloInstruction) -> None:
+        """Give a get-tuple-element of `node` the rank of `node`."""
         self._rank[new] = self._rank[node]
 
     def make_adjacent(self, first: HloInstruction, last: HloInstruction) -> None:
-        """Reorder so that whatever needs `first` comes after `last`; call before the two are merged into `last`.
+        """Reorder such that everything that depends on `first` comes after `last`; call it before merging the two.
 
-        No path may lead from `first` to `last` except their direct edge. `first` must have the smaller rank.
+        `first` must have the smaller rank, and no path but the direct edge may lead from it to `last`.
         """
+        # Only nodes ranked between the two move: those that `last` depends on first, then those that depend on `first`.
+        # They share out the ranks that they had, so all other ranks stay.
         low, high = self._rank[first], self._rank[last]
-        followers = self._region({first}, self._after, lambda r: r <= high) - {first}
+        followers = self._region({first}, self._successors, lambda r: r <= high) - {first}
         followers -= {last} | {i for i in followers if self._rank[i] == low}
-        before = self._region({last}, _before, lambda r: low < r) - {first}
-        moved = self.sorted(i for i in before | {last} if not _is_beside(i))
-        moved += self.sorted(i for i in followers if not _is_beside(i))
+        before = self._region({last}, _predecessors, lambda r: low < r) - {first}
+        moved = self.sorted(i for i in before | {last} if not _is_fusion_output(i))
+        moved += self.sorted(i for i in followers if not _is_fusion_output(i))
         slots = sorted(self._rank[i] for i in moved)
         for node, slot in zip(moved, slots, strict=True):
             self._rank[node] = slot
             for g in node.users:
-                if _is_beside(g):
+                if _is_fusion_output(g):
                     self._rank[g] = slot
 
-    def _after(self, i: HloInstruction) -> Iterable[HloInstruction]:
+    def _successors(self, i: HloInstruction) -> Iterable[HloInstruction]:
         extra = self._control_users.get(i)
         return i.users if extra is None else (*i.users, *extra)
 
@@ -148,9 +151,9 @@ class TopologicalOrder:
         return seen
 
 
-def _is_beside(i: HloInstruction) -> bool:
+def _is_fusion_output(i: HloInstruction) -> bool:
     return i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0].opcode is Opcode.FUSION
 
 
-def _before(i: HloInstruction) -> Iterable[HloInstruction]:
+def _predecessors(i: HloInstruction) -> Iterable[HloInstruction]:
     return (*i.operands, *i.control_predecessors) if i.control_predecessors else i.operands

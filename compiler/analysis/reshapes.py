@@ -1,4 +1,4 @@
-"""How the dimensions of a reshape correspond: the finest groups of input and output dimensions of equal size."""
+"""The correspondence of dimensions in a reshape: the finest groups of input and output dimensions of equal size."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 
 class Group(NamedTuple):
-    """Input dimensions `source` (a range) hold the same elements, in the same order, as output dimensions `target`."""
+    """Input dimensions `source` (a range) have the same elements in the same order as output dimensions `target`."""
 
     source: range
     target: range
 
 
 def reshape_groups(source: Sequence[int], target: Sequence[int]) -> list[Group]:
-    """The finest groups in order; every dimension of either side is in exactly one.
+    """Return the finest groups in order; every dimension of input and output is in exactly one.
 
-    Dimensions of size 1 join the group before them, or the first group. Arrays without elements are one group.
+    Dimensions of size 1 join the group before them, or the first one. Arrays without elements are one group.
     """
     if 0 in source or 0 in target:
         return [Group(range(len(source)), range(len(target)))]
@@ -39,9 +39,9 @@ def reshape_groups(source: Sequence[int], target: Sequence[int]) -> list[Group]:
 
 
 def kept_dimensions(source: Sequence[int], target: Sequence[int]) -> dict[int, int] | None:
-    """Output dimension of each input dimension larger than 1, where the reshape only adds or drops dimensions of 1.
+    """Map each input dimension of size other than 1 to its output dimension.
 
-    None where it does more than that.
+    Return None unless the reshape only adds or drops dimensions of size 1.
     """
     big_source = [d for d, n in enumerate(source) if n != 1]
     big_target = [d for d, n in enumerate(target) if n != 1]

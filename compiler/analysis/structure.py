@@ -1,4 +1,4 @@
-"""Structural equality: which computations are the same but for names, and keys under which equal instructions meet."""
+"""Structural equality: numbers for computations that are equal up to names, and keys of equal instructions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from compiler.ir.shape import default_layout
 from compiler.ir.verifier_buffers import has_buffer
 
 IGNORED = frozenset({"metadata", "frontend_attributes", "statistics", "origin"})
-"""Attributes that do not change what an instruction computes."""
+"""Attributes without effect on what an instruction computes."""
 
 
 class StructuralIds:
-    """Numbers for computations: two get the same one only if they are equal but for names and metadata.
+    """Numbers computations, such that two get the same number only if they are equal up to names and metadata.
 
-    Operands of commutative ops may come in any order, as long as that does not change the order of what they are of.
-    Valid as long as no computation seen so far changes; make a new one after a change.
+    Operands of commutative ops may be swapped, unless that changes the order in which the operands are computed. The
+    numbers are valid until one of the computations changes; then make a new object.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class StructuralIds:
         self._by_structure: dict[Hashable, int] = {}
 
     def of(self, computation: HloComputation) -> int:
-        """The number of a computation; its callees are numbered first."""
+        """Return the number of a computation; its callees are numbered first."""
         found = self._by_computation.get(computation)
         if found is None:
             structure = self._structure(computation)
@@ -34,7 +34,7 @@ class StructuralIds:
         return found
 
     def key(self, instruction: HloInstruction, operands: Hashable) -> Hashable:
-        """A key equal for instructions that compute the same from `operands` (which stands for theirs)."""
+        """Return a key that is equal for instructions that compute the same from `operands`, a key of theirs."""
         i = instruction
         attributes: Hashable = ()
         if i.attributes:
@@ -48,13 +48,13 @@ class StructuralIds:
         if type(value) is int or type(value) is str:
             return value
         if isinstance(value, tuple):
-            if value and type(value[0]) is int:  # whole numbers throughout, as dimensions are
+            if value and type(value[0]) is int:  # all integers, such as dimensions
                 return value
             return tuple([self._value(v) for v in value])
         if isinstance(value, HloComputation):
             return ("computation", self.of(value))
         if isinstance(value, float):
-            return repr(value)  # so that nan equals nan, and 0.0 is not -0.0
+            return repr(value)  # nan equals nan, and 0.0 differs from -0.0
         return value
 
     def _structure(self, computation: HloComputation) -> Hashable:
@@ -72,7 +72,7 @@ class StructuralIds:
 
 
 def _needed(computation: HloComputation) -> list[HloInstruction]:
-    """Post order from the root, then whatever else stands there (side effects), so that order of text is no matter."""
+    """Return the post order from the root, then side effects, so that the insertion order does not matter."""
     order: list[HloInstruction] = []
     seen: set[HloInstruction] = set()
     for start in (computation.root, *computation.instructions):
@@ -94,7 +94,7 @@ def _needed(computation: HloComputation) -> list[HloInstruction]:
 
 
 def shape_key(shape: Shape) -> Hashable:
-    """The shape with default layouts spelled out, so that `f32[2]` and `f32[2]{0}` are one."""
+    """Return a key of a shape with explicit layouts, so that `f32[2]` and `f32[2]{0}` are equal."""
     if shape.is_tuple:
         return tuple(shape_key(s) for s in shape.tuple_shapes)
     layout = shape.layout or default_layout(len(shape.dimensions))
@@ -102,14 +102,14 @@ def shape_key(shape: Shape) -> Hashable:
 
 
 def literal_key(literal: Literal) -> Hashable:
-    """Equal for literals with the same bits."""
+    """Return a key that is equal for literals with the same bits."""
     if literal.array is not None:
         return (literal.shape.element_type, literal.shape.dimensions, literal.array.tobytes())
     return tuple(literal_key(e) for e in literal.elements)
 
 
 def is_commutative(instruction: HloInstruction) -> bool:
-    """Whether its operands may be swapped."""
+    """Check whether the operands may be swapped."""
     return instruction.opcode in _COMMUTATIVE
 
 
@@ -117,10 +117,10 @@ _COMMUTATIVE = frozenset(op for op in Opcode if op.has(Trait.COMMUTATIVE))
 
 
 def may_merge(instruction: HloInstruction) -> bool:
-    """Whether two equal instructions on equal operands may become one."""
+    """Check whether two equal instructions on equal operands may be merged."""
     i = instruction
     if i.opcode is Opcode.CUSTOM_CALL and has_buffer(i.shape):
-        # A buffer is written in one place: two equal ones may not become one with two writers.
+        # A buffer has at most one writer, so two equal buffers must not become one with two writers.
         return False
     return i.opcode not in _NEVER_MERGED and not (i.attributes and i.control_predecessors)
 

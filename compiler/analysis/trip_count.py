@@ -1,4 +1,4 @@
-"""How often a `while` runs: from constants, or from what an earlier analysis wrote down in the text."""
+"""Trip counts of `while` loops, from their condition or from an annotation in their backend_config."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from compiler.ir.opcodes import Opcode
 from compiler.support.json_reading import parse_json
 
 _KNOWN = re.compile(r'known_trip_count\W+n[\s\\":]+(\d{1,18})(?=[\s\\"}])')
-"""A whole number of iterations that a machine can count; what else stands there says nothing."""
+"""Matches an integer trip count of at most 18 digits; anything else is ignored."""
 
 
 def trip_count_of(loop: HloInstruction) -> int | None:
-    """Iterations of a `while`, or None when they are not known before it runs."""
+    """Return the number of iterations of a `while`, or None if it is not known before it runs."""
     noted = _KNOWN.search(str(loop.attr("backend_config", "")))
     if noted:
         return int(noted.group(1))
@@ -28,9 +28,9 @@ def trip_count_of(loop: HloInstruction) -> int | None:
 
 
 def annotate(loop: HloInstruction) -> bool:
-    """Write the trip count into the loop's backend_config, as XLA does, before fusion hides it; whether it is new.
+    """Write the trip count into the loop's backend_config, before fusion hides it; return whether it is new.
 
-    The spelling is XLA's: backend_config={"known_trip_count":{"n":"200"}}. What else stands there stays.
+    The format is that of XLA, backend_config={"known_trip_count":{"n":"200"}}; other entries are kept.
     """
     config = _config(loop)
     if config is None or "known_trip_count" in config:
@@ -44,14 +44,14 @@ def annotate(loop: HloInstruction) -> bool:
 
 
 def annotate_trip_counts(module: HloModule) -> bool:
-    """`annotate` every loop that control flow reaches; whether any trip count was new."""
+    """Annotate every loop that control flow reaches; return whether any annotation is new."""
     loops = [i for c in module.control_flow_computations() for i in c.instructions if i.opcode is Opcode.WHILE]
     changed = [annotate(loop) for loop in loops]
     return any(changed)
 
 
 def _config(loop: HloInstruction) -> dict[str, Any] | None:
-    """The backend_config as JSON; None when there is one that cannot be read, {} when there is none."""
+    """Return the backend_config as a JSON object: {} if it is absent, None if it cannot be parsed."""
     raw = loop.attr("backend_config")
     if raw is None:
         return {}
@@ -59,7 +59,7 @@ def _config(loop: HloInstruction) -> dict[str, Any] | None:
 
 
 def read_config(text: str) -> dict[str, Any] | None:
-    """A backend_config that is an object of JSON, or a string that holds one; None for any other."""
+    """Parse a backend_config that is a JSON object, or a string that contains one; return None for any other."""
     try:
         value = parse_json(text, "backend_config", ValueError)
         value = parse_json(value, "backend_config", ValueError) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Value ranges: between which bounds the integers of each instruction lie, from constants, iotas and loop counters."""
+"""Value ranges: bounds of the integers of each instruction, from constants, iotas and loop counters."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Primi
 
 
 class Range(NamedTuple):
-    """All values lie in [low, high]; of a pred, 0 and 1 stand for false and true."""
+    """All values are in [low, high]; for pred, 0 is false and 1 is true."""
 
     low: int
     high: int
 
     @property
     def is_point(self) -> bool:
-        """Whether there is one value only."""
+        """Whether it contains a single value."""
         return self.low == self.high
 
     def union(self, other: Range) -> Range:
-        """The smallest range that holds both."""
+        """Return the smallest range that contains both."""
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
 def type_range(element_type: PrimitiveType) -> Range | None:
-    """All values of an integer type or pred; None for other types."""
+    """Return the range of an integer type or pred; None for other types."""
     if element_type is PrimitiveType.PRED:
         return Range(0, 1)
     if element_type.is_unsigned:
@@ -37,9 +37,9 @@ def type_range(element_type: PrimitiveType) -> Range | None:
 
 
 def module_ranges(module: HloModule) -> dict[HloInstruction, Range]:
-    """Ranges in all computations that run as sequences, loop counters and invariants included; linear in the module.
+    """Return the ranges in all computations that run as sequences, in time linear in the size of the module.
 
-    Only instructions of integer or pred type have one. Conditions of loops are left out.
+    Only instructions of integer or pred type have a range. Conditions of loops are skipped.
     """
     found: dict[HloInstruction, Range] = {}
     seeds: dict[HloComputation, dict[int, Range]] = {}
@@ -52,6 +52,8 @@ def module_ranges(module: HloModule) -> dict[HloInstruction, Range]:
                 callers[callee] = callers.get(callee, 0) + 1
             if i.opcode is Opcode.WHILE:
                 conditions.add(i.attributes["condition"])
+    # Callers before callees, so that the ranges of a loop's initial values are known when its body is analyzed. The
+    # body of one loop only, because seeds are those of a single caller.
     for c in reversed(order):
         if c in conditions:
             continue
@@ -63,6 +65,7 @@ def module_ranges(module: HloModule) -> dict[HloInstruction, Range]:
 
 
 def _carried_ranges(loop: HloInstruction, known: Mapping[HloInstruction, Range]) -> dict[int, Range]:
+    """Return the ranges of carried elements in a loop's body: invariant elements, and the induction variable."""
     view = view_loop(loop)
     if view is None:
         return {}
@@ -81,7 +84,7 @@ def _carried_ranges(loop: HloInstruction, known: Mapping[HloInstruction, Range])
 def computation_ranges(
     computation: HloComputation, found: dict[HloInstruction, Range], seeds: Mapping[int, Range]
 ) -> None:
-    """Add the ranges of one computation to `found`; `seeds` are those of elements of its one tuple parameter."""
+    """Add the ranges of one computation to `found`; `seeds` are those of the elements of its tuple parameter."""
     for i in computation.post_order():
         full = type_range(i.shape.element_type) if i.shape.is_array else None
         if full is None:
@@ -92,6 +95,7 @@ def computation_ranges(
             continue
         operands = [found.get(o) for o in i.operands]
         got = None if rule is None else rule(i, [r or _unknown(o) for r, o in zip(operands, i.operands, strict=True)])
+        # A result that may overflow wraps around, so nothing is known about it.
         inside = got is not None and full.low <= got.low and got.high <= full.high
         found[i] = got if got is not None and inside else full
 
@@ -149,7 +153,7 @@ def _or(i: HloInstruction, r: list[Range]) -> Range | None:
 
 def _shift_right(i: HloInstruction, r: list[Range]) -> Range | None:
     bits = i.shape.element_type.bits
-    # An arithmetic shift takes the top bit of unsigned numbers for a sign too.
+    # An arithmetic shift treats the top bit of an unsigned number as a sign, too.
     signed = i.opcode is Opcode.SHIFT_RIGHT_ARITHMETIC and r[0].high >> (bits - 1)
     if r[0].low < 0 or r[1].low < 0 or signed:
         return None
@@ -211,7 +215,7 @@ def _compare(i: HloInstruction, r: list[Range]) -> Range | None:
 
 
 def _decide(direction: str, a: Range, b: Range) -> bool | None:
-    """What a comparison yields for all values of both ranges; None when that depends."""
+    """Return the result of a comparison if it is the same for all values of both ranges, else None."""
     if direction in ("GT", "GE"):
         return _decide("LT" if direction == "GT" else "LE", b, a)
     if direction == "LT":

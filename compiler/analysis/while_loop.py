@@ -1,4 +1,4 @@
-"""While loops taken apart: what they carry, what stays the same, the counter, and how often they run."""
+"""A structured view of while loops: carried elements, invariants, induction variable and trip count."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
 
 @dataclass(frozen=True)
 class LoopView:
-    """A `while` in explicit form: its operand and its body's root are tuples, all else is read element by element.
+    """A `while` whose operand and whose body's root are tuples, and whose tuples are only read element by element.
 
     Attributes:
-        instruction: the while itself.
-        init: what each carried element starts as, in the computation of the while.
+        instruction: the while instruction.
+        init: the initial value of each carried element, in the computation of the while.
         body_reads, condition_reads: the get-tuple-elements of each carried element.
-        outputs: what the body makes of each element.
-        results: the get-tuple-elements of the while's own result, by element.
+        outputs: the next value of each element, in the body.
+        results: the get-tuple-elements of the while's result, by element.
     """
 
     instruction: HloInstruction
@@ -30,13 +30,13 @@ class LoopView:
 
     @property
     def body(self) -> HloComputation:
-        """What makes the next values."""
+        """The computation of an iteration."""
         found: HloComputation = self.instruction.attributes["body"]
         return found
 
     @property
     def condition(self) -> HloComputation:
-        """What says whether the body runs once more."""
+        """The computation that decides whether another iteration runs."""
         found: HloComputation = self.instruction.attributes["condition"]
         return found
 
@@ -46,7 +46,7 @@ class LoopView:
         return len(self.init)
 
     def index_of(self, instruction: HloInstruction) -> int | None:
-        """Which element of the body's or condition's parameter this reads; None for anything else."""
+        """Return which element of the body's or condition's parameter this instruction reads, or None."""
         if instruction.opcode is not Opcode.GET_TUPLE_ELEMENT:
             return None
         if instruction.operand(0).opcode is not Opcode.PARAMETER:
@@ -57,12 +57,12 @@ class LoopView:
 
 @dataclass(frozen=True)
 class Induction:
-    """A counter that starts at a known number and moves by a known step.
+    """An induction variable: a counter with a constant start and a constant step.
 
     Attributes:
-        index: which carried element it is.
-        start, step: its first value and what each iteration adds, as Python numbers.
-        trip_count: how often the body runs.
+        index: its position among the carried elements.
+        start, step: its initial value and its increment per iteration.
+        trip_count: number of iterations of the loop.
     """
 
     index: int
@@ -72,12 +72,12 @@ class Induction:
 
     @property
     def last(self) -> int:
-        """Its value in the last iteration; meaningless for a loop that never runs."""
+        """Its value in the last iteration; meaningless if the loop never runs."""
         return self.start + (self.trip_count - 1) * self.step
 
 
 def view_loop(instruction: HloInstruction) -> LoopView | None:
-    """The loop taken apart, or None when it is no while in explicit form."""
+    """Return the structured view of a loop, or None if the instruction is not a while in that form."""
     if instruction.opcode is not Opcode.WHILE:
         return None
     start = instruction.operand(0)
@@ -95,7 +95,7 @@ def view_loop(instruction: HloInstruction) -> LoopView | None:
 
 
 def reads_of(tuple_value: HloInstruction, size: int) -> tuple[tuple[HloInstruction, ...], ...] | None:
-    """The get-tuple-elements of a tuple by element; None when it is used in any other way."""
+    """Return the get-tuple-elements of a tuple by element, or None if it is used in any other way."""
     found: list[list[HloInstruction]] = [[] for _ in range(size)]
     if tuple_value.is_root:
         return None
@@ -107,12 +107,12 @@ def reads_of(tuple_value: HloInstruction, size: int) -> tuple[tuple[HloInstructi
 
 
 def invariant_elements(view: LoopView) -> set[int]:
-    """Elements the body hands on as they came."""
+    """Return the elements that the body returns unchanged."""
     return {n for n, out in enumerate(view.outputs) if view.index_of(out) == n}
 
 
 def integer_constant(instruction: HloInstruction) -> int | None:
-    """The value of an integer scalar constant."""
+    """Return the value of an integer scalar constant, or None for any other instruction."""
     if instruction.opcode is not Opcode.CONSTANT or not instruction.shape.is_scalar:
         return None
     if not instruction.shape.element_type.is_integer:
@@ -121,7 +121,8 @@ def integer_constant(instruction: HloInstruction) -> int | None:
 
 
 def step_of(view: LoopView, index: int) -> int | None:
-    """What each iteration adds to an integer element, when the body only adds or subtracts constants."""
+    """Return the increment of an integer element per iteration if the body only adds constants to it, else None."""
+    # Follow the chain of additions from the element's next value back to the element.
     node, total = view.outputs[index], 0
     if not node.shape.is_scalar or not node.shape.element_type.is_integer:
         return None
@@ -140,7 +141,7 @@ def step_of(view: LoopView, index: int) -> int | None:
 
 
 def affine_in(view: LoopView, node: HloInstruction, index: int) -> tuple[int, int] | None:
-    """Slope (1 or -1) and offset of an integer scalar that adds or subtracts constants to or from an element."""
+    """Return slope (1 or -1) and offset if `node` is an element plus or minus constants, else None."""
     slope, offset = 1, 0
     while view.index_of(node) != index:
         if node.opcode not in (Opcode.ADD, Opcode.SUBTRACT):
@@ -160,10 +161,10 @@ def affine_in(view: LoopView, node: HloInstruction, index: int) -> tuple[int, in
 
 
 def induction(view: LoopView) -> Induction | None:
-    """The counter that ends the loop, and the trip count; None when it cannot be told.
+    """Return the induction variable that controls the loop, with the trip count; None if it cannot be determined.
 
-    Understood are conditions that compare one counter with a constant, or with an invariant element that starts
-    as one. A counter that would wrap around before the loop ends is not understood.
+    Supported are conditions that compare one counter with a constant, or with an invariant element that is initialized
+    by a constant. Counters that would wrap around before the loop ends are not supported.
     """
     root = view.condition.root
     if root.opcode is not Opcode.COMPARE:
@@ -193,9 +194,9 @@ def _bound(view: LoopView, bound: HloInstruction) -> int | None:
 
 
 def trip_count(start: int, step: int, limit: int, direction: str, element_type: PrimitiveType) -> int | None:
-    """How often `start`, `start + step`, ... holds against `limit` before it first does not.
+    """Return how many of `start`, `start + step`, ... satisfy the comparison with `limit` before one does not.
 
-    None when it never ends or only by wrapping around.
+    Return None if that is infinite, or finite only because the counter wraps around.
     """
     if direction == "NE":
         if start == limit:

@@ -1,1 +1,1 @@
-"""Code generation: a fusion becomes a loop nest, the nest is scheduled, the schedule is printed as C or CUDA C++."""
+"""Code generation: lower a fusion to a loop nest, schedule the nest, and print it as C or CUDA C++."""

@@ -1,4 +1,4 @@
-"""Whether instructions and fused computations can become a kernel."""
+"""Checks whether an instruction or a fused computation can become a kernel."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FUSIBLE_STRUCTURE = frozenset(
         Opcode.DYNAMIC_UPDATE_SLICE, Opcode.GATHER, Opcode.REDUCE, Opcode.MAP, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT,
     }
 )  # fmt: skip
-"""Opcodes besides the elementwise ones that a kernel can hold."""
+"""Opcodes that a kernel can contain besides the elementwise ones."""
 
 
 def is_emittable(i: HloInstruction) -> bool:
-    """Whether a kernel can hold this instruction at all (types and opcode; not whether it fits its neighbours)."""
+    """Check whether a kernel can contain this instruction, judging by its opcode and element types alone."""
     if i.opcode not in FUSIBLE_STRUCTURE and not _has_expression(i):
         return False
     leaves = [s for o in (i, *i.operands) for s in o.shape.leaves()]
@@ -31,7 +31,7 @@ def is_emittable(i: HloInstruction) -> bool:
 
 
 def _has_expression(i: HloInstruction) -> bool:
-    """Whether an elementwise op has a scalar expression for its types."""
+    """Check whether an elementwise op has a scalar expression for its types."""
     try:
         template_of(i)
     except UnsupportedError:
@@ -40,18 +40,18 @@ def _has_expression(i: HloInstruction) -> bool:
 
 
 def node_refusal(node: HloInstruction) -> str | None:
-    """Return why no kernel can hold this instruction (for a fusion: something in it), or None when one can."""
+    """Return why no kernel can contain this instruction, or None when one can; a fusion is judged by its members."""
     inside = node.attributes["calls"].instructions if node.opcode is Opcode.FUSION else (node,)
     for i in inside:
         if not is_emittable(i):
-            return f"%{i.name}: no kernel can hold {i.opcode.text} of type {i.shape}"
+            return f"%{i.name}: no kernel can contain {i.opcode.text} of type {i.shape}"
     return None
 
 
 def kernel_refusal(fused: HloComputation) -> str | None:
     """Return why this fused computation cannot be one kernel, or None when it can.
 
-    The code generator itself answers: the computation is lowered and the result is discarded.
+    The computation is lowered and the result is discarded, so the answer is that of the code generator itself.
     """
     if len(fused) > STATEMENT_LIMIT:
         return f"more than {STATEMENT_LIMIT} instructions"

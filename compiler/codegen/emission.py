@@ -1,7 +1,7 @@
-"""The state of emission: open loops, the statements in them, and the names of what has been computed.
+"""The state of code emission: the open loops, their statements, and the names of the values computed so far.
 
-`EmissionState` knows how statements nest and where a value may be computed; `emit.Emitter` adds how the value of each
-op is computed. Reductions and selects between regions are emitted by modules that need the state alone.
+`EmissionState` tracks how statements nest and in which loop a value may be computed; its subclass `emit.Emitter` adds
+how to compute each op. The modules that emit reductions and selects between regions depend on the state alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
-from compiler.codegen.index import Index, Int, Runtime, Var
+from compiler.codegen.index import Index, IndexExpr, Runtime, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -24,15 +24,15 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 STATEMENT_LIMIT = 6000
-"""A kernel with more statements than this is refused."""
+"""Maximum number of statements in a kernel."""
 
 Memo: TypeAlias = dict[tuple[HloInstruction, Index], tuple[str, ...]]
-"""Names of values by instruction and index."""
+"""The names of the values of an instruction at an index."""
 
 
 @dataclass
 class Frame:
-    """An open loop (or a guard, or the kernel's top level) and the statements gathered in it."""
+    """An open loop, an open branch (a guard) or the top level of the kernel, with the statements emitted into it."""
 
     var: Var | None
     is_guard: bool = False
@@ -43,17 +43,18 @@ class Frame:
 
 
 class EmissionState(ABC):
-    """The kernel as far as it has been emitted.
+    """The part of a kernel that has been emitted so far.
 
     Attributes:
         fused: the computation that becomes a kernel.
-        limit: most statements of the kernel.
+        limit: maximum number of statements.
         frames: open loops and guards, the outermost first.
         inputs: names of array arguments by parameter.
-        groups: for a reduction, all reductions that share its loop.
-        bound: parameters of called computations -> the operands they are bound to.
-        sources: instructions whose elements come from elsewhere, such as the carried state of a loop.
-        floor: no code is emitted outside of the frame with this number.
+        groups: for each reduction, all reductions that share its loop.
+        bound: the operand that each parameter of a called computation is bound to.
+        sources: functions that read the elements of instructions defined outside the kernel's computation, such as
+            the carried state of a loop.
+        hoist_limit: number of the outermost frame into which code may be hoisted.
     """
 
     def __init__(self, fused: HloComputation, limit: int = STATEMENT_LIMIT) -> None:
@@ -64,26 +65,26 @@ class EmissionState(ABC):
         self.groups: dict[HloInstruction, tuple[HloInstruction, ...]] = {}
         self.bound: dict[HloInstruction, HloInstruction] = {}
         self.sources: dict[HloInstruction, Callable[[Index], str]] = {}
-        self.floor = 0
+        self.hoist_limit = 0
         self._runtime_frame: dict[str, int] = {}
         self._count = 0
 
     @abstractmethod
     def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
-        """Return the names of the scalars `i[index]`: one, or several for a variadic reduce; emit what they need."""
+        """Emit the computation of `i[index]` and return its names: one, or several for a variadic reduce."""
 
     @abstractmethod
     def row_ended(self) -> None:
-        """Note that a loop over a whole row has ended."""
+        """Record that a loop over a whole row has been closed."""
 
     # ---- values
 
     def value(self, i: HloInstruction, index: Index) -> str:
-        """Name of the scalar `i[index]`."""
+        """Emit the computation of `i[index]` and return the name of the scalar."""
         return self.values(i, index)[0]
 
     def known(self, i: HloInstruction, index: Index) -> tuple[str, ...] | None:
-        """Names of `i[index]` if it has been computed where the code stands now."""
+        """Return the names of `i[index]` if it has been computed in an open frame, otherwise None."""
         for frame in self.frames:
             found = frame.memo.get((i, index))
             if found is not None:
@@ -91,28 +92,28 @@ class EmissionState(ABC):
         return None
 
     def once(self, key: Hashable, make: Callable[[], str]) -> str:
-        """The name that `make` gives to a helper value, made once where the code stands now."""
+        """Return the name of a helper value; call `make` to emit it unless an open frame has it already."""
         name = self.helper(key)
         if name is None:
             name = self.frames[-1].helpers[key] = make()
         return name
 
     def helper(self, key: Hashable) -> str | None:
-        """The name of a helper value if it has been made where the code stands now."""
+        """Return the name of a helper value if an open frame has it, otherwise None."""
         return next((f.helpers[key] for f in self.frames if key in f.helpers), None)
 
     def tuple_of(self, element: HloInstruction) -> HloInstruction:
-        """The tuple that a get-tuple-element takes from, called computations entered."""
+        """Return the tuple operand of a get-tuple-element; for a fusion or call, the root of its computation."""
         whole = element.operands[0]
         return self.enter(whole) if whole.opcode in (Opcode.FUSION, Opcode.CALL) else whole
 
     def element(self, element: HloInstruction) -> HloInstruction | None:
-        """The instruction a get-tuple-element stands for; None when it is one result of several of one op."""
+        """Return the instruction that a get-tuple-element selects, or None if one op yields several results."""
         whole = self.tuple_of(element)
         return whole.operands[element.attributes["index"]] if whole.opcode is Opcode.TUPLE else None
 
     def enter(self, call: HloInstruction) -> HloInstruction:
-        """Root of a called computation, its parameters bound to the operands."""
+        """Bind the parameters of a called computation to the operands of the call and return its root."""
         called: HloComputation = call.called_computations()[0]
         for p, o in zip(called.parameters, call.operands, strict=True):
             if self.bound.setdefault(p, o) is not o:
@@ -120,11 +121,11 @@ class EmissionState(ABC):
         return called.root
 
     def input_name(self, parameter: HloInstruction) -> str:
-        """Name of the array argument that stands for a parameter."""
+        """Return the name of the array argument for a parameter."""
         return self.inputs.setdefault(parameter, f"p{parameter.parameter_number}")
 
     def inline(self, computation: HloComputation, args: Sequence[str]) -> tuple[str, ...]:
-        """Code of a scalar computation (a reducer) on the given scalars."""
+        """Emit a scalar computation, such as a reducer, on the given scalars and return the names of its results."""
         names: dict[HloInstruction, str] = {}
         for i in computation.post_order():
             t = i.shape.element_type
@@ -166,10 +167,10 @@ class EmissionState(ABC):
         var: Var,
         kind: LoopKind,
         reductions: Sequence[lir.Reduction] = (),
-        base: Int | None = None,
+        base: IndexExpr | None = None,
         limit: int | None = None,
     ) -> Iterator[None]:
-        """Statements emitted inside become the loop's body."""
+        """Open a loop: the statements emitted inside the context become its body."""
         frame = Frame(var, kind=kind)
         self.frames.append(frame)
         yield
@@ -180,7 +181,7 @@ class EmissionState(ABC):
     def loops(
         self, vars_: Sequence[Var], kinds: Sequence[LoopKind], reductions: Sequence[lir.Reduction] = ()
     ) -> Iterator[None]:
-        """A nest; loops of one iteration are left out. `reductions` belong to the innermost loop."""
+        """Open a loop nest without the loops of one iteration; `reductions` belong to the innermost loop."""
         todo = [(v, k) for v, k in zip(vars_, kinds, strict=True) if v.extent != 1]
         frames = []
         for v, k in todo:
@@ -193,7 +194,7 @@ class EmissionState(ABC):
 
     @contextmanager
     def guard(self) -> Iterator[Frame]:
-        """Statements emitted inside are gathered for a branch and stay there."""
+        """Open a branch: statements emitted inside the context are not hoisted out of it."""
         frame = Frame(None, is_guard=True)
         self.frames.append(frame)
         yield frame
@@ -201,14 +202,14 @@ class EmissionState(ABC):
 
     @contextmanager
     def at_depth(self, depth: int) -> Iterator[None]:
-        """Emit in an outer frame; the inner ones are put back afterwards."""
+        """Emit into an outer frame while the context is open, then reopen the inner frames."""
         inner = self.frames[depth + 1 :]
         del self.frames[depth + 1 :]
         yield
         self.frames.extend(inner)
 
     def depth_of(self, index: Index) -> int:
-        """The outermost frame in which code for `index` may stand."""
+        """Return the depth of the outermost frame to which code that depends on `index` can be hoisted."""
         needed = ix.variables_of(index)
         for depth in range(len(self.frames) - 1, 0, -1):
             frame = self.frames[depth]
@@ -216,24 +217,24 @@ class EmissionState(ABC):
                 return depth
             if any(isinstance(v, Runtime) and self._runtime_frame[v.name] == depth for v in needed):
                 return depth
-            if depth == self.floor:
+            if depth == self.hoist_limit:
                 return depth
         return 0
 
     # ---- indices at run time
 
-    def index_name(self, value: Int) -> str:
-        """Name of an index as a 64-bit integer."""
+    def index_name(self, value: IndexExpr) -> str:
+        """Emit an index as a 64-bit integer and return its name."""
         return self.let(T.S64, lir.IndexValue(value))
 
     def all_of(self, conditions: Sequence[str]) -> str:
-        """A pred scalar that holds where every one of these does."""
+        """Emit the conjunction of pred scalars and return its name."""
         if not conditions:
             return self.let(T.PRED, lir.Constant("1"))
         return self.apply(T.PRED, "(" + " & ".join(f"{{{k}}}" for k in range(len(conditions))) + ")", *conditions)
 
-    def start(self, operand: HloInstruction, index: Index, high: int) -> Int:
-        """A run-time start index, clamped to 0..high."""
+    def clamped_start(self, operand: HloInstruction, index: Index, high: int) -> IndexExpr:
+        """Emit a start index that is read at run time, clamped to 0 .. high, and return it as an index expression."""
         if high <= 0:
             return ix.const(0)
         raw = self.value(operand, index)
@@ -246,6 +247,6 @@ class EmissionState(ABC):
             return ix.of(self.runtime(name, 0, high))
 
     def runtime(self, name: str, low: int, high: int) -> Runtime:
-        """A let of an open loop, for use in indices."""
+        """Return a scalar defined in the innermost open frame as a symbol for index expressions."""
         self._runtime_frame.setdefault(name, len(self.frames) - 1)
         return Runtime(name, low, high)

@@ -1,9 +1,9 @@
-"""Scalar code that computes one element of an instruction, emitted in the outermost loop that permits it.
+"""The emitter of scalar code for one element of an instruction, hoisted to the outermost loop that permits it.
 
-`Emitter.value(i, index)` emits whatever `i[index]` needs. Each (instruction, index) pair is computed once, in the
-outermost open loop on whose variables the index depends. Data movement becomes index arithmetic (`indexing_maps`), a
-reduction a loop at the level where its result is constant (`reductions`), and an op whose elements come from several
-regions a branch (`select_regions`).
+`Emitter.value(i, index)` emits everything that `i[index]` depends on. Each (instruction, index) pair is computed once,
+in the outermost open loop on whose variables the index depends. Data movement becomes index arithmetic
+(`indexing_maps`). A reduction becomes a loop, nested where its result is loop-invariant (`reductions`). An op whose
+elements come from several operands becomes a branch (`select_regions`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
 from compiler.codegen.emission import STATEMENT_LIMIT, EmissionState
-from compiler.codegen.index import Index, Int, Var
+from compiler.codegen.index import Index, IndexExpr, Var
 from compiler.codegen.indexing_maps import INDEXING_MAPS
 from compiler.codegen.reductions import reduce_values, without_unit_dimensions
 from compiler.codegen.select_regions import REGION_OPS, RegionSelector, sliced_index
@@ -26,12 +26,15 @@ from compiler.ir.types import PrimitiveType as T
 
 
 class RowCache:
-    """Values of one row kept in local arrays, because a later loop over the same row needs them again.
+    """Local arrays that keep values of one row for later loops over the same row.
 
     Attributes:
-        wanted: instructions worth keeping; without dimensions of size 1 they have the shape of the rows.
-        row_index: index of the row. columns: sizes of the dimensions within a row. Neither has dimensions of size 1.
-        frame: number of the frame that holds the arrays.
+        wanted: instructions whose values are kept; apart from dimensions of size 1 they have the shape of the domain.
+        row_index: index of the row, without dimensions of size 1.
+        columns: sizes of the dimensions within a row, without those of size 1.
+        frame: number of the frame that declares the arrays.
+        arrays: name of the local array of each instruction, once it is declared.
+        filled: instructions whose array holds the complete row.
     """
 
     def __init__(self, wanted: set[HloInstruction], row_index: Index, columns: tuple[int, ...], frame: int) -> None:
@@ -41,10 +44,10 @@ class RowCache:
 
 
 class Emitter(EmissionState):
-    """Emits the statements of one fused computation.
+    """The emitter of the statements of one fused computation.
 
     Attributes:
-        cache: the row that is kept in local arrays, if any.
+        cache: local arrays for the values of a row, if there are any.
     """
 
     def __init__(self, fused: HloComputation, limit: int = STATEMENT_LIMIT) -> None:
@@ -53,7 +56,7 @@ class Emitter(EmissionState):
         self._regions = RegionSelector(self)
 
     def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
-        """See `EmissionState.values`."""
+        """Implement `EmissionState.values`: compute each element once, hoisted as far as its index allows."""
         known = self.known(i, index)
         if known is not None:
             return known
@@ -63,7 +66,7 @@ class Emitter(EmissionState):
         return names
 
     def _cached(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
-        """Through the row cache where it applies."""
+        """Emit `i[index]`, through the row cache where the instruction and the index permit it."""
         cache = self.cache
         if cache is None or i not in cache.wanted or self.frames[-1].is_guard:
             return self._emit(i, index)
@@ -82,8 +85,8 @@ class Emitter(EmissionState):
         self.add(lir.LocalStore(array, offset, names[0]))
         return names
 
-    def _column_offset(self, cache: RowCache, index: Index) -> Int | None:
-        """Offset within the row when `index` walks the whole row in order, one loop a dimension."""
+    def _column_offset(self, cache: RowCache, index: Index) -> IndexExpr | None:
+        """Return the offset within the row if the open loops traverse the whole row in order, otherwise None."""
         rows = len(cache.row_index)
         if index[:rows] != cache.row_index:
             return None
@@ -97,7 +100,7 @@ class Emitter(EmissionState):
         return ix.linearize(index[rows:], cache.columns) if vars_ == open_vars else None
 
     def row_ended(self) -> None:
-        """See `EmissionState.row_ended`: what the loop stored in the row cache may be read from now on."""
+        """Implement `EmissionState.row_ended`: what the loop stored in the row cache can be read from now on."""
         if self.cache is not None:
             self.cache.filled.update(self.cache.arrays)
 
@@ -115,7 +118,9 @@ class Emitter(EmissionState):
             return reduce_values(self, i, index)
         if op in (Opcode.FUSION, Opcode.CALL):
             return (self.value(self.enter(i), index),)
-        if op is Opcode.OPTIMIZATION_BARRIER and i.shape.is_array:  # of a loop kernel: all is computed once a step
+        if (
+            op is Opcode.OPTIMIZATION_BARRIER and i.shape.is_array
+        ):  # in a loop kernel, where each value is computed once per step anyway
             return (self.value(operands[0], index),)
         if not scalar.is_supported_type(t):
             raise UnsupportedError(f"%{i.name}: element type {t.text} has no kernel")
@@ -142,20 +147,20 @@ class Emitter(EmissionState):
             return (self._gather(i, index),)
         template = scalar.template_of(i)
         if any(not o.shape.is_scalar and o.shape.dimensions != i.shape.dimensions for o in operands):
-            raise UnsupportedError(f"%{i.name}: {op.text} between shapes of other sizes has no kernel")
+            raise UnsupportedError(f"%{i.name}: {op.text} of operands of different sizes has no kernel")
         names = [self.value(o, () if o.shape.is_scalar else index) for o in operands]
         return (self.apply(t, template, *names),)
 
     def _constant(self, i: HloInstruction, index: Index) -> str:
         a = i.value.array
         if a is None or a.size == 0:
-            raise UnsupportedError(f"%{i.name}: an empty constant stays outside the kernel")
+            raise UnsupportedError(f"%{i.name}: an empty constant must stay outside the kernel")
         if a.size > 1 and all(x.is_const for x in index):
             element = a[tuple(x.const for x in index)]
         elif a.tobytes() == a.flat[:1].tobytes() * a.size:
             element = a.flat[0]
         else:
-            raise UnsupportedError(f"%{i.name}: a constant array stays outside the kernel")
+            raise UnsupportedError(f"%{i.name}: a constant array must stay outside the kernel")
         t = i.shape.element_type
         with self.at_depth(0):
             return self.let(t, lir.Constant(scalar.constant_text(element, t)))
@@ -179,7 +184,7 @@ class Emitter(EmissionState):
             return (*batch[:vector_dim], ix.const(k), *batch[vector_dim:])
 
         for k, d in enumerate(start_map):
-            source[d] = source[d] + self.start(indices, start_at(k), x.shape.dimensions[d] - sizes[d])
+            source[d] = source[d] + self.clamped_start(indices, start_at(k), x.shape.dimensions[d] - sizes[d])
         batch_dims = [k for k in range(indices.shape.rank) if k != vector_dim]
         for d, b in zip(batching, index_batching, strict=True):
             source[d] = source[d] + batch[batch_dims.index(b)]

@@ -1,18 +1,20 @@
-"""Index arithmetic: integer expressions of loop variables, kept in linear normal form and simplified by ranges.
+"""Index arithmetic: quasi-affine expressions of loop variables in a normal form, simplified by value ranges.
 
-An `Int` is `const + sum(coefficient * atom)`; atoms are loop variables, quotients, remainders, or integers known only
-at run time. Reshapes become quotients and remainders, which vanish when the ranges of the variables allow it.
+An `IndexExpr` is `const + sum(coefficient * symbol)`, where a symbol is a loop variable, an integer known only at run
+time, or the quotient or remainder of another index expression. Equal expressions have equal normal forms wherever the
+simplifications find it, so indices can be compared and used as dictionary keys. A reshape produces quotients and
+remainders; those that the ranges of the variables make redundant are removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Var:
-    """A loop variable running over 0 .. extent-1."""
+    """A loop variable with the values 0 .. extent-1."""
 
     name: str
     extent: int
@@ -24,7 +26,7 @@ class Var:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """An integer scalar of the kernel (a let), known to lie in low .. high."""
+    """An integer scalar of the kernel, defined by a `Let`, with a value in low .. high."""
 
     name: str
     low: int
@@ -37,9 +39,9 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """floor(value / divisor) of a non-negative value."""
+    """floor(value / divisor) for a non-negative value."""
 
-    value: Int
+    value: IndexExpr
     divisor: int
 
     @property
@@ -50,9 +52,9 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """value mod divisor of a non-negative value."""
+    """value mod divisor for a non-negative value."""
 
-    value: Int
+    value: IndexExpr
     divisor: int
 
     @property
@@ -60,168 +62,168 @@ class Remainder:
         return 0, self.divisor - 1
 
 
-Atom = Var | Runtime | Quotient | Remainder
+IndexSymbol = Var | Runtime | Quotient | Remainder
 
 
 @dataclass(frozen=True, slots=True)
-class Int:
-    """const + sum of coefficient * atom; terms are sorted, coefficients are not zero."""
+class IndexExpr:
+    """An index expression in normal form: terms are sorted by symbol and no coefficient is zero."""
 
-    terms: tuple[tuple[Atom, int], ...] = ()
+    terms: tuple[tuple[IndexSymbol, int], ...] = ()
     const: int = 0
 
     @property
     def range(self) -> tuple[int, int]:
         low = high = self.const
-        for atom, c in self.terms:
-            a, b = atom.range
+        for symbol, c in self.terms:
+            a, b = symbol.range
             low += c * (a if c > 0 else b)
             high += c * (b if c > 0 else a)
         return low, high
 
     @property
     def magnitude(self) -> int:
-        """No number met on the way to the value is larger, whatever its sign: those within quotients included."""
+        """Return an upper bound on the absolute value of every intermediate result, operands of quotients included."""
         own, inner = abs(self.const), 0
-        for atom, c in self.terms:
-            own += abs(c) * max(map(abs, atom.range))
-            if isinstance(atom, Quotient | Remainder):
-                inner = max(inner, atom.value.magnitude)
+        for symbol, c in self.terms:
+            own += abs(c) * max(map(abs, symbol.range))
+            if isinstance(symbol, Quotient | Remainder):
+                inner = max(inner, symbol.value.magnitude)
         return max(own, inner)
 
     @property
     def is_const(self) -> bool:
         return not self.terms
 
-    def __add__(self, other: Int | int) -> Int:
+    def __add__(self, other: IndexExpr | int) -> IndexExpr:
         if isinstance(other, int):
-            return Int(self.terms, self.const + other)
+            return IndexExpr(self.terms, self.const + other)
         sums = dict(self.terms)
-        for atom, c in other.terms:
-            sums[atom] = sums.get(atom, 0) + c
+        for symbol, c in other.terms:
+            sums[symbol] = sums.get(symbol, 0) + c
         return _normal(sums, self.const + other.const)
 
-    def __mul__(self, factor: int) -> Int:
+    def __mul__(self, factor: int) -> IndexExpr:
         if factor == 0:
-            return Int()
-        return Int(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
+            return IndexExpr()
+        return IndexExpr(tuple((a, c * factor) for a, c in self.terms), self.const * factor)
 
-    def __sub__(self, other: Int | int) -> Int:
-        return self + (other * -1 if isinstance(other, Int) else -other)
+    def __sub__(self, other: IndexExpr | int) -> IndexExpr:
+        return self + (other * -1 if isinstance(other, IndexExpr) else -other)
 
-    def floordiv(self, divisor: int) -> Int:
-        """Floor of the quotient by a positive integer."""
+    def floordiv(self, divisor: int) -> IndexExpr:
+        """Return the floor of the quotient by a positive integer."""
         whole, rest = self._split(divisor)
         shift, high = rest.range[0] // divisor, rest.range[1]
-        # What is divided must not be negative: C rounds towards zero.
+        # C rounds towards zero, so a multiple of the divisor makes the dividend non-negative first.
         rest, whole = rest - shift * divisor, whole + shift
         if high - shift * divisor < divisor:
             return whole
-        return whole + Int(((Quotient(rest, divisor), 1),))
+        return whole + IndexExpr(((Quotient(rest, divisor), 1),))
 
-    def mod(self, divisor: int) -> Int:
-        """Remainder by a positive integer, 0 or more."""
+    def mod(self, divisor: int) -> IndexExpr:
+        """Return the non-negative remainder by a positive integer."""
         _, rest = self._split(divisor)
         shift, high = rest.range[0] // divisor, rest.range[1]
         rest = rest - shift * divisor
         if high - shift * divisor < divisor:
             return rest
-        return Int(((Remainder(rest, divisor), 1),))
+        return IndexExpr(((Remainder(rest, divisor), 1),))
 
-    def _split(self, divisor: int) -> tuple[Int, Int]:
-        """(whole, rest) with self == divisor * whole + rest, rest taking the terms that do not divide."""
+    def _split(self, divisor: int) -> tuple[IndexExpr, IndexExpr]:
+        """Return (whole, rest) with self == divisor * whole + rest; rest has the terms that are not multiples."""
         whole, rest = [], []
-        for atom, c in self.terms:
+        for symbol, c in self.terms:
             q, r = divmod(c, divisor)
             if r == 0:
-                whole.append((atom, q))
+                whole.append((symbol, q))
             else:
-                rest.append((atom, c))
+                rest.append((symbol, c))
         q, r = divmod(self.const, divisor)
-        return Int(tuple(whole), q), Int(tuple(rest), r)
+        return IndexExpr(tuple(whole), q), IndexExpr(tuple(rest), r)
 
     def variables(self) -> Iterator[Var | Runtime]:
-        """Loop variables and run-time integers it depends on, possibly repeated."""
-        for atom, _ in self.terms:
-            if isinstance(atom, Var | Runtime):
-                yield atom
+        """Yield the loop variables and run-time integers that it depends on, possibly repeatedly."""
+        for symbol, _ in self.terms:
+            if isinstance(symbol, Var | Runtime):
+                yield symbol
             else:
-                yield from atom.value.variables()
+                yield from symbol.value.variables()
 
-    def coefficient(self, v: Atom) -> int:
-        """Factor of `v` among the linear terms; 0 when it is not among them."""
+    def coefficient(self, v: IndexSymbol) -> int:
+        """Return the coefficient of `v` in the linear terms, 0 if there is none."""
         return next((c for a, c in self.terms if a == v), 0)
 
-    def substitute(self, mapping: Mapping[Atom, Int]) -> Int:
-        """Replace atoms, simplifying again."""
-        out = Int((), self.const)
-        for atom, c in self.terms:
-            found = mapping.get(atom)
+    def substitute(self, mapping: Mapping[IndexSymbol, IndexExpr]) -> IndexExpr:
+        """Replace symbols by expressions and simplify the result."""
+        out = IndexExpr((), self.const)
+        for symbol, c in self.terms:
+            found = mapping.get(symbol)
             if found is not None:
                 out = out + found * c
-            elif isinstance(atom, Quotient):
-                out = out + atom.value.substitute(mapping).floordiv(atom.divisor) * c
-            elif isinstance(atom, Remainder):
-                out = out + atom.value.substitute(mapping).mod(atom.divisor) * c
+            elif isinstance(symbol, Quotient):
+                out = out + symbol.value.substitute(mapping).floordiv(symbol.divisor) * c
+            elif isinstance(symbol, Remainder):
+                out = out + symbol.value.substitute(mapping).mod(symbol.divisor) * c
             else:
-                out = out + Int(((atom, c),))
+                out = out + IndexExpr(((symbol, c),))
         return out
 
     def to_c(self) -> str:
-        """C text; also CUDA's. Divisions are of non-negative values."""
+        """Return the expression in C and CUDA C++, whose division agrees because no dividend is negative."""
         parts: list[str] = []
-        for atom, c in self.terms:
-            text = _atom_text(atom)
+        for symbol, c in self.terms:
+            text = _symbol_text(symbol)
             parts.append(text if c == 1 else f"{c}*{text}")
         if self.const or not parts:
             parts.append(str(self.const))
         return " + ".join(parts).replace("+ -", "- ") if len(parts) == 1 else "(" + " + ".join(parts) + ")"
 
 
-def _atom_text(atom: Atom) -> str:
-    if isinstance(atom, Var | Runtime):
-        return atom.name
-    op = "/" if isinstance(atom, Quotient) else "%"
-    return f"({atom.value.to_c()} {op} {atom.divisor})"
+def _symbol_text(symbol: IndexSymbol) -> str:
+    if isinstance(symbol, Var | Runtime):
+        return symbol.name
+    op = "/" if isinstance(symbol, Quotient) else "%"
+    return f"({symbol.value.to_c()} {op} {symbol.divisor})"
 
 
-def _normal(sums: dict[Atom, int], const: int) -> Int:
+def _normal(sums: dict[IndexSymbol, int], const: int) -> IndexExpr:
     terms = [(a, c) for a, c in sums.items() if c]
     terms.sort(key=_order)
-    return Int(tuple(terms), const)
+    return IndexExpr(tuple(terms), const)
 
 
-def _order(term: tuple[Atom, int]) -> tuple[int, str]:
-    atom = term[0]
-    return (0, atom.name) if isinstance(atom, Var) else (1, _atom_text(atom))
+def _order(term: tuple[IndexSymbol, int]) -> tuple[int, str]:
+    symbol = term[0]
+    return (0, symbol.name) if isinstance(symbol, Var) else (1, _symbol_text(symbol))
 
 
-def const(value: int) -> Int:
-    """A known integer."""
-    return Int((), value)
+def const(value: int) -> IndexExpr:
+    """Return a constant index expression."""
+    return IndexExpr((), value)
 
 
-def of(atom: Atom) -> Int:
-    """The atom itself; a variable of extent 1 is 0."""
-    if isinstance(atom, Var) and atom.extent == 1:
-        return Int()
-    return Int(((atom, 1),))
+def of(symbol: IndexSymbol) -> IndexExpr:
+    """Return a symbol as an index expression; a loop variable of extent 1 becomes 0."""
+    if isinstance(symbol, Var) and symbol.extent == 1:
+        return IndexExpr()
+    return IndexExpr(((symbol, 1),))
 
 
-Index = tuple[Int, ...]
+Index = tuple[IndexExpr, ...]
 
 
-def linearize(index: Sequence[Int], dims: Sequence[int]) -> Int:
-    """Row-major offset."""
-    out = Int()
+def linearize(index: Sequence[IndexExpr], dims: Sequence[int]) -> IndexExpr:
+    """Return the row-major offset of an index."""
+    out = IndexExpr()
     for i, n in zip(index, dims, strict=True):
         out = out * n + i
     return out
 
 
-def delinearize(offset: Int, dims: Sequence[int]) -> Index:
-    """Inverse of `linearize` for an offset in range."""
-    out: list[Int] = []
+def delinearize(offset: IndexExpr, dims: Sequence[int]) -> Index:
+    """Return the index of a row-major offset, the inverse of `linearize` for offsets in range."""
+    out: list[IndexExpr] = []
     for n in reversed(dims[1:]):
         out.append(offset.mod(n) if n > 0 else const(0))
         offset = offset.floordiv(n) if n > 0 else const(0)
@@ -230,9 +232,6 @@ def delinearize(offset: Int, dims: Sequence[int]) -> Index:
     return tuple(reversed(out))
 
 
-def variables_of(index: Iterable[Int]) -> set[Var | Runtime]:
-    """Everything an index depends on."""
+def variables_of(index: Iterable[IndexExpr]) -> set[Var | Runtime]:
+    """Return the loop variables and run-time integers that an index depends on."""
     return {v for i in index for v in i.variables()}
-
-
-Substitution = Callable[[Int], Int]

@@ -1,4 +1,4 @@
-"""Data movement as index arithmetic: for an index of the result, the index of the operand whose element it is."""
+"""Indexing maps of data movement: from an index into the result to the index of the operand element it reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _reshape(i: HloInstruction, index: Index) -> Index:
 def _bitcast(i: HloInstruction, index: Index) -> Index:
     a, b = i.operands[0].shape, i.shape
     if a.element_type is not b.element_type or a.layout is not None or b.layout is not None:
-        raise UnsupportedError(f"%{i.name}: a bitcast between types or layouts has no kernel")
+        raise UnsupportedError(f"%{i.name}: a bitcast that changes type or layout has no kernel")
     return _reshape(i, index)
 
 
@@ -52,4 +52,4 @@ INDEXING_MAPS = {
     Opcode.SLICE: _slice,
     Opcode.REVERSE: _reverse,
 }
-"""Ops of one operand that move every element by a rule known before the program runs."""
+"""The indexing maps of the unary ops that move elements by a rule known at compile time."""

@@ -1,4 +1,4 @@
-"""KernelSpec: a kernel's source with everything needed to build, launch, time and identify it."""
+"""Kernel specifications: the source of a kernel and all that is needed to build, launch, time and identify it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ class KernelSpec:
     """One kernel in one language.
 
     Attributes:
-        name: of the HLO instruction it was made from.
+        name: name of the HLO instruction that the kernel computes.
         kind: see `loop_ir.Kernel`.
-        language: that `source` is written in, a name in `languages.LANGUAGES`.
-        source: the function, without the preamble all kernels share.
-        symbol: its name in the binary: equal sources have equal symbols.
+        language: language of `source`, a name in `languages.LANGUAGES`.
+        source: the function, without the preamble that all kernels share.
+        symbol: name of the function in the binary; equal sources have equal symbols.
         inputs, outputs: shapes of the array arguments, in order of the call.
-        bytes: least traffic, every argument once. flops: arithmetic, transcendentals weighted.
-        in_place, must_alias: see `loop_ir.Kernel`; positions count inputs, then outputs.
-        grid, block: CUDA launch; 0 for C.
+        bytes: minimum memory traffic, with every argument moved once.
+        flops: arithmetic operations, with transcendental functions weighted.
+        in_place, must_alias: see `loop_ir.Kernel`; positions count inputs first, then outputs.
+        grid, block: dimensions of the CUDA launch; 0 for C.
     """
 
     name: str
@@ -51,12 +52,12 @@ class KernelSpec:
 
     @cached_property
     def signature(self) -> str:
-        """Shapes of the arguments as text."""
+        """Return the shapes of the arguments and results as text."""
         ins = ", ".join(map(str, self.inputs))
         return f"({ins}) -> ({', '.join(map(str, self.outputs))})"
 
     def to_json(self) -> dict[str, Any]:
-        """What a reader of a saved executable needs."""
+        """Return a description of the kernel for readers of saved programs, without its source."""
         return {
             "name": self.name, "kind": self.kind, "language": self.language, "symbol": self.symbol,
             "signature": self.signature, "bytes": self.bytes, "flops": self.flops,
@@ -65,7 +66,7 @@ class KernelSpec:
 
 
 def fused_form(i: HloInstruction) -> HloComputation:
-    """The fused computation of a fusion; for any other op, one that holds just that op."""
+    """Return the computation of a fusion; wrap any other instruction in a computation of its own."""
     if i.opcode is Opcode.FUSION:
         called: HloComputation = i.attributes["calls"]
         return called
@@ -82,7 +83,16 @@ def fused_form(i: HloInstruction) -> HloComputation:
 
 
 def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = None) -> KernelSpec:
-    """The kernel of an instruction that stands in a sequence; UnsupportedError says why there is none."""
+    """Return the kernel of an instruction.
+
+    Args:
+        i: a fusion, or any other instruction, which is treated as a fusion of one.
+        language: a name in `languages.LANGUAGES`.
+        schedule: the language's default schedule when None.
+
+    Raises:
+        UnsupportedError: the instruction cannot become one kernel.
+    """
     fused = fused_form(i)
     schedule = schedule or default_schedule(language)
     outputs = tuple(r.shape for r in roots_of(fused))
@@ -100,7 +110,7 @@ def build_spec(
     outputs: tuple[Shape, ...],
     flops: int,
 ) -> KernelSpec:
-    """Print a lowered kernel and return its spec; the symbol is a hash of the source."""
+    """Print a lowered kernel and return its specification, whose symbol is a hash of the source."""
     printed = find_language(language).print_kernel(kernel, _PLACEHOLDER, schedule)
     symbol = f"hk_{hashlib.sha256(printed.source.encode()).hexdigest()[:20]}"
     return KernelSpec(
@@ -121,7 +131,7 @@ def build_spec(
 
 
 def flops_of(computation: HloComputation) -> int:
-    """Arithmetic of one run: the table's flops an element, reductions by what they read."""
+    """Return the flops of one execution: per element those of the opcode table, for a reduction its input elements."""
     total = 0
     for i in computation.instructions:
         if i.opcode is Opcode.REDUCE:
@@ -132,7 +142,7 @@ def flops_of(computation: HloComputation) -> int:
 
 
 def distinct_operands(i: HloInstruction) -> tuple[HloInstruction, ...]:
-    """The array arguments of `make_kernel(i)`'s kernel: operands of a fusion as they are, of another op each once."""
+    """Return the operands that are arguments of `make_kernel(i)`: all of a fusion, the distinct ones of other ops."""
     if i.opcode is Opcode.FUSION:
         return i.operands
     return tuple(dict.fromkeys(i.operands))

@@ -1,4 +1,4 @@
-"""The languages that kernels are printed in, each with its printer and the schedule that suits most kernels."""
+"""The languages of kernels, each with its printer and default schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.errors import UnknownNameError
 
 @dataclass(frozen=True)
 class PrintedKernel:
-    """The source of one kernel and the size of its launch; `grid` and `block` are 0 where kernels are functions."""
+    """The source of one kernel and its launch dimensions, which are 0 if kernels are plain functions."""
 
     source: str
     grid: int = 0
@@ -23,12 +23,12 @@ class PrintedKernel:
 
 @dataclass(frozen=True)
 class Language:
-    """A language for kernels.
+    """A language of kernels.
 
     Attributes:
-        name: as `KernelSpec.language` records it.
-        default_schedule: used when no schedule is chosen.
-        print_kernel: prints a lowered kernel under the given symbol.
+        name: the value of `KernelSpec.language`.
+        default_schedule: the schedule of kernels for which none is chosen.
+        print_kernel: function that prints a lowered kernel under a symbol.
     """
 
     name: str
@@ -40,7 +40,7 @@ LANGUAGES: dict[str, Language] = {}
 
 
 def register_language(language: Language) -> Language:
-    """Make a language known by its name; ValueError when another one has that name."""
+    """Register a language under its name; raise ValueError if another language has that name."""
     if LANGUAGES.get(language.name, language) != language:
         raise ValueError(f"two languages are called {language.name!r}")
     LANGUAGES[language.name] = language
@@ -48,19 +48,19 @@ def register_language(language: Language) -> Language:
 
 
 def find_language(name: str) -> Language:
-    """Return the language of a name; UnknownNameError with the nearest names when there is none."""
+    """Return the language of a name; raise UnknownNameError, which suggests similar names, if there is none."""
     if name not in LANGUAGES:
         raise UnknownNameError("kernel language", name, LANGUAGES)
     return LANGUAGES[name]
 
 
 def default_schedule(language: str) -> Schedule:
-    """Return the schedule that suits most kernels of a language."""
+    """Return the default schedule of a language."""
     return find_language(language).default_schedule
 
 
 def _print_c(kernel: lir.Kernel, symbol: str, schedule: Schedule) -> PrintedKernel:
-    del schedule  # its choices are in the loops already
+    del schedule  # `optimize` has applied it to the loops already
     return PrintedKernel(print_c(kernel, symbol))
 
 
@@ -70,5 +70,5 @@ def _print_cuda(kernel: lir.Kernel, symbol: str, schedule: Schedule) -> PrintedK
 
 
 C = register_language(Language("c", Schedule(), _print_c))
-# On a GPU strided reads go through the cache; square tiles would leave most threads idle.
+# On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.
 CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), _print_cuda))

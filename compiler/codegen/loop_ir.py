@@ -1,8 +1,8 @@
-"""The loop IR: what a kernel does, before any language spells it.
+"""The loop IR: loop nests over typed scalars, independent of the language that a kernel is printed in.
 
-Values are named scalars, each assigned once by a `Let` (A-normal form); mutable state is an `Accumulator` or a
-`LocalArray`. Loops carry a kind that says how a device may run them. Printers turn this into C or CUDA C++; schedules
-rewrite it.
+Values are named scalars, each assigned once by a `Let` (A-normal form). Mutable state is an `Accumulator` or a
+`LocalArray`. Each loop has a kind that says how its iterations may run. Schedules rewrite the IR, and printers
+translate it to C or CUDA C++.
 """
 
 from __future__ import annotations
@@ -11,55 +11,57 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from compiler.codegen.index import Int, Var
+from compiler.codegen.index import IndexExpr, Var
 from compiler.ir.types import PrimitiveType
 
 
 class LoopKind(enum.Enum):
-    """How the iterations of a loop may run."""
+    """How a device may run the iterations of a loop."""
 
     PARALLEL = "parallel"  # independent: CPU threads, CUDA blocks
     LANE = "lane"  # independent or a reduction, contiguous where it can be: SIMD lanes, CUDA threads
-    SERIAL = "serial"  # in order
-    ATOMIC = "atomic"  # independent but for `Update`s of one element: in order on a CPU, CUDA threads with atomics
+    SERIAL = "serial"  # in program order
+    ATOMIC = (
+        "atomic"  # independent except for `Update`s of the same element: in order on a CPU, atomics in CUDA threads
+    )
 
 
-# ---- scalar expressions (operands are names of lets)
+# ---- scalar expressions, whose operands are names of lets
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal scalar, as the text `codegen.scalar.constant_text` gives it."""
+    """A literal scalar, printed by `codegen.scalar.constant_text`."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class IndexValue:
-    """An index used as a value (iota)."""
+    """An index used as a value, as in iota."""
 
-    value: Int
+    value: IndexExpr
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Element of an array argument; conversion from the storage type is the printer's."""
+    """An element of an array argument; the printer converts it from the storage type."""
 
     buffer: str
-    offset: Int
+    offset: IndexExpr
 
 
 @dataclass(frozen=True, slots=True)
 class LocalLoad:
-    """Element of a local array."""
+    """An element of a local array."""
 
     array: str
-    offset: Int
+    offset: IndexExpr
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A scalar operation as an expression template over names: `"{0} + {1}"`."""
+    """A scalar operation: an expression template such as `"{0} + {1}"` and the names it is applied to."""
 
     template: str
     args: tuple[str, ...]
@@ -83,7 +85,7 @@ Expr = Constant | IndexValue | Load | LocalLoad | Apply | Current
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """name = value, once."""
+    """name = value, a definition."""
 
     name: str
     type: PrimitiveType
@@ -92,7 +94,7 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """A mutable scalar with its initial value (a name)."""
+    """A mutable scalar; `init` is the name of its initial value."""
 
     name: str
     type: PrimitiveType
@@ -101,7 +103,7 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """accumulator = value."""
+    """accumulator = value, an assignment."""
 
     name: str
     value: str
@@ -109,45 +111,44 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class LocalArray:
-    """An array local to the enclosing parallel iteration. `per_lane`: element t is only touched by lane t."""
+    """An array that is local to the enclosing parallel iteration."""
 
     name: str
     type: PrimitiveType
     size: int
-    per_lane: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """array[offset] = value, in a local array."""
+    """array[offset] = value for a local array."""
 
     array: str
-    offset: Int
+    offset: IndexExpr
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[offset] = value; conversion to the storage type is the printer's."""
+    """buffer[offset] = value for an array argument; the printer converts the value to the storage type."""
 
     buffer: str
-    offset: Int
+    offset: IndexExpr
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """buffer[offset] = combine(buffer[offset], value), indivisibly; the combiner as in `Reduction`."""
+    """buffer[offset] = combine(buffer[offset], value), atomically; combiners are named as in `Reduction`."""
 
     buffer: str
-    offset: Int
+    offset: IndexExpr
     combiner: str
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """Statements run when a pred scalar holds, or else others."""
+    """A branch on a pred scalar."""
 
     condition: str
     then: tuple[Stmt, ...]
@@ -156,42 +157,43 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What a LANE or PARALLEL loop accumulates: combine(accumulator, element) in any order."""
+    """A reduction that a LANE or PARALLEL loop may perform in any order."""
 
     accumulator: str
     type: PrimitiveType
-    combiner: str  # "add", "multiply", "maximum", "minimum", "and", "or": see codegen.scalar.COMBINERS
+    combiner: str  # "add", "multiply", "maximum", "minimum", "and" or "or", see codegen.scalar.COMBINERS
     identity: str
 
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """var = 0 .. extent-1. With `tile_of`, only while base + var < limit (a tile at the edge)."""
+    """A loop over var = 0 .. extent-1; with a `base`, only while base + var < limit, as in a remainder tile."""
 
     var: Var
     kind: LoopKind
     body: tuple[Stmt, ...]
     reductions: tuple[Reduction, ...] = ()
-    base: Int | None = None
+    base: IndexExpr | None = None
     limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """Order the numbers 0 .. extent-1 stably, then run statements for each place.
+    """A stable sort of the element numbers 0 .. extent-1, followed by a loop over the sorted order.
 
     Attributes:
-        left, right: variables of two numbers that are compared; their extent is how many there are.
-        compare: statements that tell whether `right` comes before `left`; `before` is that pred scalar.
-        place: variable of a place in the order; `left` is then the number that stands there.
-        body: statements run for each place.
+        left, right: variables of the two element numbers that are compared; their extent is the number of elements.
+        compare: statements that define the pred scalar `before`.
+        before: name of the pred scalar that says whether element `right` comes before element `left`.
+        position: variable of a position in the sorted order; in `body`, `left` is the element number at that position.
+        body: statements that run for each position.
     """
 
     left: Var
     right: Var
     compare: tuple[Stmt, ...]
     before: str
-    place: Var
+    position: Var
     body: tuple[Stmt, ...]
 
 
@@ -200,7 +202,7 @@ Stmt = Let | Accumulator | Assign | LocalArray | LocalStore | Store | Update | I
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An array argument of a kernel."""
+    """An array argument of a kernel; `elements` is the size of the array."""
 
     name: str
     type: PrimitiveType
@@ -210,14 +212,15 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A whole kernel, before its name is known.
+    """A complete kernel that has no symbol yet.
 
     Attributes:
-        kind: "loop", "reduction" (row), "column-reduction", "block" (a reduction whose result is broadcast back along
-            its row), "transpose", "in-place-update", "scatter", "sort", "loop-kernel".
-        arguments: inputs, then outputs, in order of the call.
-        in_place: (input, output) argument positions that may be one buffer.
-        must_alias: (input, output) positions that must be one buffer: the kernel writes only part of the output.
+        kind: "loop", "reduction" (of rows), "column-reduction", "block" (a reduction whose result is broadcast back
+            along its row), "transpose", "in-place-update", "scatter", "sort" or "loop-kernel".
+        arguments: inputs first, then outputs.
+        in_place: pairs of (input, output) argument positions that may share one buffer.
+        must_alias: pairs of (input, output) argument positions that must share one buffer, because the kernel writes
+            only part of the output.
     """
 
     kind: str
@@ -228,7 +231,7 @@ class Kernel:
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Every statement, outer before inner."""
+    """Yield every statement, outer before inner."""
     for s in body:
         yield s
         if isinstance(s, For):
@@ -241,12 +244,12 @@ def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from walk(s.body)
 
 
-def map_indices(body: tuple[Stmt, ...], f: Callable[[Int], Int]) -> tuple[Stmt, ...]:
-    """The same statements with `f` applied to every index expression."""
+def map_indices(body: tuple[Stmt, ...], f: Callable[[IndexExpr], IndexExpr]) -> tuple[Stmt, ...]:
+    """Return the statements with `f` applied to every index expression."""
     return tuple(_map_one(s, f) for s in body)
 
 
-def _map_one(s: Stmt, f: Callable[[Int], Int]) -> Stmt:
+def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
     if isinstance(s, Let):
         v = s.value
         if isinstance(v, Load | LocalLoad):
@@ -266,8 +269,8 @@ def _map_one(s: Stmt, f: Callable[[Int], Int]) -> Stmt:
     return s
 
 
-def indices_in(body: tuple[Stmt, ...]) -> Iterator[Int]:
-    """Every index expression."""
+def indices_in(body: tuple[Stmt, ...]) -> Iterator[IndexExpr]:
+    """Yield every index expression in the statements."""
     for s in walk(body):
         if isinstance(s, Let) and isinstance(s.value, Load | LocalLoad):
             yield s.value.offset
@@ -280,7 +283,7 @@ def indices_in(body: tuple[Stmt, ...]) -> Iterator[Int]:
 
 
 def names_used(body: tuple[Stmt, ...]) -> Iterator[str]:
-    """Every name that statements read or assign: values, accumulators, local arrays, loop variables."""
+    """Yield the names that statements read or assign: values, accumulators, local arrays and loop variables."""
     for s in walk(body):
         if isinstance(s, Let):
             yield from _names_of(s.value)
@@ -307,11 +310,11 @@ def _names_of(value: Expr) -> tuple[str, ...]:
 
 
 def names_defined(body: tuple[Stmt, ...]) -> Iterator[str]:
-    """Every name that statements introduce."""
+    """Yield the names that statements define."""
     for s in walk(body):
         if isinstance(s, Let | Accumulator | LocalArray):
             yield s.name
         elif isinstance(s, For):
             yield s.var.name
         elif isinstance(s, Sort):
-            yield from (s.left.name, s.right.name, s.place.name)
+            yield from (s.left.name, s.right.name, s.position.name)

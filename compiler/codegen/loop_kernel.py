@@ -1,9 +1,9 @@
-"""The loop kernel: a whole `while` inside one kernel.
+"""Loop kernels: a whole `while` loop inside one kernel.
 
-It is possible where each position along one axis of the carried state goes through the loop by itself: new values at a
-position depend on old values at that position alone, on small arrays and scalars that all positions share, and on
-values that the loop does not change. Then tiles of positions run the whole loop, their state in local arrays (registers
-on a GPU), instead of every step walking memory.
+This is possible if the iterations are independent along one axis of the carried arrays: the new values at a position
+depend only on the old values at that position, on small arrays and scalars shared by all positions, and on values that
+the loop does not change. A tile of positions then runs all iterations with its state in local arrays (registers on a
+GPU), so that the state does not go through memory in every iteration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
 from compiler.codegen.emit import Emitter
-from compiler.codegen.index import Index, Int, Var
+from compiler.codegen.index import Index, IndexExpr, Var
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.loop_ir import LoopKind
@@ -33,21 +33,25 @@ from compiler.ir.types import PrimitiveType
 from compiler.support.recursion import deep_recursion
 
 SHARED_LIMIT = 16
-"""Arrays of at most this many elements are shared state: each element a scalar of its own."""
+"""Carried arrays of at most this many elements are shared by all positions; each element becomes a scalar."""
 ELEMENT_LIMIT = 64
-"""Elements one position may carry in one array."""
+"""Maximum number of elements that one position carries in one array."""
 CARRIED_LIMIT = 64
-"""Elements one position may carry in all arrays: each is a local array, and gcc takes a time that grows with the cube
-of their number (some 10 s for 64, 100 s for 120)."""
+"""Maximum number of elements that one position carries in all arrays.
+
+Each of them is a local array, and the compile time of gcc grows with the cube of their number (about 10 s for 64 and
+100 s for 120).
+"""
 
 
 @dataclass(frozen=True)
 class LoopKernel:
-    """A kernel for a loop.
+    """The kernel of a `while` loop.
 
     Attributes:
-        inputs: positions in the carried tuple that are read before the loop, in argument order.
-        outputs: positions that the loop changes, in argument order after the inputs.
+        spec: the kernel.
+        inputs: positions in the carried tuple of the arguments that the kernel reads, in argument order.
+        outputs: positions in the carried tuple of the arguments that it writes, in argument order after the inputs.
     """
 
     spec: KernelSpec
@@ -55,8 +59,8 @@ class LoopKernel:
     outputs: tuple[int, ...]
 
 
-def why_not(loop: HloInstruction) -> str | None:
-    """Why this `while` cannot become one kernel, or None when it can."""
+def loop_refusal(loop: HloInstruction) -> str | None:
+    """Return why a `while` cannot become one kernel, or None when it can."""
     try:
         make_loop_kernel(loop, "c")
     except UnsupportedError as e:
@@ -65,13 +69,17 @@ def why_not(loop: HloInstruction) -> str | None:
 
 
 def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | None = None) -> LoopKernel:
-    """The kernel of a `while`; UnsupportedError says why there is none."""
+    """Return the kernel of a `while`, by default with the schedule of `default_loop_schedule`.
+
+    Raises:
+        UnsupportedError: the loop cannot become one kernel.
+    """
     trips = trip_count_of(loop)
     if trips is None:
-        raise UnsupportedError(f"%{loop.name}: the number of iterations does not follow from constants")
+        raise UnsupportedError(f"%{loop.name}: the number of iterations is not a compile-time constant")
     state = _State(loop)
     axis, extent = state.axis()
-    schedule = schedule or _fitting(default_schedule(language), state.bytes_per_lane(extent))
+    schedule = schedule or _fit_lanes(default_schedule(language), state.bytes_per_lane(extent))
     with deep_recursion():
         kernel = _LoopLowering(state, axis, extent, trips, schedule).kernel()
     shapes = loop.shape.tuple_shapes
@@ -86,14 +94,14 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
 
 
 def default_loop_schedule(loop: HloInstruction, language: str) -> Schedule:
-    """The schedule of the kernel of a `while` when nobody chooses one; UnsupportedError when there is no kernel."""
+    """Return the default schedule of the kernel of a `while`; raise UnsupportedError if it cannot have a kernel."""
     state = _State(loop)
     _, extent = state.axis()
-    return _fitting(default_schedule(language), state.bytes_per_lane(extent))
+    return _fit_lanes(default_schedule(language), state.bytes_per_lane(extent))
 
 
-def _fitting(schedule: Schedule, bytes_per_lane: int) -> Schedule:
-    """With as many lanes as leave room for the state of a tile, and for that of the tile at the end."""
+def _fit_lanes(schedule: Schedule, bytes_per_lane: int) -> Schedule:
+    """Halve the lanes until the local arrays of a full tile and of the remainder tile fit into LOCAL_BYTES."""
     lanes = schedule.lanes
     while lanes > 1 and 2 * lanes * bytes_per_lane > LOCAL_BYTES:
         lanes //= 2
@@ -108,7 +116,15 @@ def _deep_flops(computation: HloComputation) -> int:
 
 
 class _State:
-    """What a loop carries, element by element of its tuple."""
+    """The carried state of a loop, classified by how the kernel stores each element of the tuple.
+
+    Attributes:
+        changed: elements that the loop changes; the others are read from the arguments in every iteration.
+        stacked: changed arrays of which each iteration writes one slice and reads nothing, such as a scan's outputs.
+            They are stored to memory directly.
+        shared: other changed arrays of at most SHARED_LIMIT elements, which every tile computes for itself.
+        per_position: all other changed arrays. They are split along the axis and kept in local arrays.
+    """
 
     def __init__(self, loop: HloInstruction) -> None:
         self.body: HloComputation = loop.attributes["body"]
@@ -122,15 +138,15 @@ class _State:
                 raise UnsupportedError(f"%{loop.name}: a carried value of shape {s} has no kernel")
         self.new = root.operands
         self.changed = [k for k in range(len(self.shapes)) if not self._is_element(self.new[k], k)]
-        self.written = {k for k in self.changed if self._is_written_through(k)}
-        self.shared = {k for k in self.changed if k not in self.written and self.shapes[k].num_elements <= SHARED_LIMIT}
-        self.along = [k for k in self.changed if k not in self.shared and k not in self.written]
+        self.stacked = {k for k in self.changed if self._is_stacked(k)}
+        self.shared = {k for k in self.changed if k not in self.stacked and self.shapes[k].num_elements <= SHARED_LIMIT}
+        self.per_position = [k for k in self.changed if k not in self.shared and k not in self.stacked]
 
     def _is_element(self, i: HloInstruction, k: int) -> bool:
         return i.opcode is Opcode.GET_TUPLE_ELEMENT and i.operands[0] is self.parameter and i.attributes["index"] == k
 
-    def _is_written_through(self, k: int) -> bool:
-        """An array that each iteration only writes a slice of (a scan's stacked outputs)."""
+    def _is_stacked(self, k: int) -> bool:
+        """Check whether iterations only write slices of carried array `k`, so that no iteration reads it."""
         new = self.new[k]
         if new.opcode is not Opcode.DYNAMIC_UPDATE_SLICE or not self._is_element(new.operands[0], k):
             return False
@@ -139,31 +155,47 @@ class _State:
         return alone and all(u is new for r in reads for u in r.users)
 
     def bytes_per_lane(self, extent: int) -> int:
-        """Bytes of state that one position along an axis of `extent` positions carries in local arrays."""
-        shapes = [self.shapes[k] for k in self.along]
+        """Return the bytes of local arrays that one position along an axis of `extent` positions needs."""
+        shapes = [self.shapes[k] for k in self.per_position]
         return sum(s.num_elements // max(1, extent) * scalar.COMPUTE_BYTES[s.element_type] for s in shapes)
 
     def axis(self) -> tuple[int, int]:
-        """(0 for the first dimension or -1 for the last, its extent): what all arrays of the state have in common."""
-        if not self.along:
-            raise UnsupportedError("the loop carries no array large enough to run along")
+        """Return the axis along which iterations are split and its extent: 0 for the first dimension, -1 for the last.
+
+        Raises:
+            UnsupportedError: no such dimension has one extent in all `per_position` arrays, or a position would carry
+                too many elements.
+        """
+        if not self.per_position:
+            raise UnsupportedError("the loop carries no array large enough to split into positions")
         found = []
         for axis in (0, -1):
-            extents = {self.shapes[k].dimensions[axis] for k in self.along}
-            rest = max(self.shapes[k].num_elements // max(1, self.shapes[k].dimensions[axis]) for k in self.along)
+            extents = {self.shapes[k].dimensions[axis] for k in self.per_position}
+            rest = max(
+                self.shapes[k].num_elements // max(1, self.shapes[k].dimensions[axis]) for k in self.per_position
+            )
             if len(extents) == 1 and rest <= ELEMENT_LIMIT and extents != {0}:
                 found.append((axis, extents.pop()))
         if found:
             axis, extent = max(found, key=lambda pair: pair[1])
-            carried = sum(self.shapes[k].num_elements // extent for k in self.along)
+            carried = sum(self.shapes[k].num_elements // extent for k in self.per_position)
             if carried > CARRIED_LIMIT:
                 raise UnsupportedError(f"each position would carry {carried} elements, more than {CARRIED_LIMIT}")
             return axis, extent
-        shown = ", ".join(str(self.shapes[k]) for k in self.along)
+        shown = ", ".join(str(self.shapes[k]) for k in self.per_position)
         raise UnsupportedError(f"the carried arrays have no axis in common: {shown}")
 
 
 class _LoopLowering:
+    """Lowers a loop: for each tile of positions load the state, run all iterations, and store the state.
+
+    Attributes:
+        arrays: local array of each (tuple element, index in the dimensions besides the axis); one element per lane.
+        scalars: accumulator of each (tuple element, index) of the shared state.
+        position: index along the axis of the current lane.
+        lane: number of the current lane within the tile.
+    """
+
     def __init__(self, state: _State, axis: int, extent: int, trips: int, schedule: Schedule) -> None:
         self.state, self.axis, self.extent, self.trips = state, axis, extent, trips
         self.tile = schedule.lane_tile(extent)
@@ -197,43 +229,46 @@ class _LoopLowering:
             for k in state.changed
         ]
         position = {k: len(state.shapes) + n for n, k in enumerate(state.changed)}
-        in_place = tuple((k, position[k]) for k in state.along)
-        must = tuple((k, position[k]) for k in sorted(state.written))
+        in_place = tuple((k, position[k]) for k in state.per_position)
+        must = tuple((k, position[k]) for k in sorted(state.stacked))
         return lir.Kernel("loop-kernel", tuple(arguments), tuple(self.emitter.frames[0].stmts), in_place, must)
 
     # ---- one tile of positions
 
-    def _tile(self, base: Int, size: int, number: Int) -> None:
+    def _tile(self, base: IndexExpr, size: int, number: IndexExpr) -> None:
         e, state = self.emitter, self.state
-        for k in state.along:
-            for rest in self._rest(state.shapes[k]):
+        for k in state.per_position:
+            for rest in self._other_indices(state.shapes[k]):
                 name = self.arrays[k, rest] = e.fresh("s")
                 e.add(lir.LocalArray(name, state.shapes[k].element_type, size))
         for k in sorted(state.shared):
             self._shared_init(k)
-        self._walk_tile(base, size, self._load_state)
+        self._for_each_lane(base, size, self._load_state)
         step = Var(e.fresh("n"), self.trips)
         with e.loop(step, LoopKind.SERIAL):
-            e.floor = len(e.frames) - 1
+            # The state changes from one iteration to the next, so code that reads it must not be hoisted out, although
+            # its index does not depend on the variable of this loop.
+            e.hoist_limit = len(e.frames) - 1
             new = {key: e.value(state.new[key[0]], self._constant_index(key[1])) for key in self.scalars}
-            self._walk_tile(base, size, self._step)
+            self._for_each_lane(base, size, self._step)
+            # Shared scalars are assigned last, because the lanes still read their old values.
             for key, name in new.items():
                 e.add(lir.Assign(self.scalars[key], name))
-            e.floor = 0
-        self._walk_tile(base, size, self._store_state)
+            e.hoist_limit = 0
+        self._for_each_lane(base, size, self._store_state)
         self._store_shared(number)
 
-    def _walk_tile(self, base: Int, size: int, visit: Callable[[], None]) -> None:
+    def _for_each_lane(self, base: IndexExpr, size: int, visit: Callable[[], None]) -> None:
         e = self.emitter
         lane = Var(e.fresh("l"), size)
-        # Spelled out, so that a lane of its own stays one and code for it stays inside.
-        self.lane = Int(((lane, 1),))
+        # `ix.of` would replace a variable of extent 1 by 0, and code for the lane could be hoisted out of its loop.
+        self.lane = IndexExpr(((lane, 1),))
         self.position = base + self.lane
         with e.loop(lane, LoopKind.LANE):
             visit()
 
-    def _rest(self, shape: Shape) -> list[tuple[int, ...]]:
-        """Positions in the dimensions besides the axis."""
+    def _other_indices(self, shape: Shape) -> list[tuple[int, ...]]:
+        """Return all indices in the dimensions besides the axis."""
         dims = shape.dimensions[1:] if self.axis == 0 else shape.dimensions[:-1]
         return list(itertools.product(*(range(n) for n in dims)))
 
@@ -253,23 +288,23 @@ class _LoopLowering:
             e.add(lir.LocalStore(array, self.lane, e.let(s.element_type, lir.Load(f"p{k}", offset))))
 
     def _step(self) -> None:
-        """New values of one position: all computed before any is stored."""
+        """Emit one iteration at one position; all new values are computed before any is stored."""
         e, state = self.emitter, self.state
         new = {key: e.value(state.new[key[0]], self._full_index(key[1])) for key in self.arrays}
-        for k in sorted(state.written):
-            self._write_through(k)
+        for k in sorted(state.stacked):
+            self._store_slice(k)
         for key, name in new.items():
             e.add(lir.LocalStore(self.arrays[key], self.lane, name))
 
-    def _write_through(self, k: int) -> None:
-        """Store this position's share of the slice that one iteration writes."""
+    def _store_slice(self, k: int) -> None:
+        """Store this position's part of the slice that an iteration writes to a stacked array."""
         e = self.emitter
         update_op = self.state.new[k]
         update = update_op.operands[1]
         dims = update.shape.dimensions
         at = next((d for d in range(len(dims)) if dims[d] == self.extent), None)
         if at is None or math.prod(dims) // self.extent > ELEMENT_LIMIT:
-            raise UnsupportedError(f"%{update_op.name}: the written slice does not run along the loop's axis")
+            raise UnsupportedError(f"%{update_op.name}: the written slice does not have the loop's axis")
         starts = update_starts(e, update_op)
         for rest in itertools.product(*(range(n) for d, n in enumerate(dims) if d != at)):
             others = iter(rest)
@@ -285,7 +320,7 @@ class _LoopLowering:
             name = e.let(s.element_type, lir.LocalLoad(array, self.lane))
             e.add(lir.Store(f"o{k}", ix.linearize(self._full_index(rest), s.dimensions), name))
 
-    # ---- state that all positions share
+    # ---- state shared by all positions
 
     def _shared_init(self, k: int) -> None:
         e, s = self.emitter, self.state.shapes[k]
@@ -295,8 +330,8 @@ class _LoopLowering:
             name = self.scalars[k, at] = e.fresh("u")
             e.add(lir.Accumulator(name, s.element_type, loaded))
 
-    def _store_shared(self, number: Int) -> None:
-        """One tile writes what all tiles computed alike."""
+    def _store_shared(self, number: IndexExpr) -> None:
+        """Store the shared state from the first tile alone; all tiles have computed the same values."""
         e = self.emitter
         if not self.scalars or (number.is_const and number.const != 0):
             return
@@ -309,20 +344,22 @@ class _LoopLowering:
         e.add(lir.If(first, tuple(stores)))
 
     def _reader(self, k: int) -> Callable[[Index], str]:
-        """How elements of carried value `k` are read inside the body."""
+        """Return the function that emits reads of carried value `k` inside the body."""
         state, e = self.state, self.emitter
         s = state.shapes[k]
 
         def read(index: Index) -> str:
             if k in state.shared:
                 if not all(i.is_const for i in index):
-                    raise UnsupportedError(f"carried value {k} of shape {s} is read at a position that varies")
+                    raise UnsupportedError(f"carried value {k} of shape {s} is read at an index that varies")
                 return e.let(s.element_type, lir.Current(self.scalars[k, tuple(i.const for i in index)]))
             if k not in state.changed:
                 return e.let(s.element_type, lir.Load(f"p{k}", ix.linearize(index, s.dimensions)))
             at, others = (index[0], index[1:]) if self.axis == 0 else (index[-1], index[:-1])
             if at != self.position or not all(i.is_const for i in others):
-                raise UnsupportedError(f"carried value {k} of shape {s} is read at another position than its own")
+                raise UnsupportedError(
+                    f"carried value {k} of shape {s} is read at another position than the current one"
+                )
             return e.let(s.element_type, lir.LocalLoad(self.arrays[k, tuple(i.const for i in others)], self.lane))
 
         return read

@@ -1,12 +1,15 @@
-"""From a fused computation to a kernel: which loops there are, and what stands in them.
+"""Lowering of a fused computation to a loop nest.
 
-Forms (the kinds of `loop_ir.Kernel`):
-    loop: no reduction; every output is walked in the order of the first.
-    reduction: the reduced dimensions are the fastest; one row at a time, outputs one value a row.
-    block: the same, and values of the row are walked again afterwards (softmax, normalisations).
-    column-reduction: the fastest dimension is kept; a tile of columns at a time, accumulators in a local array.
-    sort: the root is a sort of parameters; see `sort`.
+The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
+    loop: there is no reduction; every output is traversed in the order of the first.
+    reduction: the reduced dimensions are the fastest-varying; each row yields one value per output.
+    block: like reduction, and values of the row are needed again afterwards (softmax, normalizations).
+    column-reduction: the fastest-varying dimension is kept; a tile of columns has its accumulators in a local array.
+    sort: the root is a sort of parameters, see `sort`.
+    scatter: the root is a scatter into a parameter, see `scatter`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
+
+As in XLA, the reductions that determine the form are called heroes.
 """
 
 from __future__ import annotations
@@ -34,15 +37,20 @@ from compiler.ir.opcodes import Opcode, Trait
 from compiler.support.recursion import deep_recursion
 
 ROW_CACHE_BYTES = 32 * 1024
-"""Largest row whose values are kept in local arrays."""
-COPIES, FREE_STATEMENTS = 16, 400
-"""A kernel may have FREE_STATEMENTS, and COPIES for each instruction; with more it computes the same over and over."""
+"""Maximum size of the values of one row that are kept in local arrays."""
+BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION = 400, 16
+"""A kernel may have BASE_STATEMENTS and STATEMENTS_PER_INSTRUCTION for each instruction; one with more would recompute
+the same instructions at many indices."""
 MAX_CALLS = 500
-"""Most calls inside each other that code is made for."""
+"""Maximum nesting depth of calls in a fused computation."""
 
 
 def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
-    """The kernel of a fused computation; UnsupportedError says why there is none."""
+    """Return the scheduled kernel of a fused computation.
+
+    Raises:
+        UnsupportedError: the computation cannot become one kernel.
+    """
     schedule = schedule or Schedule()
     with deep_recursion():
         kernel = _Lowering(fused, schedule).kernel()
@@ -50,27 +58,31 @@ def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel
 
 
 def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
-    """Outputs of a fused computation: the root, or the elements of its tuple."""
+    """Return the outputs of a fused computation: its root, or the operands of a root tuple."""
     root = fused.root
     return tuple(root.operands) if root.opcode is Opcode.TUPLE else (root,)
 
 
 class _Lowering:
+    """Lowers one fused computation to the form of loop nest that suits its roots and reductions."""
+
     def __init__(self, fused: HloComputation, schedule: Schedule) -> None:
         self.fused = fused
         self.schedule = schedule
         self.roots = roots_of(fused)
         for r in self.roots:
             if not scalar.is_supported_type(r.shape.element_type):
-                raise UnsupportedError(f"%{r.name}: no kernel yields the shape {r.shape}")
+                raise UnsupportedError(f"%{r.name}: a kernel cannot produce the shape {r.shape}")
         graph = CallGraph.of(fused)
         if graph.calls > MAX_CALLS:
             raise UnsupportedError(f"calls nest {graph.calls} levels deep in %{fused.name}, more than {MAX_CALLS}")
-        self.emitter = Emitter(fused, min(STATEMENT_LIMIT, FREE_STATEMENTS + COPIES * graph.instructions))
+        self.emitter = Emitter(
+            fused, min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * graph.instructions)
+        )
         self.outputs = [f"o{k}" for k in range(len(self.roots))]
 
     def kernel(self) -> lir.Kernel:
-        """The form that fits, lowered."""
+        """Return the kernel in the form that fits."""
         if not self.roots:
             raise UnsupportedError("nothing to compute")
         if self.roots[0].opcode is Opcode.SCATTER and len(self.roots) == 1:
@@ -88,10 +100,14 @@ class _Lowering:
             return self._in_place_update(updated)
         return self._loop()
 
-    # ---- what there is
+    # ---- analysis
 
     def _heroes(self) -> list[HloInstruction]:
-        """Reductions large enough to need loops, in post order, all over one domain."""
+        """Return the reductions that need a loop, in post order.
+
+        Raises:
+            UnsupportedError: they do not all have the same domain.
+        """
         found = []
         for i in self.fused.post_order():
             if i.opcode is not Opcode.REDUCE:
@@ -109,7 +125,7 @@ class _Lowering:
         return found
 
     def _updated_parameter(self) -> HloInstruction | None:
-        """The parameter that the root updates in place, when nothing else reads it."""
+        """Return the parameter that the root updates in place, or None if anything else reads it."""
         if len(self.roots) != 1 or self.roots[0].opcode is not Opcode.DYNAMIC_UPDATE_SLICE:
             return None
         base = self.roots[0].operands[0]
@@ -145,7 +161,7 @@ class _Lowering:
             )
         if len(self.roots) == 1 and self.roots[0].opcode is Opcode.CONCATENATE:
             return self._concatenate(self.roots[0])
-        dims = self._walk_order()
+        dims = self._loop_dimensions()
         e = self.emitter
         vars_, kinds = self._nest(dims, "i")
         with e.loops(vars_, kinds):
@@ -153,19 +169,19 @@ class _Lowering:
             self._store_all(self.roots, self.outputs, offset, tuple(ix.of(v) for v in vars_), tuple(dims))
         return self._finish("loop", in_place=in_place_pairs(self))
 
-    def _walk_order(self) -> tuple[int, ...]:
-        """Dimensions to walk: those of the first output."""
+    def _loop_dimensions(self) -> tuple[int, ...]:
+        """Return the dimensions of the loop nest: those of the first output."""
         return self.roots[0].shape.dimensions
 
     def _store_all(
         self,
         roots: Sequence[HloInstruction],
         outputs: Sequence[str],
-        offset: ix.Int,
+        offset: ix.IndexExpr,
         index: Index,
         dims: tuple[int, ...],
     ) -> None:
-        """Compute every root at one position, then store: loads come first, so outputs may share inputs' memory."""
+        """Compute every root at one index, then store them: loads come before stores, so outputs may alias inputs."""
         e = self.emitter
         names = []
         for r in roots:
@@ -175,7 +191,7 @@ class _Lowering:
             e.add(lir.Store(out, offset, name))
 
     def _concatenate(self, root: HloInstruction) -> lir.Kernel:
-        """One nest for each piece, so that no element asks which piece it belongs to."""
+        """Emit one loop nest per operand, so that no element needs a branch on the operand it comes from."""
         e = self.emitter
         dim = root.dimensions[0]
         start = 0
@@ -211,7 +227,7 @@ class _Lowering:
     def _with_reductions(self, heroes: list[HloInstruction]) -> lir.Kernel:
         domain = Domain.of(heroes[0])
         if 0 in domain.sizes:
-            raise UnsupportedError("a reduction over no elements has no kernel")
+            raise UnsupportedError("a reduction of zero elements has no kernel")
         kept = domain.kept
         if kept == tuple(range(len(kept))):
             return self._rows(heroes, domain)
@@ -220,14 +236,14 @@ class _Lowering:
         return self._scattered_rows(domain)
 
     def _rows(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
-        """Rows in parallel; within one, a loop for each stage of reductions, then one for the full-sized outputs."""
+        """Emit a parallel loop over rows: in it one loop per stage of reductions and one for the full-sized outputs."""
         e, full, lead = self.emitter, domain.sizes, len(domain.kept)
         row_dims, columns = full[:lead], full[lead:]
         count, total = math.prod(row_dims), math.prod(full)
         for r in self.roots:
             if r.shape.num_elements not in (count, total):
                 raise UnsupportedError(
-                    f"%{r.name}: {r.shape} is neither one value a row nor the shape {list(full)} of the rows"
+                    f"%{r.name}: {r.shape} has neither one value per row nor the reduced shape {list(full)}"
                 )
         phases = _phases(heroes, self.roots, full)
         e.groups = _groups(heroes, phases)
@@ -243,7 +259,7 @@ class _Lowering:
                 offset = ix.linearize(row, row_dims)
                 self._store_all([r for r, _ in small], [o for _, o in small], offset, row, row_dims)
             if big:
-                for h in heroes:  # before the last loop, as the row's own values
+                for h in heroes:  # outside the loop over columns, where they are loop-invariant
                     e.values(h, result_index(h, row))
                 cols = [Var(e.fresh("j"), n) for n in columns]
                 kinds = [LoopKind.SERIAL] * (len(columns) - 1) + [LoopKind.LANE]
@@ -253,7 +269,7 @@ class _Lowering:
         return self._finish("block" if big else "reduction")
 
     def _scattered_rows(self, domain: Domain) -> lir.Kernel:
-        """Reduced dimensions anywhere: one result at a time."""
+        """Emit a parallel loop over results with a reduction loop for each; any dimensions may be reduced."""
         e = self.emitter
         dims = tuple(domain.sizes[k] for k in domain.kept)
         if any(r.shape.num_elements != math.prod(dims) for r in self.roots):
@@ -265,6 +281,7 @@ class _Lowering:
         return self._finish("reduction")
 
     def _columns(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
+        """Emit a parallel loop over tiles of adjacent columns, and another one for the remainder."""
         e = self.emitter
         dims = [domain.sizes[k] for k in domain.kept]
         for r in self.roots:
@@ -288,8 +305,12 @@ class _Lowering:
         return self._finish("column-reduction")
 
     def _column_tile(
-        self, heroes: list[HloInstruction], domain: Domain, outer: list[Var], base: ix.Int, tile: int
+        self, heroes: list[HloInstruction], domain: Domain, outer: list[Var], base: ix.IndexExpr, tile: int
     ) -> None:
+        """Emit one tile of columns: initialize the accumulators, traverse the rows in order, and store the results.
+
+        The columns are the inner loop, so that loads are contiguous although the reduction runs across them.
+        """
         e = self.emitter
         arrays = []
         for h in heroes:
@@ -300,7 +321,7 @@ class _Lowering:
             for h, array in zip(heroes, arrays, strict=True):
                 t, op = h.shape.element_type, combiner_of(h.attributes["to_apply"])
                 if op is None:
-                    raise UnsupportedError(f"%{h.name}: only simple reducers run down columns")
+                    raise UnsupportedError(f"%{h.name}: a column reduction needs a reducer that is one associative op")
                 e.add(lir.LocalStore(array, ix.of(first), e.let(t, lir.Constant(scalar.identity_of(op, t)))))
         rows = [Var(e.fresh("r"), domain.sizes[k]) for k in sorted(domain.reduced)]
         lane = Var(e.fresh("l"), tile)
@@ -324,10 +345,14 @@ class _Lowering:
 
 
 def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:
-    """(input, output) pairs of a plain loop that read and write the same element in the same iteration."""
+    """Return the (input, output) argument positions of a plain loop that may share one buffer.
+
+    An input and an output may share a buffer if each iteration reads and writes the same element of both. A branch
+    rules this out, because it may skip the load.
+    """
     body = tuple(lowering.emitter.frames[0].stmts)
-    loads: dict[str, set[ix.Int]] = {}
-    stores: dict[str, ix.Int] = {}
+    loads: dict[str, set[ix.IndexExpr]] = {}
+    stores: dict[str, ix.IndexExpr] = {}
     for s in lir.walk(body):
         if isinstance(s, lir.If):
             return ()
@@ -360,7 +385,10 @@ def _depends_on(i: HloInstruction, targets: set[HloInstruction]) -> bool:
 def _phases(
     heroes: Sequence[HloInstruction], roots: Sequence[HloInstruction], full: tuple[int, ...]
 ) -> dict[HloInstruction, set[int]]:
-    """The loops over the row in which each instruction is needed: 1, 2... by reduction, 0 for the outputs."""
+    """Return the loops over the row in which each instruction is needed.
+
+    Stage n (1, 2...) is the loop of the reductions that depend on those of stage n - 1; 0 is the loop of the outputs.
+    """
     level: dict[HloInstruction, int] = {}
     for h in heroes:
         below = [level[g] for g in heroes if g in level and _depends_on(h, {g})]
@@ -369,6 +397,7 @@ def _phases(
     total = math.prod(full)
     sinks = [(h.operands[k], level[h]) for h in heroes for k in range(len(h.operands) // 2)]
     sinks += [(r, 0) for r in roots if r.shape.num_elements == total]
+    # Walk up from what each loop computes, stopping at reductions: their results are known when the loop starts.
     for sink, phase in sinks:
         work = [sink]
         while work:
@@ -386,7 +415,7 @@ def _phases(
 def _groups(
     heroes: Sequence[HloInstruction], phases: dict[HloInstruction, set[int]]
 ) -> dict[HloInstruction, tuple[HloInstruction, ...]]:
-    """Reductions of one stage share a loop: all run over the same domain."""
+    """Return the reductions that share a loop: those of one stage, since all heroes have the same domain."""
     by_stage: dict[int, list[HloInstruction]] = {}
     for h in heroes:
         if len(h.operands) == 2:
@@ -395,7 +424,7 @@ def _groups(
 
 
 def _worth_keeping(phases: dict[HloInstruction, set[int]], full: tuple[int, ...]) -> set[HloInstruction]:
-    """Expensive values of the full shape, but for dimensions of size 1, that two loops over the row need."""
+    """Return the expensive values of the full shape (up to size-1 dimensions) that several loops over a row need."""
     return {
         i
         for i, found in phases.items()

@@ -1,4 +1,4 @@
-/* What every CPU kernel of hlogym may use. No system headers: they cost more to read than the kernels do. */
+/* Declarations for the generated CPU kernels. System headers are avoided: they take longer to compile than the kernels. */
 typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
@@ -11,7 +11,7 @@ typedef uint16_t bfloat16_t, half_t;
 #define bool _Bool
 #define NAN __builtin_nanf("")
 #define INFINITY __builtin_inff()
-/* Of the runtime (compiler/backends/runtime.c). */
+/* Defined by the runtime (compiler/backends/cpu/runtime.c). */
 void hlogym_parallel(void (*task)(void *context, int64_t first, int64_t last), void *context, int64_t count,
                      int64_t grain);
 int hlogym_interrupted(void);
@@ -20,7 +20,7 @@ int hlogym_interrupted(void);
 #define POPCOUNT32(x) __builtin_popcount(x)
 #define POPCOUNT64(x) __builtin_popcountll(x)
 
-/* The simd attribute names the vector forms that glibc's libmvec holds. */
+/* The simd attribute declares the vector variants in glibc's libmvec. */
 #define VECTOR_MATH(name) \
   __attribute__((simd("notinbranch"), const, nothrow)) float name##f(float); \
   __attribute__((simd("notinbranch"), const, nothrow)) double name(double);
@@ -34,9 +34,9 @@ VECTOR_MATH(cosh) VECTOR_MATH(erf) VECTOR_MATH(expm1) VECTOR_MATH(log1p) VECTOR_
 VECTOR_MATH(tanh) VECTOR_MATH2(atan2)
 #endif
 
-/* x P(x^2) / Q(x^2), within some 6 units in the last place; experiments/derivations/tanh.py derives the numbers.
-   Plain arithmetic goes through vectors without a call. At 9.5 the quotient is some units above 1 however it is rounded, so
-   that the result is exactly 1 from there on: programs rely on `1 - tanh(x)` being 0. */
+/* x P(x^2) / Q(x^2), with an error of about 6 units in the last place; experiments/derivations/tanh.py derives the
+   coefficients. Plain arithmetic vectorizes without a call. At 9.5 the quotient exceeds 1 by some units in the last place
+   however it is rounded, so that the result is exactly 1 from there on: programs rely on `1 - tanh(x)` being 0. */
 static inline float tanh_f32(float x) {
   const float c = x > 9.5f ? 9.5f : x < -9.5f ? -9.5f : x, z = c * c;
   const float p = (((0x1.caef5cp-27f * z + 0x1.59ca7cp-16f) * z + 0x1.ca301p-9f) * z + 0x1.120b98p-3f) * z + 1.0f;
@@ -49,7 +49,7 @@ static inline float BITS_TO_F32(uint32_t x) { union { uint32_t u; float f; } v =
 static inline uint32_t F32_TO_BITS(float x) { union { float f; uint32_t u; } v = {x}; return v.u; }
 static inline double BITS_TO_F64(uint64_t x) { union { uint64_t u; double f; } v = {x}; return v.f; }
 static inline uint64_t F64_TO_BITS(double x) { union { double f; uint64_t u; } v = {x}; return v.u; }
-/* Integers in the total order of floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN. */
+/* Integers in the total order of the floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN. */
 static inline int32_t TOTAL_ORDER_F32(float x) {
   int32_t bits = (int32_t)F32_TO_BITS(x);
   return bits ^ ((bits >> 31) & 0x7fffffff);
@@ -59,7 +59,7 @@ static inline int64_t TOTAL_ORDER_F64(double x) {
   return bits ^ ((bits >> 63) & 0x7fffffffffffffffLL);
 }
 static inline float BITS_TO_BF16(uint16_t x) { return BITS_TO_F32((uint32_t)x << 16); }
-/* The bits of a NaN stay what they are on the way through a float; rounding a wider number makes the usual one. */
+/* The payload of a NaN survives a round trip through float; rounding a wider number gives the canonical NaN. */
 static inline uint16_t BF16_TO_BITS(float x) {
   uint32_t u = F32_TO_BITS(x), high = u >> 16;
   uint32_t rounded = (u + 0x7fffu + (high & 1u)) >> 16;
@@ -69,17 +69,17 @@ static inline float ROUND_BF16(float x) {
   const uint32_t u = F32_TO_BITS(x), rounded = u + 0x7fffu + ((u >> 16) & 1u);
   return BITS_TO_F32((x != x ? u | 0x400000u : rounded) & 0xffff0000u);
 }
-/* f16 by integers and plain float arithmetic, which go through vectors everywhere. _Float16 does not: gcc 12 converts it
-   one by one on most processors, and where there is arithmetic of its own (AVX512-FP16) it contracts rounded products
-   and emits instructions that its assembler refuses. */
+/* f16 is converted by integer and float arithmetic, which vectorizes on every processor. _Float16 does not: gcc 12 converts
+   it element by element on most processors, and on those with half-precision arithmetic (AVX512-FP16) it contracts rounded
+   products and emits instructions that its assembler rejects. */
 static inline float BITS_TO_F16(uint16_t x) {
   const uint32_t sign = (uint32_t)(x & 0x8000u) << 16, size = (uint32_t)(x & 0x7fffu) << 13;
-  /* Exponents are 112 apart; a multiplication moves them, subnormal numbers included. */
+  /* The exponent biases differ by 112; a multiplication adjusts them, also for subnormal numbers. */
   const float finite = BITS_TO_F32(size) * 0x1p112f;
   return BITS_TO_F32(sign | (size >= 0x0f800000u ? size | 0x7f800000u : F32_TO_BITS(finite)));
 }
-/* Adding 2^13 times the power of two below a number, and subtracting it again, leaves 11 digits, rounded to even;
-   below 2^-14 f16 has a fixed step. */
+/* Adding 2^13 times the power of two below a number and subtracting it again leaves 11 significant bits, rounded to even;
+   below 2^-14, where f16 is subnormal, the spacing of numbers is constant. */
 static inline float ROUND_F16(float x) {
   const uint32_t bits = F32_TO_BITS(x), sign = bits & 0x80000000u, size = bits & 0x7fffffffu;
   const uint32_t power = size & 0x7f800000u, least = power < 0x38800000u ? 0x38800000u : power;
@@ -90,7 +90,7 @@ static inline float ROUND_F16(float x) {
 }
 static inline uint16_t F16_TO_BITS(float x) {
   const uint32_t bits = F32_TO_BITS(ROUND_F16(x)), sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
-  /* The rounded number is one of f16, so the multiplication back is exact. */
+  /* The rounded number is representable in f16, so this multiplication is exact. */
   const uint32_t finite = F32_TO_BITS(BITS_TO_F32(size) * 0x1p-112f) >> 13;
   const uint32_t other = 0x7c00u | ((size >> 13) & 0x3ffu) | (uint32_t)(size > 0x7f800000u) << 9;
   return (uint16_t)(sign | (size >= 0x7f800000u ? other : finite));
@@ -105,7 +105,7 @@ static inline float ROUND_F64_TO_F16(double x) {
   return (float)(x != x ? x : bits >> 63 ? -inside : inside);
 }
 
-/* Maximum and minimum that pass NaN on, as HLO's do. */
+/* Maximum and minimum that propagate NaN, as in HLO. */
 #pragma omp declare reduction(maximum : float : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
 #pragma omp declare reduction(minimum : float : omp_out = (omp_out <= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)
 #pragma omp declare reduction(maximum : double : omp_out = (omp_out >= omp_in) | (omp_out != omp_out) ? omp_out : omp_in) initializer(omp_priv = omp_orig)

@@ -1,4 +1,4 @@
-// What every CUDA kernel of hlogym may use.
+// Declarations for the generated CUDA kernels.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 typedef signed char int8_t;
@@ -22,7 +22,7 @@ __device__ inline float BITS_TO_F32(uint32_t x) { return __uint_as_float(x); }
 __device__ inline uint32_t F32_TO_BITS(float x) { return __float_as_uint(x); }
 __device__ inline double BITS_TO_F64(uint64_t x) { return __longlong_as_double((long long)x); }
 __device__ inline uint64_t F64_TO_BITS(double x) { return (uint64_t)__double_as_longlong(x); }
-// Integers in the total order of floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
+// Integers in the total order of the floats: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN.
 __device__ inline int32_t TOTAL_ORDER_F32(float x) {
   int32_t bits = (int32_t)F32_TO_BITS(x);
   return bits ^ ((bits >> 31) & 0x7fffffff);
@@ -32,7 +32,7 @@ __device__ inline int64_t TOTAL_ORDER_F64(double x) {
   return bits ^ ((bits >> 63) & 0x7fffffffffffffffLL);
 }
 __device__ inline float BITS_TO_BF16(uint16_t x) { return __bfloat162float(__ushort_as_bfloat16(x)); }
-/* The bits of a NaN stay what they are on the way through a float; rounding a wider number makes the usual one. */
+/* The payload of a NaN survives a round trip through float; rounding a wider number gives the canonical NaN. */
 __device__ inline uint16_t BF16_TO_BITS(float x) {
   const uint32_t high = F32_TO_BITS(x) >> 16;
   return (uint16_t)(x != x ? high | (uint32_t)((high & 0x7fu) == 0) << 6 : __bfloat16_as_ushort(__float2bfloat16_rn(x)));
@@ -56,7 +56,7 @@ struct combine_minimum {
   template <class T> __device__ T operator()(T a, T b) const { return (a <= b) | (a != a) ? a : b; }
 };
 
-// Combine one value of every thread of the block; every thread gets the result.
+// Reduce one value per thread over the block; every thread gets the result.
 template <class T, class F> __device__ T block_reduce(T value, F combine, T identity) {
   __shared__ T partial[32];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
@@ -75,7 +75,7 @@ template <class T, class F> __device__ T block_reduce(T value, F combine, T iden
   return value;
 }
 
-// *address = combine(*address, value), as one step.
+// *address = combine(*address, value), atomically.
 template <class T, class F> __device__ void atomic_update(T *address, T value, F combine) {
   if constexpr (sizeof(T) == 4) {
     unsigned int *raw = (unsigned int *)address, seen = *raw, before;

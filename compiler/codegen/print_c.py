@@ -1,4 +1,9 @@
-"""Kernels as C: lanes are SIMD; loops with enough work become functions whose iterations a pool of threads shares."""
+"""The C printer: lanes become SIMD loops, and loops with enough work run on a thread pool.
+
+A loop that threads share is outlined, as OpenMP compilers do: its body becomes a function of a range of iterations
+(`SYMBOL_partN`), the values it captures become members of a struct, and the loop becomes a call of `hlogym_parallel`
+with the two. Parallel loops do not nest.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +12,34 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 
 from compiler.codegen import loop_ir as lir
-from compiler.codegen.index import Int
+from compiler.codegen.index import IndexExpr
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.printer import Printer, statement_count
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES, combine_template
 from compiler.ir.types import PrimitiveType as T
 
 PARALLEL_WORK = 60_000
-"""Statements below which a loop is not worth waking threads for."""
+"""Minimum number of statements for which a loop runs on several threads; waking them costs more than a shorter loop."""
 CHUNK_WORK = 20_000
-"""Statements that one thread takes on at a time, at least."""
-ITEMS = 64
-"""Iterations that outer loops must have together, where there are that many, for threads to share them evenly."""
+"""Minimum number of statements in a chunk, the unit of work of one thread."""
+MIN_ITEMS = 64
+"""Nested parallel loops are merged until they have this many iterations, so that threads share them evenly."""
 MAX_PARTIALS = 256
-"""Partial results of a reduction whose loop is shared among threads."""
+"""Maximum number of partial results of a reduction that runs on several threads."""
 LONG_WORK = 20_000_000
-"""Statements above which a loop that runs in order looks out for an interrupt."""
+"""Minimum number of statements for which a sequential loop checks for interrupts."""
 SLICE_WORK = 500_000
-"""Statements such a loop runs between two looks."""
+"""Number of statements that such a loop runs between two checks."""
 _OPERATORS = {"add": "+", "multiply": "*", "and": "&", "or": "|"}
 
 
 def preamble() -> str:
-    """What must stand before the kernels of a source file."""
+    """Return the C source that must precede the kernels of a file."""
     return resources.files("compiler.codegen").joinpath("preamble_c.h").read_text()
 
 
 def print_c(kernel: lir.Kernel, symbol: str) -> str:
-    """`void SYMBOL(void *const *arguments)`: pointers to the inputs, then to the outputs."""
+    """Return the C source of `void SYMBOL(void *const *arguments)`; the arguments are the inputs, then the outputs."""
     printer = _CPrinter(kernel, symbol)
     printer.prologue("arguments")
     printer.block(kernel.body)
@@ -43,17 +48,19 @@ def print_c(kernel: lir.Kernel, symbol: str) -> str:
 
 
 class _CPrinter(Printer):
+    """A printer of one kernel as C; `functions` holds the functions outlined so far."""
+
     def __init__(self, kernel: lir.Kernel, symbol: str) -> None:
         super().__init__(kernel)
         self.symbol = symbol
         self.functions: list[str] = []
-        self._types: dict[str, str] = {}  # C types of the names that stand where the text has got to
-        self._constants: dict[str, str] = {}  # and the values of those that are literals
+        self._types: dict[str, str] = {}  # C types of the names in scope
+        self._constants: dict[str, str] = {}  # and the values of the literals among them
         self._inside_parallel = False
         self._inside_lane = False
 
     def prologue(self, arguments: str) -> None:
-        """Names of the arrays."""
+        """Print the index type and a pointer for each array argument."""
         self.emit(f"typedef {self.index_type} index_t;")
         for n, a in enumerate(self.kernel.arguments):
             qualifier = "" if a.is_output else "const "
@@ -72,7 +79,7 @@ class _CPrinter(Printer):
         self._types[s.name] = f"{COMPUTE_TYPES[s.type]} *"
 
     def update(self, s: lir.Update) -> None:
-        # Loops that hold updates run in order here, so plain statements will do.
+        # Loops with updates run sequentially in C, so the update need not be atomic.
         t = self.types[s.buffer]
         current = self.load(lir.Load(s.buffer, s.offset))
         self.emit("{")
@@ -84,8 +91,8 @@ class _CPrinter(Printer):
         self.emit("}")
 
     def sort(self, s: lir.Sort) -> None:
-        """Runs are merged from the bottom up, from one array of numbers into another and back."""
-        n, left, right = s.place.extent, s.left.name, s.right.name
+        """Print a bottom-up merge sort of element numbers that alternates between two arrays."""
+        n, left, right = s.position.extent, s.left.name, s.right.name
         self.emit("{")
         self.depth += 1
         for line in (
@@ -118,8 +125,8 @@ class _CPrinter(Printer):
             "  order = spare;",
             "  spare = other;",
             "}",
-            f"for (index_t {s.place.name} = 0; {s.place.name} < {n}; {s.place.name}++) {{",
-            f"  const index_t {left} = order[{s.place.name}];",
+            f"for (index_t {s.position.name} = 0; {s.position.name} < {n}; {s.position.name}++) {{",
+            f"  const index_t {left} = order[{s.position.name}];",
         ):
             self.emit(line)
         self.indented(s.body)
@@ -128,8 +135,8 @@ class _CPrinter(Printer):
         self.depth -= 1
         self.emit("}")
 
-    def index_value(self, value: Int, t: T) -> str:
-        # 32-bit integers convert to float in vectors, 64-bit ones do not everywhere.
+    def index_value(self, value: IndexExpr, t: T) -> str:
+        # Conversions from 32-bit integers to float vectorize everywhere; AVX2 has none from 64-bit integers.
         narrow = t.is_float and t is not T.F64 and self.index_type == "int64_t" and value.range[1] < 2**31
         return f"({COMPUTE_TYPES[t]}){'(int32_t)' if narrow else ''}({value.to_c()})"
 
@@ -137,9 +144,9 @@ class _CPrinter(Printer):
 
     def loop(self, s: lir.For) -> None:
         work = s.var.extent * statement_count(s.body)
-        may_share = s.kind in (LoopKind.PARALLEL, LoopKind.LANE) and s.base is None
-        if may_share and not self._inside_parallel and work >= PARALLEL_WORK:
-            self._shared_loop(s)
+        is_parallel = s.kind in (LoopKind.PARALLEL, LoopKind.LANE) and s.base is None
+        if is_parallel and not self._inside_parallel and work >= PARALLEL_WORK:
+            self._parallel_loop(s)
         elif s.kind in (LoopKind.SERIAL, LoopKind.ATOMIC) and s.base is None and work >= LONG_WORK:
             self._long_loop(s, work)
         else:
@@ -164,7 +171,7 @@ class _CPrinter(Printer):
         self._inside_lane = outside
 
     def _long_loop(self, s: lir.For, work: int) -> None:
-        """A loop that runs in order for long, in slices between which it looks out for an interrupt."""
+        """Print a long sequential loop in slices, with a check for interrupts between them."""
         v, n = s.var.name, s.var.extent
         step = max(1, SLICE_WORK * n // work)
         self.emit(f"for (int64_t {v}_slice = 0; {v}_slice < {n} && !hlogym_interrupted(); {v}_slice += {step}) {{")
@@ -174,24 +181,27 @@ class _CPrinter(Printer):
         self.depth -= 1
         self.emit("}")
 
-    # ---- loops that threads share
+    # ---- loops that run on several threads
 
-    def _shared_loop(self, s: lir.For) -> None:
-        """Put the loop's body into a function of a range of iterations, and hand that to the pool."""
+    def _parallel_loop(self, s: lir.For) -> None:
+        """Outline the loop into a function of a range of iterations that runs on the thread pool."""
         if s.reductions:
-            self._shared_reduction(s)
+            self._parallel_reduction(s)
             return
+        # A short loop is merged with the parallel loop that is its whole body, to have enough items for all threads.
         nest = [s]
-        while math.prod(f.var.extent for f in nest) < ITEMS and (inner := _only_parallel_loop(nest[-1])) is not None:
+        while (
+            math.prod(f.var.extent for f in nest) < MIN_ITEMS and (inner := _only_parallel_loop(nest[-1])) is not None
+        ):
             nest.append(inner)
         grain = max(1, CHUNK_WORK // max(1, statement_count(nest[-1].body)))
         if s.kind is LoopKind.LANE:
-            grain = -(-grain // 64) * 64  # whole vectors and cache lines
+            grain = -(-grain // 64) * 64  # a chunk should end at a vector and at a cache line
         items = math.prod(f.var.extent for f in nest)
-        self._share(_outer_names(s, self._types), items, grain, lambda: self._iterations(nest))
+        self._outline(_captured_names(s, self._types), items, grain, lambda: self._iterations(nest))
 
     def _iterations(self, nest: list[lir.For]) -> None:
-        """Iterations `first` to `last` of a nest whose loops count as one."""
+        """Print iterations `first` to `last` of a nest whose loops are merged into one."""
         if len(nest) == 1:
             self._plain_loop(nest[0], "(index_t)first", "(index_t)last")
             return
@@ -203,7 +213,7 @@ class _CPrinter(Printer):
             below *= f.var.extent
         self.emit("for (int64_t item = first; item < last; item++) {")
         self.indented(nest[-1].body)
-        # The next position: the innermost index counts up, and at its end the one around it does.
+        # Increment the innermost index, and on overflow the next outer one: cheaper than a division per item.
         for f in reversed(nest[1:]):
             self.depth += 1
             self.emit(f"if (++{f.var.name} == {f.var.extent}) {{")
@@ -214,21 +224,24 @@ class _CPrinter(Printer):
             self.depth -= 1
         self.emit("}")
 
-    def _shared_reduction(self, s: lir.For) -> None:
-        """Partial results of blocks, combined in order: the result is the same for any number of threads."""
+    def _parallel_reduction(self, s: lir.For) -> None:
+        """Print a reduction as partial results of fixed blocks, combined in order.
+
+        The blocks do not depend on the number of threads, so neither does the rounding of the result.
+        """
         n = s.var.extent
         block = max(CHUNK_WORK // max(1, statement_count(s.body)), -(-n // MAX_PARTIALS))
         block = -(-block // 64) * 64
         count = -(-n // block)
         names = {
-            k: t for k, t in _outer_names(s, self._types).items() if k not in {r.accumulator for r in s.reductions}
+            k: t for k, t in _captured_names(s, self._types).items() if k not in {r.accumulator for r in s.reductions}
         }
         self.emit("{")
         self.depth += 1
         for r in s.reductions:
             self.emit(f"{COMPUTE_TYPES[r.type]} {r.accumulator}_partials[{count}];")
             names[f"{r.accumulator}_partials"] = f"{COMPUTE_TYPES[r.type]} *"
-        self._share(names, count, 1, lambda: self._partial_results(s, block))
+        self._outline(names, count, 1, lambda: self._partial_results(s, block))
         self.emit(f"for (int k = 0; k < {count}; k++) {{")
         for r in s.reductions:
             combined = combine_template(r.combiner, r.type).format(r.accumulator, f"{r.accumulator}_partials[k]")
@@ -238,7 +251,7 @@ class _CPrinter(Printer):
         self.emit("}")
 
     def _partial_results(self, s: lir.For, block: int) -> None:
-        """Blocks `first` to `last` of a reduction."""
+        """Print the function body that reduces blocks `first` to `last`."""
         n = s.var.extent
         self.emit("for (int64_t part = first; part < last; part++) {")
         self.depth += 1
@@ -251,10 +264,19 @@ class _CPrinter(Printer):
         self.depth -= 1
         self.emit("}")
 
-    def _share(self, names: Mapping[str, str], items: int, grain: int, write_body: Callable[[], None]) -> None:
-        """Define a function of a range of items that sees `names` (and their C types), and share its items."""
+    def _outline(self, names: Mapping[str, str], items: int, grain: int, write_body: Callable[[], None]) -> None:
+        """Print a function of a range of items in `functions`, and its parallel call in place of the loop.
+
+        Args:
+            names: C types of the names that the function captures.
+            items: number of items.
+            grain: minimum number of items that a thread takes at a time.
+            write_body: prints the body, in which `first` and `last` bound the range.
+        """
         constants = [name for name in names if name in self._constants]
         names = {name: c_type for name, c_type in names.items() if name not in self._constants}
+        # The slot is reserved before the body is printed; the function is printed into empty `lines`, which are then
+        # put into the slot, and the text around the loop is restored.
         number = len(self.functions)
         function = f"{self.symbol}_part{number}"
         self.functions.append("")
@@ -262,7 +284,7 @@ class _CPrinter(Printer):
         self.lines, self.depth, self._inside_parallel = [], 1, True
         self.emit(f"const struct {function} *const shared = (const struct {function} *)context;")
         self.prologue("shared->arguments")
-        for name in constants:  # literals again, so that the C compiler knows their values
+        for name in constants:  # redeclared, not captured, so that the C compiler can fold them
             self.emit(f"{self._types[name]} const {name} = {self._constants[name]};")
         for name, c_type in names.items():
             self.emit(f"{c_type} const {name} = shared->{name};")
@@ -288,7 +310,7 @@ class _CPrinter(Printer):
 def _clause(r: lir.Reduction) -> str:
     operator = _OPERATORS.get(r.combiner)
     if operator is None:
-        # OpenMP's own max and min suit integers; floats need NaN passed on.
+        # OpenMP's max and min are right for integers; for floats the preamble declares reductions that propagate NaN.
         operator = r.combiner if r.type.is_float else r.combiner[:3]
     return f"reduction({operator}:{r.accumulator})"
 
@@ -298,15 +320,15 @@ def _has_loop(body: tuple[lir.Stmt, ...]) -> bool:
 
 
 def _only_parallel_loop(f: lir.For) -> lir.For | None:
-    """The parallel loop right inside, when it is all there is."""
+    """Return the parallel loop that is the whole body of a loop, or None."""
     inner = f.body[0]
     if len(f.body) != 1 or not isinstance(inner, lir.For):
         return None
     return inner if inner.kind is LoopKind.PARALLEL and inner.base is None else None
 
 
-def _outer_names(loop: lir.For, types: Mapping[str, str]) -> dict[str, str]:
-    """What a loop uses of the names that stand around it, with their C types."""
+def _captured_names(loop: lir.For, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the names from outside that a loop uses, with their C types."""
     used = dict.fromkeys(lir.names_used((loop,)))
     inside = set(lir.names_defined((loop,)))
     return {name: types[name] for name in used if name in types and name not in inside}

@@ -1,9 +1,10 @@
-"""Kernels as CUDA C++: parallel loops are blocks, lanes are threads.
+"""The CUDA C++ printer: parallel loops become blocks and lanes become threads.
 
-Two forms. Flat: a nest of parallel loops ending in one loop of lanes without reductions runs one element a thread, over
-the grid. Block: everything else runs one parallel iteration a block; lanes are strided over its threads, reductions
-combined across them. A local array is a register where every element belongs to one thread, else shared memory; where
-threads touch each other's elements of it, loops that do are followed by a barrier.
+A nest has one of two forms. Flat: a nest of parallel loops around one loop over lanes without reductions runs one
+element per thread, in a grid-stride loop. Block: any other nest runs one parallel iteration per block, with its lanes
+strided over the threads of the block and reductions combined across them. A local array is kept in registers if each
+element is accessed by one thread only, and in shared memory otherwise; a loop in which threads access each other's
+elements is followed by a barrier.
 """
 
 from __future__ import annotations
@@ -21,26 +22,32 @@ from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 
 MAX_BLOCKS = 1 << 20
+"""Maximum number of blocks of a launch; grid-stride loops cover the rest."""
 EVERY_THREAD, ANY_THREAD = 0, -1
+"""How threads access a local array; see `_owners`."""
 SHARED_BYTES = 48 * 1024
-"""Static shared memory a block may have on every GPU."""
+"""Static shared memory that a block may use on any GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Grid and block of a launch; shared memory is static."""
+    """The number of blocks of a launch and of threads per block; shared memory is static."""
 
     grid: int
     block: int
 
 
 def preamble() -> str:
-    """What must stand before the kernels of a source file."""
+    """Return the CUDA C++ source that must precede the kernels of a file."""
     return resources.files("compiler.codegen").joinpath("preamble_cuda.h").read_text()
 
 
 def print_cuda(kernel: lir.Kernel, symbol: str, schedule: Schedule | None = None) -> tuple[str, Launch]:
-    """`extern "C" __global__ void SYMBOL(inputs..., outputs...)` and how to launch it."""
+    """Return the source of `extern "C" __global__ void SYMBOL(inputs..., outputs...)` and its launch.
+
+    Raises:
+        UnsupportedError: the kernel needs too much shared memory or an atomic update that GPUs lack.
+    """
     printer = _CudaPrinter(kernel, (schedule or Schedule()).block)
     printer.emit(f"typedef {printer.index_type} index_t;")
     printer.top(kernel.body)
@@ -56,6 +63,8 @@ def print_cuda(kernel: lir.Kernel, symbol: str, schedule: Schedule | None = None
 
 
 class _CudaPrinter(Printer):
+    """A printer of one kernel as CUDA C++, with the number of blocks and threads that it needs."""
+
     def __init__(self, kernel: lir.Kernel, threads: int) -> None:
         super().__init__(kernel)
         self.threads = _threads_for(kernel, threads)
@@ -69,12 +78,12 @@ class _CudaPrinter(Printer):
         shared = [a for a in arrays if a.name not in self._registers | self._private]
         held = sum(a.size * COMPUTE_BYTES[a.type] for a in shared)
         if held > SHARED_BYTES:
-            raise UnsupportedError(f"the kernel would take {held} bytes of shared memory, more than {SHARED_BYTES}")
+            raise UnsupportedError(f"the kernel needs {held} bytes of shared memory, more than {SHARED_BYTES}")
 
-    # ---- top level: one grid-wide loop for each nest
+    # ---- top level: one grid-stride loop per nest
 
     def top(self, body: tuple[lir.Stmt, ...]) -> None:
-        """Nests over the grid; what stands beside them is computed by every block alike."""
+        """Print nests as loops over the grid; every block computes the statements between them redundantly."""
         whole = any(isinstance(s, lir.LocalArray) for s in body)
 
         def one(s: lir.Stmt) -> None:
@@ -91,7 +100,7 @@ class _CudaPrinter(Printer):
         self._sequence(statements, self.statement)
 
     def _sequence(self, statements: tuple[lir.Stmt, ...], one: Callable[[lir.Stmt], None]) -> None:
-        """Statements in order; after a loop, the threads' partial results of what it reduced become one."""
+        """Print statements; after each loop, combine its reductions over the block or synchronize its threads."""
         declared = {s.name for s in statements if isinstance(s, lir.Accumulator)}
         for s in statements:
             one(s)
@@ -182,14 +191,14 @@ class _CudaPrinter(Printer):
         where = "" if s.name in self._private else "__shared__ "
         self.emit(f"{where}{COMPUTE_TYPES[s.type]} {s.name}[{s.size}];")
 
-    def local_element(self, array: str, offset: ix.Int) -> str:
+    def local_element(self, array: str, offset: ix.IndexExpr) -> str:
         return array if array in self._registers else super().local_element(array, offset)
 
     def update(self, s: lir.Update) -> None:
         t = self.types[s.buffer]
         if t.bits not in (32, 64):
             raise UnsupportedError(f"no atomic update of {t.text} on a GPU")
-        # Outside of loops over the grid every thread of every block comes by.
+        # Outside of loops over lanes every thread executes this statement, but only one may do the update.
         once = "" if self._in_lane else "if (threadIdx.x == 0 && blockIdx.x == 0) "
         self.emit(f"{once}atomic_update(&{s.buffer}[{s.offset.to_c()}], {s.value}, combine_{s.combiner}());")
 
@@ -216,10 +225,10 @@ class _CudaPrinter(Printer):
 
 
 def _owners(body: tuple[lir.Stmt, ...]) -> dict[str, set[int]]:
-    """How each local array's elements belong to threads, by access.
+    """Return which threads access each local array, with one value for each way it is accessed.
 
-    n > 0: element e is touched by lane e mod n of a loop of n lanes. EVERY_THREAD: outside of such loops, by every
-    thread alike. ANY_THREAD: otherwise.
+    n > 0: lane e mod n of a loop of n lanes accesses element e. EVERY_THREAD: an access outside of loops over lanes, by
+    every thread. ANY_THREAD: any other access.
     """
     found: dict[str, set[int]] = {x.name: set() for x in lir.walk(body) if isinstance(x, lir.LocalArray)}
     for name, offset, lane in _accesses(body, None):
@@ -227,14 +236,14 @@ def _owners(body: tuple[lir.Stmt, ...]) -> dict[str, set[int]]:
     return found
 
 
-def _owner(offset: ix.Int, lane: ix.Var) -> int:
+def _owner(offset: ix.IndexExpr, lane: ix.Var) -> int:
     others = [c for a, c in offset.terms if a != lane]
     regular = all(c % lane.extent == 0 for c in (*others, offset.const))
     return lane.extent if regular and offset.coefficient(lane) == 1 else ANY_THREAD
 
 
-def _accesses(body: tuple[lir.Stmt, ...], lane: ix.Var | None) -> Iterator[tuple[str, ix.Int, ix.Var | None]]:
-    """(array, offset, variable of the loop of lanes it stands in) for every access to a local array."""
+def _accesses(body: tuple[lir.Stmt, ...], lane: ix.Var | None) -> Iterator[tuple[str, ix.IndexExpr, ix.Var | None]]:
+    """Yield (array, offset, variable of the enclosing loop over lanes or None) for every access to a local array."""
     for s in body:
         if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad):
             yield s.value.array, s.value.offset, lane
@@ -247,7 +256,7 @@ def _accesses(body: tuple[lir.Stmt, ...], lane: ix.Var | None) -> Iterator[tuple
 
 
 def _is_flat(s: lir.For) -> bool:
-    """A single chain of parallel loops ending in lanes, without reductions, local arrays or loops beside it."""
+    """Check whether a nest is one path of parallel loops to lanes, without reductions, local arrays or other loops."""
     at = s
     while True:
         loops = [x for x in at.body if isinstance(x, lir.For)]
@@ -280,9 +289,9 @@ def _lane_reductions(s: lir.For) -> list[lir.Reduction]:
     return [r for x in lir.walk((s,)) if isinstance(x, lir.For) and x.kind is LoopKind.LANE for r in x.reductions]
 
 
-def _threads_for(kernel: lir.Kernel, wished: int) -> int:
-    """Threads a block: no more than the longest loop of lanes needs, whole warps (shuffles name all of a warp)."""
+def _threads_for(kernel: lir.Kernel, requested: int) -> int:
+    """Return the threads per block: at most as the longest loop over lanes needs, in whole warps for warp shuffles."""
     longest = max(
         (x.var.extent for x in lir.walk(kernel.body) if isinstance(x, lir.For) and x.kind is LoopKind.LANE), default=1
     )
-    return max(32, min(wished // 32 * 32, -(-longest // 32) * 32, 1024))
+    return max(32, min(requested // 32 * 32, -(-longest // 32) * 32, 1024))

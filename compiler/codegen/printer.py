@@ -1,18 +1,19 @@
-"""A kernel as text: what C and CUDA C++ share. `print_c` and `print_cuda` state only how they differ."""
+"""The base class of the printers; `print_c` and `print_cuda` override what differs between C and CUDA C++."""
 
 from __future__ import annotations
 
 from compiler.codegen import loop_ir as lir
-from compiler.codegen.index import Int
+from compiler.codegen.index import IndexExpr
 from compiler.codegen.scalar import COMPUTE_TYPES
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
 
 INT32_LIMIT = 2**31 - 2**16
+"""Index arithmetic that stays below this fits into 32 bits, with room for the strides of loops."""
 
 
 class Printer:
-    """Prints one kernel; a subclass says how loops are run."""
+    """A printer of one kernel; subclasses define how loops run and where local arrays are stored."""
 
     def __init__(self, kernel: lir.Kernel) -> None:
         self.kernel = kernel
@@ -67,7 +68,7 @@ class Printer:
             return self.local_element(v.array, v.offset)
         return v.name
 
-    def index_value(self, value: Int, t: T) -> str:
+    def index_value(self, value: IndexExpr, t: T) -> str:
         to = COMPUTE_TYPES[t]
         return f"({to})({value.to_c()})"
 
@@ -122,7 +123,7 @@ class Printer:
     def local_array(self, s: lir.LocalArray) -> None:
         raise NotImplementedError
 
-    def local_element(self, array: str, offset: Int) -> str:
+    def local_element(self, array: str, offset: IndexExpr) -> str:
         return f"{array}[{offset.to_c()}]"
 
     def sort(self, s: lir.Sort) -> None:
@@ -133,7 +134,7 @@ class Printer:
 
 
 def statement_count(body: tuple[lir.Stmt, ...]) -> int:
-    """Work of one run of these statements, loops counted with their extents."""
+    """Return the number of statements that one execution runs, as an estimate of its work."""
     total = 0
     for s in body:
         if isinstance(s, lir.For):
@@ -141,7 +142,7 @@ def statement_count(body: tuple[lir.Stmt, ...]) -> int:
         elif isinstance(s, lir.If):
             total += 1 + max(statement_count(s.then), statement_count(s.otherwise))
         elif isinstance(s, lir.Sort):
-            n = s.place.extent
+            n = s.position.extent
             total += n * (max(1, n - 1).bit_length() * (2 + statement_count(s.compare)) + statement_count(s.body))
         else:
             total += 1

@@ -1,4 +1,4 @@
-"""Reductions: a loop where the result is constant, or straight-line code when there are few elements."""
+"""Emission of reductions: a loop hoisted to where the result is invariant, or straight-line code for few elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
 from compiler.codegen.emission import EmissionState
-from compiler.codegen.index import Index, Int, Var
+from compiler.codegen.index import Index, IndexExpr, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -19,20 +19,20 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
 
 UNROLL_LIMIT = 16
-"""Reductions over at most this many elements are unrolled."""
+"""Reductions of at most this many elements are unrolled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The elements a reduction runs over, without dimensions of size 1.
+    """The iteration domain of a reduction, without dimensions of size 1.
 
-    Reductions over equal domains can share loops, although their operands may differ in dimensions of size 1. A
-    position in the domain is one index per dimension of `sizes`; `operand_index` and `result_index` turn it into an
-    index of the arrays of one particular reduction.
+    Reductions over equal domains can share loops even if their operands differ in dimensions of size 1. A position in
+    the domain is one index per dimension of `sizes`; `operand_index` and `result_index` translate it to an index into
+    the arrays of a particular reduction.
 
     Attributes:
-        sizes: sizes of the operand's dimensions, those of size 1 left out.
-        reduced: which of `sizes` are reduced.
+        sizes: sizes of the operand's dimensions, without those of size 1.
+        reduced: positions in `sizes` of the reduced dimensions.
     """
 
     sizes: tuple[int, ...]
@@ -40,65 +40,69 @@ class Domain:
 
     @staticmethod
     def of(reduce: HloInstruction) -> Domain:
-        """The domain of a reduce instruction."""
+        """Return the domain of a reduce instruction."""
         dims = [(n, d in reduce.dimensions) for d, n in enumerate(reduce.operands[0].shape.dimensions) if n != 1]
         return Domain(tuple(n for n, _ in dims), frozenset(k for k, (_, is_reduced) in enumerate(dims) if is_reduced))
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The dimensions that are not reduced."""
+        """Return the dimensions that are not reduced."""
         return tuple(k for k in range(len(self.sizes)) if k not in self.reduced)
 
-    def position(self, kept: Sequence[Int], reduced: Sequence[Int]) -> Index:
-        """A position from the indices along the kept dimensions and along the reduced ones, each in order."""
+    def position(self, kept: Sequence[IndexExpr], reduced: Sequence[IndexExpr]) -> Index:
+        """Return a position, given the indices along the kept and along the reduced dimensions, each in order."""
         sources = {True: iter(reduced), False: iter(kept)}
         return tuple(next(sources[k in self.reduced]) for k in range(len(self.sizes)))
 
 
 def operand_index(reduce: HloInstruction, position: Index) -> Index:
-    """Index into the operands of a reduce at a position of its domain."""
+    """Return the index into the operands of a reduce at a position of its domain."""
     return with_unit_dimensions(position, reduce.operands[0].shape.dimensions)
 
 
 def result_index(reduce: HloInstruction, kept: Index) -> Index:
-    """Index into the results of a reduce, from the indices along the kept dimensions of its domain."""
+    """Return the index into the results of a reduce, given the indices along the kept dimensions of its domain."""
     return with_unit_dimensions(kept, _first_shape(reduce).dimensions)
 
 
 def with_unit_dimensions(index: Index, dims: Sequence[int]) -> Index:
-    """An index that leaves out dimensions of size 1, as an index into an array of shape `dims`."""
+    """Insert zeros for dimensions of size 1 into an index and return an index into an array of shape `dims`."""
     rest = iter(index)
     return tuple(ix.const(0) if n == 1 else next(rest) for n in dims)
 
 
 def without_unit_dimensions(index: Index, dims: Sequence[int]) -> Index:
-    """An index into an array of shape `dims`, dimensions of size 1 left out."""
+    """Remove dimensions of size 1 from an index into an array of shape `dims` and return the result."""
     return tuple(at for at, n in zip(index, dims, strict=True) if n != 1)
 
 
 def reduce_values(e: EmissionState, i: HloInstruction, index: Index) -> tuple[str, ...]:
-    """Names of the results of the reduce `i` at `index`: one, or several for a variadic one."""
+    """Emit the reduce `i` at `index` and return the names of its results: one, or several if it is variadic.
+
+    Raises:
+        UnsupportedError: it would be recomputed too often, or its loop would be inside a branch.
+    """
     full = i.operands[0].shape.dimensions
     if math.prod(full[d] for d in i.dimensions) <= UNROLL_LIMIT:
-        return _unrolled(e, i, index)
+        return _emit_unrolled(e, i, index)
     _refuse_recomputation(e, i)
     domain = Domain.of(i)
     kept = without_unit_dimensions(index, _first_shape(i).dimensions)
     vars_ = [Var(e.fresh("r"), domain.sizes[k]) for k in sorted(domain.reduced)]
     position = domain.position(kept, [ix.of(v) for v in vars_])
     if not _is_simple(i):
-        return _general(e, i, vars_, operand_index(i, position))
+        return _emit_general(e, i, vars_, operand_index(i, position))
     members = e.groups.get(i, (i,))
     if not all(_is_simple(m) for m in members):
         members = (i,)
-    names = _simple(e, members, vars_, position)
+    names = _emit_simple(e, members, vars_, position)
     for m, name in zip(members, names, strict=True):
         e.frames[-1].memo[(m, result_index(m, kept))] = (name,)
     return (names[members.index(i)],)
 
 
 def combiner_of(computation: HloComputation) -> Opcode | None:
-    """The one associative binary op a reducer consists of, or None."""
+    """Return the associative binary op that a reducer consists of, or None if it is anything else."""
     root = computation.root
     if root.opcode not in scalar.COMBINERS or len(computation) != 3:
         return None
@@ -107,7 +111,7 @@ def combiner_of(computation: HloComputation) -> Opcode | None:
     return root.opcode if both and a.shape.compatible(root.shape) else None
 
 
-def _source_index(i: HloInstruction, index: Index, reduced: dict[int, Int]) -> Index:
+def _source_index(i: HloInstruction, index: Index, reduced: dict[int, IndexExpr]) -> Index:
     kept = iter(index)
     return tuple(reduced[d] if d in reduced else next(kept) for d in range(i.operands[0].shape.rank))
 
@@ -118,7 +122,7 @@ def _refuse_recomputation(e: EmissionState, i: HloInstruction) -> None:
     if runs > results * 2:
         raise UnsupportedError(f"%{i.name}: the reduction would be computed {runs} times for {results} results")
     if any(f.is_guard for f in e.frames):
-        raise UnsupportedError(f"%{i.name}: a reduction under a condition has no kernel")
+        raise UnsupportedError(f"%{i.name}: a reduction inside a branch has no kernel")
 
 
 def _first_shape(i: HloInstruction) -> Shape:
@@ -129,7 +133,7 @@ def _is_simple(i: HloInstruction) -> bool:
     return len(i.operands) == 2 and combiner_of(i.attributes["to_apply"]) is not None
 
 
-def _unrolled(e: EmissionState, i: HloInstruction, index: Index) -> tuple[str, ...]:
+def _emit_unrolled(e: EmissionState, i: HloInstruction, index: Index) -> tuple[str, ...]:
     n = len(i.operands) // 2
     full = i.operands[0].shape.dimensions
     names = tuple(e.value(o, ()) for o in i.operands[n:])
@@ -142,8 +146,8 @@ def _unrolled(e: EmissionState, i: HloInstruction, index: Index) -> tuple[str, .
     return names
 
 
-def _simple(e: EmissionState, members: tuple[HloInstruction, ...], vars_: list[Var], position: Index) -> list[str]:
-    """Reductions over one domain in one loop nest, the innermost dimension in lanes; the names of their results."""
+def _emit_simple(e: EmissionState, members: tuple[HloInstruction, ...], vars_: list[Var], position: Index) -> list[str]:
+    """Emit reductions over one domain as one loop nest with lanes innermost; return the names of the results."""
     reductions = []
     accumulators = []
     for m in members:
@@ -171,8 +175,8 @@ def _simple(e: EmissionState, members: tuple[HloInstruction, ...], vars_: list[V
     return names
 
 
-def _general(e: EmissionState, i: HloInstruction, vars_: list[Var], source: Index) -> tuple[str, ...]:
-    """Any reducer, in order."""
+def _emit_general(e: EmissionState, i: HloInstruction, vars_: list[Var], source: Index) -> tuple[str, ...]:
+    """Emit a reduction with an arbitrary reducer as a sequential loop nest; return the names of its results."""
     n = len(i.operands) // 2
     names = []
     for o in i.operands[n:]:

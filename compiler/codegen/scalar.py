@@ -1,7 +1,7 @@
-"""Scalar expressions: what each elementwise op is in C, which is also what it is in CUDA C++.
+"""Scalar expressions of the elementwise ops, which are valid in both C and CUDA C++.
 
 An expression is a template over operand names (`{0}`, `{1}`...), chosen by opcode and operand type. f16 and bf16 are
-computed in float. A new elementwise op is one line here. Semantics are those of `compiler.interpreter`.
+computed in float. A new elementwise op is one line in this module. The semantics are those of `compiler.interpreter`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ COMPUTE_TYPES: dict[T, str] = {
     T.U8: "uint8_t", T.U16: "uint16_t", T.U32: "uint32_t", T.U64: "uint64_t",
     T.F16: "float", T.BF16: "float", T.F32: "float", T.F64: "double",
 }  # fmt: skip
-"""C type a value of an element type is held in while computing. Types not listed have no emitter."""
+"""C type in which values of an element type are computed. Kernels do not support other element types."""
 
 COMPUTE_BYTES: dict[T, int] = {t: 4 if t in (T.F16, T.BF16) else t.byte_size for t in COMPUTE_TYPES}
-"""Size of those C types."""
+"""Size of those C types in bytes."""
 
 STORAGE_TYPES: dict[T, str] = {**COMPUTE_TYPES, T.PRED: "uint8_t", T.F16: "half_t", T.BF16: "bfloat16_t"}
 """C type of an array element in memory."""
 
 
 def is_supported_type(t: T) -> bool:
-    """Whether kernels compute with values of this type."""
+    """Check whether kernels support an element type."""
     return t in COMPUTE_TYPES
 
 
@@ -39,7 +39,7 @@ def _unsigned(t: T) -> str:
 
 
 def _wrapping(op: str, t: T) -> str:
-    """Two's complement arithmetic without signed overflow."""
+    """Return two's complement arithmetic, in an unsigned type because signed overflow is undefined in C."""
     return f"({COMPUTE_TYPES[t]})(({_unsigned(t)}){{0}} {op} ({_unsigned(t)}){{1}})"
 
 
@@ -98,7 +98,7 @@ def _extreme(op: str) -> Callable[[T], str]:
 
 
 def _clamp(t: T) -> str:
-    """min(max(x, low), high), also where low > high; NaN passes on. Written so that gcc vectorises it."""
+    """Return min(max(x, low), high), also for low > high; propagate NaN. This form is one that gcc vectorizes."""
     if not t.is_float:
         return _extreme("<=")(t).format(_extreme(">=")(t).format("{1}", "{0}"), "{2}")
     bounded = "{1} > {2} ? {2} : {1} < {0} ? ({0} > {2} ? {2} : {0}) : {1}"
@@ -239,7 +239,7 @@ def _convert(a: T, b: T) -> str:
             f"{{0}} <= {least} ? ({to}){bottom} : ({to}){{0}})"
         )
     if a is T.F64 and b is T.F16:
-        return "ROUND_F64_TO_F16({0})"  # by way of float it would be rounded twice
+        return "ROUND_F64_TO_F16({0})"  # a conversion through float would round twice
     if b in (T.F16, T.BF16) and b is not a:
         return f"ROUND_{b.name}((float){{0}})"
     return f"({to}){{0}}"
@@ -261,7 +261,7 @@ def _bitcast_convert(a: T, b: T) -> str:
 
 
 def template_of(i: HloInstruction) -> str:
-    """Expression template of an elementwise instruction; UnsupportedError when it has none."""
+    """Return the expression template of an elementwise instruction; raise UnsupportedError if there is none."""
     if not i.operands:
         raise UnsupportedError(f"%{i.name}: {i.opcode.text} has no kernel")
     t = i.operands[0].shape.element_type
@@ -288,13 +288,6 @@ def template_of(i: HloInstruction) -> str:
     return build(t)
 
 
-def has_template(op: Opcode) -> bool:
-    """Whether some element type of this opcode has an expression."""
-    return op in _TEMPLATES or op in (
-        Opcode.COMPARE, Opcode.SELECT, Opcode.CLAMP, Opcode.CONVERT, Opcode.BITCAST_CONVERT,
-    )  # fmt: skip
-
-
 COMBINERS: dict[Opcode, str] = {
     Opcode.ADD: "add",
     Opcode.MULTIPLY: "multiply",
@@ -303,17 +296,17 @@ COMBINERS: dict[Opcode, str] = {
     Opcode.AND: "and",
     Opcode.OR: "or",
 }
-"""Reductions that may be taken in any order, with their names in `loop_ir.Reduction`."""
+"""Ops that a reduction may apply in any order, with their names in `loop_ir.Reduction`."""
 
 
 def combine_template(combiner: str, t: T) -> str:
-    """Expression of a combiner by its name in COMBINERS."""
+    """Return the expression template of a combiner, given its name in COMBINERS."""
     op = next(op for op, name in COMBINERS.items() if name == combiner)
     return _TEMPLATES[op](t)
 
 
 def identity_of(op: Opcode, t: T) -> str:
-    """The neutral element of a combiner, as constant text."""
+    """Return the identity element of a combiner as a C constant."""
     if op is Opcode.ADD or (op is Opcode.OR):
         return constant_text(0, t)
     if op is Opcode.MULTIPLY:
@@ -331,7 +324,7 @@ def identity_of(op: Opcode, t: T) -> str:
 
 
 def constant_text(value: Any, t: T) -> str:
-    """A scalar constant, exact: floats in hexadecimal."""
+    """Return a scalar as an exact C constant; floats are printed in hexadecimal."""
     if t.is_float:
         v = float(value)
         if math.isnan(v):

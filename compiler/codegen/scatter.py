@@ -1,6 +1,6 @@
-"""Scatter: updates combined into a copy of the operand, windows that do not fit left out.
+"""Lowering of scatter: updates are combined into the operand in place, and those out of bounds are dropped.
 
-Source of the rules: XLA's operation semantics of Scatter, as `interpreter.gather_scatter` has them.
+The semantics are those of Scatter in XLA's operation semantics, which `interpreter.gather_scatter` implements.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.emit import Emitter
-from compiler.codegen.index import Index, Int, Var
+from compiler.codegen.index import Index, IndexExpr, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.reductions import combiner_of
 from compiler.codegen.scalar import COMBINERS
@@ -20,16 +20,18 @@ from compiler.ir.types import PrimitiveType as T
 
 
 def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
-    """The kernel of a computation whose root is a scatter into one of its parameters, which it updates in place.
+    """Return the kernel of a computation whose root is a scatter that updates one of its parameters in place.
 
-    UnsupportedError: several operands, a combiner that is no simple one, or an operand that is no parameter.
+    Raises:
+        UnsupportedError: the scatter has several operands, its combiner is not one associative op, or its operand is
+            not a parameter without other users.
     """
     if len(scatter.operands) != 3:
         raise UnsupportedError(f"%{scatter.name}: a scatter of several operands has no kernel")
     operand, indices, updates = scatter.operands
     alone = len(operand.users) == 1 and scatter.operands.count(operand) == 1
     if operand.opcode is not Opcode.PARAMETER or not alone:
-        raise UnsupportedError(f"%{scatter.name}: its operand must be a parameter that nothing else reads")
+        raise UnsupportedError(f"%{scatter.name}: its operand must be a parameter without other users")
     combiner = _combiner(scatter)
     e = Emitter(fused)
     window = tuple(sorted(scatter.attributes["update_window_dims"]))
@@ -57,7 +59,7 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
 
 
 def _combiner(scatter: HloInstruction) -> str | None:
-    """Name of the combiner; None: the update replaces the element."""
+    """Return the name of the combiner, or None if the update replaces the element."""
     computation: HloComputation = scatter.attributes["to_apply"]
     root = computation.root
     if root.opcode is Opcode.PARAMETER and root.parameter_number == 1:
@@ -69,9 +71,9 @@ def _combiner(scatter: HloInstruction) -> str | None:
 
 
 def _starts(
-    e: Emitter, scatter: HloInstruction, indices: HloInstruction, batch: list[Int], update_dims: tuple[int, ...]
-) -> tuple[dict[int, Int], list[str]]:
-    """Start of the window in each operand dimension, and the conditions under which it fits."""
+    e: Emitter, scatter: HloInstruction, indices: HloInstruction, batch: list[IndexExpr], update_dims: tuple[int, ...]
+) -> tuple[dict[int, IndexExpr], list[str]]:
+    """Emit the window's start in each operand dimension; return it and the conditions under which the window fits."""
     attr = scatter.attr
     dims = scatter.operands[0].shape.dimensions
     vector_dim = attr("index_vector_dim")
@@ -80,7 +82,7 @@ def _starts(
     kept = [d for d in range(len(dims)) if d not in absent]
     spans = dict(zip(kept, (update_dims[d] for d in sorted(attr("update_window_dims"))), strict=True))
     index_dims = [d for d in range(indices.shape.rank) if d != vector_dim]
-    starts: dict[int, Int] = {d: batch[index_dims.index(p)] for d, p in zip(batching, paired, strict=True)}
+    starts: dict[int, IndexExpr] = {d: batch[index_dims.index(p)] for d, p in zip(batching, paired, strict=True)}
     conditions = []
     for k, d in enumerate(attr("scatter_dims_to_operand_dims")):
         at: Index = tuple(batch)
@@ -93,8 +95,8 @@ def _starts(
     return starts, conditions
 
 
-def _target(scatter: HloInstruction, index: Index, starts: dict[int, Int], window: tuple[int, ...]) -> Index:
-    """Element of the operand that an element of the updates goes to."""
+def _target(scatter: HloInstruction, index: Index, starts: dict[int, IndexExpr], window: tuple[int, ...]) -> Index:
+    """Return the index of the operand element that an element of the updates is combined into."""
     absent = {*scatter.attr("inserted_window_dims"), *scatter.attr("input_batching_dims", ())}
     offsets = iter([index[d] for d in window])
     out = []

@@ -1,4 +1,4 @@
-"""Schedules: rewrites of a kernel's loops that change how it runs and not what it computes."""
+"""Schedules: rewrites of the loops of a kernel that change how it runs but not what it computes."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from dataclasses import dataclass, replace
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen.index import Atom, Int, Var
+from compiler.codegen.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.loop_ir import For, LoopKind
 from compiler.codegen.scalar import COMPUTE_BYTES
 from compiler.errors import PlanError, UnsupportedError
-from compiler.support.untrusted import shown, whole_number
+from compiler.support.untrusted import as_integer, short_repr
 
 LOCAL_BYTES = 256 * 1024
-"""Most bytes that the local arrays of one kernel may take together.
+"""Maximum total size of the local arrays of one kernel.
 
-They stand on a thread's stack. Stacks have 8 MiB under Linux and 512 KiB under macOS unless somebody asks for less, and
-arrays that leave the second level of cache are of no use to a kernel anyway.
+They are on the stack of a thread, which has 8 MiB on Linux and 512 KiB on macOS by default. Besides, local arrays that
+do not fit into the second-level cache would not make a kernel faster.
 """
-RANGES: Mapping[str, range] = {
-    # Tiles of a thousand by a thousand leave every cache.
+FIELD_RANGES: Mapping[str, range] = {
+    # Tiles of 1024 by 1024 elements exceed every cache.
     "tile": range(1025),
-    # One accumulator of four bytes for each column, or one carried value for each lane, fills the local arrays.
+    # One 4-byte accumulator per column, or one carried value per lane, then fills the local arrays.
     "columns": range(1, LOCAL_BYTES // 4 + 1),
-    # Whole warps, of which CUDA takes 32 in a block.
+    # Whole warps of 32 threads; a CUDA block has at most 32 warps.
     "block": range(32, 1025, 32),
     "lanes": range(1, LOCAL_BYTES // 4 + 1),
 }
-"""What the fields of a `Schedule` may be when they are chosen from outside. What a kernel can take may be less."""
+"""The values that may be chosen for the fields of a `Schedule`; a kernel may support fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The free choices of a kernel; the defaults suit most.
+    """The tunable parameters of a kernel; the defaults suit most kernels.
 
     Attributes:
-        tile: edge of the square tiles of a loop that reads along another dimension than it writes; 0: no tiles.
-        columns: columns a column reduction takes at a time.
-        block: CUDA threads a block.
-        lanes: elements a loop kernel carries through its loop at a time.
+        tile: edge of the square tiles of a loop that reads and writes along different dimensions; 0 for no tiling.
+        columns: number of adjacent columns in a tile of a column reduction.
+        block: CUDA threads per block.
+        lanes: number of positions in a tile of a loop kernel.
     """
 
     tile: int = 32
@@ -48,54 +48,57 @@ class Schedule:
     lanes: int = 256
 
     def column_tile(self, width: int) -> int:
-        """Columns at a time out of `width`."""
+        """Return the number of columns in a tile, given `width` columns in total."""
         return _divisor_near(self.columns, width)
 
     def lane_tile(self, width: int) -> int:
-        """Elements at a time out of `width` in a loop kernel."""
+        """Return the number of positions in a tile of a loop kernel, given `width` positions in total."""
         return _divisor_near(self.lanes, width)
 
     def to_json(self) -> dict[str, int]:
-        """Only what differs from the defaults."""
+        """Return the fields that differ from the defaults."""
         default = Schedule()
         return {k: getattr(self, k) for k in self.__dataclass_fields__ if getattr(self, k) != getattr(default, k)}
 
     @staticmethod
     def from_json(data: Mapping[str, object], default: Schedule | None = None) -> Schedule:
-        """A device's default schedule with some fields changed; PlanError names a field or value that cannot be."""
-        return replace(default or Schedule(), **checked_choice(data))
+        """Return a default schedule with some fields changed; raise PlanError for an unknown field or value."""
+        return replace(default or Schedule(), **parse_choice(data))
 
 
-def checked_choice(data: Mapping[str, object]) -> dict[str, int]:
-    """Choices for the fields of a `Schedule` as plain numbers; PlanError names a field or value that cannot be."""
+def parse_choice(data: Mapping[str, object]) -> dict[str, int]:
+    """Return choices for the fields of a `Schedule` as integers; raise PlanError for an unknown field or value."""
     if not isinstance(data, Mapping):
-        raise PlanError(f"the choices of a kernel must be names with numbers, not {shown(data)}")
+        raise PlanError(f"the choices of a kernel must map names to integers, not {short_repr(data)}")
     found: dict[str, int] = {}
     for name, value in data.items():
-        if name not in RANGES:
-            raise PlanError(f"a kernel has no choice {shown(name)}; choices: {', '.join(RANGES)}")
-        number, allowed = whole_number(value), RANGES[name]
+        if name not in FIELD_RANGES:
+            raise PlanError(f"a kernel has no choice {short_repr(name)}; choices: {', '.join(FIELD_RANGES)}")
+        number, allowed = as_integer(value), FIELD_RANGES[name]
         if number is None or number not in allowed:
-            of = f"multiple of {allowed.step}" if allowed.step > 1 else "whole number"
-            raise PlanError(f"a kernel's {name} must be a {of} from {allowed[0]} to {allowed[-1]}, not {shown(value)}")
+            of = f"a multiple of {allowed.step}" if allowed.step > 1 else "an integer"
+            raise PlanError(
+                f"a kernel's {name} must be {of} from {allowed[0]} to {allowed[-1]}, not {short_repr(value)}"
+            )
         found[name] = number
     return found
 
 
-def _divisor_near(wish: int, width: int) -> int:
-    """A divisor of `width` near the wish, so that no tile is ragged; else the wish itself."""
-    if width <= wish:
+def _divisor_near(preferred: int, width: int) -> int:
+    """Return a divisor of `width` close to the preferred tile size, so that no remainder is left, or else that size."""
+    if width <= preferred:
         return width
-    for tile in range(wish, max(15, wish // 4), -1):
+    for tile in range(preferred, max(15, preferred // 4), -1):
         if width % tile == 0:
             return tile
-    return wish
+    return preferred
 
 
 def optimize(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    """Drop local arrays nobody reads, merge loops, tile transposes.
+    """Return the kernel without dead local arrays, with nested loops merged and transposes tiled.
 
-    UnsupportedError: the local arrays that are left take more than LOCAL_BYTES.
+    Raises:
+        UnsupportedError: the remaining local arrays need more than LOCAL_BYTES.
     """
     body = _without_dead_arrays(kernel.body)
     body = tuple(_collapse(s) for s in body)
@@ -106,7 +109,7 @@ def optimize(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = tiled
     held = sum(s.size * COMPUTE_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
     if held > LOCAL_BYTES:
-        raise UnsupportedError(f"the kernel would take {held} bytes of local arrays, more than {LOCAL_BYTES}")
+        raise UnsupportedError(f"the kernel needs {held} bytes of local arrays, more than {LOCAL_BYTES}")
     return replace(kernel, body=body, kind=kind)
 
 
@@ -114,6 +117,7 @@ def optimize(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
 
 
 def _without_dead_arrays(body: tuple[lir.Stmt, ...]) -> tuple[lir.Stmt, ...]:
+    """Remove local arrays that are never read, such as a row cache that no later loop used, and the stores to them."""
     read = {s.value.array for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad)}
 
     def keep(stmts: tuple[lir.Stmt, ...]) -> tuple[lir.Stmt, ...]:
@@ -131,11 +135,11 @@ def _without_dead_arrays(body: tuple[lir.Stmt, ...]) -> tuple[lir.Stmt, ...]:
     return keep(body)
 
 
-# ---- merging perfectly nested loops
+# ---- merging of perfectly nested loops
 
 
 def _collapse(s: lir.Stmt) -> lir.Stmt:
-    """Merge a loop with the one loop inside it wherever every index treats the two as one."""
+    """Merge a loop with the loop that is its whole body if every index uses the two variables as one."""
     if not isinstance(s, For):
         return s
     body = tuple(_collapse(x) for x in s.body)
@@ -148,27 +152,29 @@ def _collapse(s: lir.Stmt) -> lir.Stmt:
     if not mergeable or s.base is not None or inner.base is not None:
         return s
     a, b = s.var, inner.var
-    if not all(_as_one(i, a, b) for i in lir.indices_in(inner.body)):
+    if not all(_is_merged_index(i, a, b) for i in lir.indices_in(inner.body)):
         return s
     merged = Var(b.name, a.extent * b.extent)
-    # a * extent_b + b is the merged variable: where both appear, a's share is dropped and b stands for the sum.
-    mapping: dict[Atom, Int] = {a: Int(), b: ix.of(merged)}
+    # The merged variable is a * extent(b) + b, the only use of both: drop the term of a and let b stand for the sum.
+    mapping: dict[IndexSymbol, IndexExpr] = {a: IndexExpr(), b: ix.of(merged)}
     new_body = lir.map_indices(inner.body, lambda i: i.substitute(mapping))
     return replace(inner, var=merged, body=new_body)
 
 
-def _as_one(i: Int, a: Var, b: Var) -> bool:
-    """Whether a and b appear in `i`, at every level, only as a * extent(b) + b."""
+def _is_merged_index(i: IndexExpr, a: Var, b: Var) -> bool:
+    """Check whether a and b appear in `i`, also inside quotients and remainders, only as a * extent(b) + b."""
     if i.coefficient(a) != i.coefficient(b) * b.extent:
         return False
-    return all(_as_one(atom.value, a, b) for atom, _ in i.terms if isinstance(atom, ix.Quotient | ix.Remainder))
+    return all(
+        _is_merged_index(atom.value, a, b) for atom, _ in i.terms if isinstance(atom, ix.Quotient | ix.Remainder)
+    )
 
 
-# ---- tiles
+# ---- tiling
 
 
 def _tile(s: lir.Stmt, size: int) -> lir.Stmt:
-    """Square tiles for a perfect nest some of whose loads run along an outer loop."""
+    """Tile a perfect nest by squares if some access is contiguous along an outer loop and strided along the lanes."""
     if not isinstance(s, For):
         return s
     nest: list[For] = []
@@ -183,13 +189,15 @@ def _tile(s: lir.Stmt, size: int) -> lir.Stmt:
         return s
     if any(isinstance(x, For) for x in lane.body):
         return s
-    outer = next((f for f in nest[:-1] if _walks_along(lane.body, f.var, lane.var)), None)
+    # Strip-mine the outer loop and the lanes, and move the loops over tiles outward. Within a tile, the cache lines
+    # that the strided accesses touch are reused before they are evicted.
+    outer = next((f for f in nest[:-1] if _is_transposed(lane.body, f.var, lane.var)), None)
     if outer is None or outer.var.extent < 2 * size or lane.var.extent < 2 * size:
         return s
     a, b = outer.var, lane.var
     a_out, a_in = Var(a.name + "o", -(-a.extent // size)), Var(a.name + "i", size)
     b_out, b_in = Var(b.name + "o", -(-b.extent // size)), Var(b.name + "i", size)
-    mapping: dict[Atom, Int] = {a: ix.of(a_out) * size + ix.of(a_in), b: ix.of(b_out) * size + ix.of(b_in)}
+    mapping: dict[IndexSymbol, IndexExpr] = {a: ix.of(a_out) * size + ix.of(a_in), b: ix.of(b_out) * size + ix.of(b_in)}
     body = lir.map_indices(lane.body, lambda i: i.substitute(mapping))
     inner: lir.Stmt = _edge(For(b_in, LoopKind.LANE, body), b_out, b.extent, size)
     inner = _edge(For(a_in, LoopKind.SERIAL, (inner,)), a_out, a.extent, size)
@@ -201,12 +209,12 @@ def _tile(s: lir.Stmt, size: int) -> lir.Stmt:
 
 
 def _edge(loop: For, tile: Var, extent: int, size: int) -> For:
-    """A tile's loop stops at the array's edge where the size does not divide."""
+    """Bound the loop over a tile by the extent of the array if the tile size does not divide it."""
     if extent % size == 0:
         return loop
     return replace(loop, base=ix.of(tile) * size, limit=extent)
 
 
-def _walks_along(body: tuple[lir.Stmt, ...], a: Var, b: Var) -> bool:
-    """Whether some access is contiguous in `a` and strided in `b`."""
+def _is_transposed(body: tuple[lir.Stmt, ...], a: Var, b: Var) -> bool:
+    """Check whether some access is contiguous in `a` and strided in `b`."""
     return any(i.coefficient(a) == 1 and abs(i.coefficient(b)) > 1 for i in lir.indices_in(body))

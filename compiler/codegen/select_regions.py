@@ -1,8 +1,10 @@
-"""Choices between regions: ops whose element comes from one operand or another, depending on where it lies.
+"""Selects between regions: ops whose elements come from one of several operands, depending on the index.
 
-A concatenate, a pad or a dynamic-update-slice becomes a branch that computes only the source an element comes from.
-What both sides of a branch need of one earlier choice is computed once before it, at an index selected by the branch's
-condition: else the text of a chain of choices would double with each link.
+A concatenate, pad or dynamic-update-slice becomes a branch that computes only the operand that an element comes from.
+Selects can depend on one another: in `y = concatenate(tanh(x), x)`, both sides of the branch for an element of y need
+an element of x. If x is computed by a select as well, emitting it on both sides would double the code with each select
+in such a chain. It is therefore emitted once, before the branch, at an index that the condition of the branch selects:
+`at = condition ? i : i - n; v = x[at]; if (condition) y = tanh(v) else y = v`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
 from compiler.codegen.emission import EmissionState, Memo
-from compiler.codegen.index import Index, Int
+from compiler.codegen.index import Index, IndexExpr
 from compiler.codegen.indexing_maps import INDEXING_MAPS
 from compiler.errors import UnsupportedError
 from compiler.ir.attributes import PadDim
@@ -23,35 +25,38 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-NEAREST = 32
-"""Choices above an instruction that are looked at."""
+MAX_SELECTS_ABOVE = 32
+"""Number of selects remembered per instruction among those it is computed from, the nearest ones."""
 VISIT_LIMIT = 100_000
-"""Steps of the searches for one kernel beyond which it is refused."""
+"""Maximum number of steps of all searches for one kernel; a kernel that needs more is refused."""
 _OPAQUE = frozenset({Opcode.CONSTANT, Opcode.IOTA, Opcode.GATHER, Opcode.REDUCE})
+"""Ops that the searches do not look behind."""
 
-Test: TypeAlias = tuple[str, Int]
-"""A predicate as a template over an integer, and the integer."""
-Leaf: TypeAlias = tuple[HloInstruction, Index]
-Found: TypeAlias = Mapping[HloInstruction, Index]
+Test: TypeAlias = tuple[str, IndexExpr]
+"""An expression template of a predicate, and the index that it is applied to."""
+Element: TypeAlias = tuple[HloInstruction, Index]
+Locations: TypeAlias = Mapping[HloInstruction, Index]
+"""The index at which each of some instructions is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """One source where every test holds, the other where one does not."""
+    """A choice between two sources: `then` if every test holds, else `otherwise`."""
 
     tests: tuple[Test, ...]
     then: Source
     otherwise: Source
 
 
-Source: TypeAlias = Select | Leaf
+Source: TypeAlias = Select | Element
+"""What an element is computed from: one element of an instruction, or a choice between sources."""
 
 
-# ---- what each op chooses
+# ---- the sources of each op
 
 
-def _within(at: Int, low: int, high: int) -> tuple[Test, ...] | None:
-    """Tests that `at` lies in low .. high; None when it never does."""
+def _within(at: IndexExpr, low: int, high: int) -> tuple[Test, ...] | None:
+    """Return the tests that decide whether low <= at <= high, none if it always does; return None if it never does."""
     least, most = at.range
     if most < low or least > high:
         return None
@@ -93,7 +98,7 @@ def _pad(e: EmissionState, i: HloInstruction, index: Index) -> Source:
     del e
     config: tuple[PadDim, ...] = i.attributes["padding"]
     x, fill = i.operands
-    outside: Leaf = (fill, ())
+    outside: Element = (fill, ())
     if 0 in x.shape.dimensions:
         return outside
     tests: list[Test] = []
@@ -136,51 +141,58 @@ REGION_OPS: Mapping[Opcode, Callable[[EmissionState, HloInstruction, Index], Sou
     Opcode.PAD: _pad,
     Opcode.DYNAMIC_UPDATE_SLICE: _update,
 }
-"""Where an element of the op at an index comes from; single lets of starts may be emitted."""
+"""For each op, a function that returns the source of an element; it may emit start indices read at run time."""
 
 
-# ---- starts known at run time
+# ---- start indices read at run time
 
 
-def update_starts(e: EmissionState, i: HloInstruction) -> list[Int]:
-    """Clamped start indices of a dynamic-update-slice."""
+def update_starts(e: EmissionState, i: HloInstruction) -> list[IndexExpr]:
+    """Emit and return the clamped start indices of a dynamic-update-slice."""
     return _starts(e, i, 2, i.operands[1].shape.dimensions)
 
 
 def sliced_index(e: EmissionState, i: HloInstruction, index: Index) -> Index:
-    """Index of the operand of a dynamic-slice."""
+    """Return the operand index that an element of a dynamic-slice is read from, after emitting its start indices."""
     starts = _starts(e, i, 1, i.attributes["dynamic_slice_sizes"])
     return tuple(a + s for a, s in zip(index, starts, strict=True))
 
 
-def _starts(e: EmissionState, i: HloInstruction, first: int, sizes: Sequence[int]) -> list[Int]:
+def _starts(e: EmissionState, i: HloInstruction, first: int, sizes: Sequence[int]) -> list[IndexExpr]:
     dims = i.operands[0].shape.dimensions
     starts = i.operands[first:]
     if len(starts) == 1 and starts[0].shape.rank == 1:
         vector = starts[0]
-        return [e.start(vector, (ix.const(k),), d - n) for k, (d, n) in enumerate(zip(dims, sizes, strict=True))]
-    return [e.start(s, (), d - n) for s, d, n in zip(starts, dims, sizes, strict=True)]
+        return [
+            e.clamped_start(vector, (ix.const(k),), d - n) for k, (d, n) in enumerate(zip(dims, sizes, strict=True))
+        ]
+    return [e.clamped_start(s, (), d - n) for s, d, n in zip(starts, dims, sizes, strict=True)]
 
 
 class RegionSelector:
-    """Emits the selects of one kernel, and remembers which selects each instruction is computed from."""
+    """The emitter of the selects of one kernel, which remembers the selects that each instruction is computed from.
+
+    `value` emits a branch for one element. Before the branch, `_hoist_common` finds out which selects both sides need
+    (`_selects_above`), at which index each side needs them (`_locate`), and emits them at a selected index.
+    """
 
     def __init__(self, emission: EmissionState) -> None:
         self._e = emission
-        # Selects above each instruction, the order in which they were met, those computed for two sides.
+        # For each instruction the selects that it is computed from; a number for each that grows towards the root; and
+        # the instructions that were emitted once for both sides of a branch.
         self._above_of: dict[HloInstruction, frozenset[HloInstruction]] = {}
         self._numbers: dict[HloInstruction, int] = {}
         self._shared: set[HloInstruction] = set()
         self._visits = 0
 
     def value(self, i: HloInstruction, index: Index) -> str:
-        """Name of the scalar `i[index]` of an op in REGION_OPS."""
+        """Emit the element `i[index]` of an op in REGION_OPS and return its name."""
         return self._source_value(i.shape.element_type, REGION_OPS[i.opcode](self._e, i, index))
 
     def _source_value(self, t: T, source: Source) -> str:
         if not isinstance(source, Select):
             return self._e.value(*source)
-        known = self._share(source)
+        known = self._hoist_common(source)
         condition = self._holds(source.tests)
         zero = self._e.let(t, lir.Constant(scalar.constant_text(0, t)))
         result = self._e.fresh("c")
@@ -195,21 +207,21 @@ class RegionSelector:
         return self._e.let(t, lir.Current(result))
 
     def _holds(self, tests: tuple[Test, ...]) -> str:
-        """A pred scalar: whether all tests hold."""
+        """Emit the pred scalar that says whether all tests hold and return its name."""
         return self._e.once(
             tests, lambda: self._e.all_of([self._e.apply(T.PRED, text, self._e.index_name(at)) for text, at in tests])
         )
 
-    def _share(self, choice: Select) -> tuple[Memo, Memo]:
-        """Compute before a branch what both sides need of earlier choices; names to be known on each side."""
+    def _hoist_common(self, select: Select) -> tuple[Memo, Memo]:
+        """Emit before a branch the earlier selects that both sides need; return the values known on each side."""
         known: tuple[Memo, Memo] = ({}, {})
-        then, otherwise = self._above(choice.then), self._above(choice.otherwise)
-        meeting, made = then & otherwise, (then | otherwise) & self._shared
-        if not meeting and not made:
+        then, otherwise = self._above(select.then), self._above(select.otherwise)
+        common, shared = then & otherwise, (then | otherwise) & self._shared
+        if not common and not shared:
             return known
-        sides = self._sides(choice, made, meeting)
+        sides = self._sides(select, shared, common)
         for i in {**sides[0], **sides[1]}:
-            names = self._shared_names(choice.tests, i, sides[0].get(i), sides[1].get(i))
+            names = self._shared_names(select.tests, i, sides[0].get(i), sides[1].get(i))
             for side, memo in zip(sides, known, strict=True):
                 if names is not None and i in side:
                     memo[i, side[i]] = names
@@ -218,7 +230,10 @@ class RegionSelector:
     def _shared_names(
         self, tests: tuple[Test, ...], i: HloInstruction, then: Index | None, otherwise: Index | None
     ) -> tuple[str, ...] | None:
-        """The value of `i` for both sides; for one side alone only where a branch around this one has it computed."""
+        """Emit `i` for both sides at a selected index and return its names.
+
+        If only one side needs it, nothing is emitted: return the names if an enclosing branch has computed it, or None.
+        """
         if then is not None and otherwise is not None:
             self._shared.add(i)
             return self._e.values(i, self._select(tests, i, then, otherwise))
@@ -233,11 +248,12 @@ class RegionSelector:
         otherwise: Index | None,
         must_be_known: bool = False,
     ) -> Index:
-        """An index into `i`, in range everywhere: that of one side where the tests hold, else that of the other.
+        """Emit and return an index into `i`: that of `then` if the tests hold, else that of `otherwise`.
 
-        With `must_be_known` nothing is emitted, and the index ends before a dimension for which something would be.
+        The index is in range on both sides. With `must_be_known` nothing is emitted, and the index ends before the
+        first dimension for which something would have to be.
         """
-        out: list[Int] = []
+        out: list[IndexExpr] = []
         for d, n in enumerate(i.shape.dimensions):
             a = ix.const(0) if then is None else then[d]
             b = ix.const(0) if otherwise is None else otherwise[d]
@@ -249,7 +265,7 @@ class RegionSelector:
             out.append(self._select_one(tests, a, b, n))
         return tuple(out)
 
-    def _select_one(self, tests: tuple[Test, ...], a: Int, b: Int, extent: int) -> Int:
+    def _select_one(self, tests: tuple[Test, ...], a: IndexExpr, b: IndexExpr, extent: int) -> IndexExpr:
         low, high = min(a.range[0], b.range[0]), max(a.range[1], b.range[1])
 
         def make() -> str:
@@ -258,16 +274,16 @@ class RegionSelector:
 
         return ix.of(self._e.runtime(self._e.once((tests, a, b), make), max(0, low), min(extent - 1, high)))
 
-    # ---- searching
+    # ---- searches
 
     def _above(self, source: Source) -> frozenset[HloInstruction]:
-        """Choices that computing `source` may meet, the nearest ones."""
+        """Return the selects that `source` is computed from, the nearest ones."""
         if isinstance(source, Select):
             return self._above(source.then) | self._above(source.otherwise)
         return self._selects_above(source[0])
 
     def _selects_above(self, i: HloInstruction) -> frozenset[HloInstruction]:
-        """The instruction itself, if it is a choice, and the nearest choices it is computed from element by element."""
+        """Return the nearest selects that `i` is computed from element by element, including itself if it is one."""
         found = self._above_of.get(i)
         if found is not None:
             return found
@@ -275,14 +291,14 @@ class RegionSelector:
         all_: frozenset[HloInstruction] = next(iter(parts)) if len(parts) == 1 else frozenset().union(*parts)
         if i.opcode in REGION_OPS and i not in self._e.sources:
             all_ |= {i}
-        if len(all_) > NEAREST:
-            all_ = frozenset(sorted(all_, key=lambda c: self._numbers.get(c, len(self._numbers)))[-NEAREST:])
+        if len(all_) > MAX_SELECTS_ABOVE:
+            all_ = frozenset(sorted(all_, key=lambda c: self._numbers.get(c, len(self._numbers)))[-MAX_SELECTS_ABOVE:])
         self._above_of[i] = all_
         self._numbers[i] = len(self._numbers)
         return all_
 
     def _upstream(self, i: HloInstruction) -> Sequence[HloInstruction]:
-        """Instructions one element of which an element of `i` is computed from."""
+        """Return the instructions from single elements of which an element of `i` is computed."""
         op = i.opcode
         if i in self._e.sources or op in _OPAQUE:
             return ()
@@ -297,21 +313,21 @@ class RegionSelector:
             return i.operands[:1]
         return i.operands[:2] if op is Opcode.DYNAMIC_UPDATE_SLICE else i.operands
 
-    def _locate(self, source: Source, wanted: frozenset[HloInstruction]) -> Found:
-        """The index at which each of the wanted choices is needed first; not behind another wanted one."""
+    def _locate(self, source: Source, wanted: frozenset[HloInstruction]) -> Locations:
+        """Return the index at which each wanted select is needed first; the search does not go past wanted ones."""
         if isinstance(source, Select):
-            return self._locate_in_both(source, wanted)
+            return self._locate_in_select(source, wanted)
         found: dict[HloInstruction, Index] = {}
-        seen: set[Leaf] = set()
+        seen: set[Element] = set()
         work = [source]
         while work:
-            leaf = i, index = work.pop()
-            if leaf in seen or wanted.isdisjoint(self._selects_above(i)):
+            element = i, index = work.pop()
+            if element in seen or wanted.isdisjoint(self._selects_above(i)):
                 continue
-            seen.add(leaf)
+            seen.add(element)
             self._visits += 1
             if self._visits > VISIT_LIMIT:
-                raise UnsupportedError("one kernel would choose between too many regions")
+                raise UnsupportedError("the kernel would select between too many regions")
             if i in wanted:
                 found.setdefault(i, index)
             elif i.opcode in REGION_OPS:
@@ -324,29 +340,37 @@ class RegionSelector:
                 work += [(o, () if o.shape.is_scalar else index) for o in reversed(self._upstream(i))]
         return found
 
-    def _locate_in_both(self, choice: Select, wanted: frozenset[HloInstruction]) -> Found:
-        """Search as `_share` will compute: what both sides need is found at one selected index; continue from there."""
-        meeting = self._above(choice.then) & self._above(choice.otherwise)
-        sides = self._sides(choice, wanted, meeting)
+    def _locate_in_select(self, select: Select, wanted: frozenset[HloInstruction]) -> Locations:
+        """Return the same as `_locate` for a select.
+
+        The search mirrors what `_hoist_common` will emit for it: what both sides need is computed at one selected
+        index, so the search continues from that index.
+        """
+        common = self._above(select.then) & self._above(select.otherwise)
+        sides = self._sides(select, wanted, common)
         found: dict[HloInstruction, Index] = {}
         for i in {**sides[0], **sides[1]}:
             if i not in wanted and not (i in sides[0] and i in sides[1]):
                 continue
-            at = self._select(choice.tests, i, sides[0].get(i), sides[1].get(i))
+            at = self._select(select.tests, i, sides[0].get(i), sides[1].get(i))
             for c, where in ({i: at} if i in wanted else self._locate((i, at), wanted)).items():
                 found.setdefault(c, where)
         return found
 
     def _sides(
-        self, choice: Select, wanted: frozenset[HloInstruction], meeting: frozenset[HloInstruction]
-    ) -> tuple[Found, Found]:
-        """What each side needs of these; behind what only one side needs, the search goes on for what may meet."""
-        parts = (choice.then, choice.otherwise)
-        sides = tuple(dict(self._locate(part, wanted | meeting)) for part in parts)
+        self, select: Select, wanted: frozenset[HloInstruction], common: frozenset[HloInstruction]
+    ) -> tuple[Locations, Locations]:
+        """Return where each side needs the wanted and the common selects.
+
+        `_locate` stops at each select it finds. Past one that only one side needs, the search continues for common
+        ones, because the other side may need those.
+        """
+        parts = (select.then, select.otherwise)
+        sides = tuple(dict(self._locate(part, wanted | common)) for part in parts)
         for mine, other in (sides, sides[::-1]):
             work = [i for i in mine if i not in other]
             for i in work:
-                for c, where in self._locate((i, mine[i]), meeting - {i}).items():
+                for c, where in self._locate((i, mine[i]), common - {i}).items():
                     if c not in mine:
                         mine[c] = where
                         work += [c] if c not in other else []

@@ -1,4 +1,4 @@
-"""Sort: rows in parallel; in each, places are put in order by comparing what stands there, then all of it is moved."""
+"""Lowering of sort: the element numbers of each row are sorted by the comparator, then all operands are reordered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import scalar
 from compiler.codegen.emit import Emitter
-from compiler.codegen.index import Int, Var
+from compiler.codegen.index import IndexExpr, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -17,7 +17,7 @@ from compiler.ir.opcodes import Opcode
 
 
 def sort_of(roots: tuple[HloInstruction, ...]) -> HloInstruction | None:
-    """The sort whose results these outputs are, in order; None when they are anything else."""
+    """Return the sort whose results, in order, are these outputs, or None if they are anything else."""
     if len(roots) == 1 and roots[0].opcode is Opcode.SORT:
         return roots[0]
     if any(r.opcode is not Opcode.GET_TUPLE_ELEMENT or r.operands[0].opcode is not Opcode.SORT for r in roots):
@@ -28,27 +28,28 @@ def sort_of(roots: tuple[HloInstruction, ...]) -> HloInstruction | None:
 
 
 def lower_sort(fused: HloComputation, sort: HloInstruction) -> lir.Kernel:
-    """The kernel of a computation that is a sort of its parameters; it is stable.
+    """Return the kernel of a computation that sorts its parameters; the sort is stable.
 
-    UnsupportedError: operands that are no parameters, types or a comparator without code.
+    Raises:
+        UnsupportedError: an operand is not a parameter of a supported type, or the comparator cannot be emitted.
     """
     operands = sort.operands
     for o in operands:
         if o.opcode is not Opcode.PARAMETER or not scalar.is_supported_type(o.shape.element_type):
-            raise UnsupportedError(f"%{sort.name}: %{o.name} is no array argument of a type that kernels know")
+            raise UnsupportedError(f"%{sort.name}: %{o.name} is not a parameter of a supported type")
     dims = operands[0].shape.dimensions
     axis = sort.attributes["dimensions"][0]
     e, n, stride = Emitter(fused), dims[axis], math.prod(dims[axis + 1 :])
     if 0 not in dims:
         outer, inner = Var(e.fresh("i"), math.prod(dims[:axis])), Var(e.fresh("i"), stride)
-        left, right, place = (Var(e.fresh(p), n) for p in "lrk")
+        left, right, position = (Var(e.fresh(p), n) for p in "lrk")
         base = ix.of(outer) * (n * stride) + ix.of(inner)
         if outer.extent == 1:
             base = ix.of(inner) if inner.extent != 1 else ix.const(0)
         elif inner.extent == 1:
             base = ix.of(outer) * (n * stride)
         with e.loops([outer, inner], [LoopKind.PARALLEL] * 2):
-            e.add(_sorted_row(e, sort, base, stride, left, right, place))
+            e.add(_sorted_row(e, sort, base, stride, left, right, position))
     arguments = [
         lir.Argument(f"p{k}", p.shape.element_type, p.shape.num_elements, False) for k, p in enumerate(fused.parameters)
     ]
@@ -59,19 +60,19 @@ def lower_sort(fused: HloComputation, sort: HloInstruction) -> lir.Kernel:
 
 
 def _sorted_row(
-    e: Emitter, sort: HloInstruction, base: Int, stride: int, left: Var, right: Var, place: Var
+    e: Emitter, sort: HloInstruction, base: IndexExpr, stride: int, left: Var, right: Var, position: Var
 ) -> lir.Sort:
-    """One row: element v of it stands `v * stride` behind `base` in every operand."""
+    """Return the sort of one row, whose element v is at offset `base + v * stride` in every operand."""
 
     def load(operand: HloInstruction, v: Var) -> str:
         return e.let(operand.shape.element_type, lir.Load(e.input_name(operand), base + ix.of(v) * stride))
 
     with e.guard() as comparing:
-        # The later of two elements goes first only when the comparator puts it before the earlier one.
+        # For stability, a later element precedes an earlier one only if the comparator says so.
         elements = [load(o, v) for o in sort.operands for v in (right, left)]
         (before,) = e.inline(sort.attributes["to_apply"], elements)
     with e.guard() as moving:
         values = [load(o, left) for o in sort.operands]
         for k, value in enumerate(values):
-            e.add(lir.Store(f"o{k}", base + ix.of(place) * stride, value))
-    return lir.Sort(left, right, tuple(comparing.stmts), before, place, tuple(moving.stmts))
+            e.add(lir.Store(f"o{k}", base + ix.of(position) * stride, value))
+    return lir.Sort(left, right, tuple(comparing.stmts), before, position, tuple(moving.stmts))

@@ -1,1 +1,1 @@
-"""Frontends: programs of JAX, PyTorch and StableHLO into an HloModule. Each imports its framework only when called."""
+"""Frontends: convert programs of JAX, PyTorch and StableHLO to an HloModule; frameworks are imported when called."""

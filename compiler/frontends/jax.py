@@ -1,4 +1,4 @@
-"""JAX functions into an HloModule."""
+"""JAX frontend: converts JAX functions to an HloModule."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from compiler.ir.module import HloModule
 
 
 def lower(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> HloModule:
-    """The HLO of a JAX function at the shapes of these arguments, not optimised, every constant in full.
+    """Lower a JAX function to HLO for the shapes of these arguments, unoptimized, with all constants.
 
     Args:
-        fn: any function JAX can trace; one that is jitted already keeps its settings (static arguments, donation).
-        *args: arrays, scalars, pytrees of them, or `jax.ShapeDtypeStruct` where no value is at hand.
+        fn: any function that JAX can trace; a jitted one keeps its settings (static arguments, donation).
+        *args: arrays, scalars, pytrees of them, or `jax.ShapeDtypeStruct` instead of values.
         **kwargs: the same by name.
 
     Returns:
-        A module whose parameters are the leaves of the arguments in order, unused ones included (unless `fn` is
-        jitted and drops them), and whose result is a tuple of the leaves. `argument_names` tells which is which.
+        A module whose parameters are the leaves of the arguments in order, including unused ones (unless `fn` is jitted
+        and drops them), and whose result is a tuple of the output leaves. `argument_names` returns their names.
 
     Raises:
-        ArgumentError: an argument is nothing JAX can trace (a string, say) and is not marked static.
+        ArgumentError: an argument cannot be traced (a string, for example) and is not marked static.
         UnsupportedError: an argument has a dimension without a fixed size.
         BackendError: JAX is not installed.
-        Exception: whatever JAX raises about the function itself while it traces it.
+        Exception: any error of JAX while it traces the function.
     """
     _, hlo = jaxlib_modules()
     jax = importlib.import_module("jax")
@@ -45,7 +45,7 @@ def _check_arguments(jax: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ma
         shape = getattr(leaf, "shape", None)
         if shape is None and not may_be_static and not isinstance(leaf, bool | int | float | complex):
             raise ArgumentError(
-                f"{where} is a {type(leaf).__name__}, which JAX cannot trace; if it chooses what the function does, "
+                f"{where} is a {type(leaf).__name__}, which JAX cannot trace; if the program depends on it, "
                 "mark it static: lower(jax.jit(fn, static_argnames=...), ...)"
             )
         if not all(isinstance(d, int) for d in shape or ()):

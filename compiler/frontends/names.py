@@ -1,4 +1,4 @@
-"""Which argument of the source program each entry parameter stands for, and which output each result."""
+"""Names of arguments and results in the source program, stored in the metadata of parameters and root."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 
 
 def argument_names(module: HloModule) -> dict[int, str]:
-    """Argument position -> name in the source program (`x`, `params['w']`, `layers.0.weight`).
+    """Return the name of each argument in the source program (`x`, `params['w']`, `layers.0.weight`), by position.
 
-    Read from the parameters' metadata, where the frontends (and XLA) keep it; a parameter without any goes by the
-    name of its instruction.
+    Names are read from the parameters' metadata, where the frontends (and XLA) store them. A parameter without metadata
+    is named after its instruction.
     """
     return {p.parameter_number or 0: _name(p) for p in module.entry.parameters}
 
 
 def set_argument_name(parameter: HloInstruction, name: str) -> None:
-    """Keep `name` with an entry parameter, for `argument_names` to find."""
+    """Store the name of an entry parameter for `argument_names`."""
     parameter.attributes["metadata"] = Raw(f"{{op_name={quote(name)}}}")
 
 
 def result_names(module: HloModule) -> dict[int, str]:
-    """Position in the result -> name (`output_0`, `layers.1.running_mean`, `rng_state`).
+    """Return the name of each result (`output_0`, `layers.1.running_mean`, `rng_state`) by position.
 
-    Read from the root's frontend attributes, where the PyTorch frontend keeps it; empty for other modules.
+    Names are read from the root's frontend attributes, where the PyTorch frontend stores them; empty for other modules.
     """
     root = module.entry.root
     text = str(root.attr("frontend_attributes") or "")
@@ -40,7 +40,7 @@ def result_names(module: HloModule) -> dict[int, str]:
 
 
 def set_result_names(root: HloInstruction, names: Sequence[str]) -> None:
-    """Keep the names of a result's elements with the root, for `result_names` to find."""
+    """Store the names of the elements of the result with the root for `result_names`."""
     root.attributes["frontend_attributes"] = Raw(f"{{result_names={quote(','.join(names))}}}")
 
 

@@ -1,8 +1,8 @@
-"""PyTorch modules and functions into an HloModule, by way of torch.export and the ATen ops.
+"""PyTorch frontend: converts modules and functions to an HloModule via torch.export and ATen ops.
 
-Ops are lowered in the `torch_*` files beside this one, each a registry by ATen name (`torch_program.LOWERINGS`); what
-none of them has is taken apart by PyTorch's own decompositions where there are any, and is an UnsupportedError that
-names the op and its place in the model where there are none.
+Ops are lowered in the `torch_*` modules of this folder, each a registry by ATen name (`torch_program.LOWERINGS`). Ops
+without a lowering are decomposed by PyTorch where possible; otherwise an UnsupportedError names the op and its place in
+the model.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from compiler.ir import HloModule
 
 
 def lower(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) -> HloModule:
-    """The HLO of a PyTorch module or function at the shapes of these arguments.
+    """Lower a PyTorch module or function to HLO for the shapes of these arguments.
 
     Args:
-        module_or_fn: a `torch.nn.Module` (in the mode it is in: call `.eval()` first for inference) or a function.
+        module_or_fn: a `torch.nn.Module` in its current mode (call `.eval()` first for inference), or a function.
         *args: example arguments, tensors or pytrees of them.
         **kwargs: the same by name.
-        freeze: make constants of weights and buffers; else they are parameters, before the arguments.
+        freeze: turn weights and buffers into constants instead of parameters before the arguments.
 
     Returns:
-        A module whose parameters are weights, buffers, then the arguments' leaves, each in torch's order;
-        `argument_names` tells the name of each (`layers.0.weight`, `x`), `arguments` the values to call it with. Its
-        result is a tuple of the outputs that are tensors, then of the buffers and arguments that the program changes,
-        with their new values (running statistics in training mode); `result_names` tells which is which.
+        A module whose parameters are the weights, the buffers, then the leaves of the arguments, each in torch's order.
+        `argument_names` returns their names (`layers.0.weight`, `x`) and `arguments` their values. The result is a
+        tuple of the outputs that are tensors, then the new values of the buffers and arguments that the program mutates
+        (running statistics in training mode); `result_names` returns their names.
 
-        A program that draws random numbers (dropout in training mode) has one parameter more, the last, u64[2]
-        `rng_state`, and gives the state after it as its last result: pass it on to the next call. The numbers are
-        those of XLA's Threefry generator, of torch's distributions, but not torch's numbers.
+        A program that draws random numbers (dropout in training mode) has an additional last parameter, u64[2]
+        `rng_state`, and returns the next state as its last result: pass it to the next call. Numbers come from XLA's
+        Threefry generator; they have torch's distributions, but differ from torch's numbers.
 
-        Checks of values that PyTorch makes while it runs (arguments of distributions, variances) are left out.
-        `torch.bincount` yields `minlength` counts; larger values are not counted.
+        PyTorch's runtime checks of values (arguments of distributions, variances) are omitted. `torch.bincount` returns
+        `minlength` counts; larger values are not counted.
 
     Raises:
-        UnsupportedError: the program uses an op that is not lowered, has results whose size depends on the data, or
-            decides in Python on values of tensors; the message names the op and where it stands in the model.
+        UnsupportedError: the program uses an op without a lowering, has results whose size depends on the data, or
+            branches in Python on values of tensors; the message names the op and its place in the model.
         ArgumentError: the arguments do not fit the program's signature.
         BackendError: PyTorch is not installed.
     """
@@ -57,14 +57,14 @@ def lower(module_or_fn: Any, *args: Any, freeze: bool = False, **kwargs: Any) ->
 def arguments(
     module_or_fn: Any, *args: Any, freeze: bool = False, seed: int | None = None, **kwargs: Any
 ) -> list[NDArray[Any]]:
-    """The values that the module made by `lower` of the same takes: weights, buffers, then arguments.
+    """Return the arguments of the module that `lower` returns: weights, buffers, then arguments.
 
     Args:
-        module_or_fn: as given to `lower`.
-        *args: the arguments to call it with.
+        module_or_fn: as passed to `lower`.
+        *args: the arguments of the call.
         **kwargs: the same by name.
-        freeze: as given to `lower`.
-        seed: for a program that draws random numbers: what the generator's first state is made of; appends that state.
+        freeze: as passed to `lower`.
+        seed: for a program that draws random numbers: the seed of the initial state, which is appended.
     """
     pytree = importlib.import_module("torch.utils._pytree")
     program = export(module_or_fn, args, kwargs)
@@ -72,7 +72,7 @@ def arguments(
 
 
 def argument_values(program: Any, given: Iterable[Any], freeze: bool, seed: int | None) -> list[NDArray[Any]]:
-    """The values that the module of an exported program takes, when called with these leaves of arguments."""
+    """Return the arguments of the module of an exported program for these leaves of arguments."""
     leaves = iter(given)
     values: list[NDArray[Any]] = []
     for spec in program.graph_signature.input_specs:
@@ -88,5 +88,5 @@ def argument_values(program: Any, given: Iterable[Any], freeze: bool, seed: int 
 
 
 def random_state(seed: int) -> NDArray[np.uint64]:
-    """The `rng_state` that a lowered program starts from."""
+    """Return the initial `rng_state` of a lowered program."""
     return np.array([seed % (1 << 64), 0], np.uint64)

@@ -1,4 +1,4 @@
-"""ATen ops of the backward pass that PyTorch has no decomposition for."""
+"""Lowerings of ATen ops of the backward pass that PyTorch does not decompose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _convolution_backward(
     b: TorchBuilder, grad: H, x: H, weight: H, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool],
 ) -> list[H | None]:  # fmt: skip
-    """Gradients by the input, the kernel and the bias, each where the mask asks for it."""
+    """Return the gradients of the input, the kernel and the bias, each only if the mask requests it."""
     n = x.shape.rank - 2
     how = [each(v, n) for v in (stride, padding, dilation)]
     by_input = by_weight = by_bias = None
@@ -29,7 +29,7 @@ def _convolution_backward(
         as_input = _as_forward if transposed else _by_input
         by_input = as_input(b, grad, x, weight, how, groups)
     if mask[1]:
-        # A transposed convolution is the gradient of one whose input is its own output.
+        # A transposed convolution is the input gradient of a convolution, so the two operands swap roles.
         first, second = (x, grad) if transposed else (grad, x)
         by_weight = _by_weight(b, first, second, weight, how, groups)
     if mask[2]:
@@ -42,7 +42,7 @@ def _spatial(x: H) -> str:
 
 
 def _by_input(b: TorchBuilder, grad: H, x: H, weight: H, how: Sequence[Sequence[int]], groups: int) -> H:
-    """The gradient spread out by the stride, under the reversed kernel."""
+    """Convolve the gradient, dilated by the stride, with the reversed kernel."""
     window = []
     for i, (step, pad, dilation) in enumerate(zip(*how, strict=True)):
         reach = dilation * (weight.shape.dimensions[i + 2] - 1)
@@ -64,7 +64,7 @@ def _as_forward(b: TorchBuilder, grad: H, x: H, weight: H, how: Sequence[Sequenc
 
 
 def _by_weight(b: TorchBuilder, grad: H, x: H, weight: H, how: Sequence[Sequence[int]], groups: int) -> H:
-    """The input under the gradient as a kernel: batch and features change places."""
+    """Convolve the input with the gradient as kernel, with batch and features swapped."""
     window = []
     for i, (step, pad, dilation) in enumerate(zip(*how, strict=True)):
         size = grad.shape.dimensions[i + 2]
@@ -93,7 +93,7 @@ def _convolve(
 
 @LOWERINGS.op("_cdist_backward")
 def _distances_backward(b: TorchBuilder, grad: H, x: H, y: H, p: float, distance: H) -> H:
-    """The gradient by the rows of `x` of all distances from rows of `y`; zero where a distance is zero."""
+    """Return the gradient of `x` of all distances between rows of `x` and `y`; zero where a distance is zero."""
     *batch, n, width = x.shape.dimensions
     m, t = y.shape.dimensions[-2], x.shape.element_type
     dims = (*batch, n, m, width)
@@ -117,13 +117,13 @@ def _distances_backward(b: TorchBuilder, grad: H, x: H, y: H, p: float, distance
 
 @LOWERINGS.op("_embedding_bag_backward")
 def _embedding_bag_backward(b: TorchBuilder, grad: H, index: H, _offsets: H, *rest: Any) -> H:
-    before, (_sparse, *behind) = rest[:6], rest[6:]
-    return _embedding_bag_dense_backward(b, grad, index, *before, *behind)
+    before, (_sparse, *after) = rest[:6], rest[6:]
+    return _embedding_bag_dense_backward(b, grad, index, *before, *after)
 
 
 @LOWERINGS.op("_embedding_bag_per_sample_weights_backward")
 def _bag_weights_backward(b: TorchBuilder, grad: H, weight: H, index: H, _offsets: H, bag: H, *_: Any) -> H:
-    """By the weight of each row: the row times its bag's gradient."""
+    """Return the gradient of each row's weight: the row times its bag's gradient."""
     t = weight.shape.element_type
     return b.reduce(Opcode.ADD, b.binary(Opcode.MULTIPLY, take(b, grad, bag, 0), take(b, weight, index, 0), t), (1,), 0)
 
@@ -133,7 +133,7 @@ def _embedding_bag_dense_backward(
     b: TorchBuilder, grad: H, index: H, bag: H, sizes: H, _maxima: H, count: int, by_frequency: bool, mode: int,
     scales: H | None, padding: int = -1,
 ) -> H:  # fmt: skip
-    """Each row of a bag takes the bag's gradient, shared out for an average; rows that occur again add up."""
+    """Add the gradient of each bag, divided by its size for averages, to all of its rows."""
     if by_frequency or mode == 2 or padding >= 0:
         raise b.unsupported("the gradient of bags by maximum, with scale_grad_by_freq or with padding_idx")
     t, rows = grad.shape.element_type, index.shape.num_elements

@@ -1,4 +1,4 @@
-"""What the lowerings of ATen ops are written with: PyTorch's broadcasting and promotion over our instructions."""
+"""The builder for lowerings of ATen ops: adds instructions with PyTorch's broadcasting and type promotion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BITS_OF = {"torch.bfloat16": ml_dtypes.bfloat16, "torch.float8_e4m3fn": ml_dtyp
 
 
 def element_type(dtype: Any) -> PrimitiveType:
-    """The element type of a torch dtype."""
+    """Return the element type of a torch dtype."""
     name = str(dtype).removeprefix("torch.")
     if name not in _TYPES:
         raise UnsupportedError(f"torch dtype {name} has no element type in HLO")
@@ -40,7 +40,7 @@ def element_type(dtype: Any) -> PrimitiveType:
 
 
 def to_numpy(tensor: Any) -> NDArray[Any]:
-    """A tensor's values, also in the types numpy has from ml_dtypes."""
+    """Return the values of a tensor, also of ml_dtypes types."""
     tensor = tensor.detach().cpu().contiguous()
     special = _BITS_OF.get(str(tensor.dtype))
     if special is None:
@@ -51,10 +51,10 @@ def to_numpy(tensor: Any) -> NDArray[Any]:
 
 
 class Lowerings(Registry):
-    """A registry that is filled by decoration: `@LOWERINGS.op("add", "add_")`."""
+    """A registry that decorators fill: `@LOWERINGS.op("add", "add_")`."""
 
     def op(self, *names: str) -> Callable[[F], F]:
-        """Register a function under these ATen names."""
+        """Register the decorated function under these ATen names."""
 
         def keep(f: F) -> F:
             self.update(dict.fromkeys(names, f))
@@ -64,7 +64,7 @@ class Lowerings(Registry):
 
 
 class TorchBuilder:
-    """Adds instructions to the entry. `result` is what torch says of the op under way (a fake tensor, or several)."""
+    """Adds instructions to a computation; `result` is the current op's fake tensor, or several of them."""
 
     def __init__(self, module: HloModule, entry: HloComputation, outer: TorchBuilder | None = None) -> None:
         self.module, self.entry, self.outer = module, entry, outer
@@ -78,17 +78,17 @@ class TorchBuilder:
         self._functions: dict[Any, HloComputation] = {} if outer is None else outer._functions
 
     def start(self, node: Any, what: str, overload: str) -> None:
-        """Begin the next op: `used` are the numbers of those of its several results that somebody takes."""
+        """Start the next op; `used` becomes the set of those of its results that other ops use."""
         self.node, self.result, self.what, self.overload = node, node.meta.get("val"), what, overload
         self.computed_in = None
         self.used = frozenset(u.args[1] for u in node.users if "getitem" in str(u.target) and u.users)
 
     def inside(self, computation: HloComputation) -> TorchBuilder:
-        """A builder for a computation that this one calls."""
+        """Return a builder for a computation that this one calls."""
         return TorchBuilder(self.module, computation, self)
 
     def draw_state(self) -> HloInstruction:
-        """The state of the random numbers: a parameter of the entry, made when first asked for."""
+        """Return the state of the random generator, a parameter of the entry that is added when first needed."""
         if self.outer is not None:
             raise self.unsupported("a random number inside a branch or a loop")
         if self.random_state is None:
@@ -98,22 +98,22 @@ class TorchBuilder:
         return self.random_state
 
     def tensor(self, value: Any) -> HloInstruction:
-        """A tensor, or a Python number as torch makes a tensor of it."""
+        """Return a tensor unchanged, and a Python number as the constant that torch would make of it."""
         if isinstance(value, HloInstruction):
             return value
         return self.constant(value, T.PRED if isinstance(value, bool) else T.S64 if isinstance(value, int) else T.F32)
 
     def unsupported(self, why: str) -> UnsupportedError:
-        """The error for a variant of an op that is not lowered."""
+        """Return the error for an unsupported variant of the current op."""
         return UnsupportedError(f"PyTorch op {self.what}: {why} is not supported by the torch frontend")
 
     @property
     def out(self) -> Shape:
-        """Shape of the (first) result."""
+        """The shape of the (first) result."""
         return self.out_at(0)
 
     def out_at(self, index: int) -> Shape:
-        """Shape of one of several results."""
+        """Return the shape of the result at this position."""
         value = self.result[index] if isinstance(self.result, list | tuple) else self.result
         if not all(isinstance(d, int) for d in value.shape):
             raise self.unsupported("a result whose size depends on the data")
@@ -121,7 +121,7 @@ class TorchBuilder:
 
     @property
     def type(self) -> PrimitiveType:
-        """The type that ops on the way to the result are made in: the result's, unless `single` says otherwise."""
+        """The type in which the op is computed: that of the result, unless `in_single_precision` overrides it."""
         return self.computed_in or self.out.element_type
 
     # ---- instructions
@@ -129,20 +129,20 @@ class TorchBuilder:
     def add(
         self, opcode: Opcode, *operands: HloInstruction, shape: Shape | None = None, **attributes: Any
     ) -> HloInstruction:
-        """Any instruction."""
+        """Add an instruction."""
         return self.entry.add(opcode, operands, shape, attributes=attributes)
 
     def constant(self, array: Any, t: PrimitiveType) -> HloInstruction:
-        """A constant array of that type."""
+        """Add a constant array of this type."""
         value = np.asarray(array)
         return self.entry.add_constant(Literal.from_array(value.astype(t.dtype), Shape(t, value.shape)))
 
     def full(self, number: Any, shape: Shape) -> HloInstruction:
-        """One number everywhere."""
+        """Add an array filled with one number."""
         return self.broadcast(self.constant(number, shape.element_type), shape.dimensions)
 
     def convert(self, x: HloInstruction, t: PrimitiveType) -> HloInstruction:
-        """`x` in another type, as torch converts: to bool means not zero."""
+        """Convert `x` to another type like torch: conversion to bool tests for non-zero."""
         if x.shape.element_type is t:
             return x
         if t is T.PRED:
@@ -150,7 +150,7 @@ class TorchBuilder:
         return self.add(Opcode.CONVERT, x, shape=Shape(t, x.shape.dimensions))
 
     def broadcast(self, x: HloInstruction, dims: Sequence[int]) -> HloInstruction:
-        """`x` to these sizes, aligned to the right, sizes of one repeated."""
+        """Broadcast `x` to these sizes: aligned to the right, with dimensions of size one repeated."""
         dims = tuple(dims)
         if x.shape.dimensions == dims:
             return x
@@ -163,40 +163,40 @@ class TorchBuilder:
         )
 
     def reshape(self, x: HloInstruction, dims: Sequence[int]) -> HloInstruction:
-        """`x` with other dimensions."""
+        """Reshape `x` unless it has these dimensions."""
         dims = tuple(dims)
         return x if x.shape.dimensions == dims else self.add(Opcode.RESHAPE, x, shape=Shape(x.shape.element_type, dims))
 
     def transpose(self, x: HloInstruction, order: Sequence[int]) -> HloInstruction:
-        """`x` with its dimensions in another order."""
+        """Permute the dimensions of `x` unless the order is the identity."""
         order = tuple(order)
         return x if order == tuple(range(x.shape.rank)) else self.add(Opcode.TRANSPOSE, x, dimensions=order)
 
     def operand(self, value: Any, t: PrimitiveType, dims: Sequence[int]) -> HloInstruction:
-        """A tensor or a Python number, in this type and these sizes."""
+        """Return a tensor or Python number with this type and these sizes."""
         if not isinstance(value, HloInstruction):
             return self.full(value, Shape(t, tuple(dims)))
         return self.broadcast(self.convert(value, t), dims)
 
     def binary(self, opcode: Opcode, a: Any, b: Any, t: PrimitiveType | None = None) -> HloInstruction:
-        """An op on two tensors or numbers, in the result's type unless told otherwise."""
+        """Add a binary op on two tensors or numbers, by default in the type of the result."""
         t = t or self.type
         dims = broadcast_dims(a, b)
         return self.add(opcode, self.operand(a, t, dims), self.operand(b, t, dims))
 
     def compare(self, a: Any, b: Any, direction: str) -> HloInstruction:
-        """A comparison in the type both promote to."""
+        """Add a comparison in the type that both operands promote to."""
         t, dims = promoted(a, b), broadcast_dims(a, b)
         return self.add(Opcode.COMPARE, self.operand(a, t, dims), self.operand(b, t, dims), direction=direction)
 
     def select(self, p: HloInstruction, a: Any, b: Any, t: PrimitiveType | None = None) -> HloInstruction:
-        """`a` where `p` holds, else `b`."""
+        """Select `a` where `p` is true, else `b`."""
         t = t or self.type
         dims = np.broadcast_shapes(p.shape.dimensions, broadcast_dims(a, b))
         return self.add(Opcode.SELECT, self.broadcast(p, dims), self.operand(a, t, dims), self.operand(b, t, dims))
 
     def function(self, opcode: Opcode, t: PrimitiveType) -> HloComputation:
-        """`(a, b) -> a op b` on scalars, once a module."""
+        """Return the scalar computation `(a, b) -> a op b`, which is added to the module once."""
 
         def make() -> HloComputation:
             f = HloComputation(f"{opcode.text}_{t.text}")
@@ -207,13 +207,13 @@ class TorchBuilder:
         return self.once((opcode, t), make)
 
     def once(self, key: Any, make: Callable[[], HloComputation]) -> HloComputation:
-        """A computation that ops share: made the first time it is asked for."""
+        """Return a shared computation, which `make` creates when it is first needed."""
         if key not in self._functions:
             self._functions[key] = self.module.add(make())
         return self._functions[key]
 
     def reduce(self, opcode: Opcode, x: HloInstruction, dims: Sequence[int], start: Any) -> HloInstruction:
-        """A reduction by one op; dimensions go."""
+        """Add a reduction by one opcode; the dimensions are dropped."""
         t = x.shape.element_type
         return self.add(
             Opcode.REDUCE, x, self.constant(start, t), dimensions=tuple(dims), to_apply=self.function(opcode, t)
@@ -226,7 +226,7 @@ class TorchBuilder:
         step: Callable[..., Sequence[HloInstruction]],
         name: str,
     ) -> list[HloInstruction]:
-        """A loop: `step(builder, number, *carried)` gives what the next step takes; the values after the last one."""
+        """Add a loop of `step(builder, number, *carried)`, which returns the next values; return the last ones."""
         start = self.add(Opcode.TUPLE, self.constant(0, T.S32), *carried)
         condition, body = HloComputation(f"{name}_condition"), HloComputation(f"{name}_body")
         number = condition.add(
@@ -245,15 +245,15 @@ class TorchBuilder:
         )
         return [self.add(Opcode.GET_TUPLE_ELEMENT, loop, index=i + 1) for i in range(len(carried))]
 
-    def keep(self, x: HloInstruction, of: Shape, dims: Sequence[int]) -> HloInstruction:
-        """A reduction of `of` over `dims` with those dimensions back, of size one."""
+    def keep_dims(self, x: HloInstruction, of: Shape, dims: Sequence[int]) -> HloInstruction:
+        """Reshape a reduction of `of` over `dims` such that those dimensions have size one."""
         return self.reshape(x, [1 if d in dims else n for d, n in enumerate(of.dimensions)])
 
 
-def single(lowering: F) -> F:
-    """A lowering of several ops whose half-precision values are kept in single precision until the result.
+def in_single_precision(lowering: F) -> F:
+    """Decorate the lowering of a composite op to keep half-precision values in float32 until the result.
 
-    PyTorch's kernels do so too: what is rounded, or overflows, between these ops would differ.
+    PyTorch's kernels do so, too; intermediate rounding and overflow would differ otherwise.
     """
 
     @functools.wraps(lowering)
@@ -276,12 +276,12 @@ def _widened(b: TorchBuilder, value: Any) -> Any:
 
 
 def broadcast_dims(*values: Any) -> tuple[int, ...]:
-    """The sizes that these tensors (numbers left aside) are broadcast to."""
+    """Return the sizes that these tensors are broadcast to; numbers are ignored."""
     return np.broadcast_shapes(*(v.shape.dimensions for v in values if isinstance(v, HloInstruction)))
 
 
 def promoted(a: Any, b: Any) -> PrimitiveType:
-    """The type a comparison is made in: the tensors', or the wider of both; numbers follow a tensor."""
+    """Return the type of a comparison: that which the tensors promote to; numbers adapt to a tensor."""
     tensors = [v.shape for v in (a, b) if isinstance(v, HloInstruction)]
     numbers = [v for v in (a, b) if not isinstance(v, HloInstruction)]
     t = max(tensors, key=_rank_of).element_type
@@ -299,7 +299,7 @@ def _rank_of(s: Shape) -> tuple[int, bool, int]:
 
 
 def axes(dims: Any, rank: int) -> tuple[int, ...]:
-    """Dimension numbers, negative ones from the end; None or [] means all."""
+    """Normalize dimension numbers, which may be negative; None or [] means all dimensions."""
     if dims is None or dims == []:
         return tuple(range(rank))
     listed = dims if isinstance(dims, list | tuple) else [dims]
@@ -307,15 +307,15 @@ def axes(dims: Any, rank: int) -> tuple[int, ...]:
 
 
 def count(shape: Shape, dims: Sequence[int]) -> int:
-    """Elements along these dimensions."""
+    """Return the number of elements along these dimensions."""
     return math.prod(shape.dimensions[d] for d in dims)
 
 
 def lowest(t: PrimitiveType) -> Any:
-    """What a maximum starts from."""
+    """Return the initial value of a maximum."""
     return -math.inf if t.is_float else 0 if t is T.PRED else np.iinfo(t.dtype).min
 
 
 def highest(t: PrimitiveType) -> Any:
-    """What a minimum starts from."""
+    """Return the initial value of a minimum."""
     return math.inf if t.is_float else 1 if t is T.PRED else np.iinfo(t.dtype).max

@@ -1,4 +1,4 @@
-"""ATen ops that look rows up in tables: embeddings and bags of them."""
+"""Lowerings of ATen ops that look up rows in tables: embeddings and embedding bags."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _embedding_bag(
     b: TorchBuilder, weight: H, index: H, offsets: H, _scale: bool = False, mode: int = 0, _sparse: bool = False,
     scales: H | None = None, include_last: bool = False, padding: int = -1,
 ) -> list[H]:  # fmt: skip
-    """Rows summed (mode 0), averaged (1) or their maximum (2) by bag; a bag starts at each offset.
+    """Combine rows by bag: sum (mode 0), average (1) or maximum (2); a bag starts at each offset.
 
-    Rows of the padding index do not count; a bag without rows is zero.
+    Rows with the padding index are ignored; an empty bag is zero.
     """
     if mode == 2 and 3 in b.used:
         raise b.unsupported("the places of the maxima of a bag")
@@ -52,7 +52,7 @@ def _embedding_bag(
 
 
 def _bag_of_each_row(b: TorchBuilder, offsets: H, rows: int) -> H:
-    """How many bags have begun, less one."""
+    """Return the bag of each row: the number of bags that start at or before it, minus one."""
     n = offsets.shape.dimensions[0]
     places = b.add(Opcode.IOTA, shape=Shape(offsets.shape.element_type, (rows, n)), iota_dimension=0)
     begun = b.compare(b.broadcast(b.reshape(offsets, (1, n)), (rows, n)), places, "LE")
@@ -60,7 +60,7 @@ def _bag_of_each_row(b: TorchBuilder, offsets: H, rows: int) -> H:
 
 
 def _combined(b: TorchBuilder, x: H, index: H, rows: H, opcode: Opcode) -> H:
-    """Rows of `x` combined with those that their index names."""
+    """Combine rows of `x` with the rows that `index` maps to them."""
     return b.add(
         Opcode.SCATTER, x, b.reshape(index, (*index.shape.dimensions, 1)), rows,
         to_apply=b.function(opcode, x.shape.element_type), update_window_dims=(1,), inserted_window_dims=(0,),

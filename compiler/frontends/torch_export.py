@@ -1,8 +1,8 @@
-"""PyTorch programs as graphs of ATen ops: torch.export, decompositions, and clear errors where these give up.
+"""Exports PyTorch programs as graphs of ATen ops: torch.export, decompositions, and clear errors.
 
-torch.export records a program above autograd, so a program that takes gradients (`torch.func.grad`,
-`torch.autograd.grad`) fails there. Such a program is traced below autograd first, by make_fx, which writes the backward
-pass out as ATen ops; what that yields is exported.
+torch.export traces above autograd, so it fails for programs that compute gradients (`torch.func.grad`,
+`torch.autograd.grad`). Such a program is first traced below autograd by make_fx, which records the backward pass as
+ATen ops; the resulting graph is then exported.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from compiler.frontends.torch_program import is_lowered
 from compiler.frontends.torch_substitutes import substitutes
 
 _ROUNDS = 4
-"""How often what a decomposition yields is decomposed in turn."""
+"""How many times results of decompositions are decomposed again."""
 _OWN = str(Path(__file__).parent)
 
 
 def export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The exported program of a module or function, with ops that `LOWERINGS` has as far as PyTorch can decompose.
+    """Export a module or function as a program of ops in `LOWERINGS`, as far as PyTorch can decompose it.
 
     Raises:
         ArgumentError: the arguments do not fit the signature.
@@ -47,7 +47,7 @@ def export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
         ) from e
     module = module_or_fn if isinstance(module_or_fn, torch.nn.Module) else _as_module(torch, module_or_fn)
     _check_arguments(module.forward, args, kwargs)
-    with _quiet(), _places_recorded(torch), _undisturbed(torch, module_or_fn), substitutes(torch):
+    with _quiet(), _source_lines_recorded(torch), _state_restored(torch, module_or_fn), substitutes(torch):
         try:
             return _exported(torch, module, args, kwargs)
         except HlogymError:
@@ -57,7 +57,7 @@ def export(module_or_fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
                 with substitutes(torch, differentiable=True):
                     graph = _below_autograd(torch, module, args, kwargs)
                 return _exported(torch, graph, args, kwargs)
-            except Exception:  # what torch.export said of the program itself is closer to what the user wrote
+            except Exception:  # the first error refers to the user's own code
                 raise UnsupportedError(_explanation(torch, e)) from e
 
 
@@ -65,13 +65,13 @@ def _exported(torch: Any, module: Any, args: Sequence[Any], kwargs: dict[str, An
     program = torch.export.export(module, tuple(args), kwargs)
     targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
     if any(getattr(t, "__module__", "").startswith("torch._functorch") for t in targets):
-        # To run such a graph, as decomposing does, would leave PyTorch inside of the transform when it fails.
+        # Running such a graph, as decomposition does, would leave PyTorch inside the transform if it fails.
         raise RuntimeError("a transform of functions (torch.func) that torch.export does not follow")
     return _decomposed(program.run_decompositions())
 
 
 def _decomposed(program: Any) -> Any:
-    """The program with the ops that have no lowering taken apart, as far as that leads to ops that have one."""
+    """Decompose the ops without a lowering, if that leads to ops that have one."""
     table = importlib.import_module("torch._decomp").decomposition_table
     found = program
     for _ in range(_ROUNDS):
@@ -81,9 +81,9 @@ def _decomposed(program: Any) -> Any:
             break
         try:
             found = found.run_decompositions(known)
-        except Exception:  # the decomposition does not fit into an export; the op is refused by name then
+        except Exception:  # not exportable; the op is then reported as unsupported
             break
-    # An error about an op that somebody wrote says more than one about what it was made of.
+    # An error about an op of the user's program is clearer than one about an op of its decomposition.
     return found if len(_missing(found) - _missing(program)) == 0 else program
 
 
@@ -92,7 +92,7 @@ def _missing(program: Any) -> set[Any]:
 
 
 def _below_autograd(torch: Any, module: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A module of the same signature and weights whose forward is a graph of ATen ops, gradients included."""
+    """Return a module with the same signature and weights whose forward is a graph of ATen ops, with gradients."""
     pytree = importlib.import_module("torch.utils._pytree")
     make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx
     state = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -108,7 +108,7 @@ def _below_autograd(torch: Any, module: Any, args: Sequence[Any], kwargs: dict[s
         return list(found)
 
     attention = importlib.import_module("torch.nn.attention")
-    # The fused kernels' gradients are ops that only they have.
+    # Gradients of fused attention kernels are ops without decomposition.
     with attention.sdpa_kernel(attention.SDPBackend.MATH):
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True)(*leaves)
 
@@ -125,7 +125,7 @@ def _below_autograd(torch: Any, module: Any, args: Sequence[Any], kwargs: dict[s
 
 
 def _as_module(torch: Any, fn: Callable[..., Any]) -> Any:
-    def forward(*args: Any, **kwargs: Any) -> Any:  # PyTorch records places from a frame of this name on
+    def forward(*args: Any, **kwargs: Any) -> Any:  # PyTorch records source lines from a frame of this name on
         return fn(*args, **kwargs)
 
     module = torch.nn.Module()
@@ -134,7 +134,7 @@ def _as_module(torch: Any, fn: Callable[..., Any]) -> Any:
 
 
 def _has_signature(fn: Callable[..., Any]) -> bool:
-    """Functions of torch written in C++ say nothing of their parameters."""
+    """Check whether a function has a signature; torch functions written in C++ have none."""
     try:
         inspect.signature(fn)
     except ValueError:
@@ -152,8 +152,8 @@ def _check_arguments(forward: Callable[..., Any], args: Sequence[Any], kwargs: d
 
 
 @contextmanager
-def _undisturbed(torch: Any, program: Any) -> Iterator[None]:
-    """Tracing a function runs the modules that it refers to: their buffers and gradients are put back afterwards."""
+def _state_restored(torch: Any, program: Any) -> Iterator[None]:
+    """Restore buffers and gradients of the modules that a function refers to: tracing runs the modules."""
     modules = _modules_of(torch, program)
     buffers = [(b, b.detach().clone()) for m in modules for b in m.buffers()]
     gradients = [(p, p.grad) for m in modules for p in m.parameters()]
@@ -168,7 +168,7 @@ def _undisturbed(torch: Any, program: Any) -> Iterator[None]:
 
 
 def _modules_of(torch: Any, program: Any) -> list[Any]:
-    """The modules a function finds in its closure, its globals or its object."""
+    """Return the modules that a function refers to in its closure, globals or bound object."""
     if isinstance(program, torch.nn.Module):
         return [program]
     fn = program
@@ -187,7 +187,7 @@ def _modules_of(torch: Any, program: Any) -> list[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without PyTorch's warnings of its own deprecations, and without the graphs it prints before it raises."""
+    """Suppress PyTorch's deprecation warnings and the graphs that it prints before it raises."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
     loggers = [logger for logger in map(logging.getLogger, names) if not logger.disabled]
     for logger in loggers:
@@ -202,7 +202,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _WithoutGraphs(io.TextIOBase):
-    """A stream that passes on all but the text of graphs, which torch.export prints before it raises."""
+    """A stream that drops the text of graphs, which torch.export prints before it raises, and forwards the rest."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -217,25 +217,25 @@ class _WithoutGraphs(io.TextIOBase):
 
 
 @contextmanager
-def _places_recorded(torch: Any) -> Iterator[None]:
-    """While this lasts, PyTorch records the lines of functions too, not of `forward` methods alone.
+def _source_lines_recorded(torch: Any) -> Iterator[None]:
+    """Make PyTorch record source lines of all functions, not only of `forward` methods.
 
-    Errors name these lines; where this version of PyTorch has no such switch, some errors are without them.
+    Errors name these lines. Versions of PyTorch without this switch report some errors without lines.
     """
     proxy: Any = importlib.import_module("torch.fx.proxy")
     before = getattr(proxy, "_STACK_TRACE_ANCHORS", None)
     if before is None:
         yield
         return
-    proxy._STACK_TRACE_ANCHORS = _UsersFrames(str(Path(torch.__file__).parent))
+    proxy._STACK_TRACE_ANCHORS = _UserFrames(str(Path(torch.__file__).parent))
     try:
         yield
     finally:
         proxy._STACK_TRACE_ANCHORS = before
 
 
-class _UsersFrames:
-    """The (file, function) pairs of frames that are neither PyTorch's nor this package's."""
+class _UserFrames:
+    """The (file, function) pairs of stack frames that are outside of PyTorch and this package."""
 
     def __init__(self, torch_folder: str) -> None:
         self.others = (torch_folder, _OWN, "<")
@@ -245,12 +245,12 @@ class _UsersFrames:
 
 
 def _explanation(torch: Any, error: Exception) -> str:
-    """One message for whatever PyTorch raised: what it cannot do, where, and what to do about it."""
+    """Return one message for an exception of PyTorch: what is not possible, where, and what to do instead."""
     kind, text = type(error).__name__, next((ln.strip() for ln in str(error).splitlines() if ln.strip()), "")
-    where = _place(torch, error)
+    where = _location(torch, error)
     if "DataDependent" in kind or "data-dependent" in text:
         return (
-            f"this PyTorch program decides in Python on values of a tensor (`if`, `.item()`, `int()`...){where}, which "
+            f"this PyTorch program branches in Python on values of a tensor (`if`, `.item()`, `int()`){where}, which "
             "a compiled program cannot; use torch.where, torch.cond or torch.while_loop"
         )
     if kind == "DynamicOutputShapeException":
@@ -259,8 +259,8 @@ def _explanation(torch: Any, error: Exception) -> str:
     return f"PyTorch cannot export this program{where}: {kind}: {text}"
 
 
-def _place(torch: Any, error: Exception) -> str:
-    """Where in the user's own code it happened, if it did."""
-    users = _UsersFrames(str(Path(torch.__file__).parent))
+def _location(torch: Any, error: Exception) -> str:
+    """Return the location in the user's code where the exception was raised, or an empty string."""
+    users = _UserFrames(str(Path(torch.__file__).parent))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if (f.filename, f.name) in users]
     return f", at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

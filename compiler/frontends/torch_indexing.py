@@ -1,4 +1,4 @@
-"""ATen ops that read or write by index tensors and masks."""
+"""Lowerings of ATen ops that read or write by index tensors and masks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LOWERINGS = Lowerings()
 H = HloInstruction
 
 
-def wrapped(b: TorchBuilder, index: H, n: int) -> H:
-    """Negative indices count from the end."""
+def wrap_negative(b: TorchBuilder, index: H, n: int) -> H:
+    """Map negative indices, which count from the end, to non-negative ones."""
     if not index.shape.element_type.is_signed:
         return index
     below = b.compare(index, 0, "LT")
@@ -25,20 +25,20 @@ def wrapped(b: TorchBuilder, index: H, n: int) -> H:
 
 
 def take(b: TorchBuilder, x: H, index: H, dim: int) -> H:
-    """Slices of `x` along one dimension, in the order of `index`, whose dimensions take that one's place."""
+    """Return slices of `x` along `dim` in the order of `index`, whose dimensions replace `dim`."""
     sizes = tuple(1 if d == dim else n for d, n in enumerate(x.shape.dimensions))
     k = index.shape.rank
-    if 0 in index.shape.dimensions:  # there may be nothing to take from
+    if 0 in index.shape.dimensions:  # `x` may be empty
         return b.full(0, Shape(x.shape.element_type, (*sizes[:dim], *index.shape.dimensions, *sizes[dim + 1 :])))
     return b.add(
-        Opcode.GATHER, x, wrapped(b, index, x.shape.dimensions[dim]),
+        Opcode.GATHER, x, wrap_negative(b, index, x.shape.dimensions[dim]),
         offset_dims=tuple(d if d < dim else d + k - 1 for d in range(x.shape.rank) if d != dim),
         collapsed_slice_dims=(dim,), start_index_map=(dim,), index_vector_dim=k, slice_sizes=sizes,
     )  # fmt: skip
 
 
 def take_at(b: TorchBuilder, x: H, places: Any, dim: int) -> H:
-    """`take` at places known now (an array of integers)."""
+    """Return `take` for constant positions (an array of integers)."""
     return take(b, x, b.constant(np.asarray(places, np.int64), T.S64), dim)
 
 
@@ -52,24 +52,24 @@ def _take_flat(b: TorchBuilder, x: H, index: H) -> H:
     return take(b, b.reshape(x, (count(x.shape, range(x.shape.rank)),)), index, 0)
 
 
-# ---- by several index tensors
+# ---- several index tensors
 
 
-def _front(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> tuple[list[int], H, H, int]:
-    """What advanced indexing needs.
+def _prepare_indexing(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> tuple[list[int], H, H, int]:
+    """Prepare advanced indexing.
 
     Returns:
-        The indexed dimensions; `x` with those in front; the index vectors [common..., k]; and the place of the common
-        dimensions in the result, which is that of the indexed ones if they are neighbours, else the front.
+        The indexed dimensions; `x` with those first; the index vectors [common..., k]; and the position of the common
+        dimensions in the result: that of the indexed dimensions if those are adjacent, else 0.
     """
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     dims = [d for d, _ in given]
     if any(i.shape.element_type is T.PRED for _, i in given):
-        raise b.unsupported("indexing by a mask, whose result has as many elements as the mask has truths,")
+        raise b.unsupported("indexing by a mask, whose result has as many elements as the mask has true values,")
     common = np.broadcast_shapes(*(i.shape.dimensions for _, i in given))
     columns = []
     for d, i in given:
-        wide = b.broadcast(b.convert(wrapped(b, i, x.shape.dimensions[d]), T.S64), common)
+        wide = b.broadcast(b.convert(wrap_negative(b, i, x.shape.dimensions[d]), T.S64), common)
         columns.append(b.reshape(wide, (*common, 1)))
     vectors = columns[0] if len(columns) == 1 else b.add(Opcode.CONCATENATE, *columns, dimensions=(len(common),))
     order = [*dims, *(d for d in range(x.shape.rank) if d not in dims)]
@@ -79,11 +79,11 @@ def _front(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> tuple[list[int
 
 @LOWERINGS.op("index", "_unsafe_index")
 def _index(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> H:
-    """Advanced indexing by integer tensors."""
+    """Lower advanced indexing by integer tensors."""
     given = [d for d, i in enumerate(indices) if i is not None]
     if len(given) == 1 and indices[given[0]].shape.element_type is not T.PRED:  # type: ignore[union-attr]
         return take(b, x, indices[given[0]], given[0])  # type: ignore[arg-type]
-    dims, front, vectors, place = _front(b, x, indices)
+    dims, front, vectors, place = _prepare_indexing(b, x, indices)
     k, common = len(dims), vectors.shape.rank - 1
     rest = front.shape.dimensions[k:]
     if 0 in vectors.shape.dimensions:
@@ -97,9 +97,9 @@ def _index(b: TorchBuilder, x: H, indices: Sequence[H | None]) -> H:
 
 
 def _moved(common: int, rank: int, place: int) -> list[int]:
-    """The order that takes the first `common` dimensions to `place`."""
-    behind = list(range(common, rank))
-    return [*behind[:place], *range(common), *behind[place:]]
+    """Return the permutation that moves the first `common` dimensions to `place`."""
+    rest = list(range(common, rank))
+    return [*rest[:place], *range(common), *rest[place:]]
 
 
 @LOWERINGS.op("index_put", "_unsafe_index_put", "_index_put_impl")
@@ -108,7 +108,7 @@ def _index_put(b: TorchBuilder, x: H, indices: Sequence[H | None], values: H, ac
     if masks:
         return _masked_put(b, x, indices, values, accumulate)
     t = x.shape.element_type
-    dims, front, vectors, place = _front(b, x, indices)
+    dims, front, vectors, place = _prepare_indexing(b, x, indices)
     k, common = len(dims), vectors.shape.rank - 1
     rank = common + front.shape.rank - k
     order = _moved(common, rank, place)
@@ -126,25 +126,25 @@ def _index_put(b: TorchBuilder, x: H, indices: Sequence[H | None], values: H, ac
 
 
 def _masked_put(b: TorchBuilder, x: H, indices: Sequence[H | None], values: H, accumulate: bool) -> H:
-    """Writing where a mask holds, when the values do not depend on how many truths it has."""
+    """Write where a mask is true, if the values do not depend on the number of true values."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if len(given) > 1:
-        raise b.unsupported("a mask beside other indices")
+        raise b.unsupported("a mask in combination with other indices")
     at, mask = given[0]
-    behind = x.shape.rank - at - mask.shape.rank
-    extra = values.shape.rank - behind
+    after = x.shape.rank - at - mask.shape.rank
+    extra = values.shape.rank - after
     if extra > 1 or (extra == 1 and values.shape.dimensions[0] != 1):
-        raise b.unsupported("writing a tensor of one value for each truth of a mask (masked_scatter does that)")
+        raise b.unsupported("writing a tensor with one value per true value of a mask (use masked_scatter)")
     if extra == 1:
         values = b.reshape(values, values.shape.dimensions[1:])
     t = x.shape.element_type
-    wide = b.broadcast(b.reshape(mask, (*mask.shape.dimensions, *(1,) * behind)), x.shape.dimensions)
+    wide = b.broadcast(b.reshape(mask, (*mask.shape.dimensions, *(1,) * after)), x.shape.dimensions)
     return b.select(wide, b.binary(Opcode.ADD, x, values, t) if accumulate else values, x, t)
 
 
 @LOWERINGS.op("masked_scatter")
 def _masked_scatter(b: TorchBuilder, x: H, mask: H, source: H) -> H:
-    """The n-th truth of the mask takes the n-th element of the source."""
+    """Write the n-th element of the source where the mask is true for the n-th time."""
     n = count(b.out, range(b.out.rank))
     flat = b.reshape(b.broadcast(mask, b.out.dimensions), (n,))
     before = cumulative(b, b.convert(flat, T.S64), 0, Opcode.ADD, 0)
@@ -154,7 +154,7 @@ def _masked_scatter(b: TorchBuilder, x: H, mask: H, source: H) -> H:
 
 
 def cumulative(b: TorchBuilder, x: H, dim: int, opcode: Opcode, start: Any) -> H:
-    """Running combination along one dimension: a window that reaches back to the beginning."""
+    """Combine cumulatively along one dimension, with a window that reaches back to the beginning."""
     t = x.shape.element_type
     return b.add(
         Opcode.REDUCE_WINDOW, x, b.constant(start, t), window=reaching_back(x.shape, dim),
@@ -163,7 +163,7 @@ def cumulative(b: TorchBuilder, x: H, dim: int, opcode: Opcode, start: Any) -> H
 
 
 def reaching_back(shape: Shape, dim: int) -> Window:
-    """The window of all elements up to each one along a dimension."""
+    """Return the window of all elements up to the current one along a dimension."""
     return Window(
         tuple(
             WindowDim(max(n, 1), 1, max(n - 1, 0), 0) if d == dim else WindowDim(1)
@@ -182,22 +182,26 @@ def _python_number(b: TorchBuilder, *_: Any, **__: Any) -> H:
     raise b.unsupported("a Python number made of a tensor's value (.item(), float(), int()), instead of the tensor,")
 
 
-# ---- element by element along one dimension
+# ---- gather and scatter along one dimension
 
 
 def _positions(b: TorchBuilder, index: H, dim: int, n: int) -> H:
-    """For each element of `index` its whole position, the index itself along `dim`: [..., rank]."""
+    """Return the full position of each element of `index`, with the index itself along `dim`: [..., rank]."""
     shape = Shape(T.S64, index.shape.dimensions)
     columns = []
     for d in range(shape.rank):
-        own = b.convert(wrapped(b, index, n), T.S64) if d == dim else b.add(Opcode.IOTA, shape=shape, iota_dimension=d)
+        own = (
+            b.convert(wrap_negative(b, index, n), T.S64)
+            if d == dim
+            else b.add(Opcode.IOTA, shape=shape, iota_dimension=d)
+        )
         columns.append(b.reshape(own, (*shape.dimensions, 1)))
     return columns[0] if len(columns) == 1 else b.add(Opcode.CONCATENATE, *columns, dimensions=(shape.rank,))
 
 
 @LOWERINGS.op("gather")
 def gather(b: TorchBuilder, x: H, dim: int, index: H, sparse_grad: bool = False) -> H:
-    """For each element of `index`, the one of `x` at the same place, but along `dim` at that index."""
+    """Return for each element of `index` the element of `x` at its position, with the index along `dim`."""
     rank = x.shape.rank
     if 0 in index.shape.dimensions:
         return b.full(0, Shape(x.shape.element_type, index.shape.dimensions))
@@ -259,14 +263,14 @@ def _scattered(b: TorchBuilder, x: H, at: int, index: H, updates: H, opcode: Opc
 
 
 def _top_left(b: TorchBuilder, source: H, index: H) -> H:
-    """Of a larger source only as much as there are indices."""
+    """Slice `source` to the sizes of `index`."""
     if source.shape.dimensions == index.shape.dimensions:
         return source
     return b.add(Opcode.SLICE, source, slice=tuple(SliceDim(0, n) for n in index.shape.dimensions))
 
 
 def replacing(b: TorchBuilder, t: Any) -> HloComputation:
-    """The second of two scalars."""
+    """Return the scalar computation that returns its second parameter."""
 
     def make() -> HloComputation:
         f = HloComputation(f"second_{t.text}")
@@ -282,7 +286,7 @@ def replacing(b: TorchBuilder, t: Any) -> HloComputation:
 
 @LOWERINGS.op("diagonal", "diagonal_copy")
 def _diagonal(b: TorchBuilder, x: H, offset: int = 0, dim1: int = 0, dim2: int = 1) -> H:
-    """The diagonal becomes the last dimension."""
+    """Extract a diagonal, which becomes the last dimension."""
     first, second = dim1 % x.shape.rank, dim2 % x.shape.rank
     n = b.out.dimensions[-1]
     rest = [d for d in range(x.shape.rank) if d not in (first, second)]
@@ -295,7 +299,7 @@ def _diagonal(b: TorchBuilder, x: H, offset: int = 0, dim1: int = 0, dim2: int =
 
 @LOWERINGS.op("diagonal_scatter")
 def _diagonal_scatter(b: TorchBuilder, x: H, source: H, offset: int = 0, dim1: int = 0, dim2: int = 1) -> H:
-    """`x` with its diagonal written anew; the source's last dimension runs along it."""
+    """Overwrite a diagonal of `x`; the last dimension of the source runs along it."""
     rank = x.shape.rank
     order = [*(d for d in range(rank) if d not in (dim1 % rank, dim2 % rank)), dim1 % rank, dim2 % rank]
     front = b.transpose(x, order)
@@ -310,7 +314,7 @@ def _diagonal_scatter(b: TorchBuilder, x: H, source: H, offset: int = 0, dim1: i
 
 @LOWERINGS.op("unfold", "unfold_copy")
 def _unfold(b: TorchBuilder, x: H, dim: int, size: int, step: int) -> H:
-    """Windows along a dimension; their elements become the last one."""
+    """Return windows along a dimension, whose elements become the last dimension."""
     if x.shape.rank == 0:
         return b.reshape(x, b.out.dimensions)
     at = dim % x.shape.rank
@@ -321,7 +325,7 @@ def _unfold(b: TorchBuilder, x: H, dim: int, size: int, step: int) -> H:
 
 @LOWERINGS.op("as_strided", "as_strided_copy")
 def _as_strided(b: TorchBuilder, x: H, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> H:
-    """Elements of a tensor that lies in memory in the order of its dimensions."""
+    """Return elements by strides from a contiguous tensor."""
     places = _strided_places(b, size, stride, offset)
     return take_at(b, b.reshape(x, (count(x.shape, range(x.shape.rank)),)), places, 0)
 
@@ -330,7 +334,7 @@ def _as_strided(b: TorchBuilder, x: H, size: Sequence[int], stride: Sequence[int
 def _as_strided_scatter(
     b: TorchBuilder, x: H, source: H, size: Sequence[int], stride: Sequence[int], offset: int | None = None
 ) -> H:
-    """`x` with those elements written anew."""
+    """Overwrite elements of `x` given by strides."""
     places, n = _strided_places(b, size, stride, offset).reshape(-1), x.shape.num_elements
     origin = np.full(n, -1)
     origin[places] = np.arange(places.size)
@@ -343,7 +347,7 @@ def _strided_places(
     b: TorchBuilder, size: Sequence[int], stride: Sequence[int], offset: int | None
 ) -> NDArray[np.int64]:
     if not b.node.args[0].meta["val"].is_contiguous():
-        raise b.unsupported("a view by strides of a tensor that is not contiguous")
+        raise b.unsupported("a strided view of a tensor that is not contiguous")
     places = np.asarray(offset or 0)
     for n, step in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(n) * step
@@ -352,7 +356,7 @@ def _strided_places(
 
 @LOWERINGS.op("searchsorted", "bucketize")
 def _search(b: TorchBuilder, first: Any, second: Any, out_int32: bool = False, right: bool = False, **more: Any) -> H:
-    """How many of the sorted numbers lie below each value (or at it, with `right`)."""
+    """Return how many of the sorted numbers are less than each value (or equal, with `right`)."""
     sorted_, values = (first, second) if b.what.startswith("aten.searchsorted") else (second, first)
     right = right or more.get("side") == "right"
     if more.get("sorter") is not None:

@@ -1,6 +1,6 @@
-"""ATen ops that factor matrices, by the LAPACK custom calls that JAX makes on CPU.
+"""Lowerings of ATen matrix decompositions to the LAPACK custom calls that JAX uses on CPU.
 
-PyTorch raises on a singular matrix; here the result holds infinities or NaN, and error codes are 0.
+PyTorch raises an error for a singular matrix; here the result contains infinities or NaN, and error codes are 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REAL = {T.C64: T.F32, T.C128: T.F64}
 
 
 def _lapack(b: TorchBuilder, routine: str, operands: Sequence[H], shapes: Sequence[Shape], **options: str) -> list[H]:
-    """A routine of `compiler.interpreter.lapack`; options are LAPACK's letters. Matrices lie column by column."""
+    """Call a routine of `compiler.interpreter.lapack` on column-major matrices; options are LAPACK's letters."""
     letter = _LETTERS.get(operands[0].shape.element_type)
     if letter is None:
         raise b.unsupported(f"a matrix of type {operands[0].shape.element_type.text}")
@@ -48,7 +48,7 @@ def _lapack(b: TorchBuilder, routine: str, operands: Sequence[H], shapes: Sequen
 
 
 def _by_columns(shape: Shape, batch: int) -> Shape:
-    """The shape with LAPACK's layout; vectors and numbers behind the batch dimensions keep the default."""
+    """Return the shape with LAPACK's column-major layout; vectors and scalars keep the default layout."""
     rank = shape.rank
     if rank - batch < 2:
         return shape
@@ -64,7 +64,7 @@ def _sizes(x: H) -> tuple[tuple[int, ...], int, int]:
 
 
 def _factored(b: TorchBuilder, x: H) -> tuple[H, H]:
-    """L (below the diagonal) and U in one matrix, and the rows that were swapped, counted from 1."""
+    """Return L (below the diagonal) and U in one matrix, and the pivots: the swapped rows, counted from 1."""
     batch, m, n = _sizes(x)
     shapes = [x.shape.without_layout(), Shape(T.S32, (*batch, min(m, n))), Shape(T.S32, batch)]
     lu, pivots, _ = _lapack(b, "getrf", [x], shapes)
@@ -72,7 +72,7 @@ def _factored(b: TorchBuilder, x: H) -> tuple[H, H]:
 
 
 def _permutation(b: TorchBuilder, pivots: H, rows: int) -> H:
-    """The order of rows that these swaps, done one after the other, lead to."""
+    """Return the permutation of rows that results from applying the swaps in order."""
     batch, steps = pivots.shape.dimensions[:-1], pivots.shape.dimensions[-1]
     last = len(batch)
     shape = Shape(T.S32, (*batch, rows))
@@ -80,9 +80,9 @@ def _permutation(b: TorchBuilder, pivots: H, rows: int) -> H:
 
     def swap(inner: TorchBuilder, i: H, order: H, swaps: H) -> list[H]:
         def pick(values: H, where: H) -> H:
-            """The one element of each line at that place."""
+            """Return the element of each row at this position."""
             hit = inner.compare(inner.add(Opcode.IOTA, shape=values.shape, iota_dimension=last), where, "EQ")
-            return inner.keep(
+            return inner.keep_dims(
                 inner.reduce(Opcode.ADD, inner.select(hit, values, 0, T.S32), (last,), 0), values.shape, (last,)
             )
 
@@ -96,14 +96,14 @@ def _permutation(b: TorchBuilder, pivots: H, rows: int) -> H:
 
 
 def _rows_ordered(b: TorchBuilder, x: H, order: H) -> H:
-    """The rows of matrices in this order."""
+    """Permute the rows of matrices."""
     *batch, _, k = x.shape.dimensions
     wide = b.broadcast(b.reshape(order, (*order.shape.dimensions, 1)), (*batch, order.shape.dimensions[-1], k))
     return gather(b, x, len(batch), wide)
 
 
 def _solved(b: TorchBuilder, lu: H, pivots: H, y: H) -> H:
-    """`x` of `a x = y` by the factors of `a`; batches broadcast."""
+    """Solve `a x = y` given the LU factors of `a`; batch dimensions broadcast."""
     n = lu.shape.dimensions[-1]
     batch = np.broadcast_shapes(lu.shape.dimensions[:-2], y.shape.dimensions[:-2])
     y = b.broadcast(y, (*batch, *y.shape.dimensions[-2:]))
@@ -115,7 +115,7 @@ def _solved(b: TorchBuilder, lu: H, pivots: H, y: H) -> H:
 @LOWERINGS.op("linalg_lu_factor_ex", "linalg_lu_factor", "_lu_with_info")
 def _lu_factor(b: TorchBuilder, x: H, *_: Any, pivot: bool = True, **__: Any) -> list[H]:
     if not pivot:
-        raise b.unsupported("a factorisation without pivots")
+        raise b.unsupported("a factorization without pivots")
     return [*_factored(b, x), b.full(0, b.out_at(2))] if len(b.result) == 3 else list(_factored(b, x))
 
 
@@ -128,9 +128,9 @@ def _lu_solve(b: TorchBuilder, lu: H, pivots: H, y: H, *, left: bool = True, adj
 
 @LOWERINGS.op("linalg_lu", "lu_unpack")
 def _lu(b: TorchBuilder, x: H, pivots: H | None = None, *_: Any, pivot: bool = True, **__: Any) -> list[H]:
-    """P, L and U."""
+    """Return P, L and U."""
     if not pivot:
-        raise b.unsupported("a factorisation without pivots")
+        raise b.unsupported("a factorization without pivots")
     if not isinstance(pivots, H):
         x, pivots = _factored(b, x)
     _, m, n = _sizes(x)
@@ -165,7 +165,7 @@ def _inverse(b: TorchBuilder, x: H, *, check_errors: bool = False) -> Any:
 
 
 def _swap_sign(b: TorchBuilder, pivots: H, t: Any) -> H:
-    """1 for an even number of swaps, -1 for an odd one."""
+    """Return the sign of the permutation: 1 for an even number of swaps, -1 for an odd one."""
     last = pivots.shape.rank - 1
     untouched = b.binary(Opcode.ADD, b.add(Opcode.IOTA, shape=pivots.shape, iota_dimension=last), 1, T.S32)
     swaps = b.reduce(Opcode.ADD, b.convert(b.compare(pivots, untouched, "NE"), T.S32), (last,), 0)
@@ -174,7 +174,7 @@ def _swap_sign(b: TorchBuilder, pivots: H, t: Any) -> H:
 
 
 def _diagonal(b: TorchBuilder, x: H) -> H:
-    """The diagonals of square matrices."""
+    """Return the diagonals of square matrices."""
     rank, n = x.shape.rank, x.shape.dimensions[-1]
     hit = b.constant(np.eye(n, dtype=np.bool_), T.PRED)
     return b.reduce(Opcode.ADD, b.select(hit, x, 0, x.shape.element_type), (rank - 1,), 0)
@@ -253,12 +253,12 @@ def _singular(b: TorchBuilder, x: H, mode: str) -> tuple[H, H, H]:
 
 @LOWERINGS.op("linalg_pinv")
 def _pseudo_inverse(b: TorchBuilder, x: H, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> H:
-    """By singular values; those below the larger of `atol` and `rtol` times the greatest count as zero."""
+    """Invert by singular values; those up to the larger of `atol` and `rtol` times the largest one count as zero."""
     u, s, v = _singular(b, x, "S")
     t, last = s.shape.element_type, s.shape.rank - 1
     if rtol is None:
         rtol = max(x.shape.dimensions[-2:]) * float(np.finfo(t.dtype).eps) if atol is None else 0.0
-    top = b.keep(b.reduce(Opcode.MAXIMUM, s, (last,), -math.inf), s.shape, (last,))
+    top = b.keep_dims(b.reduce(Opcode.MAXIMUM, s, (last,), -math.inf), s.shape, (last,))
     least = b.binary(Opcode.MULTIPLY, top, rtol, t)
     if atol is not None:
         least = b.binary(Opcode.MAXIMUM, least, atol, t)

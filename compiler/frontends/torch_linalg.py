@@ -1,4 +1,4 @@
-"""ATen ops of complex numbers, Fourier transforms and matrices."""
+"""Lowerings of ATen ops on complex numbers, Fourier transforms and matrices."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def _as_complex(b: TorchBuilder, x: H) -> H:
 
 
 def _factor(n: int, normalization: int) -> float:
-    """What torch multiplies a plain sum by: 0 nothing, 1 one over the root of the size, 2 one over the size."""
+    """Return torch's factor of the plain sum: 1 for normalization 0, 1 / sqrt(n) for 1, 1 / n for 2."""
     return {0: 1.0, 1: 1 / math.sqrt(n), 2: 1 / n}[normalization]
 
 
 def _transform(b: TorchBuilder, x: H, dim: int, kind: str, length: int) -> H:
-    """One dimension transformed: a plain sum, also backwards."""
+    """Transform one dimension without normalization (the inverse of HLO divides by n)."""
     rank, t = x.shape.rank, x.shape.element_type
     order = [d for d in range(rank) if d != dim] + [dim]
     x = b.transpose(x, order)
@@ -134,27 +134,27 @@ def _complex_to_real(b: TorchBuilder, x: H, dims: Sequence[int], normalization: 
 
 
 def transposed(b: TorchBuilder, x: H) -> H:
-    """Matrices with rows and columns exchanged."""
+    """Transpose matrices."""
     order = list(range(x.shape.rank))
     order[-2:] = order[-1], order[-2]
     return b.transpose(x, order)
 
 
 def adjoint(b: TorchBuilder, x: H) -> H:
-    """The conjugate of the transposed."""
+    """Return the conjugate transpose."""
     return _conjugate(b, transposed(b, x))
 
 
 @LOWERINGS.op("linalg_cholesky_ex", "linalg_cholesky", "cholesky")
 def _cholesky(b: TorchBuilder, x: H, upper: bool = False, *, check_errors: bool = False) -> Any:
-    """A matrix that is not positive definite gives NaN; the second result, torch's error code, is 0."""
+    """Factor a matrix; if it is not positive definite, the result is NaN, and torch's error code is still 0."""
     factor = triangle(b, b.add(Opcode.CHOLESKY, x, lower=True), 0, lower=True)
     factor = adjoint(b, factor) if upper else factor
     return [factor, b.full(0, b.out_at(1))] if "_ex" in b.what else factor
 
 
 def solve_triangle(b: TorchBuilder, a: H, y: H, lower: bool, left: bool = True, unit: bool = False, **more: Any) -> H:
-    """`x` of `a x = y`, or of `x a = y` when not `left`; batches broadcast."""
+    """Solve `a x = y`, or `x a = y` unless `left`; batch dimensions broadcast."""
     batch = _batch(a, y)
     a, y = (b.broadcast(v, (*batch, *v.shape.dimensions[-2:])) for v in (a, y))
     how = "ADJOINT" if more.get("adjoint") else "NO_TRANSPOSE"
@@ -187,7 +187,7 @@ def _eye(b: TorchBuilder, shape: Shape) -> H:
 
 @LOWERINGS.op("_cdist_forward")
 def _cdist(b: TorchBuilder, x: H, y: H, p: float, *_: Any) -> H:
-    """Distances of every row of `x` from every row of `y`."""
+    """Return the distances between every row of `x` and every row of `y`."""
     batch, n, m, t = b.out.dimensions[:-2], x.shape.dimensions[-2], y.shape.dimensions[-2], b.out.element_type
     width = x.shape.dimensions[-1]
     rows = b.broadcast(b.reshape(x, (*x.shape.dimensions[:-2], n, 1, width)), (*batch, n, m, width))
@@ -200,7 +200,7 @@ def _trilinear(
     b: TorchBuilder, x: H, y: H, z: H, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
     summed: Sequence[int], _unroll: int = 1,
 ) -> H:  # fmt: skip
-    """The product of three tensors, each with dimensions of one put in, summed over some dimensions."""
+    """Multiply three tensors, each with inserted dimensions of size one, and sum over some dimensions."""
     t: PrimitiveType = b.out.element_type
     spread = []
     for v, places in ((x, expand1), (y, expand2), (z, expand3)):

@@ -1,4 +1,4 @@
-"""ATen ops that make, move, pick or join elements."""
+"""Lowerings of ATen ops that create, move, select or join elements."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _stack(b: TorchBuilder, tensors: Sequence[H], dim: int = 0) -> H:
 
 
 def piece(b: TorchBuilder, x: H, dim: int, start: int, stop: int, step: int = 1) -> H:
-    """A slice along one dimension."""
+    """Return a slice along one dimension."""
     spec = [SliceDim(0, n) for n in x.shape.dimensions]
     spec[dim] = SliceDim(start, max(start, stop), step)
     return b.add(Opcode.SLICE, x, slice=tuple(spec))
@@ -134,14 +134,14 @@ def _roll(b: TorchBuilder, x: H, shifts: Sequence[int], dims: Sequence[int] = ()
 
 @LOWERINGS.op("constant_pad_nd", "pad")
 def _pad(b: TorchBuilder, x: H, pads: Sequence[int], value: Any = 0) -> H:
-    """Torch lists the last dimension first; negative edges crop."""
+    """Pad; torch lists the last dimension first, and negative padding crops."""
     config = [PadDim(0, 0)] * x.shape.rank
     for k in range(len(pads) // 2):
         config[x.shape.rank - 1 - k] = PadDim(pads[2 * k], pads[2 * k + 1])
     return b.add(Opcode.PAD, x, b.constant(value, x.shape.element_type), padding=tuple(config))
 
 
-# ---- made from nothing
+# ---- creation
 
 
 @LOWERINGS.op("full", "full_like", "new_full")
@@ -185,7 +185,7 @@ def _eye(b: TorchBuilder, *_: Any, **__: Any) -> H:
 
 
 def _diagonal(b: TorchBuilder, dims: Sequence[int], shift: int, direction: str) -> H:
-    """Row + shift compared with the column, over the last two dimensions."""
+    """Compare row + shift with the column over the last two dimensions."""
     s = Shape(T.S32, tuple(dims))
     rows = b.add(Opcode.IOTA, shape=s, iota_dimension=s.rank - 2)
     columns = b.add(Opcode.IOTA, shape=s, iota_dimension=s.rank - 1)
@@ -203,7 +203,7 @@ def _triu(b: TorchBuilder, x: H, diagonal: int = 0) -> H:
 
 
 def triangle(b: TorchBuilder, x: H, diagonal: int, lower: bool) -> H:
-    """The part of matrices below (or above) a diagonal, zero elsewhere."""
+    """Return the part of matrices below (or above) a diagonal, with zeros elsewhere."""
     return b.select(_diagonal(b, x.shape.dimensions, diagonal, "GE" if lower else "LE"), x, 0, x.shape.element_type)
 
 
@@ -223,7 +223,7 @@ def _slice_scatter(
 
 
 def _strided_scatter(b: TorchBuilder, x: H, source: H, dim: int, places: range) -> H:
-    """The source spread out over `places` of one dimension, and `x` in between."""
+    """Write the source to `places` of one dimension of `x`."""
     n, t = x.shape.dimensions[dim], x.shape.element_type
     if not places:
         return x

@@ -1,4 +1,4 @@
-"""ATen ops that networks are made of: products, convolutions, normalisations, pooling."""
+"""Lowerings of ATen ops of neural networks: matrix products, convolutions, normalization."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _addmm(b: TorchBuilder, bias: H, x: H, y: H, beta: Any = 1, alpha: Any = 1) 
 
 @LOWERINGS.op("addbmm")
 def _addbmm(b: TorchBuilder, bias: H, x: H, y: H, *, beta: Any = 1, alpha: Any = 1) -> H:
-    """Products of matrices added up over the batch: one product over both."""
+    """Sum matrix products over the batch, as a single product that also contracts the batch."""
     product = b.add(Opcode.DOT, x, y, shape=b.out, lhs_contracting_dims=(0, 2), rhs_contracting_dims=(0, 1))
     product = product if alpha == 1 else b.binary(Opcode.MULTIPLY, product, alpha)
     if beta == 0:
@@ -55,7 +55,7 @@ def _linear(b: TorchBuilder, x: H, weight: H, bias: H | None = None) -> H:
 
 
 def each(value: Any, n: int) -> list[int]:
-    """One number for each of `n` dimensions, from as many or from one for all."""
+    """Return one number per dimension, given one per dimension or one for all."""
     listed = list(value) if isinstance(value, list | tuple) else [value]
     return listed * n if len(listed) == 1 else listed
 
@@ -90,7 +90,7 @@ def _convolution(
 
 
 def flipped_kernel(b: TorchBuilder, weight: H, groups: int) -> tuple[H, str]:
-    """The kernel of a transposed convolution: [in, out / groups, ...] reversed, groups moved to the outputs."""
+    """Return the kernel of a transposed convolution: [in, out / groups, ...] reversed, with groups in the outputs."""
     n = weight.shape.rank - 2
     spatial = "".join(map(str, range(n)))
     weight = b.add(Opcode.REVERSE, weight, dimensions=tuple(range(2, 2 + n)))
@@ -102,18 +102,18 @@ def flipped_kernel(b: TorchBuilder, weight: H, groups: int) -> tuple[H, str]:
     return b.reshape(moved, (inputs // groups, groups * outputs, *rest)), f"io{spatial}"
 
 
-# ---- normalisations
+# ---- normalization
 
 
 def _normalised(b: TorchBuilder, x: H, dims: Sequence[int], epsilon: float) -> tuple[H, H, H]:
-    """`x` with mean 0 and variance 1 over these dimensions; the mean; and one over the deviation."""
+    """Return `x` with mean 0 and variance 1 over these dimensions, the mean, and the reciprocal of the deviation."""
     t = x.shape.element_type
     n = math.prod(x.shape.dimensions[d] for d in dims)
     center = b.binary(Opcode.DIVIDE, b.reduce(Opcode.ADD, x, dims, 0), n, t)
-    apart = b.binary(Opcode.SUBTRACT, x, b.keep(center, x.shape, dims), t)
+    apart = b.binary(Opcode.SUBTRACT, x, b.keep_dims(center, x.shape, dims), t)
     spread = b.binary(Opcode.DIVIDE, b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, apart, apart), dims, 0), n, t)
     inverse = b.add(Opcode.RSQRT, b.binary(Opcode.ADD, spread, epsilon, t))
-    return b.binary(Opcode.MULTIPLY, apart, b.keep(inverse, x.shape, dims), t), center, inverse
+    return b.binary(Opcode.MULTIPLY, apart, b.keep_dims(inverse, x.shape, dims), t), center, inverse
 
 
 def _single(x: H) -> Any:
@@ -168,7 +168,7 @@ def _batch_norm(
 
 @LOWERINGS.op("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "native_batch_norm")
 def _batch_norm_training(b: TorchBuilder, x: H, weight: Any, bias: Any, *rest: Any) -> list[H]:
-    """By the batch's own mean and variance; the running ones, where there are any, move towards those."""
+    """Normalize by the batch's own mean and variance, towards which the running statistics, if any, move."""
     with_stats = not isinstance(rest[0], bool)
     average, variance, training, momentum, epsilon = rest if with_stats else (None, None, *rest)
     if not training:

@@ -1,11 +1,11 @@
-"""ATen ops that work element by element."""
+"""Lowerings of elementwise ATen ops."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, single
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, in_single_precision
 from compiler.ir import HloInstruction, Opcode
 
 LOWERINGS = Lowerings()
@@ -95,7 +95,7 @@ def _rsub(b: TorchBuilder, x: Any, y: Any, alpha: Any = 1) -> H:
 
 
 def trunc(b: TorchBuilder, x: H) -> H:
-    """Towards zero."""
+    """Round towards zero."""
     if x.shape.element_type.is_integer:
         return x
     positive = b.add(Opcode.COMPARE, x, b.full(0, x.shape), direction="GE")
@@ -115,9 +115,9 @@ def _div(b: TorchBuilder, x: Any, y: Any, rounding_mode: str | None = None) -> H
     return trunc(b, quotient) if rounding_mode == "trunc" else quotient
 
 
-@single
+@in_single_precision
 def _floor_quotient(b: TorchBuilder, x: Any, y: Any) -> H:
-    """As Python divides floats: by the remainder, because the rounded quotient may be the next whole number."""
+    """Divide like Python: via the remainder, because the rounded quotient may reach the next integer."""
     t = b.type
     dims = b.out.dimensions
     x, y = b.operand(x, t, dims), b.operand(y, t, dims)
@@ -156,9 +156,9 @@ def _floor_div(b: TorchBuilder, x: Any, y: Any) -> H:
 
 
 @LOWERINGS.op("remainder")
-@single
+@in_single_precision
 def _remainder(b: TorchBuilder, x: Any, y: Any) -> H:
-    """The sign follows the divisor, where HLO's follows the dividend."""
+    """Return the remainder with the sign of the divisor; that of HLO has the sign of the dividend."""
     rest = b.binary(Opcode.REMAINDER, x, y)
     divisor = b.operand(y, rest.shape.element_type, rest.shape.dimensions)
     zero = b.full(0, rest.shape)
@@ -172,7 +172,7 @@ def _remainder(b: TorchBuilder, x: Any, y: Any) -> H:
 
 
 def _logarithm(base: float) -> Any:
-    """In double precision, so that powers of the base have whole logarithms."""
+    """Return a lowering in double precision, so that powers of the base have integer logarithms."""
 
     def lowering(b: TorchBuilder, x: H) -> H:
         log = b.add(Opcode.LOG, b.convert(x, T.F64))
@@ -195,9 +195,9 @@ def _atan(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("hypot")
-@single
+@in_single_precision
 def _hypot(b: TorchBuilder, x: H, y: H) -> H:
-    """By the larger of both, so that no square overflows."""
+    """Scale by the larger operand, so that no square overflows."""
     t = b.out.element_type
     x, y = (b.add(Opcode.ABS, b.operand(v, t, b.out.dimensions)) for v in (x, y))
     large, small = b.binary(Opcode.MAXIMUM, x, y, t), b.binary(Opcode.MINIMUM, x, y, t)
@@ -211,7 +211,7 @@ _SAME_WIDTH = {T.F16: T.S16, T.BF16: T.S16, T.F32: T.S32, T.F64: T.S64}
 
 @LOWERINGS.op("signbit")
 def _sign_bit(b: TorchBuilder, x: H) -> H:
-    """Also of zeros and NaN."""
+    """Test the sign bit, also of zeros and NaN."""
     t = x.shape.element_type
     if t.is_float:
         x = b.add(Opcode.BITCAST_CONVERT, x, shape=x.shape.with_type(_SAME_WIDTH[t]))
@@ -282,7 +282,7 @@ def _clamp(b: TorchBuilder, x: H, low: Any = None, high: Any = None, **bounds: A
 
 @LOWERINGS.op("fmax", "fmin")
 def _extreme_of_numbers(b: TorchBuilder, x: Any, y: Any) -> H:
-    """The larger or smaller of two; of a NaN and a number, the number."""
+    """Return the larger or smaller operand, and the number if the other one is NaN."""
     t, dims = b.out.element_type, b.out.dimensions
     x, y = b.operand(x, t, dims), b.operand(y, t, dims)
     found = b.add(Opcode.MAXIMUM if b.what.startswith("aten.fmax") else Opcode.MINIMUM, x, y)
@@ -293,19 +293,19 @@ def _extreme_of_numbers(b: TorchBuilder, x: Any, y: Any) -> H:
 
 
 @LOWERINGS.op("addcmul")
-@single
+@in_single_precision
 def _addcmul(b: TorchBuilder, x: H, y: H, z: H, value: Any = 1) -> H:
     return b.binary(Opcode.ADD, x, _scaled(b, b.binary(Opcode.MULTIPLY, y, z), value))
 
 
 @LOWERINGS.op("addcdiv")
-@single
+@in_single_precision
 def _addcdiv(b: TorchBuilder, x: H, y: H, z: H, value: Any = 1) -> H:
     return b.binary(Opcode.ADD, x, _scaled(b, b.binary(Opcode.DIVIDE, y, z), value))
 
 
 @LOWERINGS.op("lerp")
-@single
+@in_single_precision
 def _lerp(b: TorchBuilder, x: H, y: H, weight: Any) -> H:
     return b.binary(Opcode.ADD, x, b.binary(Opcode.MULTIPLY, b.binary(Opcode.SUBTRACT, y, x), weight))
 
@@ -324,13 +324,13 @@ def _relu6(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("silu")
-@single
+@in_single_precision
 def _silu(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.MULTIPLY, x, b.add(Opcode.LOGISTIC, x))
 
 
 @LOWERINGS.op("gelu")
-@single
+@in_single_precision
 def _gelu(b: TorchBuilder, x: H, approximate: str = "none") -> H:
     if approximate == "tanh":
         cube = b.binary(Opcode.MULTIPLY, b.binary(Opcode.MULTIPLY, x, x), x)
@@ -342,13 +342,13 @@ def _gelu(b: TorchBuilder, x: H, approximate: str = "none") -> H:
 
 
 @LOWERINGS.op("leaky_relu")
-@single
+@in_single_precision
 def _leaky_relu(b: TorchBuilder, x: H, slope: float = 0.01) -> H:
     return b.select(b.compare(x, 0, "GT"), x, b.binary(Opcode.MULTIPLY, x, slope))
 
 
 @LOWERINGS.op("elu")
-@single
+@in_single_precision
 def _elu(b: TorchBuilder, x: H, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> H:
     below = b.add(Opcode.EXPONENTIAL_MINUS_ONE, b.binary(Opcode.MULTIPLY, x, input_scale))
     above = b.binary(Opcode.MULTIPLY, x, scale)
@@ -356,7 +356,7 @@ def _elu(b: TorchBuilder, x: H, alpha: float = 1.0, scale: float = 1.0, input_sc
 
 
 @LOWERINGS.op("softplus")
-@single
+@in_single_precision
 def _softplus(b: TorchBuilder, x: H, beta: float = 1.0, threshold: float = 20.0) -> H:
     scaled = b.binary(Opcode.MULTIPLY, x, beta)
     soft = b.binary(Opcode.DIVIDE, b.add(Opcode.LOG_PLUS_ONE, b.add(Opcode.EXPONENTIAL, scaled)), beta)
@@ -369,17 +369,17 @@ def _hard_part(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("hardsigmoid")
-@single
+@in_single_precision
 def _hardsigmoid(b: TorchBuilder, x: H) -> H:
     return _hard_part(b, x)
 
 
 @LOWERINGS.op("hardswish")
-@single
+@in_single_precision
 def _hardswish(b: TorchBuilder, x: H) -> H:
     return b.binary(Opcode.MULTIPLY, x, _hard_part(b, x))
 
 
 @LOWERINGS.op("_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range_for_size")
 def _assertion(b: TorchBuilder, *_: Any, **__: Any) -> None:
-    """Checks of what the export fixed: nothing is left of them."""
+    """Drop a check of what the export has fixed."""

@@ -1,4 +1,4 @@
-"""ATen ops that pool over windows or resample."""
+"""Lowerings of ATen ops that pool over windows or resample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ H = HloInstruction
 def pool_window(
     shape: Shape, out_sizes: Sequence[int], kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> Window:
-    """A window over the spatial dimensions; what rounding up adds to the output is padded behind."""
+    """Return the window over the spatial dimensions; `ceil_mode` adds padding at the end."""
     n = len(kernel)
     sizes, pads, dilations = each(kernel, n), each(padding, n), each(dilation, n)
     strides = each(stride, n) if stride else sizes
@@ -32,7 +32,7 @@ def pool_window(
         size, out = shape.dimensions[shape.rank - n + i], out_sizes[shape.rank - n + i]
         reach = (out - 1) * strides[i] + dilations[i] * (sizes[i] - 1) + 1
         high = max(pads[i], reach - size - pads[i])
-        # More padding than the windows reach would make one window more.
+        # Padding beyond what the windows cover would add a window.
         high = min(high, reach - size - pads[i] + strides[i] - 1)
         dims.append(WindowDim(sizes[i], strides[i], pads[i], high, 1, dilations[i]))
     return Window(tuple(dims))
@@ -52,7 +52,7 @@ def _max_pool(
 
 
 def _with_places(b: TorchBuilder, x: H, window: Window, start: H, spatial: int) -> list[H]:
-    """Maxima and where in the plane they are; padding loses against every element."""
+    """Return the maxima and their positions in the plane; padding loses against every element."""
     plane = x.shape.dimensions[-spatial:]
     flat = b.add(Opcode.IOTA, shape=Shape(T.S64, (math.prod(plane),)), iota_dimension=0)
     places = b.broadcast(b.reshape(flat, plane), x.shape.dimensions)
@@ -80,7 +80,7 @@ def _avg_pool(
 def held_by_windows(
     shape: Shape, out: Sequence[int], window: Window, padding: Any, spatial: int, count_include_pad: bool
 ) -> Any:
-    """How many elements each window of an average holds: an array, or one number where all hold as many."""
+    """Return the number of elements per average: an array, or one number if all windows have as many."""
     first, rank = shape.rank - spatial, shape.rank
     pads = each(padding, spatial)
     counts = np.ones((1,) * rank, np.int64)
@@ -108,12 +108,12 @@ def _adaptive(b: TorchBuilder, x: H, size: Sequence[int]) -> H:
 
 
 def _averaged(b: TorchBuilder, x: H, dim: int, given: int, wanted: int) -> H:
-    """One dimension as averages over its `wanted` overlapping parts."""
+    """Average one dimension over its `wanted` overlapping parts."""
     return along(b, x, dim, weights_of_parts(given, wanted))
 
 
 def weights_of_parts(given: int, wanted: int) -> NDArray[np.float64]:
-    """The matrix [given, wanted] that averages over the overlapping parts of adaptive pooling."""
+    """Return the matrix [given, wanted] that averages over the overlapping parts of adaptive pooling."""
     parts = np.zeros((given, wanted))
     for k, part in enumerate(_parts(given, wanted)):
         parts[list(part), k] = 1 / len(part)
@@ -121,7 +121,7 @@ def weights_of_parts(given: int, wanted: int) -> NDArray[np.float64]:
 
 
 def along(b: TorchBuilder, x: H, dim: int, matrix: NDArray[np.float64]) -> H:
-    """One dimension multiplied by a constant matrix [before, after]."""
+    """Multiply one dimension by a constant matrix [before, after]."""
     weights = b.constant(matrix, x.shape.element_type)
     product = b.add(Opcode.DOT, x, weights, lhs_contracting_dims=(dim,), rhs_contracting_dims=(0,))
     last = product.shape.rank - 1
@@ -130,7 +130,7 @@ def along(b: TorchBuilder, x: H, dim: int, matrix: NDArray[np.float64]) -> H:
 
 @LOWERINGS.op("adaptive_max_pool2d", "adaptive_max_pool3d")
 def _adaptive_max(b: TorchBuilder, x: H, size: Sequence[int]) -> list[H]:
-    """Maxima over overlapping parts of the plane, and where in it they are."""
+    """Return the maxima over overlapping parts of the plane, and their positions in it."""
     n = len(size)
     first, plane = x.shape.rank - n, x.shape.dimensions[-n:]
     flat = b.add(Opcode.IOTA, shape=Shape(T.S64, (math.prod(plane),)), iota_dimension=0)
@@ -138,7 +138,7 @@ def _adaptive_max(b: TorchBuilder, x: H, size: Sequence[int]) -> list[H]:
     for k, (given, wanted) in enumerate(zip(plane, size, strict=True)):
         parts = _parts(given, wanted)
         longest = max(len(p) for p in parts)
-        # Shorter parts repeat their last element, which changes no maximum.
+        # Shorter parts repeat their last element, which does not change the maximum.
         table = [[*p, *[p[-1]] * (longest - len(p))] for p in parts]
         x, places = (take_at(b, v, table, first + 2 * k) for v in (x, places))
     t, over = x.shape.element_type, tuple(first + 2 * k + 1 for k in range(n))
@@ -150,27 +150,27 @@ def _adaptive_max(b: TorchBuilder, x: H, size: Sequence[int]) -> list[H]:
 
 
 def _parts(given: int, wanted: int) -> list[range]:
-    """The overlapping parts of adaptive pooling along one dimension."""
+    """Return the overlapping parts of adaptive pooling along one dimension."""
     return [range(k * given // wanted, -(-(k + 1) * given // wanted)) for k in range(wanted)]
 
 
 @LOWERINGS.op("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _nearest(b: TorchBuilder, x: H, _size: Any = None, *scales: Any) -> H:
-    """Each output pixel takes the input pixel it falls into."""
+    """Resample with the input pixel that each output pixel falls into."""
     for dim, factor in enumerate(scale_factors(scales, x.shape.rank - 2), start=2):
         x = take_at(b, x, nearest_places(x.shape.dimensions[dim], b.out.dimensions[dim], factor), dim)
     return x
 
 
 def scale_factors(scales: Sequence[Any], spatial: int) -> list[Any]:
-    """A factor for each dimension, or None, from ATen's two ways to say them."""
+    """Return one factor per dimension, or None, from either of ATen's two signatures."""
     if scales and isinstance(scales[0], list | tuple):
         return list(scales[0])
     return [*scales[:spatial], *[None] * (spatial - len(scales))]
 
 
 def nearest_places(given: int, wanted: int, factor: float | None) -> NDArray[Any]:
-    """The input pixel of each output pixel, reckoned in single precision as PyTorch does."""
+    """Return the input pixel of each output pixel, computed in single precision like PyTorch."""
     scale = np.float32(1 / factor) if factor else np.float32(given) / np.float32(wanted)
     places: NDArray[Any] = np.floor(np.arange(wanted, dtype=np.float32) * scale).astype(np.int64).clip(max=given - 1)
     return places

@@ -1,6 +1,6 @@
-"""The backward pass of pooling and resampling, which PyTorch has no decomposition for.
+"""Lowerings of the backward pass of pooling and resampling, which PyTorch does not decompose.
 
-Averages and interpolations are linear: their gradients are products with the transposed matrices.
+Averages and interpolations are linear, so their gradients are products with the transposed matrices.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _average_backward(
     b: TorchBuilder, grad: H, x: H, kernel: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
     divisor: int | None,
 ) -> H:  # fmt: skip
-    """Each gradient is spread over its window."""
+    """Distribute each gradient over its window."""
     t = x.shape.element_type
     window = pool_window(x.shape, grad.shape.dimensions, kernel, stride, padding, 1)
     counts = divisor or held_by_windows(x.shape, grad.shape.dimensions, window, padding, len(kernel), count_include_pad)
@@ -58,7 +58,7 @@ def _adaptive_average_backward(b: TorchBuilder, grad: H, x: H) -> H:
 
 @LOWERINGS.op("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward")
 def _adaptive_maximum_backward(b: TorchBuilder, grad: H, x: H, places: H) -> H:
-    """Gradients are added up where the maxima came from."""
+    """Add each gradient to the position of its maximum."""
     n = 3 if "3d" in b.what else 2
     *batch, t = *x.shape.dimensions[: x.shape.rank - n], x.shape.element_type
     plane, many = math.prod(x.shape.dimensions[-n:]), math.prod(grad.shape.dimensions[-n:])
@@ -75,7 +75,7 @@ def _adaptive_maximum_backward(b: TorchBuilder, grad: H, x: H, places: H) -> H:
 
 @LOWERINGS.op("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
 def _replicated_backward(b: TorchBuilder, grad: H, x: H, padding: Sequence[int]) -> H:
-    """What was added at an edge counts for the edge; sizes come last dimension first."""
+    """Add the gradients of padding to the edge; paddings are listed last dimension first."""
     for k, low in enumerate(padding[::2]):
         d = x.shape.rank - 1 - k
         n, m = x.shape.dimensions[d], grad.shape.dimensions[d]
@@ -85,7 +85,7 @@ def _replicated_backward(b: TorchBuilder, grad: H, x: H, padding: Sequence[int])
     return grad
 
 
-# ---- interpolation: a matrix [given, wanted] along each dimension
+# ---- interpolation: one matrix [given, wanted] per dimension
 
 
 def _nearest(given: int, wanted: int, factor: float | None, _align: bool) -> Matrix:
@@ -95,7 +95,7 @@ def _nearest(given: int, wanted: int, factor: float | None, _align: bool) -> Mat
 
 
 def _positions(given: int, wanted: int, factor: float | None, align: bool) -> Matrix:
-    """Where each output pixel lies among the input pixels."""
+    """Return the position of each output pixel among the input pixels."""
     if align:
         return np.arange(wanted) * ((given - 1) / (wanted - 1) if wanted > 1 else 0.0)
     return (np.arange(wanted) + 0.5) * (1 / factor if factor else given / wanted) - 0.5
@@ -112,7 +112,7 @@ def _linear(given: int, wanted: int, factor: float | None, align: bool) -> Matri
 
 
 def _cubic(given: int, wanted: int, factor: float | None, align: bool) -> Matrix:
-    """Keys' kernel with a = -3/4; pixels beyond the edge repeat it."""
+    """Return the weights of Keys' kernel with a = -3/4; pixels beyond the edge repeat it."""
     at = _positions(given, wanted, factor, align)
     low = np.floor(at).astype(int)
     matrix, a = np.zeros((given, wanted)), -0.75

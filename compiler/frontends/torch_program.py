@@ -1,4 +1,4 @@
-"""Walks an exported PyTorch program and lowers it node by node into the entry of a module."""
+"""Lowers an exported PyTorch program node by node into the entry of a module."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LOWERINGS: Registry = {
     **torch_pooling_backward.LOWERINGS,
     **torch_random.LOWERINGS,
 }
-"""ATen name without its overload -> how it is lowered."""
+"""Maps ATen names without overloads to their lowerings."""
 _OWN = f"{Path(__file__).parent}/"
 _ALONG_ONE_DIMENSION = frozenset(
     [
@@ -72,26 +72,26 @@ _ALONG_ONE_DIMENSION = frozenset(
         "index_reduce",
     ]
 )
-"""Ops along one dimension, which PyTorch lets a scalar have too."""
+"""Ops along one dimension that PyTorch also accepts for scalars."""
 _CONTROL = ("cond", "while_loop", "with_effects")
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
 def is_lowered(target: Any) -> bool:
-    """Whether a graph's call target needs no decomposition."""
+    """Check whether the target of a call needs no decomposition."""
     name = str(target)
     return not name.startswith(("aten.", "prims.")) or _base(name) in LOWERINGS
 
 
 def weight(program: Any, target: str) -> Any:
-    """A parameter, buffer or constant tensor of an exported program by its name."""
+    """Return a parameter, buffer or constant tensor of an exported program by name."""
     if target in program.state_dict:
         return program.state_dict[target]
     return program.constants[target]
 
 
 def lower_program(program: Any, freeze: bool) -> HloModule:
-    """The module of an exported program; see `compiler.frontends.torch.lower`."""
+    """Lower an exported program to a module; see `compiler.frontends.torch.lower`."""
     result, entry = HloModule("torch"), HloComputation("main")
     walk = _Walk(program.graph_module, TorchBuilder(result, entry))
     specs = iter(program.graph_signature.input_specs)
@@ -121,7 +121,7 @@ def _placeholder(b: TorchBuilder, program: Any, node: Any, spec: Any, freeze: bo
 
 
 def _finish(walk: _Walk, node: Any, specs: Iterable[Any]) -> None:
-    """The root: outputs, then what the program changed, then the state of the random numbers."""
+    """Set the root: outputs, then new values of what the program mutates, then the state of the random generator."""
     outputs: list[Any] = []
     changed: list[tuple[str, Any]] = []
     for arg, spec in zip(node.args[0], specs, strict=True):
@@ -144,14 +144,14 @@ def _finish(walk: _Walk, node: Any, specs: Iterable[Any]) -> None:
 
 
 class _Walk:
-    """One graph on its way into a computation: values by the names of its nodes."""
+    """Lowers one graph into a computation; `values` maps node names to values."""
 
     def __init__(self, graph_module: Any, builder: TorchBuilder) -> None:
         self.graph_module, self.builder = graph_module, builder
         self.values: dict[str, Any] = {}
 
     def step(self, node: Any) -> None:
-        """Lower one node that is neither a placeholder nor the output."""
+        """Lower a node that is neither a placeholder nor the output."""
         if node.op == "get_attr":
             self.values[node.name] = getattr(self.graph_module, node.target)
             return
@@ -164,7 +164,7 @@ class _Walk:
         args = [self._value(a) for a in node.args]
         kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
         b = self.builder
-        b.start(node, f"{name} (%{node.name}){_place(node)}", name.rpartition(".")[2])
+        b.start(node, f"{name} (%{node.name}){_location(node)}", name.rpartition(".")[2])
         if name in _CONTROL:
             return getattr(self, f"_{name}")(*args)
         if not name.startswith(("aten.", "prims.")):
@@ -179,11 +179,11 @@ class _Walk:
         except HlogymError:
             raise
         except Exception as e:
-            # A form of the op that its lowering was not written for; what it stumbled over is the best hint there is.
+            # The lowering does not handle this form of the op; the exception is the best hint available.
             raise b.unsupported(f"this form of it ({type(e).__name__}: {e})") from e
 
     def _plain(self, node: Any, args: list[Any]) -> Any:
-        """Python's own operators in the graph: elements of several results, and arithmetic on sizes."""
+        """Evaluate a Python operator in the graph: an element of several results, or arithmetic on sizes."""
         if "getitem" in str(node.target) and isinstance(args[0], list | tuple):
             return args[0][args[1]]
         if any(isinstance(a, HloInstruction) for a in args) or not callable(node.target):
@@ -200,7 +200,7 @@ class _Walk:
     # ---- control flow
 
     def _with_effects(self, *_: Any) -> Any:
-        """A check that raises in torch (a singular matrix): there are no errors at run time here."""
+        """Drop a check that raises an error in torch (singular matrix), because compiled programs have no errors."""
         return [None, None]
 
     def _cond(self, predicate: HloInstruction, on_true: Any, on_false: Any, operands: list[Any]) -> list[Any]:
@@ -217,15 +217,15 @@ class _Walk:
         b = self.builder
         given = [b.tensor(o) for o in (*carried, *(extra or ()))]
         state = b.add(Opcode.TUPLE, *given)
-        test = self._computation(condition, f"{b.entry.name}_condition", given, alone=True)
-        step = self._computation(body, f"{b.entry.name}_body", given, passed_on=len(extra or ()))
+        test = self._computation(condition, f"{b.entry.name}_condition", given, single_result=True)
+        step = self._computation(body, f"{b.entry.name}_body", given, extra=len(extra or ()))
         loop = b.add(Opcode.WHILE, state, shape=state.shape, condition=test, body=step)
         return _elements(b, loop)[: len(carried)]
 
     def _computation(
-        self, graph_module: Any, name: str, operands: list[Any], alone: bool = False, passed_on: int = 0
+        self, graph_module: Any, name: str, operands: list[Any], single_result: bool = False, extra: int = 0
     ) -> HloComputation:
-        """A graph as a computation of one tuple of these; its last `passed_on` operands are results too."""
+        """Lower a graph to a computation of one tuple; it also returns its last `extra` operands unchanged."""
         inner = HloComputation(name)
         shapes = tuple_shape(*(self.builder.tensor(o).shape for o in operands))
         parameter = inner.add_parameter(0, shapes)
@@ -242,8 +242,8 @@ class _Walk:
             else:
                 results = walk._value(node.args[0])
                 listed = results if isinstance(results, list) else [results]
-                listed = [walk.builder.tensor(r) for r in [*listed, *kept[len(kept) - passed_on :]]]
-                inner.root = listed[0] if alone else inner.add(Opcode.TUPLE, listed)
+                listed = [walk.builder.tensor(r) for r in [*listed, *kept[len(kept) - extra :]]]
+                inner.root = listed[0] if single_result else inner.add(Opcode.TUPLE, listed)
         return self.builder.module.add(inner)
 
 
@@ -256,7 +256,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _of_scalar(b: TorchBuilder, lowering: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A lowering of tensors applied to scalars as tensors of one element."""
+    """Apply a lowering for tensors to scalars, as tensors of one element."""
 
     def line(value: Any) -> Any:
         return b.reshape(value, (1,)) if _is_scalar(value) else value
@@ -269,8 +269,8 @@ def _base(name: str) -> str:
     return name.removeprefix("aten.").removeprefix("prims.").partition(".")[0]
 
 
-def _place(node: Any) -> str:
-    """Where a node stands in the model: the submodule, and the line of the program."""
+def _location(node: Any) -> str:
+    """Return the location of a node: the submodule, and the line of the program."""
     parts = []
     modules = [v for v in (node.meta.get("nn_module_stack") or {}).values() if v[0]]
     if modules:

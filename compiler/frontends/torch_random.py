@@ -1,4 +1,4 @@
-"""ATen ops that draw random numbers, from a Threefry generator whose state is a parameter and a result."""
+"""Lowerings of random ATen ops to a Threefry generator whose state is a parameter and a result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ H = HloInstruction
 
 
 def bits(b: TorchBuilder, dims: Sequence[int], t: PrimitiveType) -> H:
-    """Random bits of an unsigned type; the state moves on."""
+    """Return random bits of an unsigned type, and advance the state."""
     state = b.draw_state()
     shape = tuple_shape(state.shape, Shape(t, tuple(dims)))
     pair = b.add(Opcode.RNG_BIT_GENERATOR, state, shape=shape, algorithm="rng_three_fry")
@@ -29,7 +29,7 @@ _DIGITS = {T.F16: 11, T.BF16: 8, T.F32: 24, T.F64: 53}
 
 
 def uniform(b: TorchBuilder, dims: Sequence[int], t: PrimitiveType) -> H:
-    """Numbers in [0, 1), as many digits as the type holds."""
+    """Return numbers in [0, 1) with as many digits as the type has."""
     raw = T.U64 if t is T.F64 else T.U32
     drawn = bits(b, dims, raw)
     digits = _DIGITS[t]
@@ -39,7 +39,7 @@ def uniform(b: TorchBuilder, dims: Sequence[int], t: PrimitiveType) -> H:
 
 
 def normal(b: TorchBuilder, dims: Sequence[int], t: PrimitiveType) -> H:
-    """Numbers of mean 0 and deviation 1 (Box and Muller)."""
+    """Return numbers with mean 0 and deviation 1 (Box-Muller)."""
     wide = t if t is T.F64 else T.F32
     radius = b.binary(Opcode.MULTIPLY, b.add(Opcode.LOG, _not_zero(b, dims, wide)), -2, wide)
     angle = b.binary(Opcode.MULTIPLY, uniform(b, dims, wide), 2 * math.pi, wide)
@@ -47,19 +47,19 @@ def normal(b: TorchBuilder, dims: Sequence[int], t: PrimitiveType) -> H:
 
 
 def _not_zero(b: TorchBuilder, dims: Sequence[int], t: PrimitiveType) -> H:
-    """Numbers in (0, 1]."""
+    """Return numbers in (0, 1]."""
     return b.binary(Opcode.SUBTRACT, 1, uniform(b, dims, t), t)
 
 
 def _kept(b: TorchBuilder, dims: Sequence[int], chance: Any) -> H:
-    """Truths, each with this chance (a number or a tensor)."""
+    """Return booleans, each true with this probability (a number or a tensor)."""
     t = chance.shape.element_type if isinstance(chance, H) else T.F32
     return b.add(Opcode.COMPARE, uniform(b, dims, t), b.operand(chance, t, dims), direction="LT")
 
 
 @LOWERINGS.op("dropout", "native_dropout")
 def _dropout(b: TorchBuilder, x: H, p: float, train: bool | None = False) -> Any:
-    """Zero with chance `p`, else scaled so that the mean stays."""
+    """Zero elements with probability `p`, and scale the others such that the mean is preserved."""
     native = "native" in b.what
     if not train or p == 0:
         return [x, b.full(True, x.shape.with_type(T.PRED))] if native else x
@@ -100,7 +100,7 @@ def _normal(b: TorchBuilder, x: H, mean: float = 0, deviation: float = 1, **_: A
 
 @LOWERINGS.op("normal")
 def _normal_of(b: TorchBuilder, mean: Any, deviation: Any = 1.0, *_: Any, **__: Any) -> H:
-    """`torch.normal`: means, deviations or both are tensors."""
+    """Lower `torch.normal`, where means, deviations or both are tensors."""
     t = b.out.element_type
     return b.binary(Opcode.ADD, b.binary(Opcode.MULTIPLY, normal(b, b.out.dimensions, t), deviation, t), mean, t)
 
@@ -114,7 +114,7 @@ def _exponential(b: TorchBuilder, x: H, rate: float = 1, **_: Any) -> H:
 
 @LOWERINGS.op("randint", "randint_like")
 def _randint(b: TorchBuilder, *args: Any, **_: Any) -> H:
-    """From `low` up to, not including, `high`."""
+    """Return integers from `low` (inclusive) to `high` (exclusive)."""
     numbers = [a for a in args if isinstance(a, int)]
     low, high = numbers[:2] if b.overload.startswith("low") else (0, numbers[0])
     drawn = bits(b, b.out.dimensions, T.U64)
@@ -125,7 +125,7 @@ def _randint(b: TorchBuilder, *args: Any, **_: Any) -> H:
 
 @LOWERINGS.op("randperm")
 def _randperm(b: TorchBuilder, n: int, **_: Any) -> H:
-    """Numbers sorted by random keys."""
+    """Sort the numbers by random keys."""
     keys = bits(b, (n,), T.U64)
     numbers = b.add(Opcode.IOTA, shape=b.out, iota_dimension=0)
 
@@ -156,9 +156,9 @@ def _rrelu(
 
 @LOWERINGS.op("multinomial")
 def _multinomial(b: TorchBuilder, x: H, samples: int, replacement: bool = False, **_: Any) -> H:
-    """Categories by the greatest log(weight) + Gumbel noise; the order of these draws without replacement."""
+    """Sample categories by the largest log(weight) + Gumbel noise; sorted, these are samples without replacement."""
     dim = x.shape.rank - 1
-    if replacement:  # noise of its own for each sample
+    if replacement:  # separate noise for each sample
         *batch, n = x.shape.dimensions
         x = b.broadcast(b.reshape(x, (*batch, 1, n)), (*batch, samples, n))
         return extreme(b, _noisy(b, x), dim + 1, "GT")[1]

@@ -1,4 +1,4 @@
-"""ATen ops that reduce, accumulate or order along dimensions."""
+"""Lowerings of ATen ops that reduce, accumulate or sort along dimensions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ H = HloInstruction
 
 
 def _finish(b: TorchBuilder, reduced: H) -> H:
-    """Sizes as torch has them (kept dimensions of one), in torch's type."""
+    """Reshape and convert to torch's result (which may keep dimensions of size one)."""
     return b.reshape(b.convert(reduced, b.out.element_type), b.out.dimensions)
 
 
 def _wide(t: PrimitiveType) -> PrimitiveType:
-    """The type to add up in: half precision is summed in single, as torch does."""
+    """Return the type of sums: like in torch, half precision is summed in single precision."""
     return T.F32 if t in (T.F16, T.BF16) else t
 
 
@@ -35,7 +35,7 @@ def _sum(b: TorchBuilder, x: H, dims: Any = None, keepdim: bool = False, dtype: 
 
 @LOWERINGS.op("mean")
 def mean(b: TorchBuilder, x: H, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> H:
-    """The sum over the number of elements."""
+    """Return the sum divided by the number of elements."""
     x = b.convert(x, _wide(b.out.element_type))
     over = axes(dims, x.shape.rank)
     total = b.reduce(Opcode.ADD, x, over, 0)
@@ -76,7 +76,7 @@ def _var(b: TorchBuilder, x: H, dims: Any = None, correction: Any = 1, keepdim: 
     x = b.convert(x, t)
     n = count(x.shape, over)
     center = b.binary(Opcode.DIVIDE, b.reduce(Opcode.ADD, x, over, 0), n, t)
-    apart = b.binary(Opcode.SUBTRACT, x, b.keep(center, x.shape, over), t)
+    apart = b.binary(Opcode.SUBTRACT, x, b.keep_dims(center, x.shape, over), t)
     squares = b.reduce(Opcode.ADD, b.add(Opcode.MULTIPLY, apart, apart), over, 0)
     result = b.binary(Opcode.DIVIDE, squares, max(n - (1 if correction is None else correction), 0), t)
     return _finish(b, b.add(Opcode.SQRT, result) if b.what.startswith("aten.std") else result)
@@ -94,7 +94,7 @@ def _norm(b: TorchBuilder, x: H, order: float = 2, dims: Any = None, keepdim: bo
 
 
 def vector_norm(b: TorchBuilder, x: H, order: float, dims: Sequence[int]) -> H:
-    """The norm of any order over some dimensions; order 0 counts what is not zero."""
+    """Return the norm of any order over some dimensions; order 0 counts non-zero elements."""
     size = b.add(Opcode.ABS, x)
     t = size.shape.element_type
     if order == 0:
@@ -109,11 +109,11 @@ def vector_norm(b: TorchBuilder, x: H, order: float, dims: Sequence[int]) -> H:
     return b.binary(Opcode.POWER, total, 1 / order, t)
 
 
-# ---- extremes with their places
+# ---- extremes with their positions
 
 
 def better(b: TorchBuilder, t: PrimitiveType, direction: str, tie: str = "LT") -> HloComputation:
-    """(value, index) pairs: the better value, of equal ones the first (the last with tie "GT"), NaN before all."""
+    """Return a reducer of (value, index) pairs: NaN wins, then the better value, then the first (or last) index."""
     return b.once(("better", t, direction, tie), lambda: _better(t, direction, tie))
 
 
@@ -135,11 +135,11 @@ def _better(t: PrimitiveType, direction: str, tie: str) -> HloComputation:
 
 
 def extreme(b: TorchBuilder, x: H, dim: int, direction: str) -> tuple[H, H]:
-    """The greatest (GT) or least (LT) element along a dimension, and where it stands, of equal ones the first."""
+    """Return the largest (GT) or smallest (LT) element along a dimension and its first position."""
     t = x.shape.element_type
     numbers = b.add(Opcode.IOTA, shape=Shape(T.S64, x.shape.dimensions), iota_dimension=dim)
     start = b.constant(lowest(t) if direction == "GT" else highest(t), t)
-    # The start must lose against every element, also one equal to it.
+    # The initial pair must lose against every element, also one with an equal value.
     pair = b.add(
         Opcode.REDUCE, x, numbers, start, b.constant(np.iinfo(np.int64).max, T.S64),
         dimensions=(dim,), to_apply=better(b, t, direction),
@@ -186,10 +186,10 @@ def _sort(b: TorchBuilder, x: H, *args: Any, **kwargs: Any) -> list[H]:
 
 
 def sorted_pair(b: TorchBuilder, x: H, dim: int, descending: bool) -> list[H]:
-    """Sorted values and where they came from; NaN is greater than all, zeros of both signs are equal."""
+    """Return sorted values and their original positions; NaN is the largest, and zeros of either sign are equal."""
     t = x.shape.element_type
     if t.is_float:
-        # The total order tells apart what torch does not: signs of zeros and of NaN.
+        # The total order distinguishes the signs of zeros and of NaN, which torch does not.
         x = b.select(b.compare(x, 0, "EQ"), 0, b.select(b.compare(x, x, "NE"), math.nan, x, t), t)
     order = "GT" if descending else "LT"
 
@@ -224,7 +224,7 @@ def _kth_value(b: TorchBuilder, x: H, k: int, dim: int = -1, keepdim: bool = Fal
 
 @LOWERINGS.op("median")
 def _median(b: TorchBuilder, x: H, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower one of two middle values; NaN where there is any."""
+    """Return the lower median; NaN if any element is NaN."""
     if dim is None:
         x, at = b.reshape(x, [count(x.shape, range(x.shape.rank))]), 0
     else:
@@ -250,7 +250,7 @@ def _cumulative(b: TorchBuilder, x: H, dim: int, dtype: Any = None) -> H:
 
 @LOWERINGS.op("cummax", "cummin")
 def _running_extreme(b: TorchBuilder, x: H, dim: int) -> list[H]:
-    """Extremes so far and where they are, of equal ones the last."""
+    """Return the running extremes and their last positions."""
     direction, t, at = "GT" if "cummax" in b.what else "LT", x.shape.element_type, dim % x.shape.rank
     numbers = b.add(Opcode.IOTA, shape=Shape(T.S64, x.shape.dimensions), iota_dimension=at)
     start = b.constant(lowest(t) if direction == "GT" else highest(t), t)
@@ -287,7 +287,7 @@ def _log_cumulative(b: TorchBuilder, x: H, dim: int) -> H:
 def _softmax(b: TorchBuilder, x: H, dim: int, *_: Any) -> H:
     shifted, over = _shifted(b, x, dim)
     powers = b.add(Opcode.EXPONENTIAL, shifted)
-    total = b.keep(b.reduce(Opcode.ADD, powers, over, 0), x.shape, over)
+    total = b.keep_dims(b.reduce(Opcode.ADD, powers, over, 0), x.shape, over)
     result = b.binary(Opcode.DIVIDE, powers, total, powers.shape.element_type)
     return b.convert(result, b.out.element_type)
 
@@ -296,13 +296,13 @@ def _softmax(b: TorchBuilder, x: H, dim: int, *_: Any) -> H:
 def _log_softmax(b: TorchBuilder, x: H, dim: int, *_: Any) -> H:
     shifted, over = _shifted(b, x, dim)
     total = b.reduce(Opcode.ADD, b.add(Opcode.EXPONENTIAL, shifted), over, 0)
-    log = b.keep(b.add(Opcode.LOG, total), x.shape, over)
+    log = b.keep_dims(b.add(Opcode.LOG, total), x.shape, over)
     return b.convert(b.binary(Opcode.SUBTRACT, shifted, log, shifted.shape.element_type), b.out.element_type)
 
 
 def _shifted(b: TorchBuilder, x: H, dim: int) -> tuple[H, Sequence[int]]:
-    """`x` less its maximum, so that no power overflows."""
+    """Subtract the maximum, so that no power overflows."""
     t = _wide(x.shape.element_type)
     x, over = b.convert(x, t), axes(dim, x.shape.rank)
-    top = b.keep(b.reduce(Opcode.MAXIMUM, x, over, lowest(t)), x.shape, over)
+    top = b.keep_dims(b.reduce(Opcode.MAXIMUM, x, over, lowest(t)), x.shape, over)
     return b.binary(Opcode.SUBTRACT, x, top, t), over

@@ -1,4 +1,4 @@
-"""Special functions of ATen, written out where HLO has no op: gamma functions and the complement of erf."""
+"""Lowerings of special functions of ATen without an HLO op: gamma functions, erfc, erfinv."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, single
+from compiler.frontends.torch_builder import Lowerings, T, TorchBuilder, in_single_precision
 from compiler.ir import HloInstruction, Opcode
 
 LOWERINGS = Lowerings()
 H = HloInstruction
 
-# Lanczos' approximation with g = 7, as XLA's own lgamma and digamma have it.
+# Lanczos approximation with g = 7, as in XLA's lgamma and digamma.
 _LANCZOS_G = 7.0
 _LANCZOS = (
     0.99999999999980993227684700473478, 676.520368121885098567009190444019, -1259.13921672240287047156078755283,
@@ -24,7 +24,7 @@ _LANCZOS = (
 
 
 def _horner(b: TorchBuilder, x: H, coefficients: Sequence[float]) -> H:
-    """A polynomial, the highest power's coefficient first."""
+    """Evaluate a polynomial, given the coefficient of the highest power first."""
     total: Any = coefficients[0]
     for c in coefficients[1:]:
         product = b.binary(Opcode.MULTIPLY, x, total, x.shape.element_type)
@@ -33,7 +33,7 @@ def _horner(b: TorchBuilder, x: H, coefficients: Sequence[float]) -> H:
 
 
 def _lanczos_sum(b: TorchBuilder, z: H, squared: bool = False) -> tuple[H, H]:
-    """The series at `z`, and the sum of its terms divided once more (its derivative but for the sign)."""
+    """Return the series at `z`, and the sum of its terms divided again (its negative derivative)."""
     t = z.shape.element_type
     total, derivative = b.full(_LANCZOS[0], z.shape), b.full(0, z.shape)
     for k, c in enumerate(_LANCZOS[1:], start=1):
@@ -46,7 +46,7 @@ def _lanczos_sum(b: TorchBuilder, z: H, squared: bool = False) -> tuple[H, H]:
 
 
 def _mirrored(b: TorchBuilder, x: H) -> tuple[H, H]:
-    """Where the reflection formula is needed, and the argument less one that the series takes."""
+    """Return where the reflection formula applies, and the argument of the series, which is x - 1."""
     t = x.shape.element_type
     reflect = b.compare(x, 0.5, "LT")
     z = b.select(reflect, b.add(Opcode.NEGATE, x), b.binary(Opcode.SUBTRACT, x, 1, t), t)
@@ -54,7 +54,7 @@ def _mirrored(b: TorchBuilder, x: H) -> tuple[H, H]:
 
 
 def _log_base(b: TorchBuilder, z: H) -> H:
-    """log(z + g + 1/2), by log1p so that small `z` keep their digits."""
+    """Return log(z + g + 1/2), using log1p to keep the digits of small `z`."""
     t = z.shape.element_type
     shift = _LANCZOS_G + 0.5
     part = b.add(Opcode.LOG_PLUS_ONE, b.binary(Opcode.DIVIDE, z, shift, t))
@@ -62,20 +62,20 @@ def _log_base(b: TorchBuilder, z: H) -> H:
 
 
 @LOWERINGS.op("lgamma")
-@single
+@in_single_precision
 def _lgamma(b: TorchBuilder, x: H) -> H:
-    """log|gamma(x)|."""
+    """Return log|gamma(x)|."""
     x = b.convert(x, b.type)
     t = x.shape.element_type
     reflect, z = _mirrored(b, x)
     total, _ = _lanczos_sum(b, z)
     base, log_base = b.binary(Opcode.ADD, z, _LANCZOS_G + 0.5, t), _log_base(b, z)
-    # (z + 1/2) log(base) - base, so arranged that large terms cancel last.
+    # (z + 1/2) log(base) - base, arranged such that large terms cancel last.
     exponent = b.binary(Opcode.SUBTRACT, b.binary(Opcode.ADD, z, 0.5, t), b.binary(Opcode.DIVIDE, base, log_base, t), t)
     log_gamma = b.binary(Opcode.MULTIPLY, exponent, log_base, t)
     log_gamma = b.binary(Opcode.ADD, log_gamma, b.add(Opcode.LOG, total), t)
     log_gamma = b.binary(Opcode.ADD, log_gamma, 0.5 * math.log(2 * math.pi), t)
-    # log|gamma(x)| = log(pi) - log|sin(pi x)| - log(gamma(1 - x)), and infinite at whole numbers.
+    # log|gamma(x)| = log(pi) - log|sin(pi x)| - log(gamma(1 - x)), which is infinite at non-positive integers.
     size = b.add(Opcode.ABS, x)
     fraction = b.binary(Opcode.SUBTRACT, size, b.add(Opcode.FLOOR, size), t)
     fraction = b.select(b.compare(fraction, 0.5, "GT"), b.binary(Opcode.SUBTRACT, 1, fraction, t), fraction, t)
@@ -87,9 +87,9 @@ def _lgamma(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("digamma")
-@single
+@in_single_precision
 def _digamma(b: TorchBuilder, x: H) -> H:
-    """The derivative of log(gamma(x))."""
+    """Return the derivative of log(gamma(x))."""
     x = b.convert(x, b.type)
     t = x.shape.element_type
     reflect, z = _mirrored(b, x)
@@ -98,7 +98,7 @@ def _digamma(b: TorchBuilder, x: H) -> H:
     ratio = b.binary(Opcode.DIVIDE, derivative, total, t)
     digamma = b.binary(Opcode.SUBTRACT, log_base, ratio, t)
     digamma = b.binary(Opcode.SUBTRACT, digamma, b.binary(Opcode.DIVIDE, _LANCZOS_G, base, t), t)
-    # digamma(x) = digamma(1 - x) - pi / tan(pi x), with a period of one for the tangent.
+    # digamma(x) = digamma(1 - x) - pi / tan(pi x), where the tangent has period one.
     near = b.binary(Opcode.ADD, x, b.add(Opcode.ABS, b.add(Opcode.FLOOR, b.binary(Opcode.ADD, x, 0.5, t))), t)
     angle = b.binary(Opcode.MULTIPLY, near, math.pi, t)
     cotangent = b.binary(Opcode.DIVIDE, b.add(Opcode.COSINE, angle), b.add(Opcode.SINE, angle), t)
@@ -112,9 +112,9 @@ def _digamma(b: TorchBuilder, x: H) -> H:
 
 
 @LOWERINGS.op("polygamma")
-@single
+@in_single_precision
 def _polygamma(b: TorchBuilder, order: int, x: H) -> H:
-    """Derivatives of digamma; the first one by recurrence and its asymptotic series."""
+    """Return a derivative of digamma; the first is computed by recurrence and asymptotic series."""
     if order == 0:
         return _digamma(b, x)
     if order > 1:
@@ -136,7 +136,7 @@ def _polygamma(b: TorchBuilder, order: int, x: H) -> H:
     return b.select(reflect, b.binary(Opcode.SUBTRACT, pole, total, t), total, t)
 
 
-# erfc for |x| >= 1 is exp(-x^2) / |x| times a polynomial in 1 / x^2 (Cephes, as XLA has it); in double precision a
+# For |x| >= 1, erfc is exp(-x^2) / |x| times a polynomial in 1 / x^2 (Cephes, as in XLA); in double precision it is a
 # quotient of polynomials in |x|.
 _ERFC_NEAR = (
     +2.326819970068386e-2, -1.387039388740657e-1, +3.687424674597105e-1, -5.824733027278666e-1, +6.210004621745983e-1,
@@ -166,9 +166,9 @@ _ERFC_S = (
 
 
 @LOWERINGS.op("erfc", "special_erfc")
-@single
+@in_single_precision
 def _erfc(b: TorchBuilder, x: H) -> H:
-    """1 - erf(x) without the cancellation that leaves nothing of it for large `x`."""
+    """Return 1 - erf(x) without cancellation for large `x`."""
     x = b.convert(x, b.type)
     t = x.shape.element_type
     size = b.binary(Opcode.MAXIMUM, b.add(Opcode.ABS, x), 1, t)
@@ -189,7 +189,8 @@ def _erfc(b: TorchBuilder, x: H) -> H:
     return b.select(b.compare(b.add(Opcode.ABS, x), 1, "GT"), tail, middle, t)
 
 
-# The inverse of erf in single precision: polynomials in w = -log(1 - x^2) (Giles, "Approximating the erfinv function").
+# erfinv in single precision: polynomials in w = -log(1 - x^2) (Giles, "Approximating the erfinv
+# function").
 _ERFINV_MIDDLE = (
     2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164,
     0.246640727, 1.50140941,
@@ -201,9 +202,9 @@ _ERFINV_TAIL = (
 
 
 @LOWERINGS.op("erfinv", "special_erfinv")
-@single
+@in_single_precision
 def _inverse_erf(b: TorchBuilder, x: H) -> H:
-    """In double precision two steps of Newton's method follow."""
+    """Return erfinv; in double precision, two steps of Newton's method follow the approximation."""
     x = b.convert(x, b.type)
     t = x.shape.element_type
     square = b.add(Opcode.MULTIPLY, x, x)
@@ -222,7 +223,7 @@ def _inverse_erf(b: TorchBuilder, x: H) -> H:
 
 @LOWERINGS.op("round")
 def _round(b: TorchBuilder, x: H, *, decimals: int = 0) -> H:
-    """To the nearest whole number, or to so many decimals; halves to the even one."""
+    """Round to the nearest integer, or to that many decimals; ties go to even."""
     if x.shape.element_type.is_integer:
         return x
     if decimals == 0:

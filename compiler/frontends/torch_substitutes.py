@@ -1,8 +1,8 @@
-"""Functions of PyTorch that an export cannot trace, written anew for the time of the export.
+"""Replacements of PyTorch functions that cannot be traced, used during an export.
 
-Some decide in Python on values of tensors only to check them (distributions, `gaussian_nll_loss`) or to find a faster
-way to the same result (`TransformerEncoder` looks whether its mask is causal). Some have results whose size depends on
-the data in general, but not as people call them (`bincount` with `minlength`).
+Some branch in Python on values of tensors only to check them (distributions, `gaussian_nll_loss`) or to choose a faster
+algorithm (`TransformerEncoder` checks whether its mask is causal). Some have results whose size depends on the data in
+general, but not in common uses (`bincount` with `minlength`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compiler.errors import UnsupportedError
 
 @contextmanager
 def substitutes(torch: Any, differentiable: bool = False) -> Iterator[None]:
-    """While this lasts, PyTorch's functions are replaced where they are called; by ones with gradients if wished."""
+    """Replace functions of PyTorch within the block, by differentiable ones if requested."""
     transformer: Any = importlib.import_module("torch.nn.modules.transformer")
     detect = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
@@ -32,7 +32,7 @@ def substitutes(torch: Any, differentiable: bool = False) -> Iterator[None]:
 
 def _mode(torch: Any, table: dict[Any, Callable[..., Any]]) -> Any:
     class Substitutes(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-        """Calls what stands in the table instead of a function."""
+        """Calls the replacement in the table, if any, instead of a function."""
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return table.get(func, func)(*args, **(kwargs or {}))
@@ -46,7 +46,7 @@ def _table(torch: Any, differentiable: bool) -> dict[Any, Callable[..., Any]]:
     def bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
         if minlength <= 0:
             raise UnsupportedError(
-                "torch.bincount has as many results as the data say; say minlength=, which all values must be below"
+                "the size of torch.bincount depends on the data; pass minlength=, which all values must be below"
             )
         ones = torch.ones_like(x) if weights is None else weights
         start = torch.zeros(minlength, dtype=torch.int64 if weights is None else _counted_in(torch, weights))
@@ -68,7 +68,7 @@ def _table(torch: Any, differentiable: bool) -> dict[Any, Callable[..., Any]]:
         torch.Tensor.corrcoef: corrcoef,
         torch.bincount: bincount,
         torch.Tensor.bincount: bincount,
-        torch._is_all_true: lambda _: True,  # what torch.distributions checks its arguments with
+        torch._is_all_true: lambda _: True,  # used by torch.distributions to check arguments
         functional.gaussian_nll_loss: functools.partial(_gaussian_nll_loss, torch),
         functional.ctc_loss: ctc_loss,
         functional.multi_margin_loss: functools.partial(_multi_margin_loss, torch),
@@ -89,7 +89,7 @@ def _gaussian_nll_loss(
         var = var.unsqueeze(-1)
     with torch.no_grad():
         floor = (eps - var).clamp(min=0)
-    var = var + floor  # a bound that leaves the gradient of `var` alone
+    var = var + floor  # a lower bound without effect on the gradient of `var`
     loss = 0.5 * (torch.log(var) + (x - target) ** 2 / var)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)
@@ -97,7 +97,7 @@ def _gaussian_nll_loss(
 
 
 def _covariance(torch: Any, x: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """Between rows; PyTorch warns when there are too few observations, and yields what a division by zero does."""
+    """Return the covariance of rows; with too few observations PyTorch warns, and divides by zero as here."""
     rows = x.reshape(1, -1) if x.dim() < 2 else x
     rows = rows if rows.is_floating_point() or rows.is_complex() else rows.to(torch.get_default_dtype())
     weights = fweights if aweights is None else aweights if fweights is None else fweights * aweights
@@ -129,7 +129,7 @@ def _multi_margin_loss(
     torch: Any, x: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Any = None,
     reduce: Any = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """The mean over other classes i of max(0, margin - (x[target] - x[i])) ** p, times the target's weight."""
+    """Return the mean over other classes i of max(0, margin - (x[target] - x[i])) ** p, times the target's weight."""
     rows = x if x.dim() == 2 else x.unsqueeze(0)
     labels = target.view(-1, 1)
     slack = (margin - rows.gather(1, labels) + rows).clamp(min=0)
@@ -145,17 +145,17 @@ def _multi_margin_loss(
 def _multilabel_margin_loss(
     torch: Any, x: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Any:
-    """The sum over true classes j and other classes i of max(0, 1 - (x[j] - x[i])), over the number of classes.
+    """Return the sum over true classes j and other classes i of max(0, 1 - (x[j] - x[i])), over the number of classes.
 
-    The true classes stand at the beginning of a row and end at the first -1; PyTorch's own decomposition counts what
-    is behind that too.
+    The true classes are at the start of a row, up to the first -1; PyTorch's own decomposition also counts what
+    follows.
     """
     n = x.shape[-1]
     number = torch.arange(n)
     end = torch.where(target == -1, number, n).amin(-1, keepdim=True)
     counts = number < end
     labels = torch.where(counts, target, 0)
-    # [..., j, i]: a true class j beside every class i.
+    # [..., j, i]: the true class j with every class i.
     is_true = ((labels.unsqueeze(-1) == number) & counts.unsqueeze(-1)).any(-2, keepdim=True)
     slack = (1 - x.gather(-1, labels).unsqueeze(-1) + x.unsqueeze(-2)).clamp(min=0)
     kept = torch.where(counts.unsqueeze(-1) & ~is_true, slack, torch.zeros_like(slack))
@@ -163,7 +163,7 @@ def _multilabel_margin_loss(
 
 
 def _reduction(torch: Any, reduction: str, size_average: Any, reduce: Any) -> str:
-    """How losses are reduced, also when it is said the old way."""
+    """Return how losses are reduced, given current or deprecated arguments."""
     if size_average is None and reduce is None:
         return reduction
     return str(torch.nn._reduction.legacy_get_string(size_average, reduce))
@@ -174,7 +174,7 @@ def _reduced(loss: Any, reduction: str) -> Any:
 
 
 def _unrolled(condition: Callable[..., Any], step: Callable[..., Any], state: Any) -> Any:
-    """A loop whose condition is known while it is traced."""
+    """Run a loop while tracing, which requires that its condition is known then."""
     while condition(*state):
         state = step(*state)
     return state
@@ -184,9 +184,9 @@ def _ctc_loss(
     torch: Any, while_loop: Any, log_p: Any, targets: Any, steps: Any, lengths: Any, blank: int, reduction: str,
     zero_infinity: bool,
 ) -> Any:  # fmt: skip
-    """The forward recursion of connectionist temporal classification (Graves et al., 2006), as a loop over time.
+    """Compute the forward recursion of connectionist temporal classification (Graves et al., 2006) over time.
 
-    The states are the labels with blanks between; `alpha` holds the log probability of each so far.
+    The states are the labels with blanks in between; `alpha` has the log probability of each state so far.
     """
     batched = log_p.dim() == 3
     if not batched:
@@ -197,7 +197,7 @@ def _ctc_loss(
     width = 2 * targets.shape[1] + 1
     nothing = torch.full((batch, 1), -torch.inf, dtype=log_p.dtype)
     states = torch.full((batch, width), blank, dtype=torch.int64).slice_scatter(targets.long(), 1, 1, width, 2)
-    # Two equal labels need the blank between them.
+    # Two equal labels require the blank between them.
     skips = torch.cat([torch.zeros((batch, 2), dtype=torch.bool), states[:, 2:] != states[:, :-2]], 1)
     skips = skips & (states != blank)
     first = log_p[0].gather(1, states)

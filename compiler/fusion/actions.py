@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from compiler.errors import PlanError
-from compiler.support.untrusted import is_name, shown
+from compiler.support.untrusted import is_name, short_repr
 
 FusionKind: TypeAlias = Literal["producer-consumer", "producer-into-all-users", "multi-output", "sibling", "horizontal"]
 KINDS: tuple[FusionKind, ...] = get_args(FusionKind)
@@ -52,13 +52,13 @@ class FusionAction:
     def check(self) -> None:
         """Raise PlanError unless the fields have their types and the kind takes as many consumers."""
         if not isinstance(self.kind, str) or self.kind not in KINDS:
-            raise PlanError(f"kind must be one of {', '.join(KINDS)}, got {shown(self.kind)}")
+            raise PlanError(f"kind must be one of {', '.join(KINDS)}, got {short_repr(self.kind)}")
         consumers = self.consumers
         if not isinstance(consumers, tuple) or not consumers or not all(map(is_name, consumers)):
-            raise PlanError(f"consumers must be a list of names, got {shown(consumers)}")
+            raise PlanError(f"consumers must be a list of names, got {short_repr(consumers)}")
         for field, name in (("computation", self.computation), ("producer", self.producer)):
             if not is_name(name):
-                raise PlanError(f"{field} must be a name, got {shown(name)}")
+                raise PlanError(f"{field} must be a name, got {short_repr(name)}")
         problem = self.consumers_problem()
         if problem is not None:
             raise PlanError(problem)
@@ -80,7 +80,7 @@ class FusionAction:
         """
         at = f"{where}: " if where else ""
         if not isinstance(data, Mapping):
-            raise PlanError(f"{at}expected an object, got {shown(data)}")
+            raise PlanError(f"{at}expected an object, got {short_repr(data)}")
         consumers = data.get("consumers")
         action = FusionAction(
             data.get("kind", ""),

@@ -231,7 +231,7 @@ class SequenceState:
         fusion = result.fusion
         for g in fusion.users:
             if g.opcode is Opcode.GET_TUPLE_ELEMENT:
-                self.order.add_beside(g, fusion)
+                self.order.add_fusion_output(g, fusion)
         for i in result.removed:
             self.order.remove(i)
             self._forget(i)

@@ -1,6 +1,6 @@
-"""The numpy evaluator: the definition of every op.
+"""The interpreter: a numpy evaluator that defines every op.
 
-`evaluate` runs a module, `evaluate_computation` one computation, `evaluate_op` one instruction on given values.
+`evaluate` runs a module, `evaluate_computation` a computation, and `evaluate_op` one instruction on given values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ArgumentError
-from compiler.interpreter import (  # noqa: F401  # importing a family fills its rows of the registry
+from compiler.interpreter import (  # noqa: F401  # importing a module registers its evaluators
     control,
     conversion,
     convolution,
@@ -47,24 +47,23 @@ from compiler.support.recursion import ENOUGH, deep_recursion
 
 
 def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = None) -> list[Array]:
-    """Run a module.
+    """Run a module and return its results.
 
     Args:
-        module: whose entry to run.
-        args: one value for each parameter: an array (or what numpy makes an array of, in the right dtype), or a
-            tuple of such for a tuple parameter, or () for a token.
-        context: queues of infeed and outfeed, and the seed of `rng`.
+        module: the module whose entry is run.
+        args: one value per parameter: an array (or something that numpy converts to one of the right dtype), a tuple
+            for a tuple parameter, or () for a token.
+        context: the infeed and outfeed queues, and the seed of `rng`.
 
     Returns:
-        The array leaves of the entry's result in order, row-major, sharing no memory with the arguments; tokens are
-        left out.
+        The array leaves of the entry's result in order, row-major, without memory shared with the arguments; tokens are
+        omitted.
 
     Raises:
-        ArgumentError: count, dtype or dimensions of the arguments differ from the entry's parameters.
-        UnsupportedError: an op or custom call that the interpreter does not know, or calls and loops that nest deeper
-            than it can follow.
-        InterpreterError: an op that cannot be evaluated on these values.
-        MemoryLimitError: values that take more memory than there is.
+        ArgumentError: number, dtype or dimensions of the arguments do not fit the entry's parameters.
+        UnsupportedError: an op or custom call is unknown, or calls and loops nest too deeply.
+        InterpreterError: an op cannot be evaluated on these values.
+        MemoryLimitError: the values do not fit into memory.
     """
     graph = check_call_graph(module)
     shapes = module.parameter_shapes
@@ -72,13 +71,13 @@ def evaluate(module: HloModule, args: Sequence[Any], context: Context | None = N
         raise ArgumentError(f"module {module.name} takes {len(shapes)} arguments, got {len(args)}")
     values = [_argument(shape, arg, f"argument {i}") for i, (shape, arg) in enumerate(zip(shapes, args, strict=True))]
     check_footprint(module)
-    # A call takes a handful of Python calls, and so do the plans of what is called.
+    # Each HLO call takes a handful of Python calls.
     with np.errstate(all="ignore"), deep_recursion(ENOUGH + 10 * graph.calls):
         return contiguous(leaves(Machine(context).run(module.entry, values)))
 
 
 def evaluate_computation(computation: HloComputation, args: Sequence[Value], context: Context | None = None) -> Value:
-    """Run a computation on values of its parameters' shapes; the result may share memory with them."""
+    """Run a computation on values of its parameter shapes; the result may share memory with them."""
     shapes = computation.parameter_shapes
     if len(args) != len(shapes):
         raise ArgumentError(f"computation %{computation.name} takes {len(shapes)} arguments, got {len(args)}")
@@ -87,7 +86,7 @@ def evaluate_computation(computation: HloComputation, args: Sequence[Value], con
 
 
 def evaluate_op(instruction: HloInstruction, operand_values: Sequence[Value], context: Context | None = None) -> Value:
-    """Result of one instruction on values of its operands; the result may share memory with them."""
+    """Evaluate an instruction on values of its operands; the result may share memory with them."""
     if instruction.opcode is Opcode.CONSTANT:
         return literal_value(instruction.value)
     with np.errstate(all="ignore"):
@@ -95,7 +94,7 @@ def evaluate_op(instruction: HloInstruction, operand_values: Sequence[Value], co
 
 
 def _argument(shape: Shape, arg: Any, what: str) -> Value:
-    """`arg` as a value of `shape`; ArgumentError when it is none."""
+    """Convert an argument to a value of `shape`; raise ArgumentError if it does not fit."""
     if shape.is_tuple:
         if not isinstance(arg, tuple | list) or len(arg) != len(shape.tuple_shapes):
             raise ArgumentError(f"{what}: expected a tuple of shape {shape}, got {_given(arg)}")

@@ -1,4 +1,4 @@
-"""Control flow, tuples and tokens."""
+"""Evaluators of control flow, tuples and tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _while(machine: Machine, instruction: HloInstruction, values: list[Value]) -
 
 @evaluator(Opcode.CONDITIONAL)
 def _conditional(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """An index out of range takes the last branch."""
+    """Run the selected branch; an index out of range selects the last one."""
     which = as_array(values[0])
     branches = instruction.called_computations()
     if "branch_computations" not in instruction.attributes:

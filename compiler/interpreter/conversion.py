@@ -1,4 +1,4 @@
-"""Changes of type: convert, bitcast-convert, bitcast, reduce-precision, stochastic-convert."""
+"""Evaluators of type changes: convert, bitcast-convert, bitcast, reduce-precision, stochastic-convert."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from compiler.ir.types import PrimitiveType as T
 
 
 def convert(x: Array, source: T, target: T) -> Array:
-    """Values of one type in another.
+    """Convert values of one type to another.
 
-    Floats to integers go towards zero and saturate, NaN becomes 0; integers wrap; anything but zero is true.
+    Floats are truncated and saturate when converted to integers, and NaN becomes 0; integers wrap; non-zero is true.
     """
     if source is target:
         return x
@@ -42,7 +42,7 @@ def convert(x: Array, source: T, target: T) -> Array:
 
 
 def _to_small_float(x: Array, source: T, target: T) -> Array:
-    """Through float32 where ml_dtypes has no direct cast; NaN becomes -0 in a type without NaN."""
+    """Convert via float32 where ml_dtypes has no direct cast; NaN becomes -0 in a type without NaN."""
     if source is T.F64:
         x = _to_odd(x)
     elif T.F8E8M0FNU in (source, target) and source.is_float:
@@ -55,7 +55,7 @@ def _to_small_float(x: Array, source: T, target: T) -> Array:
 
 
 def _to_odd(x: Array) -> Array:
-    """float64 as float32 with the last bit set where digits were lost, so that a second rounding does no harm."""
+    """Round float64 to odd in float32 (inexact results get a last bit of 1), so that rounding again is exact."""
     near = x.astype(np.float32)
     inexact = np.isfinite(near) & (near.astype(np.float64) != x)
     inner = np.where(np.abs(near.astype(np.float64)) > np.abs(x), np.nextafter(near, np.float32(0)), near)
@@ -83,7 +83,7 @@ def _convert(instruction: HloInstruction, x: Array) -> Array:
 
 
 def _to_bits(x: Array, t: T) -> Array:
-    """Bits of each element, least significant first, along a new last dimension."""
+    """Return the bits of each element along a new last dimension, least significant first."""
     plain = np.ascontiguousarray(x.reshape((*x.shape, 1)))
     octets = plain.view(np.uint8).reshape((*x.shape, -1))
     bits = np.unpackbits(octets, axis=-1, bitorder="little")
@@ -99,7 +99,7 @@ def _from_bits(bits: Array, t: T) -> Array:
 
 
 def reinterpret(x: Array, source: T, target: Shape) -> Array:
-    """The bits of `x` read as another type; a wider type takes up the last dimension, a narrower one adds it."""
+    """Return the bits of `x` as another type; a wider type consumes the last dimension, a narrower one adds one."""
     t = target.element_type
     if source is t:
         return x.reshape(target.dimensions)
@@ -114,7 +114,7 @@ def reinterpret(x: Array, source: T, target: Shape) -> Array:
 
 @specialiser(Opcode.CONVERT)
 def _convert_of(instruction: HloInstruction) -> Callable[[Array], Array] | None:
-    """A plain cast where numpy's own is the right one."""
+    """Return a plain cast if numpy's has the right semantics."""
     source, target = instruction.operands[0].shape.element_type, instruction.shape.element_type
     if not (is_direct(source) and is_direct(target)) or target is T.PRED:
         return None
@@ -127,13 +127,13 @@ def _convert_of(instruction: HloInstruction) -> Callable[[Array], Array] | None:
 def _bitcast_convert(instruction: HloInstruction, x: Array) -> Array:
     source, target = instruction.operands[0].shape, instruction.shape
     if source.element_type.bits == target.element_type.bits and x.shape != source.dimensions:
-        target = target.with_dimensions(x.shape)  # a scalar computation run over an array
+        target = target.with_dimensions(x.shape)  # a scalar computation lifted to arrays
     return reinterpret(x, source.element_type, target)
 
 
 @array_evaluator(Opcode.BITCAST)
 def _bitcast(instruction: HloInstruction, x: Array) -> Array:
-    """Elements in the order of memory, read in the result's order of memory."""
+    """Read the elements in the memory order of the operand, and arrange them in that of the result."""
     source, target = instruction.operands[0].shape, instruction.shape
     if not target.dimensions and source.element_type is target.element_type:
         return x if not source.dimensions else x.reshape(())
@@ -141,19 +141,19 @@ def _bitcast(instruction: HloInstruction, x: Array) -> Array:
 
 
 def flat(shape: Shape) -> Shape:
-    """The shape of all elements along one dimension."""
+    """Return the shape with all elements in one dimension."""
     return shape.with_dimensions((shape.num_elements,))
 
 
 def in_memory(x: Array, shape: Shape) -> Array:
-    """Elements of `x` as the shape's layout has them in memory, as one dimension."""
+    """Return the elements of `x` in the memory order of the shape's layout, as one dimension."""
     if shape.layout is None:
         return x.reshape(-1)
     return x.transpose(shape.layout.minor_to_major[::-1]).reshape(-1)
 
 
 def from_memory(x: Array, shape: Shape) -> Array:
-    """The inverse of `in_memory`."""
+    """Invert `in_memory`."""
     if shape.layout is None:
         return x.reshape(shape.dimensions)
     order = shape.layout.minor_to_major[::-1]
@@ -173,7 +173,7 @@ def _reduce_precision(instruction: HloInstruction, x: Array) -> Array:
 
 
 def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """float32 or float64 rounded to a smaller format: ties to even, overflow to infinity, denormals to zero."""
+    """Round float32 or float64 to a smaller format: ties to even, overflow to infinity, denormals to zero."""
     size = x.dtype.itemsize
     mantissa, width = _MANTISSA[size], 8 * size
     unsigned = np.dtype(f"u{size}").type
@@ -197,9 +197,9 @@ def reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
 
 @array_evaluator(Opcode.STOCHASTIC_CONVERT)
 def _stochastic_convert(instruction: HloInstruction, x: Array, random: Array) -> Array:
-    """Towards zero, or one step further when the random bits are below the fraction cut off.
+    """Round towards zero, or away from it if the random bits are below the truncated fraction.
 
-    The fraction is counted in units of 2**-bits of the random operand's width, as in XLA's evaluator.
+    As in XLA's evaluator, the fraction is in units of 2**-bits, where bits is the width of the random operand.
     """
     source, target = instruction.operands[0].shape.element_type, instruction.shape.element_type
     if not target.is_integer:

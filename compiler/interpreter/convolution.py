@@ -1,4 +1,4 @@
-"""Convolution in full generality: padding, strides, dilations, reversal, feature groups, batch groups."""
+"""Evaluator of convolution: padding, strides, dilations, reversal, feature groups, batch groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compiler.ir.opcodes import Opcode
 
 
 def _order(labels: str, first: str) -> list[int]:
-    """Positions of the named dimensions, then of the spatial ones in order."""
+    """Return the positions of the named dimensions, then of the spatial ones in ascending order."""
     return [labels.index(c) for c in first] + [labels.index(c) for c in sorted(c for c in labels if c.isdigit())]
 
 
@@ -29,7 +29,7 @@ def _convolution(instruction: HloInstruction, x: Array, kernel: Array) -> Array:
     types = [o.shape.element_type for o in instruction.operands]
     sums = sum_type(types, result)
     wide = product_type(types, sums)
-    # Both in the order group, batch or input feature, feature, space.
+    # Both in the order (group, batch or input feature, feature, space).
     x = x.astype(wide).transpose(_order(labels.lhs, "bf"))
     kernel = kernel.astype(wide).transpose(_order(labels.rhs, "io"))
     features, batches = instruction.attr("feature_group_count", 1), instruction.attr("batch_group_count", 1)
@@ -41,9 +41,10 @@ def _convolution(instruction: HloInstruction, x: Array, kernel: Array) -> Array:
     out = np.zeros((groups, x.shape[1], math.prod(out_dims), kernel.shape[2]), wide)
     out = out.reshape(groups, x.shape[1], *out_dims, kernel.shape[2])
     channels_last = np.moveaxis(x, 2, -1)
+    # One matrix product per position in the window, instead of a patch matrix: memory stays small.
     for tap in taps(window, x.shape[3:], out_dims):
         _accumulate(out, channels_last, kernel, window, tap)
-    # (group, batch, space, feature) -> (batch, group * feature, space) -> as labelled
+    # (group, batch, space, feature) -> (batch, group * feature, space) -> the order of dim_labels
     merged = np.moveaxis(out, (0, -1), (1, 2)).reshape(out.shape[1], groups * out.shape[-1], *out_dims)
     placed = merged.transpose(np.argsort(_order(labels.out, "bf")))
     if sums is not result:
@@ -54,7 +55,7 @@ def _convolution(instruction: HloInstruction, x: Array, kernel: Array) -> Array:
 
 
 def _accumulate(out: Array, x: Array, kernel: Array, window: Window, tap: Tap) -> None:
-    """Add the product of one tap of the kernel."""
+    """Add the products of one window position (tap)."""
     at: list[Any] = [slice(None)] * 3
     at += [w.size - 1 - k if w.reversal else k for w, k in zip(window.dims, tap.position, strict=True)]
     seen = x[(slice(None), slice(None), *tap.inputs)]

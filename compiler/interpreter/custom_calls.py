@@ -1,4 +1,4 @@
-"""Custom calls: a registry by target, and the targets that are neither linear algebra nor somebody's own."""
+"""Evaluators of custom calls: a registry by target, with the targets that are not linear algebra."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 
 CustomCall: TypeAlias = Callable[[HloInstruction, Sequence[Value]], Value]
-"""The instruction (shapes, attributes) and its operand values -> its result, a tuple where the shape is one."""
+"""Maps the instruction and its operand values to its result, a tuple if its shape is one."""
 
 CUSTOM_CALLS: dict[str, CustomCall] = {}
 
 
 def register_custom_call(target: str, function: CustomCall) -> None:
-    """Make `function` the meaning of a custom-call target; an earlier one is replaced."""
+    """Register the implementation of a custom-call target; it replaces an earlier one."""
     CUSTOM_CALLS[target] = function
 
 
 def options(instruction: HloInstruction) -> dict[str, int]:
-    """Integers of a backend_config such as `{uplo = 76 : ui8}`."""
+    """Return the integers of a backend_config such as `{uplo = 76 : ui8}`."""
     text = str(instruction.attr("backend_config", ""))
     return {name: int(value) for name, value in re.findall(r"(\w+)\s*[=:]\s*(-?\d+)\b", text)}
 
@@ -42,7 +42,7 @@ def _custom_call(machine: Machine, instruction: HloInstruction, values: list[Val
         near = difflib.get_close_matches(target, CUSTOM_CALLS, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise UnsupportedError(
-            f"{describe(instruction)}: unknown custom-call target {target!r}{hint}; give it a meaning with "
+            f"{describe(instruction)}: unknown custom-call target {target!r}{hint}; register an implementation with "
             f"compiler.interpreter.register_custom_call({target!r}, function), where function(instruction, operands) "
             "returns the result"
         )
@@ -70,7 +70,7 @@ for _target in (
 
 
 def _nothing(instruction: HloInstruction, values: Sequence[Value]) -> Value:
-    """An order of other instructions; no value."""
+    """Return no value; the call only orders other instructions."""
     return ()
 
 
@@ -93,7 +93,7 @@ for _target in ("threefry2x32", "cu_threefry2x32", "cu_threefry2x32_ffi"):
 
 
 def _allocate(instruction: HloInstruction, values: Sequence[Value]) -> Value:
-    """Memory whose contents nobody may rely on: zeros."""
+    """Return zeros; programs must not rely on the contents."""
     return np.zeros(instruction.shape.dimensions, instruction.shape.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Evaluator of dot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compiler.ir.types import PrimitiveType as T
 
 
 def product_type(operands: Sequence[T], result: T) -> np.dtype[Any]:
-    """The numpy type of factors and sums: the result's own, but at least float32, and exact for small integers."""
+    """Return the numpy dtype of factors and sums: that of the result, but at least float32, exact for integers."""
     if any(t.is_complex for t in operands) or result.is_complex:
         return result.dtype
     if result.is_float:
@@ -28,7 +28,7 @@ def product_type(operands: Sequence[T], result: T) -> np.dtype[Any]:
 
 
 def sum_type(operands: Sequence[T], result: T) -> T:
-    """The type of the sums: the result's, but floats are summed as floats before they become anything else."""
+    """Return the element type of the sums: that of the result, or a float type if floats become another type."""
     floats = [t for t in operands if t.is_float]
     if not floats or result.is_float or result.is_complex or any(t.is_complex for t in operands):
         return result
@@ -38,7 +38,7 @@ def sum_type(operands: Sequence[T], result: T) -> T:
 def contract(
     a: Array, b: Array, contracting: tuple[Sequence[int], Sequence[int]], batch: tuple[Sequence[int], Sequence[int]]
 ) -> Array:
-    """Batch dimensions, then the free ones of `a`, then those of `b`."""
+    """Return the product; dimensions are the batch, the free ones of `a`, then those of `b`."""
     free_a = [d for d in range(a.ndim) if d not in contracting[0] and d not in batch[0]]
     free_b = [d for d in range(b.ndim) if d not in contracting[1] and d not in batch[1]]
     shape_batch = [a.shape[d] for d in batch[0]]
@@ -53,21 +53,21 @@ def contract(
 
 
 def multiply(a: Array, b: Array, types: tuple[T, T], result: T, **dims: Any) -> Array:
-    """`contract` with the factors in the result's product type, rounded or wrapped once."""
+    """Contract in the product type of the result, and round or wrap once."""
     between = sum_type(types, result)
     if between is not result:
         return convert(multiply(a, b, types, between, **dims), between, result)
     wide = product_type(types, result)
     small = wide.kind in "iu" and all(t.bits <= 16 for t in types)
     if small and max(a.size, b.size) < 1 << 20:
-        # Exact in float64, and a library product where integers have none.
+        # Exact in float64, for which BLAS has a product; numpy's integer matmul is slow.
         wide = np.dtype(np.float64)
     out = contract(a.astype(wide), b.astype(wide), **dims)
     return narrow_product(out.astype(np.int64) if small else out, result)
 
 
 def narrow_product(out: Array, result: T) -> Array:
-    """Sums of products in the result's type, rounded or wrapped once."""
+    """Convert sums of products to the result type, with one rounding or wrap."""
     if result is T.PRED:
         return np.not_equal(out, 0)
     if result.is_integer:
@@ -76,7 +76,7 @@ def narrow_product(out: Array, result: T) -> Array:
 
 
 def type_of(x: Array) -> T:
-    """The 64-bit integer type of the same signedness."""
+    """Return the 64-bit integer type of the same signedness."""
     return T.U64 if x.dtype.kind == "u" else T.S64
 
 

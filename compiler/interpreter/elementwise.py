@@ -1,7 +1,7 @@
-"""Elementwise ops of floats, complex numbers and truth values, and the dispatch by element type.
+"""Evaluators of elementwise ops on floats, complex numbers and booleans, and the dispatch by element type.
 
-Functions here broadcast their operands as numpy does, so that the same evaluators run scalar computations over whole
-arrays (`scalars.py`).
+Functions broadcast their operands like numpy, so that the same evaluators can run scalar computations on whole arrays
+(`scalars.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _round_away(x: Array) -> Array:
 
 
 def _sign(x: Array) -> Array:
-    """-1, 1, or x itself where it is a zero or NaN; x / |x| for complex numbers."""
+    """Return -1, 1, or x itself if it is zero or NaN; x / |x| for complex numbers."""
     if np.iscomplexobj(x):
         size = np.abs(x)
         return np.where(np.isnan(size), x, np.where(size == 0, 0, x / np.where(size == 0, 1, size))).astype(x.dtype)
@@ -106,7 +106,7 @@ _PRED: dict[Opcode, Function] = {
 
 
 def function_for(opcode: Opcode, t: T) -> Function:
-    """The numpy function of an elementwise opcode on operands of type `t`, in the type it is computed in."""
+    """Return the numpy function of an elementwise opcode for operands of type `t`, in their compute type."""
     if t.is_float or t.is_complex:
         found = _FLOAT.get(opcode)
     elif t is T.PRED:
@@ -130,7 +130,7 @@ def _elementwise(instruction: HloInstruction, *operands: Array) -> Array:
 
 @specialiser(*(_FLOAT.keys() | _PRED.keys() | integers.FUNCTIONS.keys()))
 def _elementwise_of(instruction: HloInstruction) -> Function | None:
-    """Where numpy computes in the type itself, the function itself."""
+    """Return the numpy function itself if numpy computes in the element type."""
     t = instruction.operands[0].shape.element_type
     if not is_direct(t) or (instruction.opcode is Opcode.ABS and t.is_complex):
         return None

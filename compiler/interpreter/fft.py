@@ -1,4 +1,4 @@
-"""Fast Fourier transforms over the last one to three dimensions."""
+"""Evaluator of fast Fourier transforms over the last one to three dimensions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _fft(instruction: HloInstruction, x: Array) -> Array:
 
 
 def transform(x: Array, kind: str, length: tuple[int, ...]) -> Array:
-    """FFT, IFFT, RFFT or IRFFT; computed in double precision."""
+    """Compute an FFT, IFFT, RFFT or IRFFT in double precision."""
     axes = tuple(range(x.ndim - len(length), x.ndim))
     wide = x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
     match kind:

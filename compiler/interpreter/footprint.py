@@ -1,7 +1,7 @@
-"""The least memory that evaluating a computation has to hold at once, known before anything is evaluated.
+"""A lower bound of the memory that evaluating a computation takes, computed before evaluation.
 
-It is a bound from below, so that nothing is refused that might fit: values that may be views of others, or written over
-others that are needed no longer, count as that; of branches the one that takes least.
+It is a lower bound, so that nothing is refused that might fit: a value that may be a view, or may overwrite a dead
+value, is counted as such, and of the branches of a conditional the smallest counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compiler.ir.opcodes import Opcode, Trait
 from compiler.support.memory import SMALL, check_memory, size_text
 
 _FREE = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.AFTER_ALL, Opcode.PARTITION_ID, Opcode.REPLICA_ID})
-"""Values that are there already, or take nothing."""
+"""Opcodes whose values exist already or take no memory."""
 _VIEWS = frozenset(
     {
         Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.BITCAST, Opcode.BITCAST_CONVERT, Opcode.RESHAPE,
@@ -28,23 +28,23 @@ _VIEWS = frozenset(
         *(op for op in Opcode if op.row.traits & (Trait.COLLECTIVE | Trait.ASYNC | Trait.HOST)),
     }
 )  # fmt: skip
-"""Ops whose result may share memory with an operand."""
+"""Opcodes whose result may share memory with an operand."""
 _CALLS = frozenset({Opcode.CALL, Opcode.FUSION, Opcode.WHILE})
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that is held at once: bytes, and the largest value held then."""
+    """The largest amount of memory in use at one time, in bytes, and the largest value then."""
 
     bytes: int = 0
     largest: HloInstruction | None = None
 
 
 def check_footprint(module: HloModule) -> None:
-    """Refuse to evaluate what cannot fit.
+    """Raise an error if evaluating a module cannot fit into memory.
 
     Raises:
-        MemoryLimitError: values of the program take more memory than there is.
+        MemoryLimitError: the values of the program take more memory than is available.
     """
     order = callees_first([module.entry])
     if sum([i.shape.byte_size for c in order for i in c.instructions]) <= SMALL:
@@ -54,7 +54,7 @@ def check_footprint(module: HloModule) -> None:
         known[c] = _peak(c, known)
     peak = known[module.entry]
     result = module.entry.root
-    if result.shape.byte_size > peak.bytes:  # what is returned shares no memory with anything
+    if result.shape.byte_size > peak.bytes:  # results are copied, so they share no memory
         peak = Peak(result.shape.byte_size, result)
     try:
         check_memory(peak.bytes, f"evaluating module {module.name}")
@@ -65,6 +65,7 @@ def check_footprint(module: HloModule) -> None:
 
 
 def _peak(computation: HloComputation, known: dict[HloComputation, Peak]) -> Peak:
+    """Return the peak of a computation: a sweep over its live ranges in execution order."""
     order = [i for i in computation.post_order() if i.users or i.is_root]
     last_use: dict[HloInstruction, HloInstruction] = {}
     for i in order:
@@ -85,19 +86,19 @@ def _peak(computation: HloComputation, known: dict[HloComputation, Peak]) -> Pea
 
 
 def _extra(i: HloInstruction) -> int:
-    """Memory that making a value takes besides: an iota counts in 64 bits first."""
+    """Return the temporary bytes of an op: an iota counts in 64 bits first."""
     return 8 * _line(i) if i.opcode is Opcode.IOTA else 0
 
 
 def _line(iota: HloInstruction) -> int:
-    """Numbers that an iota counts."""
+    """Return how many numbers an iota counts."""
     dimension: int = iota.attributes["iota_dimension"]
     return iota.shape.dimensions[dimension]
 
 
 def _bytes_of(i: HloInstruction, released: int) -> int:
-    """Memory that is held for a value, given what its operands held that nobody else needs."""
-    if i.opcode is Opcode.IOTA:  # one line of it, the rest are views
+    """Return the bytes held by a value, given those of its operands that die here."""
+    if i.opcode is Opcode.IOTA:  # one row; the rest is a broadcast view
         return _line(i) * i.shape.element_type.byte_size
     if i.opcode in _FREE or i.opcode in _CALLS or i.opcode is Opcode.CONDITIONAL:
         return 0
@@ -105,7 +106,7 @@ def _bytes_of(i: HloInstruction, released: int) -> int:
 
 
 def _inner(i: HloInstruction, known: dict[HloComputation, Peak]) -> Peak:
-    """What is held within an instruction while it runs other computations."""
+    """Return the peak within the computations that an instruction runs."""
     called = i.called_computations()
     if not called:
         return Peak()

@@ -1,7 +1,7 @@
-"""A computation as one Python function over local variables, made once and then called as often as loops need it.
+"""Builds a Python function for each computation, which is then called as often as loops require.
 
-A line of the function is an instruction, so a traceback's line number says which one failed. What depends on constants
-alone is evaluated while the plan is made, unless the computation is the entry, which runs once.
+Each line of the generated source is one instruction, so the line number of a traceback identifies the instruction that
+failed. What depends on constants only is evaluated while the function is built, except in the entry, which runs once.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
     from compiler.interpreter.machine import Machine
 
 _SAME_VALUE = frozenset({Opcode.COPY, Opcode.ADD_DEPENDENCY, Opcode.OPTIMIZATION_BARRIER, Opcode.DOMAIN})
-_NOT_REPEATABLE = frozenset({Opcode.RNG, Opcode.RNG_GET_AND_UPDATE_STATE, Opcode.CUSTOM_CALL})
+_NONDETERMINISTIC = frozenset({Opcode.RNG, Opcode.RNG_GET_AND_UPDATE_STATE, Opcode.CUSTOM_CALL})
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A computation ready to run.
+class GeneratedFunction:
+    """The Python function generated for a computation.
 
     Attributes:
-        function: `(machine, arguments, consumed) -> value`; `consumed` is emptied once the arguments are read.
-        lines: the instruction on each line of its source, None where there is none.
+        function: `(machine, arguments, consumed) -> value`; it clears `consumed` once it has read the arguments.
+        lines: the instruction on each line of the generated source, or None.
     """
 
     function: Callable[[Machine, Sequence[Value], list[Value] | None], Value]
     lines: tuple[HloInstruction | None, ...]
 
-    def failed(self, error: BaseException) -> HloInstruction | None:
-        """The instruction that raised `error`, as caught by who called `function`."""
+    def failed_instruction(self, error: BaseException) -> HloInstruction | None:
+        """Return the instruction that raised `error`, which the caller of `function` caught."""
         inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
         return self.lines[inner.tb_lineno - 1] if inner is not None and inner.tb_lineno <= len(self.lines) else None
 
 
 def describe(instruction: HloInstruction) -> str:
-    """An instruction for an error: name, opcode, shape, and where it stands (the line, if it was read from a text)."""
+    """Describe an instruction in an error message: name, opcode, shape, computation, and line number if parsed."""
     where = f" in computation %{instruction.parent.name}" if instruction.parent is not None else ""
     where += f", line {instruction.line}" if instruction.line else ""
     return f"%{instruction.name} ({instruction.opcode.text} of shape {instruction.shape}){where}"
 
 
 def find_evaluator(instruction: HloInstruction) -> Evaluator:
-    """The evaluator of an instruction's opcode; UnsupportedError when there is none."""
+    """Return the evaluator of an instruction's opcode; raise UnsupportedError if there is none."""
     found = EVALUATORS.get(instruction.opcode)
     if found is None:
         raise UnsupportedError(f"the interpreter does not evaluate {describe(instruction)}")
@@ -62,15 +62,16 @@ def find_evaluator(instruction: HloInstruction) -> Evaluator:
 
 
 def literal_value(literal: Literal) -> Value:
-    """The value of a constant."""
+    """Return the value of a literal."""
     if literal.array is not None:
         return literal.array
     return tuple(literal_value(e) for e in literal.elements)
 
 
-def make_plan(machine: Machine, computation: HloComputation) -> Plan:
-    """The plan of what the root needs, and of what has side effects."""
+def build_function(machine: Machine, computation: HloComputation) -> GeneratedFunction:
+    """Generate the function of a computation: what the root needs, and what has side effects."""
     order = _early_elements_first(_needed(computation))
+    # Fold constants: an instruction whose operands are all known is evaluated now instead of becoming a line.
     constants: dict[HloInstruction, Value] = {}
     steps: list[HloInstruction] = []
     module = computation.parent
@@ -82,11 +83,11 @@ def make_plan(machine: Machine, computation: HloComputation) -> Plan:
             constants[i] = machine.evaluate(i, [constants[o] for o in i.operands])
         else:
             steps.append(i)
-    return _Writer(machine, constants, steps, computation.root).plan()
+    return _FunctionWriter(machine, constants, steps, computation.root).build()
 
 
 def _needed(computation: HloComputation) -> list[HloInstruction]:
-    """What the root needs, what can be seen in another way, and the parameters, which come with the arguments."""
+    """Return the live instructions in post order: those the root needs, side effects, and all parameters."""
     order = computation.post_order()
     if not any(is_removable(i) for i in order):
         return order
@@ -98,7 +99,7 @@ def _needed(computation: HloComputation) -> list[HloInstruction]:
 
 
 def _early_elements_first(order: Iterable[HloInstruction]) -> list[HloInstruction]:
-    """Elements of the parameters in front: a tuple that is taken apart at once holds none of its arrays any longer."""
+    """Move elements of the parameters to the front, so that their tuples are released at once."""
     early: dict[HloInstruction, None] = {}
     late: list[HloInstruction] = []
     for i in order:
@@ -111,25 +112,27 @@ def _early_elements_first(order: Iterable[HloInstruction]) -> list[HloInstructio
 
 
 def _is_constant(machine: Machine, i: HloInstruction, constants: dict[HloInstruction, Value]) -> bool:
-    """Whether it depends on constants alone."""
-    return i.opcode is not Opcode.PARAMETER and all(o in constants for o in i.operands) and _repeatable(machine, i)
+    """Check whether an instruction depends on constants only."""
+    return (
+        i.opcode is not Opcode.PARAMETER and all(o in constants for o in i.operands) and _is_deterministic(machine, i)
+    )
 
 
-def _repeatable(machine: Machine, instruction: HloInstruction) -> bool:
-    """Whether it gives the same result each time, and so does all that it calls."""
-    if instruction.opcode in _NOT_REPEATABLE or has_side_effect(instruction):
+def _is_deterministic(machine: Machine, instruction: HloInstruction) -> bool:
+    """Check whether an instruction, and all that it calls, returns the same result each time."""
+    if instruction.opcode in _NONDETERMINISTIC or has_side_effect(instruction):
         return False
-    known = machine.repeatable
+    known = machine.deterministic
     new = [c for c in callees_first(instruction.called_computations()) if c not in known]
     for c in new:
-        known[c] = all(i.opcode not in _NOT_REPEATABLE for i in c.instructions) and all(
+        known[c] = all(i.opcode not in _NONDETERMINISTIC for i in c.instructions) and all(
             known[f] for f in c.called_computations()
         )
     return all(known[c] for c in instruction.called_computations())
 
 
-class _Writer:
-    """Writes the function of one computation: a line for each step."""
+class _FunctionWriter:
+    """Writes the source of one function: local variable `vK` for step K, `cK` for constants, one line per step."""
 
     def __init__(
         self,
@@ -146,6 +149,7 @@ class _Writer:
             for o in i.operands:
                 if o in self.names:
                     last_use[o] = i
+        # A variable is set to None at its last use, so that its memory can be reused, also for results in place.
         self.dead: dict[HloInstruction, list[str]] = {}
         for o, user in last_use.items():
             if o is not root:
@@ -155,7 +159,7 @@ class _Writer:
             self.names[i] = f"c{k}"
             self.scope[f"c{k}"] = constants[i]
 
-    def plan(self) -> Plan:
+    def build(self) -> GeneratedFunction:
         parameters = [i for i in self.steps if i.opcode is Opcode.PARAMETER]
         others = [i for i in self.steps if i.opcode is not Opcode.PARAMETER]
         lines: list[tuple[str, HloInstruction | None]] = [("def run(machine, args, consumed):", None)]
@@ -164,8 +168,8 @@ class _Writer:
         lines += [(self._line(i), i) for i in others]
         lines += [(f"return {self.names[self.root]}", None)]
         source = "\n ".join(text for text, _ in lines)
-        exec(compile(source, "<plan>", "exec"), self.scope)  # noqa: S102  # our own text, of our own names and numbers
-        return Plan(self.scope["run"], tuple(i for _, i in lines))
+        exec(compile(source, "<interpreter>", "exec"), self.scope)  # noqa: S102  # made of generated names and numbers only
+        return GeneratedFunction(self.scope["run"], tuple(i for _, i in lines))
 
     def _line(self, i: HloInstruction) -> str:
         name, operands = self.names[i], ", ".join(self.names[o] for o in i.operands)
@@ -177,17 +181,18 @@ class _Writer:
             return f"{name} = ({operands}{',' if operands else ''}){release}"
         if i.opcode in _SAME_VALUE and i.shape.element_type is i.operands[0].shape.element_type:
             return f"{name} = {self.names[i.operands[0]]}{release}"
-        # A decorated evaluator is called as such; the short cuts would go round it.
+        # A decorated evaluator must be called; the shortcuts below would bypass it.
         function = _array_function(i) if self.machine.context.decorate is None else None
         if function is not None:
             self.scope[f"f{name}"] = function
             return f"{name} = asarray(f{name}({operands})){release}"
         self.scope[f"f{name}"], self.scope[f"i{name}"] = self.machine.evaluator_of(i), i
+        # The evaluator owns the list of operands: it may take values out of it and overwrite their memory.
         return f"o = [{operands}]{release}; {name} = f{name}(machine, i{name}, o); o = None"
 
 
 def _array_function(instruction: HloInstruction) -> Callable[..., Any] | None:
-    """A function of the operands' arrays alone, as narrow as the instruction's types allow."""
+    """Return a function of the operand arrays only, specialized to the instruction's types if possible."""
     specialise = SPECIALISERS.get(instruction.opcode)
     narrow = specialise(instruction) if specialise is not None else None
     if narrow is not None:

@@ -1,4 +1,4 @@
-"""Gather and scatter, batching dimensions and out-of-bounds rules included."""
+"""Evaluators of gather and scatter, with batching dimensions and out-of-bounds rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from compiler.ir.opcodes import Opcode
 
 
 def _index_columns(indices: Array, vector_dim: int) -> list[Array]:
-    """One array of the batch shape for each component of the index vectors, as int64."""
+    """Return the components of the index vectors: for each one an int64 array of the batch shape."""
+    # Larger unsigned indices would become negative.
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(2**62))
     wide = indices.astype(np.int64)
@@ -26,7 +27,7 @@ def _index_columns(indices: Array, vector_dim: int) -> list[Array]:
 
 
 def _spread(x: Array, dims: Sequence[int], rank: int) -> Array:
-    """`x` with its dimensions at the places `dims` of `rank` dimensions, size 1 elsewhere."""
+    """Reshape `x` to rank `rank`, with its dimensions at positions `dims` and size 1 elsewhere."""
     shape = [1] * rank
     for size, d in zip(x.shape, dims, strict=True):
         shape[d] = size
@@ -35,7 +36,7 @@ def _spread(x: Array, dims: Sequence[int], rank: int) -> Array:
 
 @array_evaluator(Opcode.GATHER)
 def _gather(instruction: HloInstruction, x: Array, indices: Array) -> Array:
-    """Windows start at indices clamped so that they lie inside."""
+    """Gather slices whose start indices are clamped, so that the slices are in bounds."""
     attr = instruction.attr
     sizes, start_map, rank = attr("slice_sizes"), attr("start_index_map"), instruction.shape.rank
     offset_dims: tuple[int, ...] = tuple(sorted(attr("offset_dims")))
@@ -46,6 +47,7 @@ def _gather(instruction: HloInstruction, x: Array, indices: Array) -> Array:
     index_dims = [d for d in range(indices.ndim) if d != attr("index_vector_dim")]
     paired = dict(zip(batching, attr("start_indices_batching_dims", ()), strict=True))
     offsets = iter(offset_dims)
+    # One broadcastable index array per operand dimension, then a single numpy fancy-indexing call.
     at: list[Array] = []
     for d, size in enumerate(sizes):
         where = np.zeros([1] * rank, np.int64)
@@ -71,7 +73,7 @@ def _scatter(machine: Machine, instruction: HloInstruction, values: list[Value])
     operands = [own(values, k) for k in range(n)]
     targets, kept = _targets(instruction, operands[0].shape, indices, updates[0].shape)
     window = instruction.attr("update_window_dims")
-    # Updates are combined window by window, in the order of the indices.
+    # Apply the updates window by window, in the order of the indices.
     order = [d for d in range(updates[0].ndim) if d not in window] + sorted(window)
     targets, kept = (x.transpose(order).reshape(-1) for x in (targets, kept))
     flat = [x.reshape(-1) for x in operands]
@@ -84,7 +86,7 @@ def _scatter(machine: Machine, instruction: HloInstruction, values: list[Value])
 def _targets(
     instruction: HloInstruction, dims: tuple[int, ...], indices: Array, update_dims: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    """For each element of the updates: where it goes, and whether its whole window lies inside."""
+    """Return for each update element its flat target position, and whether its whole window is in bounds."""
     attr, rank = instruction.attr, len(update_dims)
     window = tuple(sorted(attr("update_window_dims")))
     batching = attr("input_batching_dims", ())
@@ -128,7 +130,7 @@ _AT = {
 def combine_at(
     machine: Machine, computation: HloComputation, flat: list[Array], targets: Array, updates: list[Array]
 ) -> None:
-    """Combine updates into `flat`, in order."""
+    """Combine updates into `flat` in order."""
     if len(flat) == 1:
         x, u = flat[0], updates[0]
         if returns_parameter(computation) == 1:
@@ -142,7 +144,8 @@ def combine_at(
 
 
 def _apply_in_rounds(f: ArrayFunction, flat: list[Array], targets: Array, updates: list[Array]) -> None:
-    """The k-th update of every target in round k, so that no target occurs twice in a round."""
+    """Apply the k-th update of every target in round k, so that no target occurs twice in a round."""
+    # A stable sort groups equal targets; an update's position in its group is its round.
     order = np.argsort(targets, kind="stable")
     ordered = targets[order]
     first = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(ordered) else np.zeros(0, np.bool_)

@@ -1,4 +1,4 @@
-"""Integer arithmetic as XLA has it: wrapping, total (division by zero and shifts past the width have results)."""
+"""Integer arithmetic with XLA's semantics: it wraps, and division by zero and oversized shifts are defined."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from compiler.ir.types import PrimitiveType
 
 
 def bit_width(x: Array) -> int:
-    """Bits of an element."""
+    """Return the number of bits of an element."""
     return 8 * x.dtype.itemsize
 
 
 def unsigned(x: Array) -> Array:
-    """The same bits read as unsigned."""
+    """Return the same bits as an unsigned type."""
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
 
 def is_signed(x: Array) -> bool:
-    """Whether the type is one of signed integers."""
+    """Check whether the elements are signed integers."""
     return x.dtype.kind == "i"
 
 
 def divide(x: Array, y: Array) -> Array:
-    """Towards zero; by zero: all bits set; the smallest number by -1: itself."""
+    """Divide towards zero; by zero gives all bits set, and the smallest number by -1 gives itself."""
     all_ones = np.array(-1 if is_signed(x) else np.iinfo(x.dtype).max, x.dtype)
     by_zero = y == 0
     safe = np.where(by_zero, x.dtype.type(1), y)
@@ -44,18 +44,19 @@ def divide(x: Array, y: Array) -> Array:
 
 
 def remainder(x: Array, y: Array) -> Array:
-    """With the sign of `x`; by zero: x itself."""
+    """Return the remainder with the sign of `x`; by zero gives x."""
     by_zero = y == 0
     safe = np.where(by_zero | ((y == -1) if is_signed(x) else False), x.dtype.type(1), y)
     return np.where(by_zero, x, np.fmod(x, safe))
 
 
 def power(x: Array, y: Array) -> Array:
-    """Wrapping; a negative exponent gives 0, but for the bases 1 and -1.
+    """Compute a wrapping power; a negative exponent gives 0, except for the bases 1 and -1.
 
-    XLA:CPU looks at the last six bits of the exponent only, so results that overflow may differ there.
+    XLA:CPU reads only the last six bits of the exponent, so overflowing results may differ from it.
     """
     x, y = np.broadcast_arrays(x, y)
+    # Square and multiply.
     result = np.ones_like(x)
     base = x.copy()
     exponent = np.where(y < 0, 0, y) if is_signed(y) else y.copy()
@@ -71,13 +72,14 @@ def power(x: Array, y: Array) -> Array:
 
 
 def mulhi(x: Array, y: Array) -> Array:
-    """Upper half of the double-width product."""
+    """Return the upper half of the double-width product."""
     n = bit_width(x)
     if n <= 32:
         wide = np.dtype(f"{x.dtype.kind}{2 * x.dtype.itemsize}")
         product: Array = (x.astype(wide) * y.astype(wide)) >> n
         return product.astype(x.dtype)
     a, b = unsigned(x), unsigned(y)
+    # 64 bits: schoolbook multiplication of 32-bit halves (Hacker's Delight, mulhu).
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
     middle = a1 * b0 + ((a0 * b0) >> half)
@@ -89,13 +91,13 @@ def mulhi(x: Array, y: Array) -> Array:
 
 
 def shift_left(x: Array, y: Array) -> Array:
-    """The shift is read as unsigned; at or past the width: 0."""
+    """Shift left by an unsigned amount; by the width or more gives 0."""
     past = unsigned(y) >= bit_width(x)
     return np.where(past, x.dtype.type(0), x << np.where(past, y.dtype.type(0), y))
 
 
 def shift_right_logical(x: Array, y: Array) -> Array:
-    """Fills with zeros; at or past the width: 0."""
+    """Shift right and fill with zeros; by the width or more gives 0."""
     a, by = unsigned(x), unsigned(y)
     past = by >= bit_width(x)
     shifted = np.where(past, a.dtype.type(0), a >> np.where(past, by.dtype.type(0), by))
@@ -103,14 +105,15 @@ def shift_right_logical(x: Array, y: Array) -> Array:
 
 
 def shift_right_arithmetic(x: Array, y: Array) -> Array:
-    """Fills with the sign, also past the width, whatever the type's signedness."""
+    """Shift right and fill with the sign bit, also for unsigned types and amounts beyond the width."""
     a = x.view(np.dtype(f"i{x.dtype.itemsize}"))
     by = np.minimum(unsigned(y), bit_width(x) - 1).astype(a.dtype)
     return np.asarray(a >> by).view(x.dtype)
 
 
 def count_leading_zeros(x: Array) -> Array:
-    """Zeros above the highest bit set; the width for 0."""
+    """Count the zeros above the highest set bit; the width for 0."""
+    # Set all bits below the highest set bit; the remaining zeros are the leading ones.
     bits, n = unsigned(x).copy(), bit_width(x)
     step = 1
     while step < n:
@@ -120,7 +123,7 @@ def count_leading_zeros(x: Array) -> Array:
 
 
 def population_count(x: Array) -> Array:
-    """Bits set."""
+    """Count the set bits."""
     return np.bitwise_count(unsigned(x)).astype(x.dtype)
 
 
@@ -158,11 +161,11 @@ BIT_FUNCTIONS = frozenset(
         Opcode.SHIFT_RIGHT_ARITHMETIC,
     }
 )
-"""Functions whose result depends on the width, so that computing in 8 bits will not do for narrower types."""
+"""Functions that depend on the width, so that narrower types cannot be computed in 8 bits."""
 
 
 def on_small_type(opcode: Opcode, t: PrimitiveType, x: Array, y: Array | None = None) -> Array:
-    """One of `BIT_FUNCTIONS` on a type below 8 bits."""
+    """Compute one of `BIT_FUNCTIONS` on a type of less than 8 bits."""
     mask, wide = np.uint8((1 << t.bits) - 1), compute_dtype(t)
     bits = x.astype(wide).view(np.uint8) & mask
     if opcode is Opcode.COUNT_LEADING_ZEROS:

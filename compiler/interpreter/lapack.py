@@ -1,7 +1,7 @@
-"""The LAPACK custom calls that JAX makes on CPU, through scipy's LAPACK.
+"""LAPACK custom calls of JAX on CPU, implemented with scipy's LAPACK.
 
-Each target is `lapack_` + type letter + routine (+ `_ffi`); options come as character codes in backend_config; matrices
-are the last two dimensions, all others are batch.
+A target is `lapack_` + type letter + routine (+ `_ffi`). Options are character codes in backend_config. The last two
+dimensions are those of the matrices, all others are batch dimensions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.shape import Shape
 
 Routine = Callable[[dict[str, int], Sequence[Array], Sequence[Shape]], Sequence[Any]]
-"""Options, one matrix (or vector) of each operand, result shapes -> one array for each result of one batch element."""
+"""Maps options, one matrix (or vector) per operand, and result shapes to the results of one batch element."""
 
 
 def _routine(name: str, like: Array) -> Any:
@@ -81,7 +81,7 @@ def _geev(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> 
 
 
 def _paired(vectors: Array, imaginary: Array) -> Array:
-    """LAPACK's real storage of conjugate pairs of eigenvectors as complex columns."""
+    """Expand LAPACK's real storage of conjugate pairs of eigenvectors into complex columns."""
     out = vectors.astype(np.result_type(vectors, np.complex64))
     if not vectors.size:
         return out
@@ -111,7 +111,7 @@ def _sytrd(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) ->
 
 def _gtsv(o: dict[str, int], args: Sequence[Array], shapes: Sequence[Shape]) -> Sequence[Any]:
     lower, diagonal, upper, b = args
-    # The operands carry one unused number at an end of the off-diagonals.
+    # The off-diagonal operands have one unused element at one end.
     dl, d, du, x, info = _routine("gtsv", b)(lower[1:], diagonal, upper[:-1], b)
     return np.concatenate([lower[:1], dl]), d, np.concatenate([du, upper[-1:]]), x, info
 
@@ -130,7 +130,7 @@ def _trsm(instruction: HloInstruction, values: Sequence[Value]) -> Value:
 
 
 def _batched(routine: Routine, ranks: Sequence[int]) -> Callable[[HloInstruction, Sequence[Value]], Value]:
-    """A routine of single matrices as a custom call; `ranks` are those of its operands without batch dimensions."""
+    """Apply a routine of single matrices to a batch; `ranks` are those of its operands without batch dimensions."""
 
     def run(instruction: HloInstruction, values: Sequence[Value]) -> Value:
         shapes = list(instruction.shape.leaves())

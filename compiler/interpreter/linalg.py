@@ -1,4 +1,4 @@
-"""Linear algebra: cholesky, triangular-solve, and the batch norms."""
+"""Evaluators of cholesky, triangular-solve and the batch norms."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from compiler.ir.opcodes import Opcode
 
 
 def matrices(x: Array) -> Array:
-    """All batch dimensions as one."""
+    """Merge all batch dimensions into one."""
     return x.reshape(int(np.prod(x.shape[:-2], dtype=np.int64)), *x.shape[-2:])
 
 
 @array_evaluator(Opcode.CHOLESKY)
 def _cholesky(instruction: HloInstruction, x: Array) -> Array:
-    """The other triangle is zero; a matrix that is not positive definite gives NaN."""
+    """Factor a batch of matrices; the other triangle is zero, and matrices that are not positive definite give NaN."""
     t = instruction.shape.element_type
     wide = widen(x, t)
     return narrow(factor_cholesky(wide, instruction.attr("lower", False))[0], t)
 
 
 def factor_cholesky(x: Array, lower: bool) -> tuple[Array, Array]:
-    """Factors of a batch of matrices, and for each the LAPACK status (0: success)."""
+    """Return the factors of a batch of matrices, and the LAPACK status of each (0: success)."""
     out = np.empty_like(x)
     flat_out, flat_in = matrices(out), matrices(x)
     status = np.zeros(len(flat_in), np.int32)
@@ -58,7 +58,7 @@ def _triangular_solve(instruction: HloInstruction, a: Array, b: Array) -> Array:
 
 
 def solve_triangular(a: Array, b: Array, *, left: bool, lower: bool, transpose: int, unit: bool) -> Array:
-    """X in op(a) x = b (`left`) or x op(a) = b, batched; a zero on the diagonal divides by zero."""
+    """Solve op(a) x = b (`left`) or x op(a) = b for a batch; a zero on the diagonal divides by zero."""
     out = np.empty(b.shape, b.dtype)
     flat = matrices(out)
     trsm: Any = blas.get_blas_funcs("trsm", (a, b))
@@ -71,7 +71,7 @@ def solve_triangular(a: Array, b: Array, *, left: bool, lower: bool, transpose: 
 
 
 def _feature(x: Array, vector: Array, at: int) -> Array:
-    """A vector of one number a feature, spread over `x`."""
+    """Reshape a vector with one element per feature so that it broadcasts with `x`."""
     shape = [1] * x.ndim
     shape[at] = len(vector)
     return vector.reshape(shape)
@@ -114,5 +114,5 @@ def _batch_norm_grad(machine: Machine, instruction: HloInstruction, values: list
 
 
 def _epsilon(instruction: HloInstruction) -> float:
-    """The attribute as XLA has it, a float32."""
+    """Return the attribute as a float32, like XLA."""
     return float(F32.type(instruction.attr("epsilon")))

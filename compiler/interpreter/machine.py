@@ -1,4 +1,4 @@
-"""Runs computations: each becomes a plan once, which loops then run again and again."""
+"""Runs computations; each becomes a Python function when it is first called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from compiler.errors import HlogymError, InterpreterError, MemoryLimitError
-from compiler.interpreter.function_builder import Plan, make_plan
+from compiler.interpreter.function_builder import GeneratedFunction, build_function
 from compiler.interpreter.function_builder import describe as describe
 from compiler.interpreter.function_builder import find_evaluator as find_evaluator
 from compiler.interpreter.function_builder import literal_value as literal_value
@@ -21,23 +21,23 @@ from compiler.ir.instruction import HloInstruction
 from compiler.support.recursion import ENOUGH, deep_recursion
 
 _MISTAKES = (ArithmeticError, TypeError, ValueError, IndexError, KeyError, AttributeError)
-"""What numpy and Python raise on values that an op cannot take."""
+"""Exceptions of numpy and Python for values that an op does not accept."""
 _SHALLOW = 20
-"""Levels of calls that Python's usual limit on recursion leaves room for."""
+"""Levels of calls that fit into Python's default recursion limit."""
 
 
 @dataclass
 class Context:
-    """What a program may reach besides its arguments.
+    """State that a program can access besides its arguments.
 
     Attributes:
-        infeed: values that `infeed` takes, first come first served.
-        outfeed: values that `outfeed` gave, in order.
-        channels: values sent and not yet received, by channel.
-        seed: of the generator behind `rng` and `rng-get-and-update-state`, whose numbers are our own, not XLA's.
-        iterations: how many iterations all while loops may still do together; None for as many as they like.
-        decorate: `(instruction, evaluator) -> evaluator`, applied to every instruction that computes something, in all
-            computations: a way to observe or change results.
+        infeed: values that `infeed` consumes, in order.
+        outfeed: values that `outfeed` produced, in order.
+        channels: values that were sent and not yet received, by channel.
+        seed: seeds `rng` and `rng-get-and-update-state`, whose numbers differ from XLA's.
+        iterations: how many iterations all while loops together may still run; None for no limit.
+        decorate: `(instruction, evaluator) -> evaluator`, applied to all instructions that have an evaluator, in all
+            computations, to observe or change results.
     """
 
     infeed: deque[Value] = field(default_factory=deque)
@@ -48,7 +48,7 @@ class Context:
     decorate: Callable[[HloInstruction, Evaluator], Evaluator] | None = None
 
     def iterate(self) -> None:
-        """Count one iteration of a loop; InterpreterError when none is left."""
+        """Count one iteration of a loop; raise InterpreterError if none is left."""
         if self.iterations is None:
             return
         if self.iterations <= 0:
@@ -57,55 +57,56 @@ class Context:
 
 
 class Machine:
-    """One evaluation: the plans made so far, and the context.
+    """One evaluation: the generated functions so far, and the context.
 
     Attributes:
-        context: queues and seed.
+        context: queues, seed, limits.
         state: the counter of `rng-get-and-update-state`.
-        liftable: which scalar computations run on whole arrays at once, as far as asked.
-        repeatable: which computations draw no random numbers and call nothing foreign, as far as asked.
+        liftable: caches which scalar computations can run on whole arrays.
+        deterministic: caches which computations use no random numbers and no custom calls.
     """
 
     def __init__(self, context: Context | None = None) -> None:
         self.context = context or Context()
         self.state = self.context.seed
         self.liftable: dict[HloComputation, bool] = {}
-        self.repeatable: dict[HloComputation, bool] = {}
-        self._plans: dict[HloComputation, Plan] = {}
+        self.deterministic: dict[HloComputation, bool] = {}
+        self._functions: dict[HloComputation, GeneratedFunction] = {}
         self._depths: dict[HloComputation, int] = {}
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """The generator of `rng`, seeded by the context."""
+        """The random generator of `rng`, seeded by the context."""
         return np.random.default_rng(self.context.seed)
 
     def run(self, computation: HloComputation, args: Sequence[Value], consumed: list[Value] | None = None) -> Value:
-        """Result of a computation; the arguments are taken as they are.
+        """Run a computation on arguments, which are not checked.
 
-        `consumed`, a list that holds the arguments, is emptied at the start: values nobody holds may be written over.
+        `consumed` is a list that holds the arguments. It is cleared at the start, so that dead arguments may be
+        overwritten.
         """
-        plan = self._plans.get(computation)
-        if plan is None:
-            plan = self._plans[computation] = make_plan(self, computation)
+        generated = self._functions.get(computation)
+        if generated is None:
+            generated = self._functions[computation] = build_function(self, computation)
         try:
-            return plan.function(self, args, consumed)
+            return generated.function(self, args, consumed)
         except HlogymError:
             raise
         except _MISTAKES as e:
-            failed = plan.failed(e)
+            failed = generated.failed_instruction(e)
             raise InterpreterError(f"{describe(failed)}: {e}" if failed is not None else str(e)) from e
         except MemoryError as e:
-            failed = plan.failed(e)
+            failed = generated.failed_instruction(e)
             where = describe(failed) if failed is not None else f"%{computation.name}"
             raise MemoryLimitError(f"there is not enough memory for {where}: {e}") from e
 
     def evaluator_of(self, instruction: HloInstruction) -> Evaluator:
-        """The evaluator of an instruction, decorated as the context asks; UnsupportedError when there is none."""
+        """Return the evaluator of an instruction, decorated by the context; raise UnsupportedError if there is none."""
         found = find_evaluator(instruction)
         return found if self.context.decorate is None else self.context.decorate(instruction, found)
 
     def evaluate(self, instruction: HloInstruction, values: list[Value]) -> Value:
-        """Result of one instruction on values of its operands."""
+        """Evaluate an instruction on values of its operands."""
         called = instruction.called_computations()
         if called and (calls := max(map(self._calls_below, called))) > _SHALLOW:
             with deep_recursion(ENOUGH + 10 * calls):
@@ -113,7 +114,7 @@ class Machine:
         return self._evaluate(instruction, values)
 
     def _calls_below(self, computation: HloComputation) -> int:
-        """Levels of calls from a computation down."""
+        """Return the depth of the call graph below a computation."""
         found = self._depths.get(computation)
         if found is None:
             found = self._depths[computation] = CallGraph.of(computation).calls
@@ -131,5 +132,5 @@ class Machine:
 
 
 def contiguous(values: Iterable[Array]) -> list[Array]:
-    """Fresh row-major copies, which share no memory with what they came from."""
+    """Return row-major copies."""
     return [np.array(v, order="C") for v in values]

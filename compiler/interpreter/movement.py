@@ -1,4 +1,4 @@
-"""Ops that move elements and compute nothing."""
+"""Evaluators of data movement."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _broadcast(instruction: HloInstruction, x: Array) -> Array:
 
 @specialiser(Opcode.BROADCAST)
 def _broadcast_of(instruction: HloInstruction) -> Callable[[Array], Array] | None:
-    """Few copies of a scalar are made outright: numpy's own way to views of it takes longer."""
+    """Return a function that copies a scalar to a small array: faster than numpy's broadcast views."""
     operand, shape = instruction.operands[0].shape, instruction.shape
     if operand.dimensions or not shape.dimensions or shape.num_elements > 64 or not is_direct(shape.element_type):
         return None
@@ -113,7 +113,7 @@ def _pad(instruction: HloInstruction, x: Array, value: Array) -> Array:
 
 
 def clamped_starts(indices: Sequence[Array], limits: Sequence[int]) -> list[int]:
-    """Start indices (scalars, or one vector) moved so that the slice lies inside; `limits` are the last starts."""
+    """Return the start indices (scalars, or one vector) clamped to 0..limit, so that the slice is in bounds."""
     if len(indices) == 1 and indices[0].ndim == 1:
         indices = list(indices[0])
     return [min(max(int(i), 0), limit) for i, limit in zip(indices, limits, strict=True)]
@@ -137,7 +137,7 @@ def _dynamic_update_slice(machine: Machine, instruction: HloInstruction, values:
 
 @evaluator(Opcode.COPY)
 def _copy(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Programs of mixed precision copy into another float type."""
+    """Copy a value, possibly to another float type: mixed-precision programs contain such copies."""
     x, shape = values[0], instruction.shape
     return x.astype(shape.dtype, copy=False) if isinstance(x, np.ndarray) and shape.is_array else x
 
@@ -149,15 +149,15 @@ def _get_dimension_size(instruction: HloInstruction, x: Array) -> Array:
 
 @array_evaluator(Opcode.SET_DIMENSION_SIZE)
 def _set_dimension_size(instruction: HloInstruction, x: Array, size: Array) -> Array:
-    """The array at its bound."""
+    """Return the array, whose size must be the upper bound."""
     _need_whole(instruction, instruction.dimensions[0], int(size), x.shape[instruction.dimensions[0]])
     return x
 
 
 def _need_whole(instruction: HloInstruction, dimension: int, size: int, bound: int) -> None:
-    """A smaller size would have to be known to all that use the array, and they take it whole."""
+    """Raise UnsupportedError for a size below the bound: consumers of the array use it whole."""
     if size != bound:
         raise UnsupportedError(
-            f"{describe(instruction)}: dimension {dimension} is to have {size} of at most {bound} elements; sizes "
-            "known only at run time are not supported: give each dimension its whole size"
+            f"{describe(instruction)}: dimension {dimension} has {size} of at most {bound} elements; sizes "
+            "known only at run time are not supported: set each dimension to its bound"
         )

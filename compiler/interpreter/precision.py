@@ -1,4 +1,4 @@
-"""In which numpy type an element type is computed, and how results go back: round once, wrap once."""
+"""The numpy type in which each element type is computed, and conversions to it and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F64 = np.dtype(np.float64)
 
 @cache
 def compute_dtype(t: PrimitiveType) -> np.dtype[Any]:
-    """float32 for floats below 32 bits, int8 or uint8 for integers below 8, else the type's own."""
+    """Return float32 for floats below 32 bits, int8 or uint8 for integers below 8, else the type's own dtype."""
     if t.is_float and t.bits < 32:
         return F32
     if t.is_integer and t.bits < 8:
@@ -27,17 +27,17 @@ def compute_dtype(t: PrimitiveType) -> np.dtype[Any]:
 
 @cache
 def is_direct(t: PrimitiveType) -> bool:
-    """Whether numpy computes in the type itself."""
+    """Check whether numpy computes in the element type itself."""
     return compute_dtype(t) == t.dtype and t.bits >= 8
 
 
 def widen(x: Array, t: PrimitiveType) -> Array:
-    """Values of type `t` in the type they are computed in."""
+    """Convert values of type `t` to its compute type."""
     return x if is_direct(t) else x.astype(compute_dtype(t))
 
 
 def narrow(x: Array, t: PrimitiveType) -> Array:
-    """Computed values as values of `t`: floats rounded to nearest even, integers wrapped."""
+    """Convert computed values to `t`: floats are rounded to nearest even, integers wrap."""
     x = np.asarray(x)
     if t.is_integer and t.bits < 8:
         return wrap_small(x, t)
@@ -45,7 +45,7 @@ def narrow(x: Array, t: PrimitiveType) -> Array:
 
 
 def wrap_small(x: Array, t: PrimitiveType) -> Array:
-    """Integers taken modulo 2**bits into a type below 8 bits."""
+    """Convert integers to a type below 8 bits, modulo 2**bits."""
     shift = 8 - t.bits
     low = x.astype(np.uint8)
     high = np.asarray(low << shift).astype(np.uint8)
@@ -54,14 +54,15 @@ def wrap_small(x: Array, t: PrimitiveType) -> Array:
 
 
 def in_compute_type(f: Callable[..., Any], t: PrimitiveType, *operands: Array) -> Array:
-    """`f` of operands of type `t`, computed wide and narrowed once."""
+    """Apply `f` to operands of type `t` in its compute type, and convert the result back once."""
     if is_direct(t):
         return np.asarray(f(*operands))
     return narrow(f(*(widen(x, t) for x in operands)), t)
 
 
 def total_order_key(x: Array) -> Array:
-    """Signed integers that stand in the order -NaN < -inf < ... < -0 < +0 < ... < inf < NaN of the floats `x`."""
+    """Return signed integers with the total order of the floats `x`: -NaN < -inf < ... < -0 < +0 < ... < inf < NaN."""
+    # Negative floats compare in reverse as integers, so all bits but their sign are flipped.
     bits: Array = x.view(np.dtype(f"i{x.dtype.itemsize}"))
     below_zero: Array = bits >> (8 * x.dtype.itemsize - 1)
     key: Array = bits ^ (below_zero & np.iinfo(bits.dtype).max)

@@ -1,4 +1,4 @@
-"""Ragged and scaled matrix products."""
+"""Evaluators of ragged and scaled dots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _dims(instruction: HloInstruction) -> tuple[Pair, Pair]:
-    """Contracting and batch dimensions of both sides."""
+    """Return the contracting and the batch dimensions of both sides."""
     attr = instruction.attr
     contracting = (attr("lhs_contracting_dims", ()), attr("rhs_contracting_dims", ()))
     return contracting, (attr("lhs_batch_dims", ()), attr("rhs_batch_dims", ()))
@@ -24,10 +24,10 @@ def _dims(instruction: HloInstruction) -> tuple[Pair, Pair]:
 
 @array_evaluator(Opcode.RAGGED_DOT)
 def _ragged_dot(instruction: HloInstruction, a: Array, b: Array, sizes: Array) -> Array:
-    """Rows of `a` in groups of the given sizes, each group with its own matrix of `b`; rows beyond the groups give 0.
+    """Multiply groups of rows of `a`, of the given sizes, by one matrix of `b` each; rows beyond all groups give 0.
 
-    When the ragged dimension is contracted, each group gives a product of its own, along a new first dimension; when
-    it is a batch dimension, groups make no difference.
+    If the ragged dimension is contracting, each group has its own product, along a new first dimension. If it is a
+    batch dimension, the groups have no effect.
     """
     contracting, batch = _dims(instruction)
     (ragged,) = instruction.attr("lhs_ragged_dims")
@@ -38,9 +38,7 @@ def _ragged_dot(instruction: HloInstruction, a: Array, b: Array, sizes: Array) -
     if ragged in batch[0]:
         return narrow_product(contract(a, b, contracting, batch), result)
     if sizes.ndim > 1 + len(batch[0]) or (sizes.ndim > 1 and sizes.shape[:-1] != tuple(a.shape[d] for d in batch[0])):
-        raise UnsupportedError(
-            f"%{instruction.name}: group sizes of shape {sizes.shape} for each row are not supported"
-        )
+        raise UnsupportedError(f"%{instruction.name}: group sizes of shape {sizes.shape} are not supported")
     if sizes.ndim > 1:
         out = _by_batch(instruction, a, b, sizes, ragged)
     elif ragged in contracting[0]:
@@ -81,7 +79,7 @@ def _contracted(a: Array, b: Array, sizes: Array, ragged: int, contracting: Pair
 
 
 def _by_batch(instruction: HloInstruction, a: Array, b: Array, sizes: Array, ragged: int) -> Array:
-    """Every batch element with group sizes of its own."""
+    """Compute a ragged dot whose group sizes differ between batch elements."""
     contracting, batch = _dims(instruction)
     n = len(batch[0])
     a, inner_a = _batch_first(a, batch[0])
@@ -100,14 +98,14 @@ def _by_batch(instruction: HloInstruction, a: Array, b: Array, sizes: Array, rag
 
 
 def _batch_first(x: Array, batch: Sequence[int]) -> tuple[Array, dict[int, int]]:
-    """Batch dimensions in front, and where each other dimension stands behind them."""
+    """Move the batch dimensions to the front; return also the new position of each other dimension after them."""
     rest = [d for d in range(x.ndim) if d not in batch]
     return x.transpose([*batch, *rest]), {d: k for k, d in enumerate(rest)}
 
 
 @array_evaluator(Opcode.SCALED_DOT)
 def _scaled_dot(instruction: HloInstruction, a: Array, b: Array, *scales: Array) -> Array:
-    """Operands times their scales, each scale spread over its block, then a dot in float32."""
+    """Multiply the operands by their scales, each repeated over its block, then contract in float32."""
     contracting, batch = _dims(instruction)
     result = instruction.shape.element_type
     wide = product_type([o.shape.element_type for o in instruction.operands[:2]], result)

@@ -1,8 +1,8 @@
-"""Random numbers: the counter-based generators of rng-bit-generator, bit for bit as XLA's, and rng.
+"""Evaluators of random numbers: rng-bit-generator, bit for bit as XLA, and rng.
 
-Threefry2x32 and Philox4x32 after Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); how counters
-are laid out over the result is XLA's `xla/hlo/builder/lib/prng.cc`. What `rng` draws is our own: XLA's depends on its
-backend's hidden state.
+Threefry2x32 and Philox4x32 follow Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); the layout of
+counters over the result is that of XLA's `xla/hlo/builder/lib/prng.cc`. The numbers of `rng` differ from XLA's, which
+depend on hidden state of its backend.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HALF = np.uint64(32)
 
 
 def threefry2x32(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Twenty rounds on uint32 arrays that broadcast together."""
+    """Apply the twenty rounds to uint32 arrays, which are broadcast."""
     keys = (key0, key1, key0 ^ key1 ^ np.uint32(0x1BD11BDA))
     x0, x1 = x0 + keys[0], x1 + keys[1]
     for block in range(5):
@@ -37,7 +37,7 @@ def threefry2x32(key0: Array, key1: Array, x0: Array, x1: Array) -> tuple[Array,
 
 
 def philox4x32(key: tuple[Array, Array], x: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-    """Ten rounds on uint32 arrays."""
+    """Apply the ten rounds to uint32 arrays."""
     k0, k1 = key
     for _ in range(10):
         first, second = x[0].astype(np.uint64) * np.uint64(0xD2511F53), x[2].astype(np.uint64) * np.uint64(0xCD9E8D57)
@@ -60,7 +60,7 @@ def _join(low: Array, high: Array) -> Array:
 
 @evaluator(Opcode.RNG_BIT_GENERATOR)
 def _rng_bit_generator(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """The default algorithm is Philox, as on XLA:CPU. A result without state is just the bits."""
+    """Return new state and bits, or only bits; the default algorithm is Philox, as on XLA:CPU."""
     algorithm = str(instruction.attr("algorithm")).lower()
     state = arrays(values)[0]
     shape = list(instruction.shape.leaves())[-1]
@@ -73,7 +73,7 @@ def _rng_bit_generator(machine: Machine, instruction: HloInstruction, values: li
     elif algorithm in ("rng_philox", "rng_default"):
         bits, next_words = philox_bits(words, shape.dimensions, width)
     else:
-        raise UnsupportedError(f"%{instruction.name}: no random bit generator is called {algorithm}")
+        raise UnsupportedError(f"%{instruction.name}: unknown random bit generator {algorithm}")
     if state.dtype == np.uint32:
         next_words = np.stack([_low(next_words), _high(next_words)], -1).reshape(state.shape)
     unsigned = np.dtype(f"u{max(8, width) // 8}")
@@ -83,10 +83,10 @@ def _rng_bit_generator(machine: Machine, instruction: HloInstruction, values: li
 
 
 def threefry_bits(state: Array, dims: Sequence[int], width: int) -> tuple[Array, Array]:
-    """Bits of shape `dims` (uint64 for width 64, else uint32) and the state after them.
+    """Return bits of shape `dims` (uint64 for width 64, else uint32), and the next state.
 
-    The state is a key and a 64-bit counter. For 32 bits and less the two words of a block stand next to each other
-    along the first dimension of even size, or else the largest one.
+    The state is a key and a 64-bit counter. For widths up to 32, the two words of a block are adjacent along the first
+    dimension of even size, or else along the largest one.
     """
     key = state[0:1]
     k0, k1 = _low(key), _high(key)
@@ -118,10 +118,10 @@ def _advanced(state: Array, count: int) -> Array:
 
 
 def philox_bits(state: Array, dims: Sequence[int], width: int) -> tuple[Array, Array]:
-    """Bits of shape `dims` (uint64 for width 64, else uint32) and the state after them.
+    """Return bits of shape `dims` (uint64 for width 64, else uint32), and the next state.
 
-    The state is a key and a 128-bit counter, low word first; a state of two words is the key, which is also the
-    counter's upper half, and its lower half.
+    The state is a key and a 128-bit counter, low word first. A state of two words is the key, which is also the upper
+    half of the counter, and the lower half.
     """
     low, high = (state[1], state[2]) if len(state) >= 3 else (state[1], state[0])
     key = state[0:1]
@@ -141,7 +141,7 @@ def philox_bits(state: Array, dims: Sequence[int], width: int) -> tuple[Array, A
 
 @evaluator(Opcode.RNG)
 def _rng(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Uniform over [a, b) or normal with mean a and deviation b, from numpy's generator seeded by the context."""
+    """Draw uniformly from [a, b), or normally with mean a and deviation b, from the context's generator."""
     shape = instruction.shape
     a, b = arrays(values)
     if instruction.attr("distribution") == "rng_normal":
@@ -150,6 +150,7 @@ def _rng(machine: Machine, instruction: HloInstruction, values: list[Value]) -> 
     if shape.element_type.is_float:
         low, high = a.astype(np.float64), b.astype(np.float64)
         drawn = np.asarray(low + machine.rng.random(shape.dimensions) * (high - low)).astype(shape.dtype)
+        # Rounding to the result type can reach b, which is excluded.
         return np.where(drawn >= b, a, drawn)
     if shape.element_type.bits <= 8:
         return np.asarray(machine.rng.integers(int(a), max(int(a) + 1, int(b)), shape.dimensions)).astype(shape.dtype)
@@ -158,7 +159,7 @@ def _rng(machine: Machine, instruction: HloInstruction, values: list[Value]) -> 
 
 @evaluator(Opcode.RNG_GET_AND_UPDATE_STATE)
 def _rng_get_and_update_state(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """A 128-bit counter as two words, high first; it starts at the context's seed and grows by `delta`."""
+    """Return a 128-bit counter as two words, high first; it starts at the context's seed and increases by `delta`."""
     before = machine.state
     machine.state = (before + instruction.attr("delta")) % (1 << 128)
     return np.array([before >> 64, before % (1 << 64)], np.uint64).reshape(instruction.shape.dimensions)

@@ -1,4 +1,4 @@
-"""Reductions of whole dimensions, and map."""
+"""Evaluators of reduce and map."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _PRED_UFUNCS: dict[Opcode, Any] = _UFUNCS | {
     Opcode.MINIMUM: np.logical_and,
 }
 SEQUENTIAL_LIMIT = 256
-"""Up to so many elements a general reducer runs in order; beyond, neighbours are combined in a tree."""
+"""Up to this many elements, a general reducer is applied in order; beyond, neighbours are combined in a tree."""
 
 
 def ufunc_of(opcode: Opcode | None, t: T) -> Any | None:
-    """The numpy ufunc that reduces by an opcode on a type, if there is one."""
+    """Return the numpy ufunc for reductions of type `t` by an opcode, or None if there is none."""
     if opcode is None or (t.is_integer and t.bits < 8):
         return None
     return (_PRED_UFUNCS if t is T.PRED else _UFUNCS).get(opcode)
 
 
 def accumulator(t: T) -> np.dtype[Any]:
-    """The type in which sums and products of `t` are gathered: wide, so that the order of terms matters little."""
+    """Return the dtype in which sums and products of `t` accumulate: wide, so that their order matters little."""
     if t.is_float:
         return F64
     return np.dtype(np.complex128) if t.is_complex else t.dtype
@@ -67,7 +67,7 @@ def _reduce(machine: Machine, instruction: HloInstruction, values: list[Value]) 
 def reduce_generally(
     f: ArrayFunction, inputs: Sequence[Array], inits: Sequence[Array], dims: Sequence[int]
 ) -> list[Array]:
-    """Reduce by any function: `f(accumulators + elements)` over whole slices, in row-major order."""
+    """Reduce by any function, `f(accumulators + elements)`, applied to whole slices in row-major order."""
     lines = [_reduced_first(x, dims) for x in inputs]
     kept = lines[0].shape[1:]
     start = [np.broadcast_to(i, kept) for i in inits]
@@ -81,7 +81,7 @@ def reduce_generally(
 
 
 def _reduced_first(x: Array, dims: Sequence[int]) -> Array:
-    """The reduced dimensions as one, in front."""
+    """Merge the reduced dimensions into one, and move it to the front."""
     kept = [d for d in range(x.ndim) if d not in dims]
     order = [*sorted(dims), *kept]
     count = int(np.prod([x.shape[d] for d in dims], dtype=np.int64))
@@ -89,7 +89,7 @@ def _reduced_first(x: Array, dims: Sequence[int]) -> Array:
 
 
 def _tree(f: ArrayFunction, lines: Sequence[Array]) -> list[Array]:
-    """Combine neighbours until one element is left along the first dimension."""
+    """Combine neighbours until one element remains along the first dimension."""
     current = list(lines)
     while (count := current[0].shape[0]) > 1:
         even = count - count % 2

@@ -1,4 +1,4 @@
-"""Reductions over windows: reduce-window, select-and-scatter, scan."""
+"""Evaluators of reduce-window, select-and-scatter and scan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from compiler.ir.opcodes import Opcode
 
 @evaluator(Opcode.REDUCE_WINDOW)
 def _reduce_window(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Padding and holes are not combined; each window starts from the initial value."""
+    """Reduce windows, each from the initial value; padding and holes are not combined."""
     n = len(values) // 2
     inputs, inits = arrays(values[:n]), arrays(values[n:])
     computation, window = instruction.attr("to_apply"), instruction.attr("window", Window())
@@ -49,12 +49,13 @@ def _by_ufunc(ufunc: Any, window: Window, x: Array, init: Array, dims: Sequence[
 
 @evaluator(Opcode.SELECT_AND_SCATTER)
 def _select_and_scatter(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Each window sends its source element to the input element that `select` prefers, earlier ones first."""
+    """Scatter each source element to the input element of its window that `select` prefers; ties go to the first."""
     x, source, init = arrays(values)
     select = lift(machine, instruction.attr("select"))
     numbers = np.arange(x.size).reshape(x.shape)
     best, chosen = np.zeros(source.shape, x.dtype), np.full(source.shape, -1)
     for tap in taps(instruction.attr("window", Window()), x.shape, source.shape):
+        # Running tournament over the window: keep the held element while select(held, candidate) is true.
         held, where = best[tap.outputs], chosen[tap.outputs]
         candidate = x[tap.inputs]
         take = (where < 0) | ~select([held, candidate])[0]
@@ -68,7 +69,7 @@ def _select_and_scatter(machine: Machine, instruction: HloInstruction, values: l
 
 @evaluator(Opcode.SCAN)
 def _scan(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """`to_apply` takes slices of the inputs and the carries, and gives output slices and the next carries."""
+    """Apply `to_apply`, which maps input slices and carries to output slices and carries, to each step."""
     computation, dim = instruction.attr("to_apply"), instruction.dimensions[0]
     carries_count = instruction.attr("num_carries")
     inputs_count = len(values) - carries_count

@@ -1,4 +1,4 @@
-"""What a value is, and which function evaluates each opcode; the family files fill the table."""
+"""Values, and the table of evaluators, which the modules of this package fill."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Value: TypeAlias = Union[Array, tuple["Value", ...]]  # noqa: UP007  # a recursi
 """An array, or a tuple of values; a token is the empty tuple."""
 
 Evaluator: TypeAlias = Callable[["Machine", HloInstruction, list[Value]], Value]
-"""Operand values, in a list to itself -> result. Changes operands only through `own`; may return views of them."""
+"""Maps operand values, in a list it owns, to a result; it may return views, and writes to operands via `own` only."""
 
 EVALUATORS: dict[Opcode, Evaluator] = {}
 ARRAY_FUNCTIONS: dict[Opcode, Callable[..., Any]] = {}
-"""`f(instruction, *operand_arrays)` of the opcodes that need nothing else; the evaluators are made of them."""
+"""Functions `f(instruction, *operand_arrays)` of opcodes that need nothing else; their evaluators wrap them."""
 SPECIALISERS: dict[Opcode, Callable[[HloInstruction], Callable[..., Any] | None]] = {}
-"""For some of those: a function of the operands' arrays alone that does the same for this instruction, or None."""
+"""Functions that return an equivalent function of the operand arrays only for an instruction, or None."""
 TOKEN: tuple[Value, ...] = ()
 
 _F = TypeVar("_F", bound=Evaluator)
@@ -36,7 +36,7 @@ _S = TypeVar("_S", bound=Callable[[HloInstruction], Callable[..., Any] | None])
 
 
 def evaluator(*opcodes: Opcode) -> Callable[[_F], _F]:
-    """Register a function as the evaluator of these opcodes."""
+    """Register the decorated function as the evaluator of these opcodes."""
 
     def register(function: _F) -> _F:
         for opcode in opcodes:
@@ -47,7 +47,7 @@ def evaluator(*opcodes: Opcode) -> Callable[[_F], _F]:
 
 
 def array_evaluator(*opcodes: Opcode) -> Callable[[_A], _A]:
-    """Register `f(instruction, *operand_arrays) -> array`, for ops that need nothing else."""
+    """Register `f(instruction, *operand_arrays) -> array` for ops that need nothing else."""
 
     def register(function: _A) -> _A:
         def run(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
@@ -62,7 +62,7 @@ def array_evaluator(*opcodes: Opcode) -> Callable[[_A], _A]:
 
 
 def specialiser(*opcodes: Opcode) -> Callable[[_S], _S]:
-    """Register a function of an instruction that gives its narrow array function, or None: see `SPECIALISERS`."""
+    """Register a function that returns a specialized array function for an instruction; see `SPECIALISERS`."""
 
     def register(function: _S) -> _S:
         for opcode in opcodes:
@@ -73,10 +73,9 @@ def specialiser(*opcodes: Opcode) -> Callable[[_S], _S]:
 
 
 def own(values: list[Value], index: int) -> Array:
-    """An array to write to: the operand itself when nobody else holds it any more, else a copy.
+    """Take an array out of `values` to write to: the operand itself if nothing else refers to it, else a copy.
 
-    This is what keeps a loop that fills an array step by step from copying all of it in each step. The operand is taken
-    out of the list.
+    This keeps a loop that fills an array step by step from copying the whole array in each step.
     """
     x = as_array(values[index])
     values[index] = TOKEN
@@ -86,19 +85,19 @@ def own(values: list[Value], index: int) -> Array:
 
 
 def as_array(value: Value) -> Array:
-    """The array a value is; InterpreterError for a tuple."""
+    """Return the value as an array; raise InterpreterError for a tuple."""
     if isinstance(value, tuple):
         raise InterpreterError("expected an array, got a tuple")
     return value
 
 
 def arrays(values: Sequence[Value]) -> list[Array]:
-    """Values that must all be arrays."""
+    """Return the values, all of which must be arrays."""
     return [as_array(v) for v in values]
 
 
 def leaves(value: Value) -> list[Array]:
-    """Arrays of a value from left to right; tokens have none."""
+    """Return the arrays of a value from left to right; tokens have none."""
     if not isinstance(value, tuple):
         return [value]
     return [leaf for part in value for leaf in leaves(part)]

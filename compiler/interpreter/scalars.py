@@ -1,7 +1,7 @@
-"""Scalar computations (of reduce, map, sort, scatter...) run over whole arrays at once.
+"""Runs scalar computations (of reduce, map, sort, scatter...) on whole arrays.
 
-Elementwise evaluators broadcast, so a computation of scalars made of them alone runs on arrays as it stands. Any other
-(loops, branches, arrays inside) is run element by element.
+Elementwise evaluators broadcast, so a scalar computation that consists of them runs on arrays unchanged. Any other
+(with loops, branches, arrays) runs once per element.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 
 ArrayFunction: TypeAlias = Callable[[Sequence[Array]], list[Array]]
-"""Arrays that broadcast together -> one array for each result, of the broadcast shape."""
+"""Maps broadcastable arrays to one array per result, of the broadcast shape."""
 
 _ALSO = frozenset(
     {
@@ -38,7 +38,7 @@ _ALSO = frozenset(
 
 
 def is_liftable(computation: HloComputation) -> bool:
-    """Whether it holds nothing but elementwise ops of scalars, and calls of such."""
+    """Check whether a computation consists of elementwise ops on scalars, and of calls of such computations."""
     seen, work = {computation}, [computation]
     while work:
         for i in work.pop().instructions:
@@ -51,14 +51,14 @@ def is_liftable(computation: HloComputation) -> bool:
 
 
 def _liftable(instruction: HloInstruction) -> bool:
-    """Whether an instruction is an elementwise op of scalars, or calls what may be made of such."""
+    """Check whether an instruction is an elementwise op on scalars, or a call."""
     if any(s.dimensions for s in instruction.shape.leaves()) or instruction.opcode is Opcode.MAP:
         return False
     return instruction.opcode.is_elementwise or instruction.opcode in _ALSO
 
 
 def lift(machine: Machine, computation: HloComputation) -> ArrayFunction:
-    """The computation as a function of arrays."""
+    """Return the computation as a function of arrays."""
     liftable = machine.liftable.get(computation)
     if liftable is None:
         liftable = machine.liftable[computation] = is_liftable(computation)
@@ -84,7 +84,7 @@ def _one_by_one(machine: Machine, computation: HloComputation, args: Sequence[Ar
 
 
 def binary_opcode(computation: HloComputation) -> Opcode | None:
-    """The opcode when the computation is one commutative op of its two parameters, else None."""
+    """Return the opcode if the computation is one elementwise op of its two parameters, else None."""
     root = computation.root
     if len(root.operands) != 2 or not root.opcode.is_elementwise:
         return None
@@ -93,6 +93,6 @@ def binary_opcode(computation: HloComputation) -> Opcode | None:
 
 
 def returns_parameter(computation: HloComputation) -> int | None:
-    """The number of the parameter that the computation returns as it came, else None."""
+    """Return the number of the parameter that the computation returns unchanged, else None."""
     root = computation.root
     return root.parameter_number if root.opcode is Opcode.PARAMETER else None

@@ -1,4 +1,4 @@
-"""Sort by any comparator, and top-k."""
+"""Evaluators of sort, with any comparator, and topk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pair: TypeAlias = tuple[HloInstruction, HloInstruction]
 
 @evaluator(Opcode.SORT)
 def _sort(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Stable, whether asked for or not."""
+    """Sort, always stably."""
     dim = instruction.dimensions[0] if instruction.dimensions else 0
     operands = arrays(values)
     if operands[0].ndim == 0 or operands[0].size == 0:
@@ -38,7 +38,7 @@ def _sort(machine: Machine, instruction: HloInstruction, values: list[Value]) ->
 
 
 def _single_key(machine: Machine, computation: HloComputation, lines: Sequence[Array]) -> Array | None:
-    """Numbers whose ascending order is the comparator's, when it compares one function of both sides; else None."""
+    """Return keys in the order of the comparator if it compares the same function of both sides, else None."""
     root = computation.root
     if root.opcode is not Opcode.COMPARE or root.attr("direction") not in ("LT", "GT") or not is_liftable(computation):
         return None
@@ -46,7 +46,7 @@ def _single_key(machine: Machine, computation: HloComputation, lines: Sequence[A
     t = left.shape.element_type
     if t.is_complex or not _mirrored(left, right, {}):
         return None
-    # The left half of the comparator, run on whole lines, is the key.
+    # The left-hand side of the comparison, evaluated on whole arrays, is the key.
     keyed = _evaluate_key(machine, computation, left, lines)
     if t.is_float and root.attr("type") == "TOTALORDER":
         key = total_order_key(widen(keyed, t))
@@ -63,7 +63,7 @@ def _single_key(machine: Machine, computation: HloComputation, lines: Sequence[A
 
 
 def _mirrored(left: HloInstruction, right: HloInstruction, seen: dict[Pair, bool]) -> bool:
-    """Whether `right` is `left` with each even parameter 2k replaced by 2k+1; `seen` keeps what is known already."""
+    """Check whether `right` is `left` with each even parameter 2k replaced by 2k+1; `seen` caches results."""
     if (left, right) not in seen:
         seen[left, right] = _mirrored_here(left, right) and all(
             _mirrored(a, b, seen) for a, b in zip(left.operands, right.operands, strict=True)
@@ -72,7 +72,7 @@ def _mirrored(left: HloInstruction, right: HloInstruction, seen: dict[Pair, bool
 
 
 def _mirrored_here(left: HloInstruction, right: HloInstruction) -> bool:
-    """The same, operands aside."""
+    """Check the instructions by themselves, without their operands."""
     if left.opcode is Opcode.PARAMETER and right.opcode is Opcode.PARAMETER:
         a, b = left.parameter_number or 0, right.parameter_number or 0
         return a % 2 == 0 and b == a + 1
@@ -86,7 +86,7 @@ def _mirrored_here(left: HloInstruction, right: HloInstruction) -> bool:
 
 
 def _evaluate_key(machine: Machine, computation: HloComputation, root: HloInstruction, lines: Sequence[Array]) -> Array:
-    """The value of `root` when the even parameters, the left sides, are whole lines."""
+    """Evaluate `root` with whole arrays for the even parameters, the left-hand sides."""
     found: dict[HloInstruction, Value] = {}
     for i in computation.post_order():
         if i.opcode is Opcode.PARAMETER:
@@ -103,11 +103,11 @@ def _evaluate_key(machine: Machine, computation: HloComputation, root: HloInstru
 
 
 def merge_sort_order(less: ArrayFunction, lines: Sequence[Array]) -> Array:
-    """Stable order along the last dimension by a comparator on whole arrays.
+    """Return the stable order along the last dimension, given a comparator on whole arrays.
 
-    A bottom-up merge sort in which all merges of a level happen at once: the place of an element in the merged run is
-    its place in its own run plus the number of elements of the other run before it, found by binary search. Takes
-    O(log(n)^2) calls of the comparator.
+    A bottom-up merge sort that does all merges of a level at once. The position of an element in a merged run is its
+    position in its own run plus the number of elements of the other run that precede it, found by binary search. The
+    comparator is called O(log(n)^2) times.
     """
     n = lines[0].shape[-1]
     shape = lines[0].shape
@@ -143,14 +143,14 @@ def merge_sort_order(less: ArrayFunction, lines: Sequence[Array]) -> Array:
 
 
 def descending_key(x: Array, t: T) -> Array:
-    """Integers whose ascending order is the descending order of `x`; NaN counts as greatest."""
+    """Return integers whose ascending order is the descending order of `x`; NaN is the largest."""
     if t.is_float:
         return ~total_order_key(widen(x, t))
     return ~(x.astype(np.int8) if t.bits < 8 else x)
 
 
 def top_k(x: Array, t: T, k: int, largest: bool) -> tuple[Array, Array]:
-    """The `k` greatest (or least) along the last dimension with their indices, ties in order of the index."""
+    """Return the `k` largest (or smallest) elements along the last dimension and their indices; ties by index."""
     key = descending_key(x, t)
     order = np.argsort(key if largest else ~key, axis=-1, kind="stable")[..., :k]
     return np.take_along_axis(x, order, -1), order.astype(np.int32)

@@ -1,4 +1,4 @@
-"""One device's share of collectives, asynchronous forms, and transfers to and from the host."""
+"""Evaluators of collectives on one device, async ops, and host transfers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compiler.ir.shape import Shape
 
 
 def _grouped(instruction: HloInstruction, values: Sequence[Value]) -> Value:
-    """One operand as itself, several as a tuple."""
+    """Return a single operand as it is, and several as a tuple."""
     return tuple(values) if instruction.shape.is_tuple else values[0]
 
 
@@ -29,7 +29,7 @@ def _grouped(instruction: HloInstruction, values: Sequence[Value]) -> Value:
     Opcode.ALL_REDUCE_START,
 )
 def _alone(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Among one replica every one of these gives back what it was given."""
+    """Return the operands: with one replica these collectives are the identity."""
     found = arrays(values)
     _refuse_other_shapes(instruction, found, instruction.shape)
     return _grouped(instruction, found)
@@ -39,14 +39,14 @@ def _refuse_other_shapes(instruction: HloInstruction, given: Sequence[Array], re
     for x, shape in zip(given, result.leaves(), strict=True):
         if x.shape != shape.dimensions:
             raise UnsupportedError(
-                f"%{instruction.name}: {instruction.opcode.text} among several devices; "
+                f"%{instruction.name}: {instruction.opcode.text} between several devices; "
                 "the interpreter runs one replica on one device"
             )
 
 
 @evaluator(Opcode.ALL_GATHER_START)
 def _all_gather_start(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """What was given, and the result."""
+    """Return operands and result."""
     given = values[0] if len(values) == 1 else tuple(values)
     _refuse_other_shapes(instruction, arrays(values), instruction.shape.tuple_shapes[1])
     return given, given
@@ -54,7 +54,7 @@ def _all_gather_start(machine: Machine, instruction: HloInstruction, values: lis
 
 @evaluator(Opcode.COLLECTIVE_PERMUTE, Opcode.COLLECTIVE_PERMUTE_START)
 def _collective_permute(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Device 0 keeps its data when it sends to itself, and gets zeros when nobody sends to it."""
+    """Return the data if device 0 sends to itself, else zeros, because no other device exists."""
     pairs = str(instruction.attr("source_target_pairs")).replace(" ", "")
     found = arrays(values)
     results: list[Value] = [x if "{0,0}" in pairs else np.zeros_like(x) for x in found]
@@ -76,7 +76,7 @@ def _second(machine: Machine, instruction: HloInstruction, values: list[Value]) 
 
 @evaluator(Opcode.RAGGED_ALL_TO_ALL)
 def _ragged_all_to_all(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Rows of the input copied to their offsets in the output, from device 0 to itself."""
+    """Copy rows of the input to their offsets in the output, from device 0 to itself."""
     data, out, input_offsets, send_sizes, output_offsets, _ = arrays(values)
     result = out.copy()
     for start, size, target in zip(input_offsets, send_sizes, output_offsets, strict=True):
@@ -101,7 +101,7 @@ def _copy_done(machine: Machine, instruction: HloInstruction, values: list[Value
 
 @evaluator(Opcode.ASYNC_START)
 def _async_start(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """Runs at once; the result waits beside the operands."""
+    """Run the computation at once, and return its result with the operands."""
     calls = instruction.called_computations()
     if not calls:
         raise InterpreterError(f"%{instruction.name}: async-start calls no computation")
@@ -109,7 +109,7 @@ def _async_start(machine: Machine, instruction: HloInstruction, values: list[Val
 
 
 def _idle(shape: Shape) -> Value:
-    """What stands for the state of a transfer that is over."""
+    """Return a placeholder for the context of a transfer that has finished."""
     if shape.is_tuple:
         return tuple(map(_idle, shape.tuple_shapes))
     return np.zeros(shape.dimensions, shape.dtype) if shape.is_array else TOKEN
@@ -127,11 +127,11 @@ def _async_done(machine: Machine, instruction: HloInstruction, values: list[Valu
 
 @evaluator(Opcode.INFEED)
 def _infeed(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """The next value of the context's queue, and a token."""
+    """Return the next value of the context's queue, and a token."""
     queue = machine.context.infeed
     if not queue:
         raise InterpreterError(
-            f"%{instruction.name}: nothing waits in the infeed; give evaluate a Context(infeed=deque([...]))"
+            f"%{instruction.name}: the infeed is empty; pass evaluate a Context(infeed=deque([...]))"
         )
     return queue.popleft(), TOKEN
 
@@ -144,7 +144,7 @@ def _outfeed(machine: Machine, instruction: HloInstruction, values: list[Value])
 
 @evaluator(Opcode.SEND)
 def _send(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    """What is sent waits in its channel."""
+    """Append the value to the queue of its channel."""
     machine.context.channels.setdefault(instruction.attr("channel_id", 0), deque()).append(values[0])
     return values[0], np.zeros((), np.uint32), TOKEN
 

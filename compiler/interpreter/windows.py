@@ -1,4 +1,4 @@
-"""Where a window's elements meet its input: shared by convolution, reduce-window and select-and-scatter."""
+"""Window positions and the input elements they cover; used by convolution, reduce-window, select-and-scatter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from compiler.ir.attributes import Window, WindowDim
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One position inside a window.
+    """A position inside a window.
 
     Attributes:
-        position: index within the window, a number for each dimension.
-        outputs: window positions at which it falls on an element of the input.
+        position: index within the window, one number per dimension.
+        outputs: the outputs whose window has an input element at this position.
         inputs: those elements, in the same order.
     """
 
@@ -25,7 +25,7 @@ class Tap:
 
 
 def taps(window: Window, input_dims: Sequence[int], output_dims: Sequence[int]) -> Iterator[Tap]:
-    """Taps in row-major order of the window; those that only ever see padding or holes are left out."""
+    """Yield the taps in row-major order of the window, without those that only cover padding or holes."""
     lines = [
         [found for k in range(w.size) if (found := _line(w, k, n, out)) is not None]
         for w, n, out in zip(window.dims, input_dims, output_dims, strict=True)
@@ -39,9 +39,9 @@ def taps(window: Window, input_dims: Sequence[int], output_dims: Sequence[int]) 
 
 
 def _line(w: WindowDim, k: int, size: int, out: int) -> tuple[int, slice, slice] | None:
-    """Along one dimension: window positions o with o * stride + k * dilation - pad = i * lhs_dilate, i in the input."""
+    """Return the tap of one dimension: outputs o and inputs i with o * stride + k * dilation - pad = i * lhs_dilate."""
     offset = k * w.rhs_dilate - w.pad_low
-    # The positions that fall on an element and not on a hole are a progression of this step.
+    # The outputs that cover an element, not a hole, form an arithmetic progression with this step.
     step = next(s for s in range(1, w.lhs_dilate + 1) if s * w.stride % w.lhs_dilate == 0)
     first = next((o for o in range(min(step, out)) if (o * w.stride + offset) % w.lhs_dilate == 0), None)
     if first is None:

@@ -1,4 +1,4 @@
-"""The IR: shapes, literals, the table of ops, instructions, computations, modules, and the rules they obey."""
+"""The IR: shapes, literals, the opcode table, instructions, computations and modules, and their shape rules."""
 
 from compiler.ir.computation import HloComputation as HloComputation
 from compiler.ir.instruction import HloInstruction as HloInstruction

@@ -1,4 +1,4 @@
-"""Typed values of instruction attributes, and the kind of value each attribute name takes."""
+"""Typed values of instruction attributes, and the kind of value that each attribute name takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class AttrKind(enum.Enum):
-    """How an attribute is spelled in text and what Python value holds it."""
+    """How an attribute is written in HLO text, and the Python type of its value."""
 
     INTS = "ints"  # dimensions={0,1} -> tuple[int, ...]
     INT = "int"  # index=0 -> int
@@ -20,9 +20,9 @@ class AttrKind(enum.Enum):
     LITERAL = "literal"  # literal=s32[2] {1, 2} -> Literal
     ALIASES = "aliases"  # output_to_operand_aliasing={{}: (0, {})} -> ir.header.Aliases
     GROUPS = "groups"  # replica_groups={{0,1}}, [1,2]<=[2] or mesh[...]{...} -> Raw
-    LAYOUTS = "layouts"  # operand_layout_constraints={f32[2]{0}} -> Raw, layouts written out
-    PRECISION = "precision"  # operand_precision={high,default} -> Raw, in small letters
-    RAW = "raw"  # balanced text kept as written -> Raw
+    LAYOUTS = "layouts"  # operand_layout_constraints={f32[2]{0}} -> Raw, with explicit layouts
+    PRECISION = "precision"  # operand_precision={high,default} -> Raw, in lower case
+    RAW = "raw"  # text with balanced brackets, kept verbatim -> Raw
     COMPUTATION = "computation"  # to_apply=%add -> HloComputation
     COMPUTATIONS = "computations"  # branch_computations={%a, %b} -> tuple[HloComputation, ...]
     SLICE = "slice"  # slice={[0:4:1]} -> tuple[SliceDim, ...]
@@ -34,7 +34,7 @@ class AttrKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Attribute text carried through as it stood, brackets or quotes included."""
+    """Attribute text kept verbatim, including brackets or quotes."""
 
     text: str
 
@@ -44,7 +44,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class SliceDim:
-    """One dimension of a slice: elements start, start+stride, ... below limit."""
+    """One dimension of a slice: the elements start, start + stride, ... below limit."""
 
     start: int
     limit: int
@@ -52,13 +52,13 @@ class SliceDim:
 
     @property
     def size(self) -> int:
-        """How many elements it takes."""
+        """Return the number of elements."""
         return max(0, -(-(self.limit - self.start) // self.stride))
 
 
 @dataclass(frozen=True, slots=True)
 class PadDim:
-    """One dimension of a padding config; negative edges crop."""
+    """One dimension of a padding config; negative low or high padding crops."""
 
     low: int
     high: int
@@ -67,7 +67,7 @@ class PadDim:
 
 @dataclass(frozen=True, slots=True)
 class WindowDim:
-    """One spatial dimension of a window, in the field's terms."""
+    """One spatial dimension of a window, in XLA's terms."""
 
     size: int
     stride: int = 1
@@ -78,12 +78,12 @@ class WindowDim:
     reversal: bool = False
 
     def padded_size(self, input_size: int) -> int:
-        """Size of what the window slides over: the input with its holes and edges."""
+        """Return the size of the input after base dilation and padding."""
         dilated = 0 if input_size == 0 else (input_size - 1) * self.lhs_dilate + 1
         return dilated + self.pad_low + self.pad_high
 
     def output_size(self, input_size: int) -> int:
-        """Number of window positions along an input of this size."""
+        """Return the number of window positions along an input of this size."""
         padded = self.padded_size(input_size)
         span = 0 if self.size == 0 else (self.size - 1) * self.rhs_dilate + 1
         return 0 if padded <= 0 or span > padded else (padded - span) // self.stride + 1
@@ -91,14 +91,14 @@ class WindowDim:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One entry a spatial dimension."""
+    """A window over the spatial dimensions, with one entry per dimension."""
 
     dims: tuple[WindowDim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ConvDimLabels:
-    """`bf01_oi01->bf01`: where batch, feature and spatial dimensions stand in input, kernel and output."""
+    """`bf01_oi01->bf01`: the positions of batch, feature and spatial dimensions in input, kernel and output."""
 
     lhs: str
     rhs: str
@@ -149,7 +149,7 @@ ATTRIBUTE_KINDS: dict[str, AttrKind] = {
     }.items()
     for name in names.split()
 }
-"""Attribute name -> kind. A name not listed is kept as Raw when the text gives it."""
+"""Maps attribute names to kinds. An attribute that is not listed is parsed as Raw."""
 
 NAME_VALUES: dict[str, tuple[str, ...]] = {
     name: tuple(values.split())
@@ -169,13 +169,13 @@ NAME_VALUES: dict[str, tuple[str, ...]] = {
             API_VERSION_TYPED_FFI""",
     }.items()
 }
-"""What the NAME attributes with a closed list of values may say."""
+"""Allowed values of the NAME attributes that have a closed list of them."""
 _RNG_ALGORITHMS = ("rng_default", "rng_three_fry", "rng_philox")
 ANY_CASE = frozenset({"distribution", "algorithm", "schedule", "api_version"})
-"""NAME attributes whose values may be in capitals or small letters alike."""
+"""NAME attributes whose values are case-insensitive."""
 PRECISIONS = ("default", "high", "highest")
 
 
 def allowed_values(name: str, opcode: str) -> tuple[str, ...] | None:
-    """What a NAME attribute of an instruction may say, None when it is free: `algorithm` means two things."""
+    """Return the allowed values of a NAME attribute, or None if any is; those of `algorithm` depend on the opcode."""
     return _RNG_ALGORITHMS if (name, opcode) == ("algorithm", "rng-bit-generator") else NAME_VALUES.get(name)

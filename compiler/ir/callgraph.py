@@ -1,4 +1,4 @@
-"""Who calls whom: computations in order, how much they hold when calls are written out, and how deep they nest."""
+"""The call graph: computations in post order, program size with all calls inlined, and nesting depth."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from compiler.ir.module import HloModule
 
 MAX_INSTRUCTIONS = 1_000_000
-"""Most instructions of a program once what is called is written out at each call: they take a gigabyte."""
+"""Largest number of instructions of a program with every call inlined; that many take about a gigabyte."""
 MAX_NESTING = 200
-"""Most levels of loops, branches, fusions and functions inside each other. Walks over programs recurse by them."""
+"""Deepest nesting of loops, branches, fusions and applied functions; passes over a program recurse by level."""
 MAX_CALLS = 100_000
-"""Most calls inside each other, loops and functions counted; few walks follow them all."""
+"""Deepest nesting of calls of any kind; few passes follow all of them."""
 
 
 def callees_first(roots: Iterable[HloComputation]) -> list[HloComputation]:
-    """Computations that `roots` reach, those they call before them."""
+    """Return the computations reachable from `roots` in post order: callees before callers."""
     order: list[HloComputation] = []
     done: set[HloComputation] = set()
     for root in roots:
@@ -44,7 +44,7 @@ def callees_first(roots: Iterable[HloComputation]) -> list[HloComputation]:
 
 
 def written_out(order: Iterable[HloComputation]) -> dict[HloComputation, int]:
-    """Instructions of each computation with those of what it calls, once for each call; callees come first."""
+    """Return the size of each computation with every call inlined, in instructions; `order` has callees first."""
     sizes: dict[HloComputation, int] = {}
     for c in order:
         sizes[c] = len(c) + sum([sizes[f] for i in c.notable for f in i.called_computations()])
@@ -53,11 +53,11 @@ def written_out(order: Iterable[HloComputation]) -> dict[HloComputation, int]:
 
 @dataclass(frozen=True)
 class CallGraph:
-    """What a walk over a computation and all it calls has to reckon with.
+    """Size and depth of a computation and everything it calls.
 
     Attributes:
-        instructions: when everything is written out.
-        nesting: levels of loops, branches, fusions and functions inside each other.
+        instructions: number of instructions with every call inlined.
+        nesting: levels of loops, branches, fusions and applied functions.
         calls: levels of any kind, calls included.
     """
 
@@ -67,7 +67,7 @@ class CallGraph:
 
     @staticmethod
     def of(computation: HloComputation) -> CallGraph:
-        """The graph below a computation."""
+        """Return the size and depth of everything reachable from a computation."""
         order = callees_first([computation])
         calls: dict[HloComputation, int] = {}
         nesting: dict[HloComputation, int] = {}
@@ -81,30 +81,32 @@ class CallGraph:
 
 
 def check_call_graph(module: HloModule) -> CallGraph:
-    """The call graph of a module's entry.
+    """Check the size and depth of a module and return its call graph.
+
+    Takes time linear in the size of the module, whereas a pass over an oversized program could take exponential time
+    and memory.
 
     Raises:
-        UnsupportedError: the program is larger or nests deeper than can be worked on. It takes time in proportion to
-            the module to find out, where work on the program could take time and memory without bound.
+        UnsupportedError: the program is too large or nests too deeply.
     """
     graph = CallGraph.of(module.entry)
     if graph.nesting > MAX_NESTING:
         raise UnsupportedError(
             f"module {module.name}: loops, branches, fusions and functions nest {graph.nesting} levels deep, and at "
-            f"most {MAX_NESTING} can be worked on"
+            f"most {MAX_NESTING} are supported"
         )
     if graph.calls > MAX_CALLS:
         raise UnsupportedError(
-            f"module {module.name}: calls nest {graph.calls} levels deep, and at most {MAX_CALLS} can be worked on"
+            f"module {module.name}: calls nest {graph.calls} levels deep, and at most {MAX_CALLS} are supported"
         )
     if graph.instructions > MAX_INSTRUCTIONS:
         raise UnsupportedError(
-            f"module {module.name}: with what it calls written out at each call the program has "
-            f"{_count(graph.instructions)} instructions, and at most {MAX_INSTRUCTIONS} can be worked on"
+            f"module {module.name}: with every call inlined the program has "
+            f"{_count(graph.instructions)} instructions, and at most {MAX_INSTRUCTIONS} are supported"
         )
     return graph
 
 
 def _count(n: int) -> str:
-    """A number that may have thousands of digits."""
+    """Format a number that may have thousands of digits."""
     return str(n) if n < 10**15 else f"more than 10^{(n.bit_length() - 1) * 30103 // 100000}"

@@ -22,18 +22,20 @@ _NOTABLE = frozenset(
     or op is Opcode.CUSTOM_CALL
     or CALLEE_NAMES.intersection((*op.row.required, *op.row.optional))
 )
-"""Opcodes that may call computations or have side effects: few instructions, which many ask for."""
+"""Opcodes that may call computations or have side effects: few instructions have them, and many queries need them."""
 
 
 class HloComputation:
-    """Instructions in a topological order of insertion or not; `post_order` always gives one.
+    """A function of HLO: a dataflow graph of instructions with parameters and a root.
+
+    Instructions are kept in insertion order, which need not be topological; `post_order` always is.
 
     Attributes:
         name: unique within the module.
-        parent: the module, None while it stands alone.
-        attributes: what the text said behind the body (execution_thread="...").
-        order_is_known: each instruction is known to stand after what it needs; whatever changes operands clears it.
-        may_have_control_edges: False where no instruction has had control predecessors.
+        parent: the module, or None if the computation belongs to none.
+        attributes: attributes after the body in HLO text (execution_thread="...").
+        order_is_known: True if insertion order is known to be topological; any change of operands resets it.
+        may_have_control_edges: False if no instruction has ever had control predecessors.
     """
 
     def __init__(self, name: str) -> None:
@@ -59,16 +61,16 @@ class HloComputation:
     def __contains__(self, instruction: object) -> bool:
         return instruction in self._instructions
 
-    # ---- looking
+    # ---- queries
 
     @property
     def instructions(self) -> list[HloInstruction]:
-        """A snapshot in insertion order; the computation may be changed while walking it."""
+        """Return a snapshot in insertion order, so that the computation may be changed while iterating over it."""
         return list(self._instructions)
 
     @property
     def root(self) -> HloInstruction:
-        """The instruction whose value the computation returns; ValueError when none is set."""
+        """The instruction whose value the computation returns; ValueError if none is set."""
         if self._root is None:
             raise ValueError(f"computation %{self.name} has no root yet")
         return self._root
@@ -76,12 +78,12 @@ class HloComputation:
     @root.setter
     def root(self, instruction: HloInstruction) -> None:
         if instruction.parent is not self:
-            raise ValueError(f"%{instruction.name} does not stand in computation %{self.name}")
+            raise ValueError(f"%{instruction.name} is not in computation %{self.name}")
         self._root = instruction
 
     @property
     def last(self) -> HloInstruction:
-        """The instruction that came last; IndexError when there is none."""
+        """The instruction inserted last; IndexError if the computation is empty."""
         for i in reversed(self._instructions):
             return i
         raise IndexError(f"computation %{self.name} is empty")
@@ -93,27 +95,30 @@ class HloComputation:
 
     @property
     def parameters(self) -> list[HloInstruction]:
-        """Parameters by number."""
+        """The parameters, ordered by number."""
         return sorted(self._parameters, key=_number)
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
-        """By parameter number."""
+        """The shapes of the parameters, ordered by number."""
         return tuple(p.shape for p in self.parameters)
 
     @property
     def result_shape(self) -> Shape:
-        """The root's shape."""
+        """The shape of the root."""
         return self.root.shape
 
     def find(self, name: str) -> HloInstruction | None:
-        """Instruction by name, without the percent sign."""
+        """Return the instruction of this name (without the percent sign), or None."""
         return self._by_name.get(name)
 
     def post_order(self) -> list[HloInstruction]:
-        """Every instruction after its operands and control predecessors; stable for a list already in order.
+        """Return all instructions in post order: each after its operands and control predecessors.
 
-        ValueError when the graph has a cycle.
+        If insertion order is already topological, it is kept.
+
+        Raises:
+            ValueError: the graph has a cycle.
         """
         if self.order_is_known:
             return list(self._instructions)
@@ -131,7 +136,9 @@ class HloComputation:
         return order
 
     def _visit(self, start: HloInstruction, done: set[HloInstruction], order: list[HloInstruction]) -> None:
-        """Append to `order` what `start` needs and is not done yet, then `start`."""
+        """Append `start` to `order`, after its transitive dependencies that are not in `done` yet."""
+        # Iterative depth-first search: graphs exceed Python's recursion limit. `path` holds the instructions on
+        # the stack, so meeting one of them again means a cycle.
         path = {start}
         stack = [(start, _before(start))]
         while stack:
@@ -150,25 +157,25 @@ class HloComputation:
                 order.append(node)
 
     def called_computations(self) -> list[HloComputation]:
-        """Computations called directly from here, each once, in order of the calls."""
+        """Return the computations called directly from this one, without duplicates, in order of the calls."""
         if not self._notable:
             return []
         return list(dict.fromkeys(c for i in self._notable for c in i.called_computations()))
 
     @property
     def notable(self) -> list[HloInstruction]:
-        """Instructions, in order of insertion, whose opcodes may call computations or have side effects."""
+        """Instructions whose opcodes may call computations or have side effects, in insertion order."""
         return list(self._notable)
 
     @property
     def has_side_effect(self) -> bool:
-        """Whether running it can be seen other than through its result."""
+        """Whether running the computation has an effect other than its result."""
         return any(has_side_effect(i) for i in self._notable)
 
     # ---- building
 
     def unique_name(self, base: str) -> str:
-        """`base` when free, else `base` with its number replaced by the next free one."""
+        """Return `base` if it is free, else `base` with its numeric suffix replaced by the next free one."""
         if base not in self._by_name:
             return base
         stem = _SUFFIX.sub("", base)
@@ -179,7 +186,7 @@ class HloComputation:
         return name
 
     def insert(self, instruction: HloInstruction) -> HloInstruction:
-        """Take in an instruction made elsewhere (the parser); the name is made unique."""
+        """Add an existing instruction (the parser makes its own); its name is made unique."""
         instruction.name = self.unique_name(instruction.name)
         instruction.parent = self
         self._instructions[instruction] = None
@@ -205,22 +212,24 @@ class HloComputation:
         attributes: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> HloInstruction:
-        """Add an instruction; the shape is inferred, `shape` is needed only where it does not follow.
+        """Add an instruction with inferred shape; `shape` is only needed if it does not follow from the operands.
 
-        Attributes go by their text names, as a mapping or as keywords (`dimensions=(1,)`).
-        ShapeError when operands and attributes do not fit.
+        Attributes are given by their names in HLO text, as a mapping or as keywords (`dimensions=(1,)`).
+
+        Raises:
+            ShapeError: operands and attributes do not fit the opcode.
         """
         attrs = {**(attributes or {}), **more}
         inferred = infer_shape(opcode, [o.shape for o in operands], attrs, shape)
         return self.insert(HloInstruction(name or opcode.text, opcode, inferred, operands, attrs))
 
     def add_parameter(self, number: int, shape: Shape, name: str | None = None) -> HloInstruction:
-        """Add a parameter of that number."""
+        """Add a parameter with the given number."""
         base = name or f"param_{number}"
         return self.insert(HloInstruction(base, Opcode.PARAMETER, shape, parameter_number=number))
 
     def add_constant(self, value: Any, name: str = "constant") -> HloInstruction:
-        """A constant from a Literal, an array or a numpy scalar (whose dtype decides the type)."""
+        """Add a constant from a Literal, an array or a numpy scalar (whose dtype determines the element type)."""
         literal = value if isinstance(value, Literal) else Literal.from_array(value)
         return self.insert(HloInstruction(name, Opcode.CONSTANT, literal.shape, literal=literal))
 
@@ -231,7 +240,7 @@ class HloComputation:
         shape: Shape | None = None,
         name: str | None = None,
     ) -> HloInstruction:
-        """A copy of `original` in this computation on other operands; control predecessors are dropped."""
+        """Add a copy of `original` with other operands; control predecessors are dropped."""
         attrs = dict(original.attributes)
         attrs.pop("control-predecessors", None)
         copy = HloInstruction(
@@ -243,13 +252,13 @@ class HloComputation:
             original.literal,
             original.parameter_number,
         )
-        copy.line, copy.sound_with = original.line, original.sound_with
+        copy.line, copy.verified_facts = original.line, original.verified_facts
         return self.insert(copy)
 
-    # ---- changing
+    # ---- rewriting
 
     def replace_uses(self, old: HloInstruction, new: HloInstruction) -> None:
-        """Make every user of `old` (and the root) use `new`; `old` stays, without users."""
+        """Replace every use of `old` by `new`, also as the root; `old` stays, without users."""
         if old is new:
             return
         for user in list(old.users):
@@ -259,20 +268,23 @@ class HloComputation:
             self.root = new
 
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
-        """`replace_uses`, then remove `old` if nothing needs it (side effects, parameters stay)."""
+        """Replace every use of `old` by `new`, then remove `old` unless it is a parameter or has side effects."""
         self.replace_uses(old, new)
         if is_removable(old):
             self.remove(old)
 
     def remove(self, instruction: HloInstruction) -> None:
-        """Take out an instruction without users; ValueError when it is still used or is the root.
+        """Remove an instruction that has no users.
 
-        What had to run after it now has to run after what it had to run after.
+        Its control predecessors become control predecessors of its control successors.
+
+        Raises:
+            ValueError: the instruction has users or is the root.
         """
         if instruction.users or self._root is instruction:
             raise ValueError(f"%{instruction.name} is still used")
         if self.may_have_control_edges:
-            self._hand_on_control_edges(instruction)
+            self._forward_control_edges(instruction)
         for o in instruction.operands:
             o.users.pop(instruction, None)
         del self._instructions[instruction]
@@ -282,10 +294,11 @@ class HloComputation:
         instruction.parent = None
 
     def control_edges_changed(self) -> None:
-        """Called when an instruction of this computation got other control predecessors."""
+        """Reset what is cached about order and control edges; called when control predecessors change."""
         self.order_is_known, self.may_have_control_edges, self._successors = False, True, None
 
-    def _hand_on_control_edges(self, gone: HloInstruction) -> None:
+    def _forward_control_edges(self, gone: HloInstruction) -> None:
+        """Connect the control predecessors of an instruction that is removed to its control successors."""
         if self._successors is None:
             self._successors = {}
             for i in self._instructions:
@@ -304,7 +317,7 @@ class HloComputation:
                 self._successors.setdefault(p, []).append(i)
 
     def remove_dead(self, start: Iterable[HloInstruction] | None = None) -> int:
-        """Remove what nothing needs, from `start` upwards (default: everywhere); returns how many went."""
+        """Remove dead instructions, from `start` upwards (default: everywhere), and return how many were removed."""
         work = list(self._instructions if start is None else start)
         gone = 0
         while work:
@@ -316,7 +329,7 @@ class HloComputation:
         return gone
 
     def reorder(self) -> None:
-        """Put the instructions themselves into post order."""
+        """Sort the stored instructions into post order."""
         if self.order_is_known:
             return
         self._instructions = dict.fromkeys(self.post_order())
@@ -324,13 +337,13 @@ class HloComputation:
         self.order_is_known = True
 
     def inline(self, callee: HloComputation, arguments: Sequence[HloInstruction]) -> HloInstruction:
-        """Copy the callee's body here with `arguments` for its parameters; returns the copy of its root."""
+        """Copy the body of `callee` into this computation, with `arguments` for its parameters; return the new root."""
         return self.inline_with_mapping(callee, arguments)[callee.root]
 
     def inline_with_mapping(
         self, callee: HloComputation, arguments: Sequence[HloInstruction]
     ) -> dict[HloInstruction, HloInstruction]:
-        """`inline`; returns what stands here for each instruction of the callee."""
+        """Inline `callee` as `inline` does; return the mapping from its instructions to those in this computation."""
         mapping: dict[HloInstruction, HloInstruction] = {}
         for i in callee.post_order():
             if i.opcode is Opcode.PARAMETER:
@@ -342,14 +355,14 @@ class HloComputation:
         return mapping
 
     def clone(self, name: str | None = None) -> HloComputation:
-        """A copy that stands alone and calls the same computations; names and order are kept."""
+        """Return a copy that belongs to no module and calls the same computations; names and order are kept."""
         copy, _ = self.clone_with_mapping(name)
         return copy
 
     def clone_with_mapping(
         self, name: str | None = None
     ) -> tuple[HloComputation, dict[HloInstruction, HloInstruction]]:
-        """`clone`, and which copy stands for which instruction."""
+        """Return a copy as `clone` does, and the mapping from instructions to their copies."""
         copy = HloComputation(name or self.name)
         copy.attributes = dict(self.attributes)
         mapping: dict[HloInstruction, HloInstruction] = {}
@@ -360,7 +373,7 @@ class HloComputation:
                 attrs["control-predecessors"] = tuple(map(image, i.control_predecessors))
             operands = tuple(map(image, i.operands))
             new = HloInstruction(i.name, i.opcode, i.shape, operands, attrs, i.literal, i.parameter_number)
-            new.line, new.sound_with = i.line, i.sound_with
+            new.line, new.verified_facts = i.line, i.verified_facts
             new.parent = copy
             mapping[i] = new
         copy._instructions = dict.fromkeys(map(image, self._instructions))
@@ -380,14 +393,14 @@ def _number(parameter: HloInstruction) -> int:
 
 
 def is_removable(instruction: HloInstruction) -> bool:
-    """Whether an instruction without users may go: no side effect, here or in what it calls, and no parameter."""
+    """Check whether an instruction can be removed: it has no users or side effects and is no root or parameter."""
     if instruction.opcode is Opcode.PARAMETER or instruction.users or instruction.is_root:
         return False
     return not has_side_effect(instruction)
 
 
 def has_side_effect(instruction: HloInstruction) -> bool:
-    """Whether running it can be seen other than through its result."""
+    """Check whether running an instruction has an effect other than its result."""
     if instruction.opcode in SIDE_EFFECT_OPCODES:
         return True
     if not instruction.attributes:
@@ -399,7 +412,7 @@ def has_side_effect(instruction: HloInstruction) -> bool:
 
 
 def _has_effects(called: tuple[HloComputation, ...]) -> bool:
-    """Whether running any of these computations, or what they call, can be seen other than through the result."""
+    """Check whether any of these computations, or of their callees, has a side effect."""
     seen = set(called)
     work = list(called)
     while work:

@@ -1,4 +1,4 @@
-"""Typed values of a module's header: the entry's layout, aliases of results and parameters, donated buffers."""
+"""Typed values of the module header: entry layout, input-output aliases, donated buffers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from compiler.ir.shape import Shape
 
 Index = tuple[int, ...]
-"""A path into a tuple shape; () is the whole of it."""
+"""A path into a tuple shape; () denotes the whole shape. XLA calls this a ShapeIndex."""
 
 
 def index_text(index: Index) -> str:
-    """`{0,1}`."""
+    """Format an index as in HLO text: `{0,1}`."""
     return "{" + ",".join(map(str, index)) + "}"
 
 
 def subshape(shape: Shape, index: Index) -> Shape | None:
-    """The part of a tuple shape at this path, None when there is none."""
+    """Return the subshape at an index, or None if there is none."""
     for i in index:
         if not shape.is_tuple or not 0 <= i < len(shape.tuple_shapes):
             return None
@@ -26,7 +26,7 @@ def subshape(shape: Shape, index: Index) -> Shape | None:
 
 @dataclass(frozen=True, slots=True)
 class EntryLayout:
-    """`entry_computation_layout={(f32[2]{0})->f32[]}`: what the caller passes and gets, layouts included."""
+    """`entry_computation_layout={(f32[2]{0})->f32[]}`: shapes and layouts of the program's arguments and result."""
 
     parameters: tuple[Shape, ...]
     result: Shape
@@ -38,12 +38,12 @@ class EntryLayout:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A part of a result that shares its buffer with a part of a parameter (of an operand, on an instruction)."""
+    """A part of the result that shares its buffer with a part of a parameter (on an instruction: of an operand)."""
 
     output: Index
     source: int
     index: Index
-    kind: str | None = None  # may-alias or must-alias, in a module's header
+    kind: str | None = None  # may-alias or must-alias; only in a module's header
 
     def __str__(self) -> str:
         kind = f", {self.kind}" if self.kind else ""
@@ -62,7 +62,7 @@ class Aliases:
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """A part of a parameter whose buffer may be used for any result."""
+    """A part of a parameter whose buffer may be reused for any result."""
 
     parameter: int
     index: Index

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 CALLEE_ATTRIBUTES = tuple(n for n, k in ATTRIBUTE_KINDS.items() if k in (AttrKind.COMPUTATION, AttrKind.COMPUTATIONS))
 CALLEE_NAMES = frozenset(CALLEE_ATTRIBUTES)
 _WIDE = 64
-"""Instructions of more operands keep an index of them once one is replaced."""
+"""Instructions with more operands than this build an index of them when one is replaced."""
 
 
 class _OperandIndex:
-    """Where each operand stands among the operands of a wide instruction; right as long as these are the operands."""
+    """The positions of each operand of an instruction with many; valid while `operands` is the instruction's tuple."""
 
     __slots__ = ("operands", "positions")
 
@@ -36,23 +36,23 @@ class _OperandIndex:
 class HloInstruction:
     """A node of the dataflow graph.
 
-    Made by `HloComputation.add`, never alone, so that operands and users always agree. Compared by identity.
+    Made by `HloComputation.add` or the parser, which keep operands and users consistent. Compared by identity.
 
     Attributes:
         name: unique within its computation.
-        opcode, shape: what it does and what it yields.
-        operands: a tuple; change it through `replace_operand`.
-        users: the distinct users, in the order they appeared.
-        attributes: by the names of HLO text, with the types of `ir.attributes`.
+        opcode, shape: the operation and the shape of its result.
+        operands: a tuple; to change it, call `replace_operand` or `set_operands`.
+        users: the distinct users, in the order in which they were added.
+        attributes: values by attribute name in HLO text; their types are those of `ir.attributes`.
         literal: the value of a constant. parameter_number: the position of a parameter, else None.
-        parent: the computation it stands in; None once removed.
-        line: line of the text it was read from, copied by clones; 0 for what was made since.
-        sound_with: what `ir.reverifier` has found it sound with, copied by clones; nobody need keep it up to date.
+        parent: the computation it is in; None after removal.
+        line: line number in the parsed source, copied by clones; 0 for instructions made by passes.
+        verified_facts: what `ir.reverifier` last verified it with, copied by clones; no need to update it.
     """
 
     __slots__ = (
         "_index", "attributes", "line", "literal", "name", "opcode", "operands", "parameter_number", "parent", "shape",
-        "sound_with", "users",
+        "users", "verified_facts",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +75,7 @@ class HloInstruction:
         self.parameter_number = parameter_number
         self.parent: HloComputation | None = None
         self.line = 0
-        self.sound_with: tuple[Any, ...] | None = None
+        self.verified_facts: tuple[Any, ...] | None = None
         self._index: _OperandIndex | None = None
         for o in self.operands:
             o.users[self] = None
@@ -84,34 +84,34 @@ class HloInstruction:
         return f"<{self.shape} %{self.name} = {self.opcode.text}>"
 
     def operand(self, i: int) -> HloInstruction:
-        """The i-th operand."""
+        """Return the i-th operand."""
         return self.operands[i]
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """Attribute by its text name, or `default`."""
+        """Return the attribute of this name, or `default`."""
         return self.attributes.get(name, default)
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """The `dimensions={...}` attribute; empty when absent."""
+        """The `dimensions={...}` attribute; empty if absent."""
         dims: tuple[int, ...] = self.attributes.get("dimensions", ())
         return dims
 
     @property
     def value(self) -> Literal:
-        """The literal of a constant; TypeError for anything else."""
+        """The literal of a constant; TypeError for any other opcode."""
         if self.literal is None:
             raise TypeError(f"%{self.name} is a {self.opcode.text}, not a constant")
         return self.literal
 
     @property
     def control_predecessors(self) -> tuple[HloInstruction, ...]:
-        """What must run before it without being an operand."""
+        """Instructions that must run before this one without being operands."""
         found: tuple[HloInstruction, ...] = self.attributes.get("control-predecessors", ())
         return found
 
     def called_computations(self) -> tuple[HloComputation, ...]:
-        """Computations this instruction calls, in the order of `CALLEE_ATTRIBUTES`."""
+        """Return the computations that this instruction calls, in the order of `CALLEE_ATTRIBUTES`."""
         if not self.attributes:
             return ()
         names = CALLEE_NAMES.intersection(self.attributes)
@@ -125,7 +125,7 @@ class HloInstruction:
         return tuple(found)
 
     def replace_called_computations(self, mapping: Mapping[HloComputation, HloComputation]) -> None:
-        """Point every callee found in `mapping` at its image."""
+        """Replace each called computation that is a key of `mapping` by its value."""
         for name in CALLEE_ATTRIBUTES:
             value = self.attributes.get(name)
             if isinstance(value, tuple):
@@ -134,7 +134,7 @@ class HloInstruction:
                 self.attributes[name] = mapping.get(value, value)
 
     def replace_operand(self, i: int, new: HloInstruction) -> None:
-        """Make `new` the i-th operand; shapes are not checked here but by the verifier."""
+        """Make `new` the i-th operand; shapes are checked by the verifier only."""
         old = self.operands[i]
         if old is new:
             return
@@ -149,7 +149,7 @@ class HloInstruction:
         new.users[self] = None
 
     def replace_operands(self, old: HloInstruction, new: HloInstruction) -> None:
-        """Replace each use of `old` among the operands by `new`."""
+        """Replace every use of `old` among the operands by `new`."""
         if old is new:
             return
         if len(self.operands) > _WIDE:
@@ -161,9 +161,9 @@ class HloInstruction:
         new.users[self] = None
 
     def _replace_indexed(self, old: HloInstruction, new: HloInstruction, at: tuple[int, ...] | None) -> bool:
-        """Put `new` at those positions of `old`, or at all of them; whether `old` is still an operand.
+        """Put `new` at these positions of `old`, or at all of them; return whether `old` is still an operand.
 
-        Looking through the operands of a tuple of thousands for each of its elements would take quadratic time.
+        Without an index, replacing every operand of a tuple one by one would take quadratic time.
         """
         index = self._index
         if index is None or index.operands is not self.operands:
@@ -181,11 +181,11 @@ class HloInstruction:
         return bool(kept)
 
     def operand_indices(self, operand: HloInstruction) -> Iterator[int]:
-        """Positions at which `operand` is used."""
+        """Yield the positions at which `operand` is used."""
         return (i for i, o in enumerate(self.operands) if o is operand)
 
     def set_operands(self, operands: Sequence[HloInstruction]) -> None:
-        """Take other operands altogether, in any number; shapes are not checked here but by the verifier."""
+        """Replace all operands, by any number of them; shapes are checked by the verifier only."""
         for old in self.operands:
             old.users.pop(self, None)
         self.operands = tuple(operands)
@@ -194,7 +194,7 @@ class HloInstruction:
             new.users[self] = None
 
     def set_control_predecessors(self, predecessors: Sequence[HloInstruction]) -> None:
-        """What must run before it without being an operand; the way to set it, for its computation keeps account."""
+        """Set the instructions that must run before this one; do not set the attribute directly."""
         if predecessors:
             self.attributes["control-predecessors"] = tuple(predecessors)
         else:
@@ -208,19 +208,19 @@ class HloInstruction:
 
     @property
     def is_root(self) -> bool:
-        """Whether its computation returns it."""
+        """Whether this is the root of its computation."""
         return self.parent is not None and self.parent.root is self
 
     @property
     def is_dead(self) -> bool:
-        """No user, and not the root."""
+        """Whether it has no users and is not the root."""
         return not self.users and not self.is_root
 
 
 def infer_shape(
     opcode: Opcode, operands: Sequence[Shape], attributes: Mapping[str, Any], declared: Shape | None = None
 ) -> Shape:
-    """Result shape of an op; ShapeError naming the opcode when there is none."""
+    """Return the result shape of an op; raise ShapeError, which names the opcode, if it has none."""
     row = opcode.row
     least, most = row.arity
     count = len(operands)

@@ -1,4 +1,4 @@
-"""Constant values: an array with its shape, or a tuple of such."""
+"""Constant values: an array with its shape, or a tuple of literals."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from compiler.ir.shape import Shape, shape_of, tuple_shape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A constant.
+    """A constant value, which is immutable.
 
-    `array` is set (and read-only) for array shapes, `elements` for tuples; both are empty for a token.
+    `array` (read-only) is set for array shapes and `elements` for tuples; a token has neither.
     """
 
     shape: Shape
@@ -24,38 +24,38 @@ class Literal:
 
     @staticmethod
     def from_array(array: Any, shape: Shape | None = None) -> Literal:
-        """A literal of `array`; `shape` may add a layout or a type numpy cannot tell apart (s1, u1)."""
+        """Make a literal from a copy of `array`; `shape` can add a layout or a type that numpy lacks (s1, u1)."""
         shape = shape or shape_of(array)
-        # ascontiguousarray would turn a 0-d array into one of rank 1.
+        # Not np.ascontiguousarray, which makes a 0-d array one-dimensional.
         value = np.array(array, dtype=shape.dtype, order="C")
         value.flags.writeable = False
         return Literal(shape, value)
 
     @staticmethod
     def adopt(array: NDArray[Any], shape: Shape) -> Literal:
-        """A literal that takes over `array`, which nobody else may hold and which has the shape's dtype already."""
+        """Make a literal from `array` without a copy; the caller gives up the array, which has the dtype of `shape`."""
         array.flags.writeable = False
         return Literal(shape, array)
 
     @staticmethod
     def from_tuple(elements: tuple[Literal, ...]) -> Literal:
-        """A tuple of literals."""
+        """Make a tuple literal."""
         return Literal(tuple_shape(*(e.shape for e in elements)), None, elements)
 
     @property
     def value(self) -> NDArray[Any]:
-        """The array of an array literal; TypeError for a tuple."""
+        """The array of an array literal; TypeError for tuples and tokens."""
         if self.array is None:
             raise TypeError(f"literal of shape {self.shape} has no array")
         return self.array
 
     def is_all(self, number: complex) -> bool:
-        """Whether this is a non-empty array whose every element equals `number`."""
+        """Check whether this is a non-empty array in which every element equals `number`."""
         a = self.array
         return a is not None and a.size > 0 and bool(np.all(a == a.dtype.type(number)))
 
     def same_value(self, other: Literal) -> bool:
-        """Bitwise equality of shape (layout aside) and contents; NaN equals the same NaN."""
+        """Check for bitwise equality of shape (ignoring layout) and contents; a NaN equals a NaN with the same bits."""
         if not self.shape.compatible(other.shape):
             return False
         if self.array is not None and other.array is not None:

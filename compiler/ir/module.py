@@ -1,4 +1,4 @@
-"""HloModule: a program, its computations and its entry."""
+"""HloModule: a program, consisting of computations and an entry."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HeaderValue = Raw | EntryLayout | Aliases | Donors
 
 
 class HloModule:
-    """A whole program.
+    """A program: computations, one of which is the entry.
 
     Attributes:
-        name: printed in the header.
-        header: header attributes by name; entry_computation_layout is an EntryLayout, input_output_alias Aliases,
-            buffer_donor Donors, the others are kept as they were written.
-        tables: FileNames, FunctionNames, FileLocations and StackFrames sections, as written.
+        name: the name in the header.
+        header: header attributes by name: entry_computation_layout is an EntryLayout, input_output_alias Aliases,
+            buffer_donor Donors; all others are kept verbatim.
+        tables: the FileNames, FunctionNames, FileLocations and StackFrames sections, verbatim.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,7 +42,7 @@ class HloModule:
         return self.to_text()
 
     def to_text(self, options: PrintOptions | None = None) -> str:
-        """HLO text; `parse` of it prints the same again."""
+        """Return the HLO text; parsing and printing it again gives the same text."""
         return print_module(self, options or PrintOptions())
 
     @property
@@ -52,7 +52,7 @@ class HloModule:
 
     @property
     def entry(self) -> HloComputation:
-        """Where the program begins; ValueError when none is set."""
+        """The computation where the program starts; ValueError if none is set."""
         if self._entry is None:
             raise ValueError(f"module {self.name} has no entry computation yet")
         return self._entry
@@ -65,30 +65,30 @@ class HloModule:
 
     @property
     def computations(self) -> list[HloComputation]:
-        """A snapshot in order of insertion."""
+        """Return a snapshot in insertion order."""
         return list(self._computations.values())
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
-        """Of the entry's parameters, by number."""
+        """The shapes of the entry's parameters, ordered by number."""
         return self.entry.parameter_shapes
 
     @property
     def result_shape(self) -> Shape:
-        """What the entry returns."""
+        """The shape of the entry's result."""
         return self.entry.result_shape
 
     @property
     def instruction_count(self) -> int:
-        """Instructions over all computations."""
+        """Number of instructions over all computations."""
         return sum(len(c) for c in self._computations.values())
 
     def find(self, name: str) -> HloComputation | None:
-        """Computation by name, without the percent sign."""
+        """Return the computation of this name (without the percent sign), or None."""
         return self._computations.get(name)
 
     def unique_computation_name(self, base: str) -> str:
-        """`base` when free, else `base` with the next number that is free; numbers are not used again."""
+        """Return `base` if it is free, else `base` with a numeric suffix; suffixes are never reused."""
         if base not in self._computations:
             return base
         n = self._next_number.get(base, 1)
@@ -98,7 +98,7 @@ class HloModule:
         return name
 
     def add(self, computation: HloComputation, entry: bool = False) -> HloComputation:
-        """Take in a computation; its name is made unique."""
+        """Add a computation; its name is made unique."""
         computation.name = self.unique_computation_name(computation.name)
         computation.parent = self
         self._computations[computation.name] = computation
@@ -107,12 +107,12 @@ class HloModule:
         return computation
 
     def remove(self, computation: HloComputation) -> None:
-        """Take out a computation; nothing may call it any more."""
+        """Remove a computation that nothing calls."""
         del self._computations[computation.name]
         computation.parent = None
 
     def remove_unreachable(self) -> int:
-        """Remove computations that the entry does not reach; returns how many went."""
+        """Remove the computations that are unreachable from the entry; return how many were removed."""
         live = set(self.post_order())
         gone = [c for c in self._computations.values() if c not in live]
         for c in gone:
@@ -120,18 +120,18 @@ class HloModule:
         return len(gone)
 
     def post_order(self, roots: Iterable[HloComputation] | None = None) -> list[HloComputation]:
-        """Computations reachable from the entry (or `roots`), callees first."""
+        """Return the computations reachable from the entry (or `roots`) in post order: callees first."""
         return callees_first([self.entry] if roots is None else roots)
 
     def reorder(self) -> None:
-        """Put the instructions of every computation into post order, so that whoever walks them finds them so."""
+        """Sort the instructions of every computation into post order."""
         for c in self._computations.values():
             c.reorder()
 
     def control_flow_computations(self) -> list[HloComputation]:
-        """Computations that run as sequences of their own, callees first: entry, loops, branches, calls.
+        """Return the computations that run as instruction sequences, callees first: entry, loops, branches, calls.
 
-        Left out: bodies of fusions and the scalar functions of reduce, sort, map...
+        Fused computations and the functions applied by reduce, sort, map... are excluded.
         """
         live: dict[HloComputation, None] = {}
         work = [self.entry]
@@ -146,11 +146,11 @@ class HloModule:
         return [c for c in self.post_order() if c in live]
 
     def callers(self, computation: HloComputation) -> list[HloInstruction]:
-        """Instructions anywhere in the module that call `computation`."""
+        """Return all instructions in the module that call `computation`."""
         return [i for c in self._computations.values() for i in c.notable if computation in i.called_computations()]
 
     def clone(self) -> HloModule:
-        """A deep copy; names and order are kept."""
+        """Return a deep copy; names and order are kept."""
         copy = HloModule(self.name)
         copy.header = dict(self.header)
         copy.tables = list(self.tables)
@@ -169,13 +169,13 @@ class HloModule:
         return copy
 
     def fingerprint(self) -> str:
-        """SHA-256 of the canonical text: names renumbered, metadata and header left out."""
+        """Return the SHA-256 of the canonical text, which has renumbered names, no metadata and no header."""
         text = print_module(self, PrintOptions.canonical())
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def is_control_flow(instruction: HloInstruction) -> bool:
-    """Whether the computations it calls run as instruction sequences (while, conditional, call, async)."""
+    """Check whether the called computations run as instruction sequences (while, conditional, call, async)."""
     return instruction.opcode in (
         Opcode.WHILE,
         Opcode.CONDITIONAL,

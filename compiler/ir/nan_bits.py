@@ -1,4 +1,4 @@
-"""Bits of NaNs: sign and payload, which HLO text spells out (`-nan`, `nan(0x7f)`)."""
+"""Sign and payload of NaNs, which HLO text prints (`-nan`, `nan(0x7f)`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class FloatFormat(NamedTuple):
-    """An IEEE-like format: NaN is all ones in the exponent and anything but zero in the mantissa."""
+    """An IEEE-like format: a NaN has an all-ones exponent and a non-zero mantissa."""
 
     word: np.dtype[Any]
     exponent: int
@@ -17,7 +17,7 @@ class FloatFormat(NamedTuple):
 
     @property
     def quiet(self) -> int:
-        """The payload of a NaN nobody chose a payload for."""
+        """The payload of the default quiet NaN."""
         return 1 << (self.mantissa - 1)
 
 
@@ -33,11 +33,11 @@ NAN_FORMATS: dict[np.dtype[Any], FloatFormat] = {
         (ml_dtypes.float8_e3m4, 8, 4),
     )
 }
-"""Types whose NaNs carry a payload; the others have one NaN, or one of each sign, or none."""
+"""Types whose NaNs have a payload; the others have one NaN, one per sign, or none."""
 
 
 def nan_with(dtype: np.dtype[Any], negative: bool, payload: int | None = None) -> Any:
-    """A NaN of this type as a numpy scalar; `payload` None means the quiet one."""
+    """Return a NaN of this type as a numpy scalar; without a payload it is the default quiet NaN."""
     form = NAN_FORMATS.get(np.dtype(dtype))
     if form is None:
         with np.errstate(invalid="ignore"):
@@ -49,11 +49,11 @@ def nan_with(dtype: np.dtype[Any], negative: bool, payload: int | None = None) -
 
 
 def nan_text(value: Any) -> str:
-    """`nan`, `-nan`, `nan(0x7f)`: the text of a NaN, sign and payload included."""
+    """Format a NaN with its sign and payload: `nan`, `-nan`, `nan(0x7f)`."""
     scalar = np.asarray(value).reshape(1)
     form = NAN_FORMATS.get(scalar.dtype)
     if form is None:
-        # Of the types with a single payload only this one has a NaN of either sign.
+        # Of the types without payloads only this one has NaNs of both signs.
         signed = scalar.dtype == np.dtype(ml_dtypes.float8_e4m3fn)
         return "-nan" if signed and scalar.view(np.uint8)[0] >> 7 else "nan"
     bits = int(scalar.view(form.word)[0])

@@ -1,8 +1,8 @@
-"""The table of ops: each HLO opcode is declared once, here, with what every floor needs to know of it.
+"""The opcode table: each HLO opcode is declared here once, with the properties that the whole compiler uses.
 
-A row gives the text name, arity, attributes, traits, flops an element, and the shape rule
-(`ir/shape_rules.py`). Evaluators (`interpreter/`) and emitters (`codegen/`) are registries keyed by these members.
-Source of the list: XLA's `xla/hlo/ir/hlo_opcode.h`.
+A row has the text name, the arity, the shape rule (`ir/shape_rules.py`), traits, flops per element and attributes.
+Evaluators (`interpreter/`) and emitters (`codegen/`) are registries keyed by opcode. The list of opcodes is that of
+XLA's `xla/hlo/ir/hlo_opcode.h`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from compiler.ir import shape_rules as r
 
 
 class Trait(enum.Flag):
-    """What is true of every instruction of an opcode."""
+    """Properties shared by all instructions of an opcode."""
 
     NONE = 0
-    ELEMENTWISE = enum.auto()  # output element i depends on operand elements i alone
+    ELEMENTWISE = enum.auto()  # output element i depends on the operand elements i only
     COMMUTATIVE = enum.auto()
     ASSOCIATIVE = enum.auto()
-    EXPENSIVE = enum.auto()  # worth a load to avoid computing twice
-    SIDE_EFFECT = enum.auto()  # not to be removed, duplicated or reordered
-    MOVEMENT = enum.auto()  # moves or repeats elements, computes nothing
+    EXPENSIVE = enum.auto()  # cheaper to store and load than to compute twice
+    SIDE_EFFECT = enum.auto()  # must not be removed, duplicated or reordered
+    MOVEMENT = enum.auto()  # moves or repeats elements, no arithmetic
     LEAF = enum.auto()  # no operands
     REDUCTION = enum.auto()
     CONTROL = enum.auto()  # calls computations as control flow
-    TUPLE = enum.auto()  # groups or picks values, no bytes moved
+    TUPLE = enum.auto()  # groups or selects values without moving bytes
     COLLECTIVE = enum.auto()
     ASYNC = enum.auto()
     HOST = enum.auto()
@@ -37,7 +37,7 @@ class Trait(enum.Flag):
 
 
 class Arity(NamedTuple):
-    """Least and greatest number of operands; greatest None: any."""
+    """Minimum and maximum number of operands; a maximum of None means any number."""
 
     least: int
     most: int | None
@@ -48,13 +48,13 @@ ANY = Arity(0, None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpRow:
-    """One row of the table."""
+    """A row of the opcode table."""
 
     text: str
     arity: Arity
     rule: r.ShapeRule
     traits: Trait = Trait.NONE
-    flops: int = 0  # per output element; ops whose count depends on shapes are in analysis/cost_model
+    flops: int = 0  # per output element; analysis/flops.py counts the ops for which it depends on shapes
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
 
@@ -85,7 +85,7 @@ _DOT = "lhs_contracting_dims rhs_contracting_dims lhs_batch_dims rhs_batch_dims 
 
 
 class Opcode(enum.Enum):
-    """Every opcode of HLO; the value is its row."""
+    """An HLO opcode; the value of each member is its row of the table."""
 
     # Unary, elementwise
     ABS = _row("abs", 1, r.absolute, _E, 1)
@@ -303,23 +303,23 @@ class Opcode(enum.Enum):
     __hash__ = object.__hash__
 
     row: OpRow
-    """Its row of the table."""
+    """Row of the opcode table."""
 
     text: str
-    """How HLO text spells it."""
+    """Name in HLO text."""
 
     is_elementwise: bool
-    """Whether output element i depends on operand elements i alone."""
+    """Whether output element i depends on the operand elements i only."""
 
     def has(self, trait: Trait) -> bool:
-        """Whether the opcode has every one of these traits."""
+        """Check whether the opcode has all of these traits."""
         return trait in self.row.traits
 
     def __repr__(self) -> str:
         return f"Opcode.{self._name_}"
 
 
-# Plain attributes, because everything asks for them all the time.
+# Plain attributes, not properties: they are read very often.
 for _op in Opcode:
     _op.row = _op.value
     _op.text = _op.row.text
@@ -340,4 +340,4 @@ UNIVERSAL_ATTRIBUTES = frozenset(
         "parameter_replication",
     }
 )
-"""Attributes any instruction may carry."""
+"""Attributes that any instruction may have."""

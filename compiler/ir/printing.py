@@ -1,4 +1,4 @@
-"""How a module is spelled as HLO text."""
+"""Prints modules as HLO text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrintOptions:
-    """What to show.
+    """What the printer includes.
 
     Attributes:
         metadata: print metadata={...} and the tables it refers to.
-        layouts: print layouts of array shapes.
-        max_constant_elements: larger constants become `{...}`; None prints all (needed to read the text back).
-        canonical_names: instructions and computations are renumbered, so that equal programs print equal.
+        layouts: print the layouts of array shapes.
+        max_constant_elements: print larger constants as `{...}`; None prints all, so that the text can be parsed again.
+        canonical_names: renumber instructions and computations, so that equal programs have equal text.
     """
 
     metadata: bool = True
@@ -41,14 +41,14 @@ class PrintOptions:
 
     @staticmethod
     def canonical() -> PrintOptions:
-        """The text that fingerprints are made of."""
+        """Return the options for the text that fingerprints are computed from."""
         return PrintOptions(metadata=False, layouts=True, canonical_names=True)
 
 
 _CARRIED = frozenset(
     {"metadata", "frontend_attributes", "statistics", "origin", "sharding", "parameter_replication", "result_accuracy"}
 )
-"""Attributes that say nothing of what an instruction computes on one device; left out of canonical text."""
+"""Attributes without effect on what an instruction computes on one device; omitted from canonical text."""
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "is_stable": (False,),
     "indices_are_sorted": (False,),
@@ -86,12 +86,12 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "outfeed_config": ("",),
     "backend_config": (Raw("{}"), Raw('""')),
 }
-"""Values that mean the same as leaving the attribute out."""
+"""Values equivalent to omitting the attribute."""
 _SPACES = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
 
 
 class _Names:
-    """Names of instructions and computations: their own, or canonical numbers; and texts of shapes met before."""
+    """Names of instructions and computations, their own or canonical numbers, and a cache of printed shapes."""
 
     def __init__(self, canonical: bool) -> None:
         self.canonical = canonical
@@ -107,7 +107,7 @@ class _Names:
         return found
 
     def shape_of(self, i: HloInstruction, layouts: bool) -> str:
-        key = id(i.shape)  # which the instruction keeps alive, and many have in common
+        key = id(i.shape)  # unique while the instruction lives; shared by many instructions
         found = self._shapes.get(key)
         if found is None:
             found = self._shapes[key] = i.shape.to_text(layouts)
@@ -115,7 +115,7 @@ class _Names:
 
 
 def print_module(module: HloModule, options: PrintOptions) -> str:
-    """The whole text, callees before callers and the entry last among what it reaches."""
+    """Return the text of a module, callees before callers and the entry last."""
     names = _Names(options.canonical_names)
     orders: dict[HloComputation, list[HloInstruction]] = {}
     if options.canonical_names:
@@ -124,7 +124,7 @@ def print_module(module: HloModule, options: PrintOptions) -> str:
     else:
         reachable = module.post_order()
         live = set(reachable)
-        # What nothing reaches comes first, with what it shares with the rest.
+        # Unreachable computations come first, followed by what only the entry reaches.
         others = module.post_order([c for c in module.computations if c not in live])
         first = set(others)
         computations = others + [c for c in reachable if c not in first]
@@ -145,7 +145,7 @@ def print_computation(
     entry: bool = False,
     order: Sequence[HloInstruction] | None = None,
 ) -> str:
-    """One computation with its body; `order` is `canonical_order` where that is known already."""
+    """Return the text of a computation; `order` is its `canonical_order`, if already known."""
     names = names or _Names(options.canonical_names)
     if order is None:
         order = canonical_order(computation) if options.canonical_names else computation.post_order()
@@ -159,7 +159,10 @@ def print_computation(
 
 
 def canonical_order(computation: HloComputation) -> list[HloInstruction]:
-    """An order that depends on the graph alone: parameters, what the root needs depth first, then the rest."""
+    """Return an order that depends on the graph only: parameters, then what the root needs depth first, then the rest.
+
+    Insertion order does not matter for what the root reaches, so programs that differ in it get the same fingerprint.
+    """
     order: dict[HloInstruction, None] = dict.fromkeys(computation.parameters)
     ends = (i for i in computation.instructions if not i.users)
     for start in (computation.root, *ends, *computation.instructions):
@@ -186,7 +189,7 @@ def _needs(i: HloInstruction) -> tuple[HloInstruction, ...]:
 
 
 def canonical_computations(entry: HloComputation) -> dict[HloComputation, list[HloInstruction]]:
-    """What the entry reaches, callees first as `canonical_order` comes upon the calls, each with its order."""
+    """Return the computations reachable from the entry, callees first in order of the calls, with canonical orders."""
     done: dict[HloComputation, list[HloInstruction]] = {}
     orders = {entry: canonical_order(entry)}
     stack = [(entry, _callees(orders[entry]))]
@@ -207,7 +210,7 @@ def _callees(order: Iterable[HloInstruction]) -> Iterator[HloComputation]:
 
 
 def print_instruction(instruction: HloInstruction, options: PrintOptions, names: _Names | None = None) -> str:
-    """One line, without indentation."""
+    """Return the text of an instruction: one line, without indentation."""
     i = instruction
     names = names or _Names(options.canonical_names)
     root = "ROOT " if i.is_root else ""
@@ -239,7 +242,7 @@ def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
             continue
         text = _attribute_text(name, value, names)
         if name == "backend_config":
-            # A string that reads like a dictionary is the dictionary.
+            # XLA prints the same config with or without quotes.
             text = unquote(text)
             if "".join(text.split()) == "{}":
                 continue
@@ -297,25 +300,25 @@ def _attribute_text(name: str, value: Any, names: _Names) -> str:
 
 
 def typed_literal(literal: Literal) -> str:
-    """A literal where nothing else tells its shape: each array behind its own."""
+    """Print a literal with its shape in front of each array."""
     if literal.array is None:
         return "(" + ", ".join(map(typed_literal, literal.elements)) + ")"
     return f"{literal.shape.to_text()} {print_literal(literal)}"
 
 
 def slice_text(dims: tuple[SliceDim, ...]) -> str:
-    """`{[0:4], [1:8:2]}`."""
+    """Print slice dimensions: `{[0:4], [1:8:2]}`."""
     parts = [f"[{d.start}:{d.limit}" + (f":{d.stride}" if d.stride != 1 else "") + "]" for d in dims]
     return "{" + ", ".join(parts) + "}"
 
 
 def padding_text(dims: tuple[PadDim, ...]) -> str:
-    """`0_1x2_2_1`."""
+    """Print a padding config: `0_1x2_2_1`."""
     return "x".join(f"{d.low}_{d.high}" + (f"_{d.interior}" if d.interior else "") for d in dims)
 
 
 def window_text(window: Window) -> str:
-    """`{size=3x3 stride=2x2 pad=1_1x1_1 ...}`, fields at their default left out."""
+    """Print a window: `{size=3x3 stride=2x2 pad=1_1x1_1 ...}`, without fields that have their default."""
     dims = window.dims
     fields: list[tuple[str, list[str], str | None]] = [("size", [str(d.size) for d in dims], None)] if dims else []
     fields += [
@@ -330,18 +333,18 @@ def window_text(window: Window) -> str:
 
 
 def float_text(value: Any) -> str:
-    """Shortest text that reads back as the same float of its own type."""
+    """Return the shortest text that parses as the same float of the same type."""
     if value != value:
         return nan_text(value)
     if value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
     text = str(value)
-    # XLA's parser takes -0 for an integer, whose zero has no sign.
+    # XLA's parser reads -0 as an integer, and loses the sign of zero.
     return "-0.0" if text in ("-0", "-0.0") else text.removesuffix(".0")
 
 
 def element_text(value: Any) -> str:
-    """One element of a literal (a numpy scalar)."""
+    """Print one element of a literal (a numpy scalar)."""
     if isinstance(value, np.bool_ | bool):
         return "true" if value else "false"
     if isinstance(value, np.complexfloating):
@@ -352,7 +355,7 @@ def element_text(value: Any) -> str:
 
 
 def print_literal(literal: Literal, max_elements: int | None = None) -> str:
-    """Nested braces; a tuple in parentheses; `{...}` for an array past `max_elements`."""
+    """Print nested braces for an array, parentheses for a tuple, `{...}` for an array of over `max_elements`."""
     if literal.array is None:
         return "(" + ", ".join(print_literal(e, max_elements) for e in literal.elements) + ")"
     a = literal.array

@@ -1,7 +1,7 @@
-"""Strings in quotes, with the escapes of C: octal, hexadecimal and the usual letters.
+"""Quoted strings with C escapes: octal, hexadecimal and the usual letters.
 
-Strings may hold any bytes (custom calls carry binary data); bytes that are not UTF-8 are kept as Python's surrogate
-escapes.
+Strings may contain any bytes (custom calls carry binary data); bytes that are not UTF-8 are represented by Python's
+surrogate escapes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _NAMED = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def quote(text: str) -> str:
-    """A string in double quotes."""
+    """Return a string in double quotes, escaped."""
     return f'"{_TO_ESCAPE.sub(_escaped, text)}"'
 
 
 def unescape(text: str) -> str:
-    """What stands between the quotes, escapes resolved."""
+    """Resolve the escapes in the contents of a quoted string."""
     if "\\" not in text:
         return text
     raw = _ESCAPE.sub(_resolved, text.encode("utf-8", "surrogateescape"))
@@ -28,7 +28,7 @@ def unescape(text: str) -> str:
 
 
 def unquote(text: str) -> str:
-    """The contents of a string in double quotes; other text as it is."""
+    """Return the contents of a string in double quotes; return any other string unchanged."""
     return unescape(text[1:-1]) if len(text) > 1 and text[0] == text[-1] == '"' else text
 
 

@@ -1,11 +1,10 @@
-"""The verifier for modules verified before: an instruction that is as it was found sound is not checked again.
+"""An incremental verifier: instructions that are unchanged since they were last verified are not checked again.
 
-What an instruction is checked for by itself hangs on a few values that nobody can change in place: its opcode, shape,
-literal, number and attributes, the shapes of its operands, and what the computations it calls take and return. They
-are kept with the instruction once it has been found sound (`HloInstruction.sound_with`) and handed to its clones; as
-long as each is still the same object, the verdict stands. So nobody has to tell the verifier of a change, and no way
-of changing an instruction escapes it. What hangs on more (users, neighbours, headers, the graph as a whole) is
-checked each time.
+The checks of a single instruction depend on a few immutable values, called facts here: its opcode, shape, literal,
+parameter number and attributes, the shapes of its operands, and the signatures of the computations it calls. They are
+stored with the instruction once it has passed (`HloInstruction.verified_facts`) and copied to its clones. If all of
+them are still the same objects, the instruction is still valid. No pass has to report its changes, and no change goes
+unnoticed. Checks that depend on more (users, neighbours, headers, the whole graph) run every time.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Facts = tuple[Any, ...]
 Signatures = dict[HloComputation, Facts]
 
 _OWN: frozenset[Rule] = frozenset({constant, parameter, aliases, custom_call, call, memory})
-"""Rules that look at nothing beyond the values named above, but for the memory of a bitcast."""
+"""Rules that depend on an instruction's facts only (`memory` of a bitcast depends on more)."""
 _BEYOND = {
     op: beyond
     for op, rules in RULES.items()
@@ -41,24 +40,24 @@ _BEYOND = {
 _FIXED = frozenset(
     {int, float, bool, str, Raw, SliceDim, PadDim, Window, ConvDimLabels, Aliases, Literal, Shape, HloComputation}
 )
-"""Types of attributes, and of what stands in tuples of them, that cannot change in place or are looked into here."""
+"""Types of attribute values, or of the elements of tuple values, that are immutable or covered by the facts."""
 _PREDECESSORS = "control-predecessors"
 
 
 def reverify(module: HloModule) -> None:
-    """As `verify`, with the same findings; faster where instructions, or what they were cloned from, have been here."""
+    """Verify a module with the same findings as `verify`, but faster if most instructions were verified before."""
     findings = recheck_module(module)
     if findings:
         raise HloVerificationError(findings)
 
 
 def recheck_module(module: HloModule) -> list[str]:
-    """What `check_module` finds."""
+    """Return the findings of `check_module`."""
     return [] if _is_sound(module) else check_module(module)
 
 
 def _is_sound(module: HloModule) -> bool:
-    """Whether the verifier would find nothing; False too where that could not be told."""
+    """Check whether the verifier would find nothing; also False if that cannot be decided cheaply."""
     callers: dict[HloComputation, list[HloInstruction]] = {}
     if check_structure(module, callers) or not all(c.has_root for c in module.computations):
         return False
@@ -75,27 +74,29 @@ def _signature(c: HloComputation) -> Facts:
 
 
 def _is_sound_computation(c: HloComputation, signatures: Signatures, watched: list[HloInstruction]) -> bool:
-    """The same of one computation; notes what the module as a whole is checked for, which gets no verdict to keep."""
+    """Check one computation as `_is_sound` does; add instructions with module-wide checks to `watched`."""
     if c.root not in c or [p.parameter_number for p in c.parameters] != list(range(len(c.parameters))):
         return False
     if not _is_graph(c):
         watched += filter(is_watched, c.instructions)
         return not check_computation(c)
     for i in c.instructions:
-        known, facts = i.sound_with, _facts(i, signatures)
+        known, facts = i.verified_facts, _facts(i, signatures)
+        # Compare by identity: equality of literals and shapes would cost as much as checking again.
         if known is None or len(facts) != len(known) or not all(map(is_, facts, known)):
             if check_instruction(i):
                 return False
             if is_watched(i):
                 watched.append(i)
-            i.sound_with = facts if _is_fixed(i) and not is_watched(i) else None
+            # Watched instructions keep no facts, so that each call adds them to `watched` again.
+            i.verified_facts = facts if _is_fixed(i) and not is_watched(i) else None
         elif (i.attributes or i.opcode in _BEYOND) and not _is_sound_beyond(i):
             return False
     return True
 
 
 def _is_graph(c: HloComputation) -> bool:
-    """Whether the instructions belong together, and each stands behind all that it needs."""
+    """Check that operands and users agree and that each instruction comes after its dependencies."""
     seen: set[HloInstruction] = set()
     uses = users = 0
     for i in c.instructions:
@@ -111,18 +112,18 @@ def _is_graph(c: HloComputation) -> bool:
         users += len(i.users)
         seen.add(i)
     c.order_is_known = True
-    return uses == users  # every use is listed, so that there are more users where others are listed
+    return uses == users  # all uses are listed as users; equal counts mean that no other users are
 
 
 def _is_sound_beyond(i: HloInstruction) -> bool:
-    """What an instruction is checked for that hangs on more than its facts."""
+    """Run the checks of an instruction that depend on more than its facts."""
     if "sharding" in i.attributes and sharding(i):
         return False
     return not any(rule(i) for rule in _BEYOND.get(i.opcode, ()))
 
 
 def _facts(i: HloInstruction, signatures: Signatures) -> Facts:
-    """What the verdict on an instruction by itself hangs on."""
+    """Return the values that the checks of a single instruction depend on."""
     attributes = i.attributes
     shapes = [o.shape for o in i.operands]
     if not attributes:
@@ -142,7 +143,7 @@ def _called(value: Any, signatures: Signatures) -> Facts:
 
 
 def _is_fixed(i: HloInstruction) -> bool:
-    """Whether nothing that `_facts` names could change in place."""
+    """Check whether none of the facts can be changed in place."""
     return all(_is_fixed_value(v) for name, v in i.attributes.items() if name != _PREDECESSORS)
 
 

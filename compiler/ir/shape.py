@@ -1,4 +1,4 @@
-"""Shapes and layouts: what an HLO value is, before any value is there."""
+"""Shapes and layouts of HLO values."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from compiler.errors import ShapeError
 from compiler.ir.types import PrimitiveType, from_dtype
 
 MAX_TUPLE_DEPTH = 128
-"""Deepest nesting of tuples; what walks over shapes may recurse."""
+"""Deepest nesting of tuples, so that functions over shapes may recurse."""
 MAX_TUPLE_LEAVES = 1 << 18
-"""Most leaves of a tuple. Tuples of tuples double with each line of a program, and every line spells its shape out."""
+"""Largest number of leaves of a tuple: tuples of tuples can double with each line of a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Order of dimensions in memory, fastest first, with what tiling says.
+    """The order of dimensions in memory, fastest-varying first, with its tiling.
 
-    `suffix` is the text behind the colon (`T(8,128)S(1)`), kept as it was written.
+    `suffix` is the text after the colon (`T(8,128)S(1)`), kept verbatim.
     """
 
     minor_to_major: tuple[int, ...]
@@ -33,23 +33,23 @@ class Layout:
 
 
 UNBOUNDED = -1
-"""Size of a dimension written `?`."""
+"""Size of a dimension written as `?`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An array, tuple, token or opaque shape.
+    """The shape of an array, tuple, token, buffer or opaque value.
 
-    ShapeError when a tuple nests deeper than MAX_TUPLE_DEPTH or has more than MAX_TUPLE_LEAVES leaves.
+    Raises ShapeError if a tuple nests deeper than MAX_TUPLE_DEPTH or has more than MAX_TUPLE_LEAVES leaves.
 
     Attributes:
-        element_type: TUPLE, TOKEN, OPAQUE and BUFFER mark the shapes that are not arrays.
-        dimensions: sizes, major first; UNBOUNDED for `?`. For a dynamic dimension the upper bound.
-        layout: None means the default, row-major.
-        dynamic: per dimension, whether its size is only bounded (`<=8`); empty means all static.
-        tuple_shapes: leaves of a tuple; the one inner shape of a buffer.
-        depth: levels of tuples and buffers; 0 for an array.
-        leaf_count: how many shapes `leaves` yields.
+        element_type: of an array; TUPLE, TOKEN, OPAQUE and BUFFER denote the other kinds of shape.
+        dimensions: sizes, most major first; UNBOUNDED for `?`, the upper bound for a dynamic dimension.
+        layout: None for the default, row-major layout.
+        dynamic: for each dimension, whether its size is only bounded (`<=8`); empty if all are static.
+        tuple_shapes: the elements of a tuple, or the one inner shape of a buffer.
+        depth: nesting levels of tuples and buffers; 0 for an array.
+        leaf_count: number of shapes that `leaves` yields.
     """
 
     element_type: PrimitiveType
@@ -79,12 +79,12 @@ class Shape:
 
     @property
     def is_tuple(self) -> bool:
-        """Whether it is a tuple, empty ones included."""
+        """Whether it is a tuple, possibly empty."""
         return self.element_type is PrimitiveType.TUPLE
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array, scalars included."""
+        """Whether it is an array, possibly a scalar."""
         return self.element_type.bits > 0
 
     @property
@@ -99,30 +99,30 @@ class Shape:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether any size, in any leaf, is only bounded."""
+        """Whether any dimension of any leaf is dynamic."""
         if not self.tuple_shapes:
             return True in self.dynamic
         return any(s.is_dynamic for s in self.tuple_shapes)
 
     @property
     def num_elements(self) -> int:
-        """Elements of an array (1 for a scalar); 0 for what is not an array."""
+        """Number of elements of an array (1 for a scalar); 0 for other shapes."""
         return math.prod(self.dimensions) if self.is_array else 0
 
     @property
     def byte_size(self) -> int:
-        """Bytes of the elements, over all leaves of a tuple."""
+        """Size of the elements in bytes, summed over the leaves of a tuple."""
         if self.is_array:
             return self.num_elements * self.element_type.byte_size
         return sum(s.byte_size for s in self.tuple_shapes)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy type of the elements."""
+        """The numpy dtype of the elements."""
         return self.element_type.dtype
 
     def leaves(self) -> Iterator[Shape]:
-        """Array, token and opaque shapes from left to right; a shape that is no tuple is its own leaf."""
+        """Yield the leaves of a tuple (arrays, tokens, opaques, buffers) from left to right, or a non-tuple itself."""
         stack = [self]
         while stack:
             s = stack.pop()
@@ -132,21 +132,21 @@ class Shape:
                 yield s
 
     def with_type(self, element_type: PrimitiveType) -> Shape:
-        """The same sizes in another type."""
+        """Return the same shape with another element type."""
         return replace(self, element_type=element_type)
 
     def with_dimensions(self, dimensions: tuple[int, ...]) -> Shape:
-        """Same type, other sizes, default layout, static."""
+        """Return a static shape with the same element type, other sizes and the default layout."""
         return Shape(self.element_type, dimensions)
 
     def without_layout(self) -> Shape:
-        """The same shape, default layouts throughout."""
+        """Return the same shape with default layouts in all leaves."""
         if self.layout is None and not self.tuple_shapes:
             return self
         return replace(self, layout=None, tuple_shapes=tuple(s.without_layout() for s in self.tuple_shapes))
 
     def compatible(self, other: Shape) -> bool:
-        """Equal but for layouts and for which dimensions are dynamic."""
+        """Check for equality, ignoring layouts and which dimensions are dynamic."""
         if self is other:
             return True
         return (
@@ -157,11 +157,11 @@ class Shape:
         )
 
     def same_dimensions(self, other: Shape) -> bool:
-        """Whether both are arrays of the same sizes."""
+        """Check whether both are arrays of the same sizes."""
         return self.is_array and other.is_array and self.dimensions == other.dimensions
 
     def to_text(self, layout: bool = True) -> str:
-        """HLO spelling, with the layout unless told not to."""
+        """Return the HLO text of the shape, by default with its layout."""
         t = self.element_type
         if t is PrimitiveType.TUPLE:
             parts = [
@@ -182,7 +182,7 @@ class Shape:
         return text
 
     def _bounds(self) -> Iterator[str]:
-        """Sizes as they are written: `8`, `<=8`, `?`."""
+        """Yield the sizes as printed: `8`, `<=8`, `?`."""
         for i, d in enumerate(self.dimensions):
             if d == UNBOUNDED:
                 yield "?"
@@ -197,27 +197,27 @@ _DEFAULT_LAYOUTS = [Layout(tuple(range(r - 1, -1, -1))) for r in range(12)]
 
 
 def default_layout(rank: int) -> Layout:
-    """Row-major: the last dimension is the fastest."""
+    """Return the row-major layout: the last dimension varies fastest."""
     return _DEFAULT_LAYOUTS[rank] if rank < 12 else Layout(tuple(range(rank - 1, -1, -1)))
 
 
 def too_large(element_type: PrimitiveType, dimensions: Iterable[int]) -> bool:
-    """Whether an array's size in bytes goes beyond 63 bits; dimensions of size 0 hide nothing, as in XLA and numpy."""
+    """Check whether an array exceeds 2^63 bytes; as in XLA and numpy, dimensions of size 0 count as 1."""
     return math.prod([n for n in dimensions if n > 0]) * max(1, element_type.byte_size) >= 1 << 63
 
 
 def array_shape(element_type: PrimitiveType, *dimensions: int) -> Shape:
-    """An array of these sizes."""
+    """Return an array shape."""
     return Shape(element_type, tuple(dimensions))
 
 
 def tuple_shape(*shapes: Shape) -> Shape:
-    """A tuple of these shapes."""
+    """Return a tuple shape."""
     return Shape(PrimitiveType.TUPLE, tuple_shapes=tuple(shapes))
 
 
 def shape_of(array: Any) -> Shape:
-    """Shape of a numpy array or scalar."""
+    """Return the shape of a numpy array or scalar."""
     a = np.asarray(array)
     return Shape(from_dtype(a.dtype), tuple(a.shape))
 

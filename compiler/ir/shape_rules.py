@@ -1,9 +1,9 @@
-"""Shape rules: from operand shapes and attributes to the result shape, one small function a kind of op.
+"""Shape rules: functions from operand shapes and attributes to the result shape, one per kind of op.
 
-A rule returns the inferred shape or raises ShapeError saying what was expected. Ops whose result does not follow
-from their operands (reshape, iota, custom-call...) check the declared shape and return it. The rules stand in files by
-family; this one names them all, for the table of ops. Source: XLA's `xla/service/shape_inference.cc`, and what
-`xla/service/hlo_verifier.cc` adds to it.
+A rule returns the inferred shape or raises ShapeError with what it expected. If the result does not follow from the
+operands (reshape, iota, custom-call...), it checks and returns the declared shape. The rules are in one file per
+family of ops; this module re-exports them for the opcode table. Source: XLA's `xla/service/shape_inference.cc` and the
+additional checks of `xla/service/hlo_verifier.cc`.
 """
 
 from compiler.ir.shape_query import ShapeQuery as ShapeQuery

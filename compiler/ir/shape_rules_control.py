@@ -1,4 +1,4 @@
-"""Shape rules of calls and control flow, tuples and tokens, collectives, async pairs and host transfers."""
+"""Shape rules of calls, control flow, tuples, tokens, collectives, async ops and host transfers."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def _check_call(f: Signature, operands: Sequence[Shape]) -> None:
 
 
 def call(q: ShapeQuery) -> Shape:
-    """What the callee returns, whose parameters the operands fit."""
+    """Return the result shape of the callee, whose parameters must fit the operands."""
     f: Signature = q.attr("to_apply")
     _check_call(f, q.operands)
     return f.result_shape
 
 
 def fusion(q: ShapeQuery) -> Shape:
-    """What the fused computation returns."""
+    """Return the result shape of the fused computation."""
     f: Signature = q.attr("calls")
     params = f.parameter_shapes
-    # Operands past the parameters are kept alive but not read.
+    # Operands beyond the parameters are only kept alive.
     _check_call(f, q.operands[: len(params)])
     return f.result_shape
 
 
 def conditional(q: ShapeQuery) -> Shape:
-    """What every branch returns; the first operand chooses."""
+    """Return the common result shape of all branches; the first operand selects the branch."""
     branches: tuple[Signature, ...]
     if "branch_computations" in q.attributes:
         branches = q.attributes["branch_computations"]
@@ -53,14 +53,14 @@ def conditional(q: ShapeQuery) -> Shape:
     chooser = array(q, 0)
     need(
         chooser.element_type is not T.PRED or "branch_computations" not in q.attributes or len(branches) != 2,
-        "a pred chooses of true_computation and false_computation, not of branch_computations",
+        "a pred selects true_computation or false_computation, not one of branch_computations",
     )
     need(chooser.is_scalar, f"the first operand must be a scalar, is {chooser}")
     need(chooser.element_type in (T.PRED, T.S32), f"the first operand must be pred[] or s32[], is {chooser}")
     need(len(branches) > 0, "conditional needs at least one branch")
     need(
         chooser.element_type is not T.PRED or len(branches) == 2,
-        f"a pred chooses of 2 branches, not of {len(branches)}",
+        f"a pred selects one of 2 branches, not of {len(branches)}",
     )
     need(len(q.operands) == len(branches) + 1, f"{len(branches)} branches need {len(branches) + 1} operands")
     for f, operand in zip(branches, q.operands[1:], strict=True):
@@ -73,7 +73,7 @@ def conditional(q: ShapeQuery) -> Shape:
 
 
 def while_(q: ShapeQuery) -> Shape:
-    """The state: condition and body take it, the body returns it."""
+    """Return the shape of the state, which condition and body take and the body returns."""
     state = q.operands[0]
     condition: Signature = q.attr("condition")
     body: Signature = q.attr("body")
@@ -86,12 +86,12 @@ def while_(q: ShapeQuery) -> Shape:
 
 
 def tuple_(q: ShapeQuery) -> Shape:
-    """A tuple of the operands."""
+    """Return the tuple of the operand shapes."""
     return tuple_shape(*q.operands)
 
 
 def get_tuple_element(q: ShapeQuery) -> Shape:
-    """The part at that index."""
+    """Return the shape of the element."""
     s, i = q.operands[0], q.attr("index")
     need(s.is_tuple and 0 <= i < len(s.tuple_shapes), "no element {} in {}", i, s)
     element: Shape = s.tuple_shapes[i]
@@ -99,17 +99,17 @@ def get_tuple_element(q: ShapeQuery) -> Shape:
 
 
 def after_all(q: ShapeQuery) -> Shape:
-    """Whatever comes before it; a token."""
+    """Return a token; the operands are only ordered before it."""
     return TOKEN_SHAPE
 
 
 def add_dependency(q: ShapeQuery) -> Shape:
-    """The first operand; the second is a token."""
+    """Return the shape of the first operand; the second is a token."""
     need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
     return q.operands[0]
 
 
-# ---- collectives: on one device a group may be of any size, so sizes that depend on groups are read off the result
+# ---- collectives: the group size is not checked, so sizes that depend on it are taken from the declared result
 
 
 def _arrays(q: ShapeQuery) -> tuple[Shape, ...]:
@@ -117,19 +117,19 @@ def _arrays(q: ShapeQuery) -> tuple[Shape, ...]:
 
 
 def all_reduce(q: ShapeQuery) -> Shape:
-    """The operands themselves."""
+    """Return the shapes of the operands."""
     shapes = _arrays(q)
     f: Signature = q.attr("to_apply")
     if len(f.parameter_shapes) == 2:
         scalar = f.result_shape
         check_reducer(f, [shapes[0]], [scalar])
     want = combined(shapes)
-    # It may sum in another precision than it is given.
+    # XLA allows a declared result of another floating-point type.
     return q.declared if q.declared is not None and same_but_precision(want, q.declared) else want
 
 
 def _scaled(q: ShapeQuery, out: Sequence[Shape], grows: bool) -> None:
-    """Operands and results differ along one dimension only, by one whole factor."""
+    """Check that operands and results differ in one dimension only, by the same integer factor for all."""
     dims = q.ints("dimensions")
     need(len(dims) == 1, f"needs one dimension, got {list(dims)}")
     at, factors = dims[0], set()
@@ -137,12 +137,12 @@ def _scaled(q: ShapeQuery, out: Sequence[Shape], grows: bool) -> None:
         distinct_dims((at,), s.rank, "dimensions")
         rest = s.dimensions[:at] + s.dimensions[at + 1 :]
         ok = d.is_array and d.rank == s.rank and d.dimensions[:at] + d.dimensions[at + 1 :] == rest
-        need(ok and d.element_type is s.element_type, f"result {d} must be {s} but for dimension {at}")
+        need(ok and d.element_type is s.element_type, f"result {d} may differ from {s} in dimension {at} only")
         small, large = (s, d) if grows else (d, s)
         n, m = small.dimensions[at], large.dimensions[at]
         need(m == n or (n > 0 and m % n == 0), f"dimension {at} of {large} must be a multiple of that of {small}")
         factors.add(m // n if n else 1)
-    need(len(factors) == 1, "all operands must be split or joined alike")
+    need(len(factors) == 1, "all operands must change by the same factor")
 
 
 def _outputs(q: ShapeQuery, d: Shape) -> tuple[Shape, ...]:
@@ -152,30 +152,30 @@ def _outputs(q: ShapeQuery, d: Shape) -> tuple[Shape, ...]:
 
 
 def all_gather(q: ShapeQuery) -> Shape:
-    """The operands, longer along one dimension."""
+    """Return the declared shape: the operands, larger in one dimension."""
     d = declared(q)
     _scaled(q, _outputs(q, d), grows=True)
     return d
 
 
 def all_gather_start(q: ShapeQuery) -> Shape:
-    """(operands, results, ...)."""
+    """Return the declared shape: (operands, results, ...)."""
     d = declared(q)
-    need(d.is_tuple and len(d.tuple_shapes) >= 2, f"yields (operands, results), is said to yield {d}")
+    need(d.is_tuple and len(d.tuple_shapes) >= 2, f"must yield (operands, results), is declared as {d}")
     need(d.tuple_shapes[0].compatible(combined(_arrays(q))), f"{d} must begin with the operands")
     _scaled(q, _outputs(q, d.tuple_shapes[1]), grows=True)
     return d
 
 
 def reduce_scatter(q: ShapeQuery) -> Shape:
-    """The operands, shorter along one dimension."""
+    """Return the declared shape: the operands, smaller in one dimension."""
     d = declared(q)
     _scaled(q, _outputs(q, d), grows=False)
     return d
 
 
 def all_to_all(q: ShapeQuery) -> Shape:
-    """With a dimension, one array is split and joined along it; else an array goes to each of a group."""
+    """Return the operand's shape if it is split along a dimension, else a tuple with one array per group member."""
     shapes = _arrays(q)
     if q.ints("dimensions"):
         need(len(shapes) == 1, f"takes one operand with dimensions, got {len(shapes)}")
@@ -188,7 +188,7 @@ def all_to_all(q: ShapeQuery) -> Shape:
 
 
 def ragged_all_to_all(q: ShapeQuery) -> Shape:
-    """Input, output, then offsets and sizes of what is sent and received."""
+    """Return the shape of the output operand; operands are input, output, then offsets and sizes of both sides."""
     for i in range(3, 6):
         need(
             q.operands[i].compatible(q.operands[2]) and q.operands[i].rank in (1, 2),
@@ -200,13 +200,13 @@ def ragged_all_to_all(q: ShapeQuery) -> Shape:
 
 
 def collective_broadcast(q: ShapeQuery) -> Shape:
-    """The operands, but for the root when it is one of them."""
+    """Return the shapes of the operands, without the dynamic root if it is one of them."""
     shapes = _arrays(q)
     return combined(shapes[:-1] if q.attributes.get("has_dynamic_root") else shapes)
 
 
 def collective_permute(q: ShapeQuery) -> Shape:
-    """With slice_sizes it updates the second operand in place."""
+    """Return the shapes of the operands; with slice_sizes, that of the second operand, which is updated in place."""
     if "slice_sizes" in q.attributes:
         need(len(q.operands) == 4, f"in place it takes input, output and their offsets; got {len(q.operands)} operands")
         return q.operands[1]
@@ -214,7 +214,7 @@ def collective_permute(q: ShapeQuery) -> Shape:
 
 
 def collective_permute_start(q: ShapeQuery) -> Shape:
-    """(source, result, ...)."""
+    """Return the declared shape: (source, result, ...)."""
     d = declared(q)
     result = collective_permute(q)
     source = q.operands[0] if "slice_sizes" in q.attributes else result
@@ -222,13 +222,13 @@ def collective_permute_start(q: ShapeQuery) -> Shape:
         d.is_tuple
         and len(d.tuple_shapes) >= 2
         and tuple_shape(*d.tuple_shapes[:2]).compatible(tuple_shape(source, result)),
-        f"yields ({source}, {result}, ...), is said to yield {d}",
+        f"must yield ({source}, {result}, ...), is declared as {d}",
     )
     return d
 
 
 def second_of_pair(q: ShapeQuery) -> Shape:
-    """A done takes the results out of what its start yields."""
+    """Return the results of a done op: the second element of what its start op yields."""
     s = q.operands[0]
     need(s.is_tuple and len(s.tuple_shapes) >= 2, f"the operand must be (operands, results, ...), is {s}")
     element: Shape = s.tuple_shapes[1]
@@ -236,21 +236,21 @@ def second_of_pair(q: ShapeQuery) -> Shape:
 
 
 def device_number(q: ShapeQuery) -> Shape:
-    """u32[]."""
+    """Return u32[]."""
     return array_shape(T.U32)
 
 
-# ---- async pairs and host transfers
+# ---- async ops and host transfers
 
 
 def copy_start(q: ShapeQuery) -> Shape:
-    """(destination, source, context)."""
+    """Return (destination, source, context)."""
     s = q.operands[0]
     return tuple_shape(s, s, array_shape(T.U32))
 
 
 def copy_done(q: ShapeQuery) -> Shape:
-    """The destination."""
+    """Return the shape of the destination."""
     s = q.operands[0]
     ok = s.is_tuple and len(s.tuple_shapes) >= 2 and s.tuple_shapes[0].compatible(s.tuple_shapes[1])
     need(ok, f"the operand must be (destination, source, context), is {s}")
@@ -261,33 +261,33 @@ def copy_done(q: ShapeQuery) -> Shape:
 def _async_state(d: Shape) -> tuple[tuple[Shape, ...], Shape]:
     need(
         d.is_tuple and len(d.tuple_shapes) >= 2 and d.tuple_shapes[0].is_tuple,
-        f"has a shape ((operands...), result, ...), is said to have {d}",
+        f"must have the shape ((operands...), result, ...), is declared as {d}",
     )
     return d.tuple_shapes[0].tuple_shapes, d.tuple_shapes[1]
 
 
 def async_start(q: ShapeQuery) -> Shape:
-    """((operands...), result, context...); what is not bound yet, of operands and result, updates bind later."""
+    """Return the declared shape ((operands...), result, context...); updates may bind further operands and results."""
     d = declared(q)
     inputs, result = _async_state(d)
     f: Signature = q.attr("calls")
-    need(len(q.operands) == len(inputs), f"got {len(q.operands)} operands, the shape says {len(inputs)}")
+    need(len(q.operands) == len(inputs), f"got {len(q.operands)} operands, the shape has {len(inputs)}")
     _check_operands(q.operands, inputs, 0)
     params = f.parameter_shapes
-    need(len(inputs) <= len(params), f"{f.name} takes {len(params)} arguments, the shape says {len(inputs)}")
+    need(len(inputs) <= len(params), f"{f.name} takes {len(params)} arguments, the shape has {len(inputs)}")
     for i, (said, p) in enumerate(zip(inputs, params, strict=False)):
-        need(is_prefix(said, p), f"parameter {i} of {f.name} is {p}, the shape says {said}")
-    need(is_prefix(result, f.result_shape), f"{f.name} returns {f.result_shape}, the shape says {result}")
+        need(is_prefix(said, p), f"parameter {i} of {f.name} is {p}, the shape has {said}")
+    need(is_prefix(result, f.result_shape), f"{f.name} returns {f.result_shape}, the shape has {result}")
     return d
 
 
 def _check_operands(operands: Sequence[Shape], said: Sequence[Shape], first: int) -> None:
     for i, (o, s) in enumerate(zip(operands, said, strict=True), first):
-        need(o.compatible(s), f"operand {i} is {o}, the shape says {s}")
+        need(o.compatible(s), f"operand {i} is {o}, the shape has {s}")
 
 
 def async_update(q: ShapeQuery) -> Shape:
-    """The state it goes on from, with what it binds added: its operands past the first, and more of the result."""
+    """Return the declared state: that of the first operand, plus the operands and results that are bound here."""
     d = declared(q)
     before, now = _async_state(q.operands[0]), _async_state(d)
     bound = len(before[0])
@@ -298,28 +298,31 @@ def async_update(q: ShapeQuery) -> Shape:
     new = q.operands[1:]
     need(
         len(new) == len(now[0]) - bound,
-        f"binds {len(new)} new operand(s), the shape says {len(now[0]) - bound}",
+        f"binds {len(new)} new operand(s), the shape has {len(now[0]) - bound}",
     )
     _check_operands(new, now[0][bound:], 1)
     return d
 
 
 def async_done(q: ShapeQuery) -> Shape:
-    """The result that the state carries; what of it was not bound before is bound now."""
+    """Return the result in the state, or the declared shape if the state holds a prefix of it."""
     result = _async_state(q.operands[0])[1]
     return q.declared if q.declared is not None and is_prefix(result, q.declared) else result
 
 
 def infeed(q: ShapeQuery) -> Shape:
-    """(data, token)."""
+    """Return the declared shape (data, token)."""
     d = declared(q)
     need(q.operands[0].is_token, f"operand 0 must be a token, is {q.operands[0]}")
-    need(d.is_tuple and len(d.tuple_shapes) == 2 and d.tuple_shapes[1].is_token, f"yields (data, token), not {d}")
+    need(
+        d.is_tuple and len(d.tuple_shapes) == 2 and d.tuple_shapes[1].is_token,
+        f"must yield (data, token), is declared as {d}",
+    )
     return d
 
 
 def outfeed(q: ShapeQuery) -> Shape:
-    """A token."""
+    """Return a token."""
     need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
     said = q.attributes.get("outfeed_shape")
     need(said is None or said.compatible(q.operands[0]), f"outfeed_shape is {said}, the operand is {q.operands[0]}")
@@ -327,26 +330,26 @@ def outfeed(q: ShapeQuery) -> Shape:
 
 
 def send(q: ShapeQuery) -> Shape:
-    """(data, context, token)."""
+    """Return (data, context, token)."""
     need(q.operands[1].is_token, f"operand 1 must be a token, is {q.operands[1]}")
     return tuple_shape(q.operands[0], array_shape(T.U32), TOKEN_SHAPE)
 
 
 def send_done(q: ShapeQuery) -> Shape:
-    """A token."""
+    """Return a token."""
     return TOKEN_SHAPE
 
 
 def recv(q: ShapeQuery) -> Shape:
-    """(data, context, token)."""
+    """Return (data, context, token)."""
     d = declared(q)
     need(q.operands[0].is_token, f"operand 0 must be a token, is {q.operands[0]}")
-    need(d.is_tuple and len(d.tuple_shapes) > 0, f"yields (data, u32[], token[]), not {d}")
+    need(d.is_tuple and len(d.tuple_shapes) > 0, f"must yield (data, u32[], token[]), is declared as {d}")
     return tuple_shape(d.tuple_shapes[0], array_shape(T.U32), TOKEN_SHAPE)
 
 
 def recv_done(q: ShapeQuery) -> Shape:
-    """(data, token)."""
+    """Return (data, token)."""
     s = q.operands[0]
     need(s.is_tuple and len(s.tuple_shapes) == 3, f"the operand must be what recv yields, is {s}")
     return tuple_shape(s.tuple_shapes[0], TOKEN_SHAPE)

@@ -1,4 +1,4 @@
-"""Shape rules of elementwise ops, conversions and leaves."""
+"""Shape rules of elementwise ops, conversions and ops without operands."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _COMPONENT = {T.C64: T.F32, T.C128: T.F64}
 
 
 def same(q: ShapeQuery) -> Shape:
-    """The operand's shape, whatever it is."""
+    """Return the shape of the operand."""
     return q.operands[0]
 
 
 def copy(q: ShapeQuery) -> Shape:
-    """The operand's shape; a copy may come in another floating-point type."""
+    """Return the shape of the operand, or the declared one if only floating-point types differ."""
     s = q.operands[0]
     if q.declared is not None and s.is_array and same_but_precision(s, q.declared):
         return q.declared
@@ -44,7 +44,7 @@ unary_signed = _unary(lambda t: t.is_signed or t.is_float or t.is_complex, "sign
 
 
 def reduce_precision(q: ShapeQuery) -> Shape:
-    """Exponent and mantissa of at least one and no bits."""
+    """Return the shape of the operand; at least one exponent bit is required, and no mantissa bit."""
     s = array(q, 0)
     exponent, mantissa = q.attr("exponent_bits"), q.attr("mantissa_bits")
     need(s.element_type.is_float, f"takes floating-point numbers, got {s}")
@@ -54,7 +54,7 @@ def reduce_precision(q: ShapeQuery) -> Shape:
 
 
 def absolute(q: ShapeQuery) -> Shape:
-    """Complex numbers give their real magnitude."""
+    """Return the shape of the operand; complex numbers have a real magnitude."""
     s = array(q, 0)
     t = s.element_type
     need(t.is_signed or t.is_float or t.is_complex, f"takes signed numbers, got {s}")
@@ -62,21 +62,21 @@ def absolute(q: ShapeQuery) -> Shape:
 
 
 def real_part(q: ShapeQuery) -> Shape:
-    """The component type of complex numbers; real ones are their own part."""
+    """Return the shape of the operand with the component type of complex numbers."""
     s = array(q, 0)
     need(s.element_type.is_float or s.element_type.is_complex, f"takes floating-point or complex numbers, got {s}")
     return s.with_type(_COMPONENT.get(s.element_type, s.element_type))
 
 
 def is_finite(q: ShapeQuery) -> Shape:
-    """A pred for each number."""
+    """Return the shape of the operand with type pred."""
     s = array(q, 0)
     need(s.element_type.is_float, f"takes floating-point numbers, got {s}")
     return s.with_type(T.PRED)
 
 
 def convert(q: ShapeQuery) -> Shape:
-    """The same dimensions in the declared type."""
+    """Return the declared shape, which has the dimensions of the operand."""
     s, d = array(q, 0), declared(q)
     need(d.is_array and s.same_dimensions(d), f"result {d} must have the operand's dimensions ({s})")
     need(
@@ -87,7 +87,7 @@ def convert(q: ShapeQuery) -> Shape:
 
 
 def stochastic_convert(q: ShapeQuery) -> Shape:
-    """Operand, random bits of the same width, and the declared integer or float type."""
+    """Return the declared shape; the operands are floats and random bits of the same width."""
     s, bits, d = array(q, 0), array(q, 1), declared(q)
     need(s.same_dimensions(bits) and s.same_dimensions(d), f"operand {s}, random bits {bits} and result {d} must agree")
     need(s.element_type.is_float, f"takes floating-point numbers, got {s}")
@@ -100,7 +100,7 @@ def stochastic_convert(q: ShapeQuery) -> Shape:
 
 
 def bitcast_convert(q: ShapeQuery) -> Shape:
-    """The same bits; between widths, the last dimension comes or goes."""
+    """Return the declared shape, of as many bits; if the widths differ, the last dimension is added or removed."""
     s, d = array(q, 0), declared(q)
     need(d.is_array, f"the result must be an array, is {d}")
     need(
@@ -119,7 +119,7 @@ def bitcast_convert(q: ShapeQuery) -> Shape:
 
 
 def same_shapes(q: ShapeQuery, indices: Sequence[int]) -> Shape:
-    """The one shape of these operands; a dimension dynamic in any is dynamic in the result."""
+    """Return the common shape of these operands; a dimension that is dynamic in any of them is dynamic."""
     first = array(q, indices[0])
     flags = None
     for i in indices[1:]:
@@ -132,12 +132,12 @@ def same_shapes(q: ShapeQuery, indices: Sequence[int]) -> Shape:
 
 
 def binary(q: ShapeQuery) -> Shape:
-    """The one shape of both."""
+    """Return the common shape of both operands."""
     return same_shapes(q, (0, 1))
 
 
 def binary_numeric(q: ShapeQuery) -> Shape:
-    """Arithmetic that has no meaning on pred."""
+    """Return the common shape of both operands, which must not be pred."""
     s = same_shapes(q, (0, 1))
     if s.element_type is T.PRED:
         raise ShapeError(f"takes numbers, got {s}")
@@ -145,7 +145,7 @@ def binary_numeric(q: ShapeQuery) -> Shape:
 
 
 def binary_smooth(q: ShapeQuery) -> Shape:
-    """Floating-point and complex numbers."""
+    """Return the common shape of both operands, floating-point or complex numbers."""
     s = same_shapes(q, (0, 1))
     if not (s.element_type.is_float or s.element_type.is_complex):
         raise ShapeError(f"takes floating-point or complex numbers, got {s}")
@@ -153,7 +153,7 @@ def binary_smooth(q: ShapeQuery) -> Shape:
 
 
 def binary_bits(q: ShapeQuery) -> Shape:
-    """Integers and pred."""
+    """Return the common shape of both operands, integers or pred."""
     s = same_shapes(q, (0, 1))
     if not (s.element_type.is_integer or s.element_type is T.PRED):
         raise ShapeError(f"takes integers or pred, got {s}")
@@ -161,7 +161,7 @@ def binary_bits(q: ShapeQuery) -> Shape:
 
 
 def compare(q: ShapeQuery) -> Shape:
-    """Also says whether the comparison's type fits the operands, and complex numbers have no order."""
+    """Return the operands' shape as pred; check the comparison type, and that complex numbers are not ordered."""
     s = same_shapes(q, (0, 1))
     t, how = s.element_type, q.attributes.get("type")
     if how is not None:
@@ -181,7 +181,7 @@ def compare(q: ShapeQuery) -> Shape:
 
 
 def complex_(q: ShapeQuery) -> Shape:
-    """A complex number for each pair."""
+    """Return the operands' shape as complex numbers of that component type."""
     s = same_shapes(q, (0, 1))
     to = {T.F32: T.C64, T.F64: T.C128}.get(s.element_type)
     if to is None:
@@ -190,7 +190,7 @@ def complex_(q: ShapeQuery) -> Shape:
 
 
 def clamp(q: ShapeQuery) -> Shape:
-    """The operand's shape; bounds of that shape or scalars."""
+    """Return the shape of the clamped operand; bounds have the same shape or are scalars."""
     low, x, high = array(q, 0), array(q, 1), array(q, 2)
     for bound in (low, high):
         need(
@@ -201,7 +201,7 @@ def clamp(q: ShapeQuery) -> Shape:
 
 
 def select(q: ShapeQuery) -> Shape:
-    """The shape of both choices; the pred has it too or is a scalar."""
+    """Return the common shape of both choices; the predicate has the same dimensions or is a scalar."""
     p = array(q, 0)
     x = same_shapes(q, (1, 2))
     need(p.element_type is T.PRED, f"select needs a pred operand first, got {p}")
@@ -213,7 +213,7 @@ def select(q: ShapeQuery) -> Shape:
 
 
 def iota(q: ShapeQuery) -> Shape:
-    """The declared shape, which has the dimension to count along."""
+    """Return the declared shape, which must contain the iota dimension."""
     d = declared(q)
     dim = q.attr("iota_dimension")
     need(d.is_array and 0 <= dim < d.rank, f"iota_dimension {dim} out of range for {d}")
@@ -222,7 +222,7 @@ def iota(q: ShapeQuery) -> Shape:
 
 
 def map_(q: ShapeQuery) -> Shape:
-    """The operands' shape in the type the function returns."""
+    """Return the shape of the operands with the type that the function returns."""
     f = q.attr("to_apply")
     first = array(q, 0)
     for i in range(1, len(q.operands)):

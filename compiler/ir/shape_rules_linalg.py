@@ -1,4 +1,4 @@
-"""Shape rules of products, convolutions, batch norms, factorisations, transforms and random numbers."""
+"""Shape rules of dots, convolutions, batch norms, matrix decompositions, FFTs and random numbers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _dot_dims(q: ShapeQuery, a: Shape, b: Shape) -> None:
 
 
 def _dot_result(q: ShapeQuery, a: Shape, b: Shape, extra: Sequence[int] = (), rhs_gone: Sequence[int] = ()) -> Shape:
-    """Groups, batch, what is left of the left operand, what is left of the right one."""
+    """Return the dot's result: `extra`, batch, remaining lhs, and remaining rhs dimensions."""
     left, right = dynamic_flags(a), dynamic_flags(b)
     lb, rb = q.ints("lhs_batch_dims"), q.ints("rhs_batch_dims")
-    # A batch dimension is as dynamic as that of the left operand.
+    # As in XLA, a batch dimension is dynamic if that of the lhs is.
     lhs_gone = {*q.ints("lhs_contracting_dims"), *lb}
     gone = {*q.ints("rhs_contracting_dims"), *rb, *rhs_gone}
     dims = [(n, False) for n in extra]
@@ -54,14 +54,14 @@ def _dot_result(q: ShapeQuery, a: Shape, b: Shape, extra: Sequence[int] = (), rh
 
 
 def dot(q: ShapeQuery) -> Shape:
-    """Batch dimensions, then what is left of either operand."""
+    """Return the batch dimensions, then the remaining dimensions of lhs and rhs."""
     a, b = array(q, 0), array(q, 1)
     _dot_dims(q, a, b)
     return _dot_result(q, a, b)
 
 
 def ragged_dot(q: ShapeQuery) -> Shape:
-    """The ragged dimension of the left operand is a free, a contracting or a batch dimension of the product."""
+    """Return the result of a ragged dot, whose ragged lhs dimension is free, contracting or batch."""
     a, b, groups = array(q, 0), array(q, 1), array(q, 2)
     _dot_dims(q, a, b)
     ragged, group_dims = q.ints("lhs_ragged_dims"), q.ints("rhs_group_dims")
@@ -91,7 +91,7 @@ def ragged_dot(q: ShapeQuery) -> Shape:
 
 
 def scaled_dot(q: ShapeQuery) -> Shape:
-    """Two operands, each with a scale that divides it into blocks (or a scalar, or a bf16 dummy of ones)."""
+    """Return the result of a dot whose operands have scales: per block, a scalar, or a bf16 dummy of one element."""
     need(len(q.operands) == 4, f"takes lhs, rhs, lhs_scale, rhs_scale; got {len(q.operands)} operands")
     a, b = array(q, 0), array(q, 1)
     _dot_dims(q, a, b)
@@ -108,7 +108,7 @@ def scaled_dot(q: ShapeQuery) -> Shape:
 
 
 def convolution(q: ShapeQuery) -> Shape:
-    """Batch, output features and window positions, in the order of the labels."""
+    """Return batch, output features and window positions, in the order of the dim labels."""
     a, b = array(q, 0), array(q, 1)
     labels: ConvDimLabels = q.attr("dim_labels")
     for s, text, what in ((a, labels.lhs, "input"), (b, labels.rhs, "kernel")):
@@ -141,7 +141,7 @@ def convolution(q: ShapeQuery) -> Shape:
 
 
 def _feature_vector(q: ShapeQuery, vectors: Sequence[int]) -> tuple[Shape, Shape]:
-    """The operand, and the shape that these other operands must have."""
+    """Return the shape of the operand, and that of its per-feature vectors, which the operands `vectors` must have."""
     s, f = array(q, 0), q.attr("feature_index")
     need(s.element_type.is_float, f"takes floating-point numbers, got {s}")
     need(0 <= f < s.rank, f"feature_index {f} out of range for {s}")
@@ -152,25 +152,25 @@ def _feature_vector(q: ShapeQuery, vectors: Sequence[int]) -> tuple[Shape, Shape
 
 
 def batch_norm_training(q: ShapeQuery) -> Shape:
-    """(normalised, mean, variance)."""
+    """Return (normalized, mean, variance)."""
     s, vector = _feature_vector(q, (1, 2))
     return tuple_shape(s, vector, vector)
 
 
 def batch_norm_inference(q: ShapeQuery) -> Shape:
-    """The operand's shape."""
+    """Return the shape of the operand."""
     return _feature_vector(q, (1, 2, 3, 4))[0]
 
 
 def batch_norm_grad(q: ShapeQuery) -> Shape:
-    """Gradients of (operand, scale, offset)."""
+    """Return the gradients of (operand, scale, offset)."""
     s, vector = _feature_vector(q, (1, 2, 3))
     need(array(q, 4).compatible(s), f"operand 4, the output's gradient, must be {s}, is {q.operands[4]}")
     return tuple_shape(s, vector, vector)
 
 
 def cholesky(q: ShapeQuery) -> Shape:
-    """Square matrices."""
+    """Return the shape of the operand, a batch of square matrices."""
     s = array(q, 0)
     need(s.element_type.is_float or s.element_type.is_complex, f"takes floating-point or complex numbers, got {s}")
     need(s.rank >= 2 and fits(s.dimensions[-1], s.dimensions[-2]), f"cholesky needs square matrices, got {s}")
@@ -178,7 +178,7 @@ def cholesky(q: ShapeQuery) -> Shape:
 
 
 def triangular_solve(q: ShapeQuery) -> Shape:
-    """The right-hand side."""
+    """Return the shape of the right-hand side."""
     a, b = array(q, 0), array(q, 1)
     t = a.element_type
     need((t.is_float or t.is_complex) and b.element_type is t, f"takes floating-point or complex numbers, got {a}, {b}")
@@ -191,7 +191,7 @@ def triangular_solve(q: ShapeQuery) -> Shape:
 
 
 def fft(q: ShapeQuery) -> Shape:
-    """Real transforms halve or restore the last dimension."""
+    """Return the shape of the result; RFFT keeps n // 2 + 1 elements of the last dimension, and IRFFT restores n."""
     s, length, kind = array(q, 0), q.ints("fft_length"), q.attr("fft_type")
     n, t = len(length), s.element_type
     need(1 <= n <= 3 and s.rank >= n, f"fft_length {list(length)} does not fit {s}")
@@ -210,7 +210,7 @@ def fft(q: ShapeQuery) -> Shape:
 
 
 def rng(q: ShapeQuery) -> Shape:
-    """The declared shape, of the type of both parameters."""
+    """Return the declared shape, whose element type both parameters have."""
     d = declared(q)
     need(len(q.operands) == 2, f"takes two parameters of the distribution, got {len(q.operands)}")
     for i in range(2):
@@ -225,10 +225,10 @@ def rng(q: ShapeQuery) -> Shape:
 
 
 def rng_bit_generator(q: ShapeQuery) -> Shape:
-    """The new state, which has the old one's shape, and the bits; or the bits alone."""
+    """Return the declared shape: (new state, bits), or the bits only."""
     s, d = q.operands[0], declared(q)
     if d.is_tuple:
-        need(len(d.tuple_shapes) == 2, f"yields (state, bits), is said to yield {d}")
+        need(len(d.tuple_shapes) == 2, f"must yield (state, bits), is declared as {d}")
         need(d.tuple_shapes[0].compatible(s), f"the new state {d.tuple_shapes[0]} must have the old one's shape {s}")
     bits = d.tuple_shapes[1] if d.is_tuple else d
     need(bits.is_array and (bits.element_type.is_integer or bits.element_type.is_float), f"cannot draw bits as {bits}")
@@ -236,5 +236,5 @@ def rng_bit_generator(q: ShapeQuery) -> Shape:
 
 
 def rng_state(q: ShapeQuery) -> Shape:
-    """u64[2]."""
+    """Return u64[2]."""
     return array_shape(T.U64, 2)

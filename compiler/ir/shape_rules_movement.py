@@ -1,4 +1,4 @@
-"""Shape rules of ops that move elements, and of dynamic sizes."""
+"""Shape rules of data movement and of dynamic sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compiler.ir.types import PrimitiveType as T
 
 
 def bitcast(q: ShapeQuery) -> Shape:
-    """The same bits in the same place; only arrays of one size can be."""
+    """Return the declared shape; a bitcast keeps the bits and the number of bits."""
     s, d = q.operands[0], declared(q)
     if s.is_array and d.is_array:
         size = s.num_elements * s.element_type.bits, d.num_elements * d.element_type.bits
@@ -30,7 +30,7 @@ def bitcast(q: ShapeQuery) -> Shape:
 
 
 def reshape(q: ShapeQuery) -> Shape:
-    """The declared shape, of the same type and as many elements."""
+    """Return the declared shape, which has the same element type and number of elements."""
     s, d = array(q, 0), declared(q)
     unbounded = UNBOUNDED in s.dimensions or UNBOUNDED in d.dimensions
     need(
@@ -43,7 +43,7 @@ def reshape(q: ShapeQuery) -> Shape:
 
 
 def dynamic_reshape(q: ShapeQuery) -> Shape:
-    """Data, then one s32 size for each dimension of the result."""
+    """Return the declared shape; the operands are the data, then one s32 size per dimension."""
     s, d = array(q, 0), declared(q)
     need(
         d.is_array and s.element_type is d.element_type and s.num_elements == d.num_elements,
@@ -57,7 +57,7 @@ def dynamic_reshape(q: ShapeQuery) -> Shape:
 
 
 def broadcast(q: ShapeQuery) -> Shape:
-    """The declared shape; each operand dimension is one of its."""
+    """Return the declared shape; `dimensions` maps each operand dimension to one of the result."""
     s, d, dims = array(q, 0), declared(q), q.ints("dimensions")
     need(d.is_array, "the result must be an array, is {}", d)
     need(len(dims) == s.rank, "dimensions {} must name one result dimension for each of {}", list(dims), s)
@@ -71,7 +71,7 @@ def broadcast(q: ShapeQuery) -> Shape:
 
 
 def concatenate(q: ShapeQuery) -> Shape:
-    """The operands one behind the other."""
+    """Return the shape of the operands, with their sizes added along the dimension."""
     first = array(q, 0)
     dims = q.ints("dimensions")
     need(len(dims) == 1 and 0 <= dims[0] < first.rank, f"concatenate needs one dimension of {first}, got {list(dims)}")
@@ -93,7 +93,7 @@ def concatenate(q: ShapeQuery) -> Shape:
 def _start_indices(q: ShapeQuery, first: int, rank: int) -> None:
     starts = q.operands[first:]
     if len(starts) == 1 and starts[0].rank == 1 and starts[0].dimensions == (rank,):
-        return  # the old form: one vector of indices
+        return  # the legacy form: one vector of indices
     need(len(starts) == rank, f"needs {rank} start indices, got {len(starts)}")
     for s in starts:
         need(s.is_scalar and s.element_type.is_integer, f"start indices must be integer scalars, got {s}")
@@ -104,7 +104,7 @@ def _start_indices(q: ShapeQuery, first: int, rank: int) -> None:
 
 
 def dynamic_slice(q: ShapeQuery) -> Shape:
-    """The sizes of the slice."""
+    """Return the shape of the slice."""
     s, sizes = array(q, 0), q.ints("dynamic_slice_sizes")
     _start_indices(q, 1, s.rank)
     inside = len(sizes) == s.rank and all(
@@ -116,7 +116,7 @@ def dynamic_slice(q: ShapeQuery) -> Shape:
 
 
 def dynamic_update_slice(q: ShapeQuery) -> Shape:
-    """The operand, an array or a buffer, into which the update fits."""
+    """Return the shape of the operand, an array or a buffer, which must contain the update."""
     whole = q.operands[0]
     s = whole.tuple_shapes[0] if whole.element_type is T.BUFFER else array(q, 0)
     u = array(q, 1)
@@ -130,7 +130,7 @@ def dynamic_update_slice(q: ShapeQuery) -> Shape:
 
 
 def gather(q: ShapeQuery) -> Shape:
-    """Batch dimensions of the indices and the slice, interleaved."""
+    """Return the batch dimensions of the indices interleaved with the slice dimensions."""
     s, idx = array(q, 0), array(q, 1)
     offset_dims, collapsed = q.ints("offset_dims"), q.ints("collapsed_slice_dims")
     batching, sizes = q.ints("operand_batching_dims"), q.ints("slice_sizes")
@@ -166,7 +166,7 @@ def gather(q: ShapeQuery) -> Shape:
 
 
 def _batching_pairs(s: Shape, idx: Shape, ivd: int, operand: tuple[int, ...], indices: tuple[int, ...]) -> None:
-    """Batching dimensions of operand and indices go together and have one size."""
+    """Check that the batching dimensions of operand and indices are paired and have equal sizes."""
     need(
         len(operand) == len(indices),
         f"batching dimensions differ in number: {list(operand)} of the operand, {list(indices)} of the indices",
@@ -181,7 +181,7 @@ def _batching_pairs(s: Shape, idx: Shape, ivd: int, operand: tuple[int, ...], in
 
 
 def scatter(q: ShapeQuery) -> Shape:
-    """The operands."""
+    """Return the shapes of the operands."""
     n = (len(q.operands) - 1) // 2
     need(len(q.operands) == 2 * n + 1, "scatter needs n operands, the indices, and n updates")
     idx = array(q, n)
@@ -236,7 +236,7 @@ def _scatter_function(q: ShapeQuery, n: int) -> None:
 
 
 def pad(q: ShapeQuery) -> Shape:
-    """Sizes with edges and interior padding."""
+    """Return the shape after edge and interior padding."""
     s, v = array(q, 0), array(q, 1)
     config: tuple[PadDim, ...] = q.attr("padding")
     need(v.is_scalar and v.element_type is s.element_type, f"pad value must be a {s.element_type.text} scalar, got {v}")
@@ -251,14 +251,14 @@ def pad(q: ShapeQuery) -> Shape:
 
 
 def reverse(q: ShapeQuery) -> Shape:
-    """The operand's shape."""
+    """Return the shape of the operand."""
     s = array(q, 0)
     distinct_dims(q.ints("dimensions"), s.rank, "dimensions")
     return s
 
 
 def slice_(q: ShapeQuery) -> Shape:
-    """The sizes of the slice."""
+    """Return the shape of the slice."""
     s = array(q, 0)
     spec: tuple[SliceDim, ...] = q.attr("slice")
     need(len(spec) == s.rank, f"slice has {len(spec)} dimensions, {s} has {s.rank}")
@@ -270,9 +270,9 @@ def slice_(q: ShapeQuery) -> Shape:
 
 
 def transpose(q: ShapeQuery) -> Shape:
-    """The dimensions in their new order."""
+    """Return the permuted dimensions."""
     s, dims = array(q, 0), q.ints("dimensions")
-    need(sorted(dims) == list(range(s.rank)), f"dimensions {list(dims)} are no permutation for {s}")
+    need(sorted(dims) == list(range(s.rank)), f"dimensions {list(dims)} are not a permutation for {s}")
     flags = dynamic_flags(s)
     return with_sizes(s, [s.dimensions[d] for d in dims], [flags[d] for d in dims])
 
@@ -284,13 +284,13 @@ def _one_dimension(q: ShapeQuery) -> int:
 
 
 def get_dimension_size(q: ShapeQuery) -> Shape:
-    """s32[]."""
+    """Return s32[]."""
     _one_dimension(q)
     return array_shape(T.S32)
 
 
 def set_dimension_size(q: ShapeQuery) -> Shape:
-    """The dimension becomes dynamic, unless the size is said to be the whole bound (a static result)."""
+    """Return the shape with the dimension dynamic; a static shape may be declared if the size is the upper bound."""
     s, n, at = array(q, 0), array(q, 1), _one_dimension(q)
     need(n.is_scalar and n.element_type is T.S32, f"the size must be an s32 scalar, got {n}")
     flags = list(dynamic_flags(s))

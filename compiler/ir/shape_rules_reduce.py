@@ -1,4 +1,4 @@
-"""Shape rules of reductions, windows, scans and sorting."""
+"""Shape rules of reductions, windows, scans and sorts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compiler.ir.types import PrimitiveType as T
 
 
 def check_reducer(f: Signature, elements: Sequence[Shape], initial: Sequence[Shape]) -> list[T]:
-    """A reducer takes accumulators then elements, all scalars, and returns accumulators; their types are returned."""
+    """Check a reducer and return its result types; it takes n accumulators and n elements, and returns n scalars."""
     n, params, result = len(elements), f.parameter_shapes, f.result_shape
     need(len(params) == 2 * n, f"reducer {f.name} must take {2 * n} scalars, takes {len(params)}")
     returned = result.tuple_shapes if result.is_tuple else (result,)
@@ -31,17 +31,17 @@ def check_reducer(f: Signature, elements: Sequence[Shape], initial: Sequence[Sha
     for i, accumulator in enumerate(returned):
         need(accumulator.is_scalar, "reducer {} must return scalars, returns {}", f.name, result)
         same = accumulator.compatible(params[i])
-        need(same, wrong, i, f.name, params[i], "what it returns there is", accumulator)
+        need(same, wrong, i, f.name, params[i], "the returned value is", accumulator)
         fits = same_but_precision(accumulator, initial[i])
         need(fits, "initial value {} does not fit the accumulator {} of reducer {}", initial[i], accumulator, f.name)
         element, p = Shape(elements[i].element_type), params[n + i]
-        for given, what in ((element, "the operand's elements are"), (accumulator, "what it returns there is")):
+        for given, what in ((element, "the operand's elements are"), (accumulator, "the returned value is")):
             need(same_but_precision(given, p), wrong, n + i, f.name, p, what, given)
     return [s.element_type for s in returned]
 
 
 def _reduced(q: ShapeQuery, name: str) -> tuple[Shape, list[T]]:
-    """The operands' common shape, and the result types."""
+    """Return the common shape of the operands, and the result types."""
     n = len(q.operands) // 2
     need(len(q.operands) == 2 * n, f"{name} needs as many initial values as operands")
     first = array(q, 0)
@@ -58,7 +58,7 @@ def _results(q: ShapeQuery, types: Sequence[T], dims: Sequence[int], flags: Sequ
 
 
 def reduce(q: ShapeQuery) -> Shape:
-    """The dimensions that are left."""
+    """Return the remaining dimensions for each result type."""
     first, types = _reduced(q, "reduce")
     dims = q.ints("dimensions")
     distinct_dims(dims, first.rank, "dimensions")
@@ -69,7 +69,7 @@ def reduce(q: ShapeQuery) -> Shape:
 
 
 def window_output(window: Window, dims: Sequence[int]) -> tuple[int, ...]:
-    """Sizes of what a window yields over dimensions of these sizes; checks the window."""
+    """Return the number of window positions in each dimension; raise ShapeError if the window is invalid."""
     need(len(window.dims) == len(dims), f"window has {len(window.dims)} dimensions, expected {len(dims)}")
     for w in window.dims:
         need(w.size > 0, f"window size must be positive, is {w.size}")
@@ -81,7 +81,7 @@ def window_output(window: Window, dims: Sequence[int]) -> tuple[int, ...]:
 
 
 def reduce_window(q: ShapeQuery) -> Shape:
-    """The positions of the window."""
+    """Return the number of window positions for each result type."""
     first, _ = _reduced(q, "reduce-window")
     types = [s.element_type for s in q.operands[len(q.operands) // 2 :]]
     dims = window_output(q.attributes.get("window", Window()), first.dimensions)
@@ -89,7 +89,7 @@ def reduce_window(q: ShapeQuery) -> Shape:
 
 
 def select_and_scatter(q: ShapeQuery) -> Shape:
-    """The operand, whose windows the source has one element for."""
+    """Return the shape of the operand; the source has one element per window position."""
     s, source, init = array(q, 0), array(q, 1), array(q, 2)
     dims = window_output(q.attributes.get("window", Window()), s.dimensions)
     need(source.dimensions == dims, f"source {source} must have dimensions {list(dims)}")
@@ -110,7 +110,7 @@ def select_and_scatter(q: ShapeQuery) -> Shape:
 
 
 def scan(q: ShapeQuery) -> Shape:
-    """Inputs are sliced along the dimension, carries come last; the function returns outputs, then carries."""
+    """Return outputs, then carries; inputs are sliced along the dimension and outputs stacked along it."""
     f: Signature = q.attr("to_apply")
     dims, carries = q.ints("dimensions"), q.attr("num_carries")
     need(len(dims) == 1, f"scan goes along one dimension, got {list(dims)}")
@@ -146,7 +146,7 @@ def scan(q: ShapeQuery) -> Shape:
 
 
 def sort(q: ShapeQuery) -> Shape:
-    """The operands."""
+    """Return the shapes of the operands."""
     first, dims = array(q, 0), q.ints("dimensions")
     need(len(dims) == 1 and 0 <= dims[0] < max(1, first.rank), f"sort needs one dimension of {first}, got {list(dims)}")
     for i in range(1, len(q.operands)):
@@ -162,7 +162,7 @@ def sort(q: ShapeQuery) -> Shape:
 
 
 def topk(q: ShapeQuery) -> Shape:
-    """(values, indices), k along the last dimension."""
+    """Return (values, indices) with k elements in the last dimension."""
     s, k = array(q, 0), q.attr("k")
     need(s.rank > 0, f"topk takes at least one dimension, got {s}")
     need(0 < k <= s.dimensions[-1] or s.dimensions[-1] == UNBOUNDED, f"k={k} does not fit {s}")

@@ -1,4 +1,4 @@
-"""Element types of HLO arrays and the numpy (ml_dtypes) type that stands for each."""
+"""Element types of HLO arrays and the numpy (ml_dtypes) dtype of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class PrimitiveType(enum.Enum):
-    """An element type, spelled as in HLO text (`PrimitiveType.F32.text == "f32"`)."""
+    """An element type; its `text` is that of HLO (`PrimitiveType.F32.text == "f32"`)."""
 
     PRED = "pred"
     S1, S2, S4, S8, S16, S32, S64 = "s1", "s2", "s4", "s8", "s16", "s32", "s64"
@@ -34,7 +34,7 @@ class PrimitiveType(enum.Enum):
 
     @property
     def is_integer(self) -> bool:
-        """Signed or unsigned integer (pred is neither)."""
+        """Whether it is a signed or unsigned integer type (pred is neither)."""
         return self.is_signed or self.is_unsigned
 
     @property
@@ -44,7 +44,7 @@ class PrimitiveType(enum.Enum):
 
     @property
     def byte_size(self) -> int:
-        """Bytes one element takes in memory here: sub-byte types are stored one to a byte."""
+        """Bytes per element in memory; sub-byte types take one byte each."""
         return max(1, self.bits // 8)
 
 
@@ -88,7 +88,7 @@ _BY_DTYPE: dict[np.dtype[Any], PrimitiveType] = {
 
 
 def from_dtype(dtype: Any) -> PrimitiveType:
-    """The element type of a numpy or ml_dtypes dtype; TypeError when HLO has none."""
+    """Return the element type of a numpy or ml_dtypes dtype; raise TypeError if HLO has none."""
     found = _BY_DTYPE.get(np.dtype(dtype))
     if found is None:
         raise TypeError(f"HLO has no element type for numpy dtype {np.dtype(dtype)}")

@@ -1,16 +1,16 @@
-"""Opcodes that a floor does not handle, each with the reason; a test holds that the lists are exact."""
+"""Opcodes that the interpreter or the code generator does not handle, with reasons; a test checks the lists."""
 
 from __future__ import annotations
 
 from compiler.ir.opcodes import Opcode
 
-_OTHER_DEVICES = "exchanges data with other devices; on one device the interpreter's meaning is all there is"
-_LIBRARY = "a library call, or the interpreter's evaluator where there is none"
-_SEQUENCE = "a step of the sequence of thunks, not of a kernel"
+_OTHER_DEVICES = "communicates with other devices or the host; the interpreter defines its meaning on one device"
+_LIBRARY = "a library call, or the interpreter's evaluator if there is none"
+_SEQUENCE = "a thunk of its own or none, not part of a kernel"
 
 NOT_INTERPRETED: dict[Opcode, str] = {
-    Opcode.CONSTANT: "a value already: the machine takes its literal",
-    Opcode.PARAMETER: "a value already: the machine takes the argument",
+    Opcode.CONSTANT: "already a value: the literal",
+    Opcode.PARAMETER: "already a value: the argument",
 }
 """Opcodes without an evaluator."""
 
@@ -43,11 +43,11 @@ NOT_EMITTED: dict[Opcode, str] = {
         ),
         _SEQUENCE,
     ),
-    Opcode.REDUCE_PRECISION: "has no scalar expression yet; the interpreter's evaluator serves",
-    **dict.fromkeys((Opcode.COMPLEX, Opcode.IMAG), "kernels hold no complex numbers"),
+    Opcode.REDUCE_PRECISION: "has no scalar expression yet; runs in the interpreter",
+    **dict.fromkeys((Opcode.COMPLEX, Opcode.IMAG), "kernels do not support complex numbers"),
     **dict.fromkeys(
         (Opcode.DYNAMIC_RESHAPE, Opcode.GET_DIMENSION_SIZE, Opcode.SET_DIMENSION_SIZE),
-        "sizes known only at run time are the interpreter's alone",
+        "sizes known only at run time are supported by the interpreter only",
     ),
 }  # fmt: skip
-"""Opcodes that no generated kernel holds."""
+"""Opcodes that generated kernels do not contain."""

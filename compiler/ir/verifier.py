@@ -1,9 +1,9 @@
-"""The verifier: every rule a well-formed module keeps, each breach reported with its instruction.
+"""The verifier: checks that a module is well-formed and reports every violation with its instruction.
 
-The rules are those of XLA's `xla/service/hlo_verifier.cc` that mean something on one device, layouts left free. Shapes
-are checked by the shape rules; what else an instruction keeps stands in `verifier_instructions` and, by subject, in
-`verifier_async`, `verifier_collectives`, `verifier_sharding` and `verifier_buffers`; what a module keeps as a whole in
-`verifier_module`.
+The rules are those of XLA's `xla/service/hlo_verifier.cc` that apply to one device, without constraints on layouts.
+The shape rules check shapes. All other rules of single instructions are in `verifier_instructions` and, by subject, in
+`verifier_async`, `verifier_collectives`, `verifier_sharding` and `verifier_buffers`; the rules of a whole module are
+in `verifier_module`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compiler.ir.module import HloModule
 from compiler.ir.opcodes import UNIVERSAL_ATTRIBUTES, Opcode
 from compiler.ir.shape import Shape, too_large
 from compiler.ir.verifier_instructions import RULES
-from compiler.ir.verifier_module import check_structure, check_whole, placed
+from compiler.ir.verifier_module import check_structure, check_whole, with_line
 from compiler.ir.verifier_sharding import CARRIED
 
 _KNOWN = {op: frozenset({*op.row.required, *op.row.optional, *UNIVERSAL_ATTRIBUTES}) for op in Opcode}
@@ -36,21 +36,21 @@ _TYPES: dict[AttrKind, tuple[type, ...]] = {
 
 
 def verify(module: HloModule) -> None:
-    """Raise HloVerificationError with every finding; return quietly when there is none."""
+    """Raise HloVerificationError with all findings if there are any."""
     findings = check_module(module)
     if findings:
         raise HloVerificationError(findings)
 
 
 def check_module(module: HloModule) -> list[str]:
-    """Findings over all computations, empty for a valid module.
+    """Return the findings in all computations; empty for a valid module.
 
-    A finding names the instruction, and the line of the text it was read from when it was read from text.
+    A finding names the instruction and, if it was parsed, its line number.
     """
     callers: dict[HloComputation, list[HloInstruction]] = {}
     findings = check_structure(module, callers)
     if findings:
-        # What follows walks the graph, and would stumble over a broken one.
+        # The checks below walk the graph, which must be intact for that.
         return findings
     for c in module.computations:
         findings += check_computation(c)
@@ -58,20 +58,20 @@ def check_module(module: HloModule) -> list[str]:
 
 
 def check_computation(computation: HloComputation) -> list[str]:
-    """Findings in one computation."""
+    """Return the findings in one computation."""
     where = f"computation %{computation.name}"
     if not computation.has_root:
         return [f"{where} has no root"]
     if computation.root not in computation:
-        return [f"the root of {where}, %{computation.root.name}, does not stand in it"]
+        return [f"the root of {where}, %{computation.root.name}, is not in it"]
     findings: list[str] = []
     uses: dict[HloInstruction, frozenset[HloInstruction]] = {}
     for i in computation.instructions:
-        findings += (placed(i, f) for f in _check_place(i, computation, uses))
+        findings += (with_line(i, f) for f in _check_links(i, computation, uses))
     if findings:
         return findings
     try:
-        computation.order_is_known = False  # a checker trusts no account kept by others
+        computation.order_is_known = False  # the verifier must not rely on cached state
         order = computation.post_order()
     except ValueError as e:
         return [str(e)]
@@ -81,23 +81,23 @@ def check_computation(computation: HloComputation) -> list[str]:
     for i in order:
         found = check_instruction(i)
         if found:
-            findings += (placed(i, f) for f in found)
+            findings += (with_line(i, f) for f in found)
     return findings
 
 
-def _check_place(
+def _check_links(
     i: HloInstruction, computation: HloComputation, uses: dict[HloInstruction, frozenset[HloInstruction]]
 ) -> list[str]:
-    """That an instruction, its operands and its control predecessors belong together; `uses` keeps sets of operands."""
+    """Check that an instruction and its operands, users and control predecessors agree; `uses` caches operand sets."""
     where = f"%{i.name} in computation %{computation.name}"
     findings = []
     if i.parent is not computation:
-        findings.append(f"{where} takes {i.parent!r} for its computation")
+        findings.append(f"{where} has the parent {i.parent!r}")
     if computation.find(i.name) is not i:
-        findings.append(f"{where}: another instruction goes by the same name")
+        findings.append(f"{where}: another instruction has the same name")
     for o in i.operands:
         if o.parent is not computation or o not in computation:
-            findings.append(f"{where} uses %{o.name}, which does not stand there")
+            findings.append(f"{where} uses %{o.name}, which is not in it")
         elif i not in o.users:
             findings.append(f"{where} uses %{o.name}, which does not list it as a user")
     for u in i.users:
@@ -108,7 +108,7 @@ def _check_place(
             findings.append(f"{where} lists %{u.name} as a user, which does not use it")
     if i.attributes:
         findings += [
-            f"{where} runs after %{p.name}, which does not stand there"
+            f"{where} runs after %{p.name}, which is not in it"
             for p in i.control_predecessors
             if p.parent is not computation or p not in computation
         ]
@@ -116,7 +116,7 @@ def _check_place(
 
 
 def check_instruction(i: HloInstruction) -> list[str]:
-    """Findings in one instruction; its operands and what it calls are where they belong."""
+    """Return the findings in one instruction whose operands and called computations have been checked."""
     findings = _check_attributes(i) if i.attributes or i.opcode.row.required else []
     if findings:
         return findings
@@ -127,7 +127,7 @@ def check_instruction(i: HloInstruction) -> list[str]:
     shape = i.shape
     if want is not shape and not want.compatible(shape):
         return [f"%{i.name} = {i.opcode.text}: shape is {shape}, expected {want}"]
-    if shape not in _sound_shapes:
+    if shape not in _valid_shapes:
         findings += [f"%{i.name}: {problem}" for problem in shape_problems(shape)]
     for rule in RULES.get(i.opcode, ()):
         findings += rule(i)
@@ -160,15 +160,15 @@ def _check_attributes(i: HloInstruction) -> list[str]:
     return findings
 
 
-_sound_shapes: set[Shape] = set()
-"""Shapes found sound before: a program has few, its instructions many."""
+_valid_shapes: set[Shape] = set()
+"""Cache of valid shapes: a program has many instructions but few distinct shapes."""
 
 
 def shape_problems(shape: Shape) -> list[str]:
-    """What is wrong with a shape by itself; empty when nothing is."""
+    """Return what is wrong with a shape by itself; empty for a valid shape."""
     problems = _shape_problems(shape)
-    if not problems and len(_sound_shapes) < 100_000:
-        _sound_shapes.add(shape)
+    if not problems and len(_valid_shapes) < 100_000:
+        _valid_shapes.add(shape)
     return problems
 
 
@@ -179,12 +179,12 @@ def _shape_problems(shape: Shape) -> list[str]:
         return []
     problems = []
     if any(d < 0 for d in shape.dimensions):
-        problems.append(f"shape {shape} has a dimension without bound, which cannot be compiled")
+        problems.append(f"shape {shape} has an unbounded dimension, which cannot be compiled")
     elif too_large(shape.element_type, shape.dimensions):
         problems.append(f"an array of shape {shape} would take 2^63 bytes or more")
     if shape.dynamic and len(shape.dynamic) != shape.rank:
-        problems.append(f"shape {shape} says of {len(shape.dynamic)} dimensions whether they are dynamic")
+        problems.append(f"shape {shape} has {len(shape.dynamic)} dynamic flags for {shape.rank} dimensions")
     layout = shape.layout
     if layout is not None and sorted(layout.minor_to_major) != list(range(shape.rank)):
-        problems.append(f"layout {layout} is no permutation of the {shape.rank} dimensions of {shape}")
+        problems.append(f"layout {layout} is not a permutation of the {shape.rank} dimensions of {shape}")
     return problems

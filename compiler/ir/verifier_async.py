@@ -1,4 +1,4 @@
-"""Rules of starts and dones: their pairing, what an async chain binds and returns, sends and receives with theirs."""
+"""Rules of async ops: pairs of start and done, chains of async-start, -update and -done, sends and receives."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _CARRIERS = frozenset(
         Opcode.OPTIMIZATION_BARRIER, Opcode.DOMAIN, Opcode.COPY,
     }
 )  # fmt: skip
-"""What passes an async state on, around loops and into calls."""
+"""Opcodes that forward an async state, through loops and into calls."""
 _ANNOTATIONS = frozenset(
     {
         "Sharding", "LocalToGlobalShape", "GlobalToLocalShape", "xla.sdy.LocalToGlobalShape",
         "xla.sdy.GlobalToLocalShape", "xla.sdy.FuncResultSharding",
     }
 )  # fmt: skip
-"""Custom calls that only say something about the value they pass on."""
+"""Custom calls that only annotate the value they forward."""
 
 
 def _carries(i: HloInstruction) -> bool:
@@ -39,33 +39,33 @@ def _carries(i: HloInstruction) -> bool:
 
 
 def _wraps(i: HloInstruction) -> bool:
-    """Whether it passes on a whole state, and takes nothing out of it."""
+    """Check whether it forwards a whole state, not an element of it."""
     return _carries(i) and i.opcode is not Opcode.GET_TUPLE_ELEMENT
 
 
 def _is_argument(i: HloInstruction) -> bool:
-    """Whether it comes from outside of the module."""
+    """Check whether it is a parameter of the entry computation."""
     module = i.parent.parent if i.parent is not None else None
     return i.opcode is Opcode.PARAMETER and module is not None and module.has_entry and module.entry is i.parent
 
 
-def _shown(instructions: Sequence[HloInstruction]) -> str:
+def _listing(instructions: Sequence[HloInstruction]) -> str:
     return ", ".join(f"%{u.name} ({u.opcode.text})" for u in instructions) or "nothing"
 
 
-# ---- starts with an opcode of their own
+# ---- starts and dones with opcodes of their own
 
 
 def pair(start: Opcode, done: Opcode) -> tuple[Rule, Rule]:
-    """Rules for both ends: one done for each start, and nothing in between but what carries the state around a loop."""
+    """Return the rules for a start and its done: one done per start, with only loop-carried state in between."""
 
     def check_start(i: HloInstruction) -> list[str]:
         users = [u for u in i.users if u.attr("custom_call_target") != "control_dep"]
         if not users and i.is_root:
-            return []  # wrapped: the done stands where the computation is called
+            return []  # wrapped: the done is in the calling computation
         if len(users) == 1 and (users[0].opcode is done or _wraps(users[0])):
             return []
-        return [f"%{i.name}: {start.text} must be used by one {done.text}, is used by {_shown(users)}"]
+        return [f"%{i.name}: {start.text} must be used by one {done.text}, is used by {_listing(users)}"]
 
     def check_done(i: HloInstruction) -> list[str]:
         o = i.operands[0]
@@ -77,21 +77,21 @@ def pair(start: Opcode, done: Opcode) -> tuple[Rule, Rule]:
 
 
 def one_user(i: HloInstruction) -> list[str]:
-    """A send or recv has its done, or a tuple that carries it there, and nothing else."""
+    """Check that a send or recv is used only by its done, or by a tuple that carries it there."""
     done = Opcode.SEND_DONE if i.opcode is Opcode.SEND else Opcode.RECV_DONE
     users = [u for u in i.users if u.attr("custom_call_target") != "control_dep"]
     if (len(users) == 1 and (users[0].opcode is done or _wraps(users[0]))) or (i.is_root and not users):
         return []
-    return [f"%{i.name}: {i.opcode.text} must have one user, a {done.text} or a tuple, is used by {_shown(users)}"]
+    return [f"%{i.name}: {i.opcode.text} must have one user, a {done.text} or a tuple, is used by {_listing(users)}"]
 
 
 def same_channel(i: HloInstruction) -> list[str]:
-    """Send and recv have the channel and the kind of transfer of their dones."""
+    """Check that a send or recv and its done agree on channel and kind of transfer."""
     o = i.operands[0]
     findings: list[str] = []
     start = Opcode.SEND if i.opcode is Opcode.SEND_DONE else Opcode.RECV
     if o.opcode is not start:
-        return [] if _carries(o) else [f"%{i.name}: {i.opcode.text} cannot end %{o.name} ({o.opcode.text})"]
+        return [] if _carries(o) else [f"%{i.name}: {i.opcode.text} does not match %{o.name} ({o.opcode.text})"]
     if i.attr("channel_id") != o.attr("channel_id"):
         findings.append(f"%{i.name} has channel_id {i.attr('channel_id')}, %{o.name} has {o.attr('channel_id')}")
     if i.attr("is_host_transfer", False) != o.attr("is_host_transfer", False):
@@ -100,7 +100,7 @@ def same_channel(i: HloInstruction) -> list[str]:
 
 
 def check_host_transfers(transfers: Sequence[HloInstruction]) -> Iterator[tuple[HloInstruction, str]]:
-    """Transfers to and from the host over one channel are alike but for their operands."""
+    """Check that host transfers on the same channel have equal signatures."""
     first: dict[int, HloInstruction] = {}
     for i in transfers:
         channel = i.attr("channel_id")
@@ -108,7 +108,7 @@ def check_host_transfers(transfers: Sequence[HloInstruction]) -> Iterator[tuple[
             continue
         other = first.setdefault(channel, i)
         if _signature(other) != _signature(i):
-            yield i, f"%{i.name} and %{other.name} share channel {channel} to the host, but are not alike"
+            yield i, f"%{i.name} and %{other.name} share host channel {channel}, but have different signatures"
 
 
 def _signature(i: HloInstruction) -> tuple[object, ...]:
@@ -116,11 +116,11 @@ def _signature(i: HloInstruction) -> tuple[object, ...]:
     return i.opcode, str(i.shape), shapes, "".join(str(i.attr("frontend_attributes", "{}")).split())
 
 
-# ---- async-start, -update and -done, each by itself
+# ---- async-start, -update and -done by themselves
 
 
 def start(i: HloInstruction) -> list[str]:
-    """A computation of one instruction, on the start's thread; used by what goes on from it or carries its state."""
+    """Check the async computation, its thread, and that one update or done uses the state."""
     findings = _users(i)
     body = i.attr("calls")
     if body is None:
@@ -130,7 +130,7 @@ def start(i: HloInstruction) -> list[str]:
     ours = i.attr("async_execution_thread", "main")
     theirs = body.attributes.get("execution_thread", ours)
     if ours != theirs:
-        findings.append(f"%{i.name} runs on thread {ours}, its computation %{body.name} on {theirs}")
+        findings.append(f"%{i.name} runs on thread {ours}, but its computation %{body.name} on {theirs}")
     return findings
 
 
@@ -140,21 +140,21 @@ def _users(i: HloInstruction) -> list[str]:
     if others or len(ends) > 1 or not (i.users or i.is_root):
         return [
             f"%{i.name}: {i.opcode.text} must be used by one async-update or async-done, is used by "
-            + _shown([*i.users])
+            + _listing([*i.users])
         ]
     misplaced = next((u for u in ends if any(o is i for o in u.operands[1:])), None)
     return [f"%{i.name} must be the first operand of %{misplaced.name}"] if misplaced is not None else []
 
 
 def _may_hold_many(i: HloInstruction, body: HloComputation) -> bool:
-    """One instruction beside parameters, or a group of collectives or a barrier of what it waits for."""
+    """Check whether the body is one instruction besides parameters and tuple elements, or a group of collectives."""
     allowed = (Opcode.PARAMETER, Opcode.GET_TUPLE_ELEMENT)
     barrier = all(j is body.root or j.opcode in allowed for j in body.instructions)
     return barrier or "_collectives_group" in str(i.attr("frontend_attributes", ""))
 
 
 def start_aliases(i: HloInstruction) -> list[str]:
-    """Aliases between parameters of the computation and parts of ((parameters...), result, context...)."""
+    """Check aliases between parameters of the computation and parts of ((parameters...), result, context...)."""
     value, body = i.attr("output_to_operand_aliasing"), i.attr("calls")
     if not isinstance(value, Aliases) or body is None:
         return []
@@ -178,7 +178,7 @@ def start_aliases(i: HloInstruction) -> list[str]:
 
 
 def update_aliases(i: HloInstruction) -> list[str]:
-    """An update may only alias parts of the context, the third part of the state, of what it goes on from."""
+    """Check that an update only aliases parts of the context, the third part of the previous state."""
     value = i.attr("output_to_operand_aliasing")
     findings = []
     for a in value.entries if isinstance(value, Aliases) else ():
@@ -195,24 +195,26 @@ def update_aliases(i: HloInstruction) -> list[str]:
 
 
 def end(i: HloInstruction) -> list[str]:
-    """Goes on from a start or an update, or from what carries its state."""
+    """Check that the first operand is an async state."""
     o = i.operands[0]
     if o.opcode in _PRODUCERS or _carries(o):
         return []
     wanted = "an async-start or async-update"
-    return [f"%{i.name}: {i.opcode.text} goes on from {wanted}, not from %{o.name} ({o.opcode.text})"]
+    return [f"%{i.name}: {i.opcode.text} must continue {wanted}, not %{o.name} ({o.opcode.text})"]
 
 
-# ---- whole chains, through loops
+# ---- whole chains, also through loops
 
 
 def check_chains(instructions: Sequence[HloInstruction], callers: Callers) -> Iterator[tuple[HloInstruction, str]]:
-    """Each done ends the chain of one start, each update is a part of one; the computation holds for all of them.
+    """Check that each done ends the chain of one start, each update is in one chain, and each chain is consistent.
 
     Args:
         instructions: every async-start, -update and -done of the module.
-        callers: who calls a computation.
+        callers: the callers of each computation.
     """
+    # Follow each chain backwards, from its done to its start. If the start of some done cannot be determined, any
+    # start without a done could be its own, so starts without a done are then not reported.
     ended: dict[HloInstruction, HloInstruction] = {}
     passed: dict[HloInstruction, HloInstruction] = {}
     lost = False
@@ -236,8 +238,8 @@ def check_chains(instructions: Sequence[HloInstruction], callers: Callers) -> It
             yield from _same_computation(done, node, callers)
     for i in instructions:
         open_end = i.opcode in _PRODUCERS and i not in ended and i not in passed
-        if open_end and not lost and not _around_a_loop(i, callers):
-            yield i, f"%{i.name}: {i.opcode.text} has no async-done that ends it"
+        if open_end and not lost and not _enters_loop(i, callers):
+            yield i, f"%{i.name}: {i.opcode.text} has no matching async-done"
 
 
 def _without_start(done: HloInstruction, callers: Callers) -> Iterator[tuple[HloInstruction, str]]:
@@ -247,12 +249,13 @@ def _without_start(done: HloInstruction, callers: Callers) -> Iterator[tuple[Hlo
 
 
 def _before(i: HloInstruction, callers: Callers) -> HloInstruction | None:
+    """Return the previous op of the chain, or None if it cannot be determined."""
     found = _origin(i.operands[0], callers) if i.operands else None
     return found if found is not None and found.opcode in _PRODUCERS else None
 
 
 def _origin(i: HloInstruction, callers: Callers) -> HloInstruction:
-    """The async-start or -update whose state this is; else the instruction beyond which it cannot be told."""
+    """Return the async-start or -update that made this state, or the instruction at which the search ended."""
     path: list[int] = []
     seen: set[tuple[HloInstruction, int]] = set()
     while i.opcode not in _PRODUCERS and (i, len(path)) not in seen:
@@ -265,7 +268,7 @@ def _origin(i: HloInstruction, callers: Callers) -> HloInstruction:
 
 
 def _source(i: HloInstruction, path: list[int], callers: Callers) -> HloInstruction | None:
-    """Where the part of `i` at `path` (innermost index first, changed here) comes from."""
+    """Return the instruction that defines the part of `i` at `path`, which is updated; its last index is outermost."""
     if i.opcode is Opcode.GET_TUPLE_ELEMENT:
         path.append(i.attr("index"))
         return i.operands[0]
@@ -288,7 +291,7 @@ def _source(i: HloInstruction, path: list[int], callers: Callers) -> HloInstruct
 
 def _parent(i: HloInstruction) -> HloComputation:
     if i.parent is None:
-        raise ValueError(f"%{i.name} stands in no computation")
+        raise ValueError(f"%{i.name} is in no computation")
     return i.parent
 
 
@@ -300,17 +303,17 @@ def _same_computation(
     while node is not None and node is not first:
         ours = node.attr("calls")
         if ours is not None and ours is not body and _text(ours) != _text(body):
-            yield node, f"%{node.name} calls %{ours.name}, but %{first.name}, from which it goes on, %{body.name}"
+            yield node, f"%{node.name} calls %{ours.name}, but %{first.name}, which it continues, calls %{body.name}"
         state = node.shape if node.opcode is Opcode.ASYNC_UPDATE else None
         yield from _bound(node, state, body)
         node = _before(node, callers)
     given, params = done.operands[0].shape.tuple_shapes[0], body.parameter_shapes
     if not given.compatible(tuple_shape(*params)):
-        yield done, f"%{done.name}: only {given} is bound of the operands {tuple_shape(*params)} of %{body.name}"
+        yield done, f"%{done.name}: only {given} of the operands {tuple_shape(*params)} of %{body.name} are bound"
 
 
 def _bound(node: HloInstruction, state: Shape | None, body: HloComputation) -> Iterator[tuple[HloInstruction, str]]:
-    """That an update binds a part of what the computation takes and returns, and a done all that it returns."""
+    """Check that an update binds prefixes of the parameters and the result, and a done the whole result."""
     if state is None:
         if not node.shape.compatible(body.result_shape):
             yield node, f"%{node.name}: shape is {node.shape}, %{body.name} returns {body.result_shape}"
@@ -318,15 +321,15 @@ def _bound(node: HloInstruction, state: Shape | None, body: HloComputation) -> I
     params = tuple_shape(*body.parameter_shapes)
     for said, whole, what in ((0, params, "takes"), (1, body.result_shape, "returns")):
         if not is_prefix(state.tuple_shapes[said], whole):
-            yield node, f"%{node.name}: shape says {state.tuple_shapes[said]}, %{body.name} {what} {whole}"
+            yield node, f"%{node.name}: shape has {state.tuple_shapes[said]}, %{body.name} {what} {whole}"
 
 
 def _text(c: HloComputation) -> str:
     return print_computation(c, PrintOptions.canonical())
 
 
-def _around_a_loop(i: HloInstruction, callers: Callers) -> bool:
-    """Whether a loop carries the state on."""
+def _enters_loop(i: HloInstruction, callers: Callers) -> bool:
+    """Check whether a loop carries the state."""
     seen: set[HloInstruction] = set()
     waiting = [i]
     while waiting:

@@ -1,4 +1,4 @@
-"""Rules of buffers, `b(f32[2])`: values pinned in place, each written by one instruction at most."""
+"""Rules of buffers, `b(f32[2])`: values pinned in place, each with at most one writer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WRITERS = frozenset(
         Opcode.WHILE, Opcode.CONDITIONAL, Opcode.DYNAMIC_UPDATE_SLICE,
     }
 )  # fmt: skip
-"""What may write to a buffer it is given; without looking inside, each counts as one writer."""
+"""Opcodes that may write to a buffer operand; each counts as one writer, whatever it calls."""
 _ASYNC = (Opcode.ASYNC_START, Opcode.ASYNC_UPDATE, Opcode.ASYNC_DONE)
 _LOOPED = (Opcode.WHILE, Opcode.DYNAMIC_UPDATE_SLICE)
 _FREE = (Opcode.GET_TUPLE_ELEMENT, Opcode.TUPLE)
 
 
 def check_buffers(module: HloModule, callers: Callers) -> Iterator[tuple[HloInstruction, str]]:
-    """Findings in a module that holds buffers."""
+    """Yield the findings in a module that contains buffers."""
     for c in module.computations:
         if any(caller.opcode in _ASYNC for caller in callers.get(c, ())):
             if c.root.opcode is Opcode.CUSTOM_CALL:
@@ -46,7 +46,7 @@ def _named(i: HloInstruction, findings: Iterator[str]) -> Iterator[tuple[HloInst
 
 @lru_cache(maxsize=4096)
 def has_buffer(shape: Shape) -> bool:
-    """Whether a buffer stands anywhere in a shape."""
+    """Check whether a shape is or contains a buffer."""
     return _is_buffer(shape) or (shape.is_tuple and any(map(has_buffer, shape.tuple_shapes)))
 
 
@@ -70,7 +70,8 @@ def _check(i: HloInstruction, module: HloModule, callers: Callers) -> Iterator[s
     elif i.opcode in _LOOPED or (i.opcode is Opcode.PARAMETER and i.parent is not module.entry):
         yield from _one_writer_each(i, callers)
     else:
-        yield f"{i.opcode.text} takes and yields no buffers here, got {i.shape} of {[str(o.shape) for o in i.operands]}"
+        operands = [str(o.shape) for o in i.operands]
+        yield f"{i.opcode.text} cannot take or yield buffers here, got {i.shape} of {operands}"
 
 
 # ---- custom calls
@@ -86,12 +87,12 @@ def _custom_call(i: HloInstruction, callers: Callers) -> Iterator[str]:
     if special is not None:
         yield from special(i)
     else:
-        yield from _passed_on(i)
+        yield from _forwarded(i)
     if i.attr("custom_call_target") != "Unpin":
         yield from _one_writer_each(i, callers)
 
 
-def _passed_on(i: HloInstruction) -> Iterator[str]:
+def _forwarded(i: HloInstruction) -> Iterator[str]:
     entries = _entries(i).entries
     taken, given = Counter((a.source, a.index) for a in entries), Counter(a.output for a in entries)
     for k, o in enumerate(i.operands):
@@ -125,7 +126,7 @@ def _unpin(i: HloInstruction) -> Iterator[str]:
 
 def _create(i: HloInstruction) -> Iterator[str]:
     if i.operands or not _is_buffer(i.shape):
-        yield f"CreateBuffer takes nothing and yields one buffer, not {i.shape}"
+        yield f"CreateBuffer takes no operands and yields one buffer, not {i.shape}"
 
 
 _TARGETS: dict[str, Callable[[HloInstruction], Iterator[str]]] = {

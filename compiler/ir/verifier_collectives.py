@@ -1,6 +1,6 @@
-"""Rules of collectives: groups of devices, channels, how many take part, permutations in place.
+"""Rules of collectives: device groups, channels, number of participants, in-place permutations.
 
-What only shows when several devices run (the order of sends and receives that cannot deadlock) is not checked.
+Properties of several devices together (such as deadlock-free orders of sends and receives) are not checked.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from compiler.ir.shape import Shape
 
 _GROUP = re.compile(r"\{([\d,\s-]*)\}")
 _IOTA_GROUPS = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?$")
-_TORN = ((-1,),)
-"""Groups in the short form `[2,4]<=[8]` whose two sides differ in size."""
+_INVALID = ((-1,),)
+"""Stands for groups in the form `[2,4]<=[8]` whose sides differ in size."""
 _REDUCES_ONLY = (Opcode.ALL_REDUCE, Opcode.ALL_REDUCE_START)
 _FLAGGED = frozenset(
     {
         Opcode.ALL_GATHER, Opcode.ALL_GATHER_START, Opcode.ALL_REDUCE, Opcode.ALL_REDUCE_START, Opcode.REDUCE_SCATTER,
     }
 )  # fmt: skip
-"""These say whether their channel crosses partitions alone (never) or replicas too."""
+"""Opcodes with use_global_device_ids, for which a channel means cross-replica-and-partition, not cross-partition."""
 
 
 class Mode(enum.Enum):
-    """What the numbers in replica groups count, and how many there are: `xla/service/collective_ops_utils.h`."""
+    """What replica groups contain and how many there are; XLA's CollectiveOpGroupMode (`collective_ops_utils.h`)."""
 
     REPLICA = "replicas"
     PARTITION = "partitions"
@@ -38,7 +38,7 @@ class Mode(enum.Enum):
 
 
 def mode(i: HloInstruction) -> Mode:
-    """The mode that channel and global device ids choose."""
+    """Return the mode that follows from channel_id and use_global_device_ids."""
     if i.attr("channel_id") is None:
         return Mode.REPLICA
     if i.attr("use_global_device_ids", False):
@@ -53,7 +53,7 @@ def _count(i: HloInstruction, name: str) -> int:
 
 
 def _expected(i: HloInstruction) -> int:
-    """How many numbers the groups of an instruction must name; 1 when the module does not say."""
+    """Return how many members the groups of an instruction must have in total; 1 if the module does not say."""
     replicas, partitions = _count(i, "replica_count"), _count(i, "num_partitions")
     return {
         Mode.REPLICA: replicas,
@@ -65,13 +65,13 @@ def _expected(i: HloInstruction) -> int:
 
 @lru_cache(maxsize=256)
 def replica_groups(text: str) -> tuple[tuple[int, ...], ...] | None:
-    """The groups that an attribute lists; None for the forms that name axes of a mesh."""
+    """Parse the groups of an attribute; return None for forms that name mesh axes."""
     m = _IOTA_GROUPS.match(text)
     if m is not None:
         dims, reshape = ([int(n) for n in m.group(k).split(",")] for k in (1, 2))
         ids = iota(tuple(reshape), tuple(int(n) for n in m.group(3).split(",")) if m.group(3) else None)
         if len(dims) != 2 or math.prod(dims) != len(ids):
-            return _TORN
+            return _INVALID
         return tuple(ids[g * dims[1] : (g + 1) * dims[1]] for g in range(dims[0]))
     if not text.startswith("{"):
         return None
@@ -79,7 +79,7 @@ def replica_groups(text: str) -> tuple[tuple[int, ...], ...] | None:
 
 
 def iota(reshape: tuple[int, ...], transpose: tuple[int, ...] | None) -> tuple[int, ...]:
-    """0, 1, 2... laid out in `reshape`, transposed, and read off again; empty when that cannot be."""
+    """Return 0, 1, 2... reshaped, transposed and flattened; empty if `transpose` is not a permutation."""
     order = transpose or tuple(range(len(reshape)))
     if sorted(order) != list(range(len(reshape))):
         return ()
@@ -91,13 +91,13 @@ def iota(reshape: tuple[int, ...], transpose: tuple[int, ...] | None) -> tuple[i
 
 
 def groups(i: HloInstruction) -> list[str]:
-    """Replica groups name every device from 0 once, are of one size unless they only reduce, and name them all."""
+    """Check that the groups contain all devices exactly once, and have equal sizes unless they only reduce."""
     raw = i.attr("replica_groups")
     found = replica_groups(str(raw)) if raw is not None else None
     if not found:
         return []
-    if found is _TORN:
-        return [f"%{i.name}: replica_groups must have as many places as devices, is {raw}"]
+    if found is _INVALID:
+        return [f"%{i.name}: replica_groups must have as many elements as devices, is {raw}"]
     members = [m for g in found for m in g]
     if any(not g for g in found):
         return [f"%{i.name}: replica_groups has an empty group"]
@@ -114,7 +114,7 @@ def groups(i: HloInstruction) -> list[str]:
 
 
 def channel(i: HloInstruction) -> list[str]:
-    """An all-reduce's channel ids count from 1; global device ids need one."""
+    """Check that an all-reduce's channel id is positive, and that global device ids have a channel."""
     number = i.attr("channel_id")
     if number is not None and number <= 0 and i.opcode is Opcode.ALL_REDUCE:
         return [f"%{i.name}: channel_id must be greater than 0, is {number}"]
@@ -124,7 +124,7 @@ def channel(i: HloInstruction) -> list[str]:
 
 
 def flattened_groups(i: HloInstruction) -> list[str]:
-    """Global device ids make sense only in groups that are spelled out."""
+    """Check that global device ids come with explicit groups."""
     raw = i.attr("replica_groups")
     if i.attr("use_global_device_ids", False) and (raw is None or str(raw) == "{}"):
         return [f"%{i.name}: use_global_device_ids needs replica_groups"]
@@ -132,7 +132,7 @@ def flattened_groups(i: HloInstruction) -> list[str]:
 
 
 def _group_size(i: HloInstruction) -> int:
-    """Devices that exchange data with each other; 1 when the module does not say."""
+    """Return the number of devices in a group; 1 if the module does not say."""
     raw = i.attr("replica_groups")
     found = replica_groups(str(raw)) if raw is not None else ()
     if found is None:
@@ -142,7 +142,7 @@ def _group_size(i: HloInstruction) -> int:
 
 
 def shards(i: HloInstruction) -> list[str]:
-    """A gather joins, a reduce-scatter splits into, as many parts as there are devices in a group."""
+    """Check that the dimension grows or shrinks by the group size in a gather or reduce-scatter."""
     size, at = _group_size(i), i.attr("dimensions", (0,))
     whole = i.shape.tuple_shapes[1] if i.opcode is Opcode.ALL_GATHER_START else i.shape
     result = whole.tuple_shapes[0] if whole.is_tuple else whole
@@ -152,12 +152,12 @@ def shards(i: HloInstruction) -> list[str]:
         return []
     return [
         f"%{i.name}: {i.opcode.text} over groups of {size} makes {size} parts of dimension {at[0]}, "
-        f"the shapes say {small} and {large}"
+        f"the shapes have {small} and {large}"
     ]
 
 
 def exchanged(i: HloInstruction) -> list[str]:
-    """An all-to-all sends one operand to each device of a group; or splits one along a dimension."""
+    """Check that an all-to-all has one operand per group member, or a dimension that the group size divides."""
     size, dims = _group_size(i), i.attr("dimensions", ())
     if size == 1:
         return []
@@ -174,7 +174,7 @@ def exchanged(i: HloInstruction) -> list[str]:
 
 
 def source_targets(i: HloInstruction) -> list[str]:
-    """Pairs of devices that exist, none sending or receiving more often than it has slices to."""
+    """Check that the pairs name existing devices, and none more often than it has slices to send or receive."""
     raw = i.attr("source_target_pairs")
     pairs = replica_groups(str(raw)) or ()
     if any(len(p) != 2 for p in pairs):
@@ -194,7 +194,7 @@ def source_targets(i: HloInstruction) -> list[str]:
 
 
 def _slices(i: HloInstruction) -> int:
-    """How many slices a permutation in place sends; 1 when it is not in place."""
+    """Return how many slices an in-place permutation sends; 1 if it is not in place."""
     if "slice_sizes" not in i.attributes or len(i.operands) != 4:
         return 1
     offsets = i.operands[2].shape
@@ -204,12 +204,12 @@ def _slices(i: HloInstruction) -> int:
 
 
 def in_place(i: HloInstruction) -> list[str]:
-    """Buffers and offsets go together: as many of one as of the other, an index for each dimension."""
+    """Check that an in-place permutation has one offset per buffer, with one index per dimension."""
     if "slice_sizes" not in i.attributes or len(i.operands) != 4:
         return []
     source, target, *offsets = (o.shape for o in i.operands)
     if source.is_tuple != target.is_tuple or len(source.tuple_shapes) != len(target.tuple_shapes):
-        return [f"%{i.name}: input {source} and output {target} must both be arrays, or as many"]
+        return [f"%{i.name}: input {source} and output {target} must both be arrays, or tuples of the same length"]
     findings = []
     for what, buffer, offset in (("input", source, offsets[0]), ("output", target, offsets[1])):
         buffers = buffer.tuple_shapes if buffer.is_tuple else (buffer,)
@@ -224,7 +224,7 @@ def in_place(i: HloInstruction) -> list[str]:
 
 
 def _fits_offset(buffer: Shape, offset: Shape) -> bool:
-    """A tuple of one index a dimension, or a tuple of such tuples."""
+    """Check for a tuple of one index per dimension, or a tuple of such tuples."""
     if not offset.is_tuple:
         return False
     parts = offset.tuple_shapes

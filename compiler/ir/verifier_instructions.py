@@ -1,4 +1,4 @@
-"""Rules that instructions keep beyond their shapes: constants, fusions, calls, aliases, memory; the table of all."""
+"""Rules of single instructions beyond their shapes (constants, fusions, calls, aliases, memory), and their table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COMPOSITE_VERSION = re.compile(r'composite\.version\s*=\s*"([^"]*)"')
 
 
 def constant(i: HloInstruction) -> list[str]:
-    """A literal of the instruction's shape."""
+    """Check that the literal has the shape of the instruction."""
     if i.literal is None:
         return [f"%{i.name}: a constant without a literal"]
     if not i.literal.shape.compatible(i.shape):
@@ -39,7 +39,7 @@ def constant(i: HloInstruction) -> list[str]:
 
 
 def parameter(i: HloInstruction) -> list[str]:
-    """A number, and replication flags one for each leaf."""
+    """Check the parameter number, and that there is one replication flag per leaf."""
     findings = []
     if i.parameter_number is None or i.parameter_number < 0:
         findings.append(f"%{i.name}: a parameter needs a number from 0, has {i.parameter_number}")
@@ -52,11 +52,11 @@ def parameter(i: HloInstruction) -> list[str]:
 
 
 def fusion(i: HloInstruction) -> list[str]:
-    """The body is this fusion's own, everything in it is used, and the root by nobody."""
+    """Check that everything in the fused computation is used and that its root has no users."""
     body = i.attr("calls")
     findings = []
     if body.root.users:
-        findings.append(f"%{i.name}: the root %{body.root.name} of fused computation %{body.name} has users there")
+        findings.append(f"%{i.name}: the root %{body.root.name} of fused computation %{body.name} has users in it")
     for fused in body.instructions:
         if fused is body.root or fused.users:
             continue
@@ -66,7 +66,7 @@ def fusion(i: HloInstruction) -> list[str]:
 
 
 def aliases(i: HloInstruction) -> list[str]:
-    """Each aliased part exists on both sides and has one shape; a buffer is no array, unless it is pinned here."""
+    """Check that aliased parts exist and have the same shape; only Pin and Unpin alias an array and a buffer."""
     value = i.attr("output_to_operand_aliasing")
     if not isinstance(value, Aliases):
         return []
@@ -87,10 +87,10 @@ def aliases(i: HloInstruction) -> list[str]:
 
 
 def custom_call(i: HloInstruction) -> list[str]:
-    """Constrained layouts go with the operands, one each; the seed of random numbers is a u64."""
+    """Check operand layout constraints, one per operand, and the signature of GetRngSeed."""
     target = i.attr("custom_call_target")
     if target == "GetRngSeed" and (i.operands or not i.shape.compatible(Shape(PrimitiveType.U64))):
-        return [f"%{i.name}: GetRngSeed takes nothing and returns u64[], not {i.shape}"]
+        return [f"%{i.name}: GetRngSeed takes no operands and returns u64[], not {i.shape}"]
     constraints = i.attr("operand_layout_constraints")
     if constraints is None or target in ("LayoutConstraint", "control_dep"):
         return []
@@ -98,26 +98,26 @@ def custom_call(i: HloInstruction) -> list[str]:
     if len(given) != len(i.operands):
         return [f"%{i.name}: operand_layout_constraints has {len(given)} shapes for {len(i.operands)} operands"]
     return [
-        f"%{i.name}: operand {k} is {o.shape}, operand_layout_constraints says {said}"
+        f"%{i.name}: operand {k} is {o.shape}, operand_layout_constraints has {said}"
         for k, (said, o) in enumerate(zip(given, i.operands, strict=True))
         if said != _plain(_COMMENT.sub("", str(o.shape)))
     ]
 
 
 def _plain(text: str) -> str:
-    """A shape's text without its layouts and without what says that a dimension is dynamic."""
+    """Return the text of a shape without layouts and markers of dynamic dimensions."""
     return "".join(_LAYOUT.sub("", text).replace("<=", "").split())
 
 
 def call(i: HloInstruction) -> list[str]:
-    """A composite says what it stands for, and in which version."""
+    """Check that a composite call has a name and, if given, a valid version."""
     if not i.attr("is_composite", False):
         return []
     said: Raw | None = i.attr("frontend_attributes")
     if said is None or _COMPOSITE_NAME.search(said.text) is None:
         return [f"%{i.name}: a composite call needs frontend_attributes with composite.name"]
     if _COMPOSITE_NOTHING.search(said.text) is not None:
-        return [f"%{i.name}: composite.attributes must not be empty text; say {{}} or leave it out"]
+        return [f"%{i.name}: composite.attributes must not be an empty string; use {{}} or omit it"]
     version = _COMPOSITE_VERSION.search(said.text)
     if version is not None and not version.group(1).isdigit():
         return [f"%{i.name}: composite.version must be a number from 0, is {version.group(1)}"]
@@ -125,18 +125,18 @@ def call(i: HloInstruction) -> list[str]:
 
 
 def threads(i: HloInstruction) -> list[str]:
-    """What an instruction calls runs on its own thread, unless it starts another."""
+    """Check that called computations run on the caller's thread; async-start is exempt."""
     ours = i.parent.attributes.get("execution_thread", "main") if i.parent is not None else "main"
     findings = []
     for callee in i.called_computations():
         theirs = callee.attributes.get("execution_thread", "main")
         if theirs != ours:
-            findings.append(f"%{i.name} runs on thread {ours}, %{callee.name}, which it calls, on {theirs}")
+            findings.append(f"%{i.name} runs on thread {ours}, but %{callee.name}, which it calls, on {theirs}")
     return findings
 
 
 def memory(i: HloInstruction) -> list[str]:
-    """Between the host's memory, S(5), and the device's a copy keeps type and layout, a bitcast cannot go."""
+    """Check moves between host memory, S(5), and device memory: a copy keeps type and layout, a bitcast cannot move."""
     o = i.operands[0].shape
     to_host, from_host = _on_host(i.shape), _on_host(o)
     if to_host == from_host:
@@ -144,16 +144,16 @@ def memory(i: HloInstruction) -> list[str]:
     if i.opcode is Opcode.COPY:
         if i.shape.element_type is o.element_type and (to_host or _order(i.shape) == _order(o)):
             return []
-        return [f"%{i.name}: a copy from the host keeps type and layout: {i.shape.to_text()} from {o.to_text()}"]
+        return [f"%{i.name}: a copy from the host must keep type and layout: {i.shape.to_text()} from {o.to_text()}"]
     if i.opcode is Opcode.BITCAST:
         source = i.operands[0]
         while source.opcode is Opcode.COPY:
             source = source.operands[0]
-        return [] if source.opcode is Opcode.CONSTANT else [f"%{i.name}: a bitcast stays in the memory it is in"]
+        return [] if source.opcode is Opcode.CONSTANT else [f"%{i.name}: a bitcast cannot move between memories"]
     if i.opcode is Opcode.DYNAMIC_SLICE and to_host:
-        return [f"%{i.name}: a dynamic-slice of what is on the device cannot be on the host"]
+        return [f"%{i.name}: a dynamic-slice of device memory cannot be on the host"]
     if i.opcode is Opcode.DYNAMIC_UPDATE_SLICE and from_host:
-        return [f"%{i.name}: a dynamic-update-slice of what is on the host cannot be on the device"]
+        return [f"%{i.name}: a dynamic-update-slice of host memory cannot be on the device"]
     return []
 
 
@@ -175,7 +175,7 @@ def _table() -> dict[Opcode, tuple[Rule, ...]]:
         Opcode.ASYNC_START: [chains.start, chains.start_aliases],
         Opcode.ASYNC_UPDATE: [chains.end, chains.start, chains.update_aliases],
         Opcode.ASYNC_DONE: [chains.end],
-        # The state of a send or recv may be carried around a loop, so that its done stands elsewhere.
+        # The state of a send or recv may be carried by a loop, with the done in another computation.
         Opcode.SEND: [chains.one_user],
         Opcode.RECV: [chains.one_user],
         Opcode.SEND_DONE: [chains.same_channel],
@@ -211,4 +211,4 @@ def _table() -> dict[Opcode, tuple[Rule, ...]]:
 
 
 RULES: dict[Opcode, tuple[Rule, ...]] = _table()
-"""Rules by opcode, beyond those every instruction keeps."""
+"""Rules by opcode, in addition to those of all instructions."""

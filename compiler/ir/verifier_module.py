@@ -1,4 +1,4 @@
-"""Rules that a module keeps as a whole: its computations and who calls them, its header, its schedule."""
+"""Rules of a whole module: computations and their callers, header, schedule."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _HOST = (Opcode.SEND, Opcode.RECV)
 _WATCHED = frozenset({*ASYNC, *_HOST})
 
 
-def placed(i: HloInstruction, finding: str) -> str:
-    """A finding with the line of the text that the instruction was read from, when there is one."""
+def with_line(i: HloInstruction, finding: str) -> str:
+    """Return a finding prefixed with the source line of the instruction, if it was parsed."""
     return f"line {i.line}: {finding}" if i.line else finding
 
 
 def check_structure(module: HloModule, callers: dict[HloComputation, list[HloInstruction]]) -> list[str]:
-    """Computations belong to the module, and call each other without a cycle; fills in who calls whom."""
+    """Check that computations belong to the module and call each other without cycles; fill in `callers`."""
     known = dict.fromkeys(module.computations)
     findings = [] if module.name else ["the module has no name"]
     if not known:
@@ -34,11 +34,11 @@ def check_structure(module: HloModule, callers: dict[HloComputation, list[HloIns
         return [*findings, f"module {module.name} has no entry computation of its own"]
     for c in known:
         if c.parent is not module or module.find(c.name) is not c:
-            findings.append(f"computation %{c.name} does not take module {module.name} for its own")
+            findings.append(f"computation %{c.name} is listed in module {module.name}, but does not belong to it")
         for i in c.instructions:
             for callee in i.called_computations() if i.attributes else ():
                 if callee not in known:
-                    findings.append(placed(i, f"%{i.name} calls %{callee.name}, which is not in the module"))
+                    findings.append(with_line(i, f"%{i.name} calls %{callee.name}, which is not in the module"))
                 callers.setdefault(callee, []).append(i)
     return findings or [*_check_callers(entry, callers), *_cycles(known)]
 
@@ -46,24 +46,25 @@ def check_structure(module: HloModule, callers: dict[HloComputation, list[HloIns
 def _check_callers(entry: HloComputation, callers: dict[HloComputation, list[HloInstruction]]) -> Iterator[str]:
     if entry in callers:
         caller = callers[entry][0]
-        yield placed(caller, f"%{caller.name} calls the entry computation %{entry.name}")
+        yield with_line(caller, f"%{caller.name} calls the entry computation %{entry.name}")
     for callee, instructions in callers.items():
         if len(instructions) == 1:
             continue
         fusions = [i for i in instructions if i.opcode is Opcode.FUSION]
         if fusions:
             other = next(i for i in instructions if i is not fusions[0])
-            alone = f"fused computation %{callee.name} belongs to %{fusions[0].name} alone, %{other.name} calls it too"
-            yield placed(other, alone)
+            alone = f"fused computation %{callee.name} of %{fusions[0].name} is also called by %{other.name}"
+            yield with_line(other, alone)
         starts = [i for i in instructions if i.opcode is Opcode.ASYNC_START]
         other_callers = [i for i in instructions if i.opcode not in ASYNC]
         if starts and other_callers:
             i = other_callers[0]
-            yield placed(i, f"async computation %{callee.name} of %{starts[0].name} is also called by %{i.name}")
+            yield with_line(i, f"async computation %{callee.name} of %{starts[0].name} is also called by %{i.name}")
 
 
 def _cycles(known: dict[HloComputation, None]) -> list[str]:
-    """A finding for a computation that calls itself, directly or not."""
+    """Return a finding if a computation calls itself, directly or indirectly."""
+    # Iterative depth-first search; 1 marks computations on the stack, 2 those that are done.
     state: dict[HloComputation, int] = {}
     for start in known:
         if start in state:
@@ -80,19 +81,19 @@ def _cycles(known: dict[HloComputation, None]) -> list[str]:
                 state[following] = 1
                 stack.append((following, iter(following.called_computations())))
             elif state[following] == 1:
-                return [f"computation %{following.name} calls itself by way of %{node.name}"]
+                return [f"computation %{following.name} calls itself via %{node.name}"]
     return []
 
 
-# ---- the whole
+# ---- rules over all computations
 
 
 def check_whole(module: HloModule, callers: Mapping[HloComputation, Sequence[HloInstruction]]) -> list[str]:
-    """Findings in chains through several computations, in buffers, and in what the header says of the entry.
+    """Return the findings in chains across computations, in buffers, and in the header.
 
     Args:
-        module: one whose computations are sound by themselves.
-        callers: who calls a computation, as `check_structure` found it.
+        module: a module whose computations are valid by themselves.
+        callers: the callers of each computation, as `check_structure` filled them in.
     """
     chained: list[HloInstruction] = []
     transfers: list[HloInstruction] = []
@@ -107,11 +108,11 @@ def check_whole(module: HloModule, callers: Mapping[HloComputation, Sequence[Hlo
     found = [*check_chains(chained, callers), *check_host_transfers(transfers)]
     if buffers:
         found += check_buffers(module, callers)
-    return [placed(i, f) for i, f in found] or check_header(module)
+    return [with_line(i, f) for i, f in found] or check_header(module)
 
 
 def is_watched(i: HloInstruction) -> bool:
-    """Whether `check_whole` looks at more than headers when a module has this instruction."""
+    """Check whether `check_whole` has more than the header to check in a module with this instruction."""
     return i.opcode in _WATCHED or has_buffer(i.shape)
 
 
@@ -119,7 +120,7 @@ def is_watched(i: HloInstruction) -> bool:
 
 
 def check_header(module: HloModule) -> list[str]:
-    """Findings in what the header says of the entry."""
+    """Return the findings in the header: entry layout, aliases, donors, device counts, schedule."""
     findings = []
     layout = module.header.get("entry_computation_layout")
     if isinstance(layout, EntryLayout):
@@ -144,13 +145,13 @@ def _entry_layout(module: HloModule, layout: EntryLayout) -> list[str]:
     if len(layout.parameters) != len(given):
         return [f"entry_computation_layout has {len(layout.parameters)} parameters, {entry} has {len(given)}"]
     findings = [
-        f"entry_computation_layout says {said} for parameter {n} of {entry}, which is {shape}"
+        f"entry_computation_layout has {said} for parameter {n} of {entry}, which is {shape}"
         for n, (said, shape) in enumerate(zip(layout.parameters, given, strict=True))
         if not said.compatible(shape)
     ]
     if not layout.result.compatible(module.result_shape):
         findings.append(
-            f"entry_computation_layout says that {entry} returns {layout.result}, it returns {module.result_shape}"
+            f"entry_computation_layout has the result {layout.result}, {entry} returns {module.result_shape}"
         )
     return findings
 
@@ -202,13 +203,15 @@ def _donors(module: HloModule, donors: Donors, aliases: Aliases) -> list[str]:
 
 
 def _schedule(module: HloModule) -> list[str]:
-    """In a scheduled module the instructions stand in the order in which they run."""
+    """Check that each instruction of a scheduled module comes after its dependencies."""
     for c in module.computations:
         seen: set[HloInstruction] = set()
         for i in c.instructions:
             late = next((o for o in (*i.operands, *i.control_predecessors) if o not in seen), None)
             if late is not None:
-                return [placed(i, f"%{i.name} stands before %{late.name}, which it needs, in a scheduled module")]
+                return [
+                    with_line(i, f"%{i.name} comes before %{late.name}, on which it depends, in a scheduled module")
+                ]
             seen.add(i)
     return []
 
@@ -222,5 +225,5 @@ def _constrained_layouts(module: HloModule) -> list[str]:
     ]
     if len({bool(i.attr("constrain_layout", False)) for i in reductions}) > 1:
         first = reductions[0]
-        return [placed(first, f"%{first.name} and other all-reduces must all constrain their layouts, or none")]
+        return [with_line(first, f"%{first.name} and other all-reduces must all constrain their layouts, or none")]
     return []

@@ -1,6 +1,6 @@
-"""Rules of what an instruction carries along: sharding and origin fit its shape, a wanted accuracy is one.
+"""Rules of annotations: sharding and origin must fit the shape, and result_accuracy must be valid.
 
-Shardings are kept as text; here they are read as far as the rules need it. Those over named meshes are left alone.
+Shardings are stored as text and parsed here as far as the rules require; those over named meshes are not checked.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ _KINDS = ("replicated", "manual", "unknown", "unreduced", "maximal")
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How one array is spread: a kind, or tiles with the devices that hold them.
+    """How one array is distributed: a kind, or tiles and the devices that hold them.
 
     Attributes:
-        kind: replicated, manual, unknown, unreduced, maximal (one device), tiled, or mesh (not read).
-        tiles: number of tiles in each dimension; the last `subgroups` of them are no dimensions of the data.
-        devices: in the order of the tiles; empty for a kind without.
-        wrong: what is wrong with the text by itself, or None.
+        kind: replicated, manual, unknown, unreduced, maximal (one device), tiled, or mesh (not parsed).
+        tiles: number of tiles per dimension; the last `len(subgroups)` entries are not dimensions of the data.
+        subgroups: kinds of the trailing tile dimensions.
+        devices: in the order of the tiles; empty for kinds without devices.
+        wrong: what is wrong with the sharding by itself, or None.
     """
 
     kind: str
@@ -48,7 +49,7 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def read_sharding(text: str) -> Sharding | tuple[Sharding, ...]:
-    """What stands in braces: one sharding, or those of a tuple's leaves."""
+    """Parse a sharding in braces: a single one, or one per leaf of a tuple."""
     inner = _COMMENT.sub("", text).strip()[1:-1].strip()
     if inner and not inner.startswith("{"):
         return _one(inner)
@@ -56,7 +57,7 @@ def read_sharding(text: str) -> Sharding | tuple[Sharding, ...]:
 
 
 def split(text: str) -> Iterator[str]:
-    """Parts between commas outside of any bracket and string."""
+    """Split at commas outside of brackets and strings."""
     depth, start, quoted = 0, 0, False
     for at, c in enumerate(text):
         if c == '"' and text[at - 1 : at] != "\\":
@@ -86,7 +87,7 @@ def _one(text: str) -> Sharding:
         devices = (int(device.group(1)),) if device is not None else ()
         return Sharding(kind, devices=devices, wrong=None if devices else "a maximal sharding names one device")
     if m is None:
-        return Sharding("tiled", wrong="it says neither a kind nor tiles")
+        return Sharding("tiled", wrong="it has neither a kind nor tiles")
     return _tiled(m, text)
 
 
@@ -101,14 +102,14 @@ def _tiled(m: re.Match[str], text: str) -> Sharding:
     if math.prod(tiles) != len(devices):
         wrong = f"{list(tiles)} are {math.prod(tiles)} tiles, on {len(devices)} devices"
     elif len(devices) < 2:
-        wrong = "tiles on one device are no tiles: say replicated or maximal"
+        wrong = "tiles need two devices or more: use replicated or maximal"
     elif len(subgroups) > len(tiles):
         wrong = f"{len(subgroups)} subgroups, but only {len(tiles)} dimensions of tiles"
     return Sharding("tiled", tiles, subgroups, devices, wrong)
 
 
 def sharding(i: HloInstruction) -> list[str]:
-    """One for the shape or one for each leaf; as many dimensions as the leaf has; devices of the module, each once."""
+    """Check that a sharding fits the leaves of the shape and names existing devices, each at most once."""
     raw = i.attr("sharding")
     if raw is None or i.shape.is_token:
         return []
@@ -152,13 +153,13 @@ def _problem(s: Sharding, leaf: Shape, partitions: int) -> str | None:
 
 
 def consistent_while(i: HloInstruction) -> list[str]:
-    """A loop, its state in body and condition, and what the body returns are sharded alike where they say."""
+    """Check that a loop, its parameters and the body's root have the same sharding, where they have one."""
     body, condition = i.attr("body"), i.attr("condition")
     return _consistent(i, [i, body.root, *body.parameters[:1], *condition.parameters[:1]])
 
 
 def consistent_conditional(i: HloInstruction) -> list[str]:
-    """A conditional and what its branches return are sharded alike where they say."""
+    """Check that a conditional and the roots of its branches have the same sharding, where they have one."""
     return _consistent(i, [i, *(c.root for c in i.called_computations())])
 
 
@@ -174,7 +175,7 @@ def _consistent(i: HloInstruction, together: Sequence[HloInstruction]) -> list[s
 
 
 def _leafwise(i: HloInstruction) -> tuple[Sharding, ...]:
-    """One sharding on a tuple is meant for each of its leaves."""
+    """Return one sharding per leaf; a single sharding on a tuple applies to all leaves."""
     found = read_sharding(str(i.attr("sharding")))
     return found if isinstance(found, tuple) else (found,) * sum(1 for _ in i.shape.leaves())
 
@@ -183,7 +184,7 @@ def _leafwise(i: HloInstruction) -> tuple[Sharding, ...]:
 
 
 def origin(i: HloInstruction) -> list[str]:
-    """An origin has the same tree of tuples as the shape."""
+    """Check that an origin has the tuple structure of the shape."""
     raw = i.attr("origin")
     text = str(raw).strip()[1:-1].strip() if raw is not None else "[synthetic_call]"
     if text.startswith("["):
@@ -195,7 +196,7 @@ def origin(i: HloInstruction) -> list[str]:
 
 
 def _listed(paths: Sequence[tuple[int, ...]]) -> str:
-    return " ".join("{" + ",".join(map(str, p)) + "}" for p in paths) or "no place"
+    return " ".join("{" + ",".join(map(str, p)) + "}" for p in paths) or "no index"
 
 
 def _paths(shape: Shape, prefix: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
@@ -206,7 +207,7 @@ def _paths(shape: Shape, prefix: tuple[int, ...] = ()) -> Iterator[tuple[int, ..
 
 
 def _origins(text: str, prefix: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """Paths of the leaves, `{...}`, in nested parentheses."""
+    """Yield the paths of the leaves, `{...}`, in nested parentheses."""
     if not text.startswith("("):
         yield prefix
         return
@@ -218,7 +219,7 @@ def _origins(text: str, prefix: tuple[int, ...] = ()) -> Iterator[tuple[int, ...
 
 
 def result_accuracy(i: HloInstruction) -> list[str]:
-    """A mode or a tolerance: what an op is asked for, which the hint says and no shape."""
+    """Check that result_accuracy is a mode or a tolerance."""
     text = "".join(str(i.attr("result_accuracy")).split())
     if _ACCURACY.fullmatch(text.lower()):
         return []
@@ -227,6 +228,6 @@ def result_accuracy(i: HloInstruction) -> list[str]:
 
 
 CARRIED = {"sharding": sharding, "origin": origin, "result_accuracy": result_accuracy}
-"""Rules by the attribute that any instruction may carry."""
+"""Rules by attribute, for any instruction that has it."""
 CONSISTENT = {Opcode.WHILE: consistent_while, Opcode.CONDITIONAL: consistent_conditional}
-"""Rules by opcode of those that must be sharded like what they call."""
+"""Rules by opcode, for those that must have the same sharding as what they call."""

@@ -1,4 +1,4 @@
-"""One episode of pass ordering: passes in turn until a stop, until nothing changes, or until the budget is spent."""
+"""One episode of pass ordering: passes in turn until stop, until nothing changes, or until the budget is used up."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["PassEpisode"]
 
 
 class PassEpisode:
-    """Passes in turn over one program. It knows no gym; a fork costs nothing.
+    """Passes in turn over one program, independent of Gymnasium; forks are cheap.
 
     Args:
-        graph: of the program; shared by all its episodes.
-        budget: how many applications there may be.
+        graph: states of the program, shared by all its episodes.
+        budget: greatest number of applications.
 
     Attributes:
-        state: the program now.
-        taken: actions so far, the stop aside.
-        path: those of them that changed something and were kept; alone they lead to the same state.
+        state: the current program.
+        taken: actions so far without stop.
+        path: the actions that changed something and were kept; they alone lead to the same state.
         stopped: whether stop was chosen.
     """
 
@@ -34,7 +34,7 @@ class PassEpisode:
         self.taken: list[int] = []
         self.stopped = False
         self.path: list[int] = []
-        # Only what this episode has tried: what others have found out, a compiler that runs once does not know.
+        # Only what this episode has tried: a compiler that runs once does not know the results of other episodes.
         self._idle: frozenset[int] = frozenset()
         self._history = History.empty(len(graph.actions))
 
@@ -45,38 +45,38 @@ class PassEpisode:
 
     @property
     def done(self) -> bool:
-        """Stopped, out of budget, or with nothing left that changes anything."""
+        """Whether the episode has stopped, has used up its budget, or has no pass left that changes anything."""
         return self.stopped or len(self.taken) >= self.budget or len(self._idle) == self.stop
 
     def idle(self) -> Sequence[bool]:
-        """For each pass, whether this episode has seen that it changes nothing in this state."""
+        """Return for each pass whether this episode has seen that it changes nothing in this state."""
         return [a in self._idle for a in range(self.stop)]
 
     def refusal(self, action: int) -> str | None:
-        """Why an action cannot be taken now; None when it can."""
+        """Return why an action cannot be taken now, or None."""
         if self.done:
             return "the episode is over"
-        return None if 0 <= action <= self.stop else f"action {action} is not among the {self.stop + 1} there are"
+        return None if 0 <= action <= self.stop else f"there is no action {action}; the actions are 0 to {self.stop}"
 
     def take(self, action: int) -> PassState:
-        """Run a pass, or stop; the state after.
+        """Apply a pass, or stop; return the new state.
 
         Raises:
-            HloVerificationError: the graph verifies, and the pass broke a rule.
+            HloVerificationError: the graph verifies modules, and the pass made an invalid one.
         """
         if action == self.stop:
             self.stopped = True
             return self.state
-        return self._go(action, self.graph.apply(self.state, action))
+        return self._advance(action, self.graph.apply(self.state, action))
 
     def attempt(self, action: int) -> bool:
-        """Run a pass and take it back if it leaves more ops, in which case it counts as idle; whether it was kept."""
+        """Apply a pass, and undo it if it leaves more ops: then it counts as idle. Return whether it was kept."""
         after = self.graph.apply(self.state, action)
         kept = after.ops <= self.state.ops
-        self._go(action, after if kept else self.state)
+        self._advance(action, after if kept else self.state)
         return kept
 
-    def _go(self, action: int, after: PassState) -> PassState:
+    def _advance(self, action: int, after: PassState) -> PassState:
         before, self.state = self.state, after
         self.taken.append(action)
         if after is before:
@@ -84,24 +84,21 @@ class PassEpisode:
         else:
             self._idle = frozenset()
             self.path.append(action)
-        self._history.note(action, before, after)
+        self._history.record(action, before, after)
         return after
 
     def effective(self) -> list[str]:
-        """`path` as texts of passes."""
+        """Return the passes of `path`."""
         return [self.graph.actions[a] for a in self.path]
 
     def observation(self) -> Vector:
-        """The moment as a vector; see `compiler.learned.features.passes`."""
+        """Return the observation, see `compiler.learned.features.passes`."""
         return observe(self.state, self.graph.root, self._history, self.budget, self.idle())
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Which actions are worth trying: what is not idle, and stop."""
+        """Return which actions are worth trying: the passes that are not idle, and stop."""
         return ~np.array([*self.idle(), False])
 
     def fork(self) -> PassEpisode:
-        """An independent episode that goes on from here."""
-        other = copy.copy(self)
-        other.taken, other.path = list(self.taken), list(self.path)
-        other._history = copy.deepcopy(self._history)
-        return other
+        """Return an independent copy, which shares only the graph and its states."""
+        return copy.deepcopy(self, {id(self.graph): self.graph, id(self.state): self.state})

@@ -1,6 +1,6 @@
-"""A pass order that was learned elsewhere and exported: a pass like any other, run with NumPy alone.
+"""A learned pass order, exported as a folder: a pass like any other, run with NumPy only.
 
-Its folder (see `compiler.learned.policy_folder`) tells the passes, the layers of the network and the limits.
+The folder (see `compiler.learned.policy_folder`) lists the passes, the layers of the network and the limits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Activation: TypeAlias = Literal["tanh", "relu", "none"]
 Completion: TypeAlias = Literal["none", "fewer-ops", "default"]
 Array = npt.NDArray[np.float32]
 MOST_APPLICATIONS = 1_000_000
-"""No order has more: what a file asks for beyond is a mistake in it."""
+"""Greatest number of applications; a file that asks for more is damaged."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class LearnedPassOrder:
-    """Runs the pass that its network ranks highest, among those not known to be idle, until it ranks stop highest.
+    """Applies the pass that its network ranks highest, among those not known to be idle, until stop ranks highest.
 
-    What is left then is tried in the network's order too, up to `finish` applications, and kept only where it leaves
-    no more ops: stopping says that nothing more is worth much, and this finds the rest of it. `completion` says
-    whether the default pipeline comes after that: "none", where it leaves "fewer-ops", or always ("default").
+    Afterwards the other passes are tried in the network's order, up to `finish` applications, and each is kept if it
+    leaves no more ops: the network stops when little is left to gain, and this step gains it. `completion` says
+    whether the default pipeline follows: "none", where it leaves "fewer-ops", or always ("default").
 
     Attributes:
-        actions: texts of the passes, in the order the network knows them.
-        layers: of the network; the last has an output for each pass and one for stop.
-        budget: applications until it stops, at most.
-        finish: applications after that, at most.
-        completion: what comes last.
-        provenance: what the policy file says about its making.
-        name: as statistics show it.
+        actions: the passes as text, in the order of the network's outputs.
+        layers: of the network; the last has one output per pass and one for stop.
+        budget: greatest number of applications until it stops.
+        finish: greatest number of applications after that.
+        completion: when the default pipeline follows.
+        provenance: how the policy was made, as recorded in its folder.
+        name: the name in statistics.
     """
 
     actions: tuple[str, ...]
@@ -78,34 +78,34 @@ class LearnedPassOrder:
 
     @property
     def passes(self) -> tuple[HloPass, ...]:
-        """What it chooses from."""
+        """The passes it chooses from."""
         return tuple(make_pass(text) for text in self.actions)
 
     def scores(self, observation: Array) -> Array:
-        """A number for each pass, and for stop: greater is better."""
+        """Return one score per pass and one for stop; greater is better."""
         x = observation
         for layer in self.layers:
             x = layer(x)
         return x
 
     def choose(self, episode: PassEpisode, rng: np.random.Generator | None = None) -> int:
-        """The action for a moment: the best, or one drawn from the policy's distribution if there is an `rng`."""
+        """Return the best action, or one drawn from the policy's distribution if there is an `rng`."""
         return self._best(episode, episode.mask(), rng)
 
     def _best(self, episode: PassEpisode, mask: npt.NDArray[np.bool_], rng: np.random.Generator | None = None) -> int:
         scores = self.scores(episode.observation())
         if rng is not None:
-            # The greatest of scores with such noise added is a draw from their softmax.
+            # The greatest of scores with Gumbel noise added is a draw from their softmax.
             scores = scores + rng.gumbel(size=scores.shape).astype(np.float32)
         return int(np.argmax(np.where(mask, scores, -np.inf)))
 
     def follow(self, graph: PassGraph, rng: np.random.Generator | None = None, limit: int | None = None) -> PassEpisode:
-        """Decide from the start of a graph to the end.
+        """Run a whole episode and return it.
 
         Args:
-            graph: with this policy's actions.
-            rng: draw until the stop instead of taking the best.
-            limit: applications in all, at most; None: `budget + finish`.
+            graph: states of a program under this policy's actions.
+            rng: draw actions until stop instead of taking the best ones.
+            limit: greatest number of applications in total; None: `budget + finish`.
         """
         limit = self.budget + self.finish if limit is None else limit
         episode = PassEpisode(graph, self.budget)
@@ -121,17 +121,17 @@ class LearnedPassOrder:
         return episode
 
     def run(self, module: HloModule) -> bool:
-        """Order and run the passes; whether anything changed."""
+        """Choose and run passes; return whether anything changed."""
         return PipelineRun().run(self, module)
 
     def run_within(self, run: PipelineRun, module: HloModule) -> bool:
-        """`run`, recorded in `run`: decided on copies, then what changed something is run."""
+        """Choose passes on copies, then run those that changed something as a part of `run`."""
         episode = self.follow(PassGraph(module, self.actions))
-        texts = episode.effective()
+        passes = episode.effective()
         if self.completion == "fewer-ops":
-            texts += complete(episode.state.module, episode.state.ops).passes
+            passes += complete(episode.state.module, episode.state.ops).passes
         changed = False
-        for text in texts:
+        for text in passes:
             changed |= run.apply(make_pass(text), module)
         if self.completion == "default":
             changed |= run.apply(default_pipeline(), module)
@@ -141,7 +141,7 @@ class LearnedPassOrder:
         """Write the policy folder; a policy that is there is replaced, other files are left.
 
         Raises:
-            PolicyError: the folder cannot be written, or holds something else and no policy of hlogym.
+            PolicyError: the folder cannot be written, or holds something else than a policy of hlogym.
         """
         arrays = {}
         for n, layer in enumerate(self.layers):
@@ -160,48 +160,48 @@ class LearnedPassOrder:
 
 
 def load_pass_order(folder: Path) -> LearnedPassOrder:
-    """The pass order in a folder.
+    """Read the pass order of a folder.
 
     Raises:
         PolicyError: there is none, it is of another version, or its weights do not fit its passes.
     """
-    told, weights = read_policy_folder(folder, FORMAT, FEATURE_VERSION)
+    data, weights = read_policy_folder(folder, FORMAT, FEATURE_VERSION)
     try:
-        return _order(told, weights)
+        return _order(data, weights)
     except KeyError as error:
         raise PolicyError(f"{folder} is not a usable pass order: {error} is missing") from error
     except (ValueError, HlogymError) as error:
         raise PolicyError(f"{folder} is not a usable pass order: {error}") from error
 
 
-def _order(told: Mapping[str, Any], weights: Mapping[str, Array]) -> LearnedPassOrder:
-    actions, activations = _texts(told, "passes"), _texts(told, "activations")
+def _order(data: Mapping[str, Any], weights: Mapping[str, Array]) -> LearnedPassOrder:
+    actions, activations = _strings(data, "passes"), _strings(data, "activations")
     layers = []
     for n, activation in enumerate(activations):
         if activation not in get_args(Activation):
             raise ValueError(f"layer {n} has the unknown activation {activation!r:.80}")
         layers.append(Layer(weights[f"{n}.weight"], weights[f"{n}.bias"], cast(Activation, activation)))
-    completion = told.get("completion", "none")
+    completion = data.get("completion", "none")
     if completion not in get_args(Completion):
         raise ValueError(f"its completion is the unknown {completion!r:.80}")
     made = LearnedPassOrder(
-        actions, tuple(layers), _limit(told, "budget"), _limit(told, "finish"), completion, told["provenance"]
+        actions, tuple(layers), _limit(data, "budget"), _limit(data, "finish"), completion, data["provenance"]
     )
     _check(made)
     return made
 
 
-def _texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = told[name]
+def _strings(data: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = data[name]
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise ValueError(f"its {name} must be a list of texts")
+        raise ValueError(f"its {name} must be a list of strings")
     return tuple(value)
 
 
-def _limit(told: Mapping[str, Any], name: str) -> int:
-    value = told[name]
+def _limit(data: Mapping[str, Any], name: str) -> int:
+    value = data[name]
     if type(value) is not int or not 0 <= value <= MOST_APPLICATIONS:
-        raise ValueError(f"its {name} must be a whole number from 0 to {MOST_APPLICATIONS}, not {value!r:.80}")
+        raise ValueError(f"its {name} must be an integer from 0 to {MOST_APPLICATIONS}, not {value!r:.80}")
     return value
 
 
@@ -211,7 +211,9 @@ def _check(order: LearnedPassOrder) -> None:
     size = observation_size(len(order.actions))
     for n, layer in enumerate(order.layers):
         if layer.weight.ndim != 2 or layer.weight.shape[1] != size or layer.bias.shape != layer.weight.shape[:1]:
-            raise ValueError(f"layer {n} takes {layer.weight.shape[-1:]} numbers where {size} are expected")
+            raise ValueError(f"layer {n} takes {layer.weight.shape[-1:]} inputs instead of {size}")
         size = layer.weight.shape[0]
     if size != len(order.actions) + 1:
-        raise ValueError(f"its network ranks {size} actions, and it has {len(order.actions)} passes and stop")
+        raise ValueError(
+            f"its network has {size} outputs instead of one for each of {len(order.actions)} passes and one for stop"
+        )

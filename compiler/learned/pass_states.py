@@ -1,10 +1,10 @@
-"""States of a program under passes, for whoever chooses their order: explored lazily, shared, never changed.
+"""The states of a program under passes, for policies that choose their order: explored lazily, shared, immutable.
 
-A state is a module as some passes have left it. Applying a pass to a state gives another state, or the same one when
-the pass found nothing; what has been applied once is remembered, and sequences that lead to the same text lead to the
-same state. So a fork costs nothing, an episode that repeats decisions of an earlier one runs no pass, and a search
-can weigh alternatives without undoing anything. What is remembered is bounded: states that were not used for the
-longest time are forgotten and, when they are reached again, made again.
+A state is the module after some passes. Applying a pass to a state gives another state, or the same state when the pass
+changes nothing. Applications are cached, and sequences of passes that lead to the same module lead to the same state.
+So forks are cheap, an episode that repeats the decisions of an earlier one runs no pass, and a search can compare
+alternatives without undoing anything. Memory is bounded: the least recently used states are dropped, and computed again
+when they are reached again.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from compiler.support.lru_dict import LruDict
 __all__ = ["PassGraph", "PassState", "StateMemory", "default_pass_actions"]
 
 MEMORY_BYTES = 300 << 20
-INSTRUCTION_BYTES = 1000  # an instruction with its share of everything around it, as Python keeps them
-COLLECTED_BYTES = 32 << 20  # forgotten before it is worth to look for all garbage there is
-STATE_BYTES = 8000  # what a state has besides: its vector, its edges, a plan
+INSTRUCTION_BYTES = 1000  # of an instruction with its operands, users and shape, in Python
+COLLECTED_BYTES = 32 << 20  # dropped before a full garbage collection is worth its time
+STATE_BYTES = 8000  # of a state without its module: observation, edges, a plan
 
 
 def default_pass_actions() -> tuple[str, ...]:
-    """The single passes that the default pipeline is made of, each once and one sweep an application, by name."""
+    """Return the passes of the default pipeline as text, sorted, each once and with one sweep per application."""
     single = (*leaves(xla_order()), make_pass("computation-deduplication"))
     return tuple(f"{text}@1" for text in sorted({pass_text(p) for p in single}))
 
 
 @dataclass(eq=False)
 class PassState:
-    """A program as some passes have left it; nobody changes `module`.
+    """A program after some passes; `module` must not be changed.
 
     Attributes:
         module: the program.
         key: hash of its text.
-        ops: what `op_count` says of it.
-        notes: facts that users of the state have worked out, by their names for them.
+        ops: its `op_count`.
+        notes: facts that users of the state have computed, by names of their choice.
     """
 
     module: HloModule
@@ -60,7 +60,7 @@ class StateMemory(LruDict[tuple[int, str], PassState]):
     """States by the number of their graph and their key; several graphs may share one memory.
 
     Args:
-        limit: bytes of all states together, by estimate.
+        limit: estimated bytes of all states together.
     """
 
     def __init__(self, limit: float = MEMORY_BYTES) -> None:
@@ -68,9 +68,9 @@ class StateMemory(LruDict[tuple[int, str], PassState]):
         self._collected = 0.0
 
     def put(self, key: tuple[int, str], value: PassState, kept: Collection[tuple[int, str]] = ()) -> None:
-        """As any mapping; memory of what is forgotten is given back now and then.
+        """Set an entry, and collect garbage when many states have been dropped since the last collection.
 
-        Modules are full of cycles, and a program with millions of objects makes Python look for them seldom.
+        Modules contain reference cycles, and Python seldom runs a full collection in a process with many objects.
         """
         super().put(key, value, kept)
         if self.dropped - self._collected > max(self.limit / 2, COLLECTED_BYTES):
@@ -85,17 +85,18 @@ class PassGraph:
     """The states of one program.
 
     Args:
-        module: the start; it is copied.
-        actions: texts of passes; a pass is called by its index here.
-        verified: check each module that a pass has changed.
-        memory: where states are kept; None: one of the graph's own.
+        module: the program at the start; it is copied.
+        actions: passes as text; an action is an index into them.
+        verified: verify each module that a pass has changed.
+        memory: where states are stored; None: a memory of its own.
 
     Raises:
         UnknownNameError: no such pass.
 
     Attributes:
-        root: the start.
-        runs: how many passes have run, and how many applications were remembered.
+        root: the state at the start.
+        runs: number of passes that were run.
+        remembered: number of applications that were answered from memory.
     """
 
     def __init__(
@@ -112,10 +113,10 @@ class PassGraph:
         self.root = PassState(start, start.fingerprint(), op_count(start))
 
     def apply(self, state: PassState, action: int) -> PassState:
-        """The state after a pass; `state` itself when the pass changes nothing there.
+        """Return the state after a pass; `state` itself when the pass changes nothing.
 
         Raises:
-            HloVerificationError: the graph verifies, and the pass broke a rule.
+            HloVerificationError: the graph verifies modules, and the pass made an invalid one.
         """
         key = state._next.get(action)
         found = None if key is None else self._known(state, key)
@@ -129,7 +130,7 @@ class PassGraph:
         return found
 
     def _known(self, state: PassState, key: str) -> PassState | None:
-        """The state of that key, unless it was forgotten; the one that is at hand is never forgotten."""
+        """Return the state with a key, or None when it was dropped; `state` itself and the root are never dropped."""
         if key == state.key:
             return state
         return self.root if key == self.root.key else self._memory.get((self._number, key))
@@ -137,9 +138,9 @@ class PassGraph:
     def _run(self, state: PassState, action: int) -> PassState:
         module = self._copy(state)
         if not self._passes[action].run(module):
-            self._spare = (state, module)  # as good as new
+            self._spare = (state, module)  # unchanged, so it serves as the next copy
             return state
-        module.reorder()  # as a pipeline does, so that plans replay alike; and nobody has to sort this state again
+        module.reorder()  # as a pipeline does, so that plans replay to the same module
         if self._verified:
             reverify(module)
         key = module.fingerprint()

@@ -1,7 +1,7 @@
-"""The learned policy's network in numpy: message passing over a graph, then one score for each candidate action.
+"""The network of the learned fusion policy in NumPy: message passing over a graph, then one score per candidate.
 
-`agents/network.py` is the same function in torch; a test holds the two together. Sizes of the graph appear in no
-weight, so one set of weights serves programs of any size, and permuting nodes or candidates permutes the scores.
+`agents/network.py` is the same function in torch; a test compares the two. No weight depends on the size of the graph,
+so one set of weights serves programs of any size, and permuting nodes or candidates permutes the scores.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ __all__ = ["CANDIDATE_WEIGHTS", "MAX_SIZE", "Array", "DecisionGraph", "NetworkSh
 
 Array = npt.NDArray[np.float32]
 MAX_SIZE = 4096
-"""Largest width, or number of rounds, that a network may have."""
+"""Greatest width and number of rounds of a network."""
 CANDIDATE_WEIGHTS = ("join.weight", "prior.weight")
 """The weights whose last columns belong to the candidate features."""
 
 
 @dataclass(frozen=True)
 class DecisionGraph:
-    """What a policy sees of one decision.
+    """The input of the network: one decision.
 
     Attributes:
         nodes: [n, node features], float32.
         edges: [e, 2] (operand, user) node numbers, int64.
-        candidates: [c, candidate features], float32; one row an action.
-        endpoints: [c, 2] node numbers an action is about (producer, consumer); -1 for none.
+        candidates: [c, candidate features], float32; one row per action.
+        endpoints: [c, 2] numbers of the nodes that an action is about (producer, consumer); -1 for none.
         globals: [global features], float32.
     """
 
@@ -61,12 +61,12 @@ class NetworkShape:
     rounds: int = 2
 
     def to_json(self) -> dict[str, int]:
-        """As a policy file has it."""
+        """Return the sizes as a policy file stores them."""
         return asdict(self)
 
     @staticmethod
     def from_json(data: Any) -> NetworkShape:
-        """From a policy file.
+        """Read the sizes from a policy file.
 
         Raises:
             PolicyError: a size is missing, unknown or out of bounds.
@@ -75,11 +75,11 @@ class NetworkShape:
         if not isinstance(data, dict) or sorted(data) != sorted(names):
             raise PolicyError(f"the network's shape needs exactly {', '.join(names)}")
         if not all(type(v) is int and 0 < v <= MAX_SIZE for v in data.values()):
-            raise PolicyError(f"the network's shape has a size that is no number between 1 and {MAX_SIZE}")
+            raise PolicyError(f"the network's shape has a size that is no integer from 1 to {MAX_SIZE}")
         return NetworkShape(**data)
 
     def weights(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every weight; a matrix is [outputs, inputs]."""
+        """Return the shape of every weight by name; a matrix is [outputs, inputs]."""
         h = self.hidden
         shapes: dict[str, tuple[int, ...]] = {"embed.weight": (h, self.node_features), "embed.bias": (h,)}
         for r in range(self.rounds):
@@ -95,7 +95,11 @@ class NetworkShape:
 
 
 class PointerNetwork:
-    """Scores candidates; made of weights as `read_weights` gives them.
+    """Scores candidates.
+
+    Args:
+        shape: sizes of the network.
+        weights: every weight by name.
 
     Raises:
         PolicyError: a weight is missing, unknown or of another shape than the network's.
@@ -106,12 +110,12 @@ class PointerNetwork:
         for name in sorted(wanted.keys() | weights.keys()):
             given = weights[name].shape if name in weights else None
             if name not in wanted or given != wanted[name]:
-                raise PolicyError(f"weight {name!r} has shape {given}, and the network needs {wanted.get(name)}")
+                raise PolicyError(f"weight {name!r} has shape {given}, but the network needs {wanted.get(name)}")
         self.shape = shape
         self.weights: Mapping[str, Array] = MappingProxyType(dict(weights))
 
     def scores(self, graph: DecisionGraph) -> Array:
-        """One unnormalised log-probability a candidate, [c]."""
+        """Return one unnormalized log-probability per candidate, [c]."""
         w = self.weights
         h = _relu(_product(graph.nodes, w["embed.weight"]) + w["embed.bias"])
         incoming, outgoing = _mean_over_neighbours(graph.edges, len(graph.nodes))
@@ -135,14 +139,14 @@ class PointerNetwork:
 
 
 def _pick(rows: Array, index: npt.NDArray[np.int64]) -> Array:
-    """Rows by number, zeros for -1."""
+    """Return rows by number, and zeros for -1."""
     return np.asarray(rows[np.maximum(index, 0)] * (index >= 0)[:, None].astype(np.float32))
 
 
 def _product(rows: Array, weight: Array) -> Array:
-    """`rows @ weight.T`, in blocks below the size from which OpenBLAS wakes its threads.
+    """Return `rows @ weight.T`, computed in blocks so small that OpenBLAS does not use its threads.
 
-    Waking them takes longer than these products do, and very much longer on a machine that is busy.
+    Waking the threads takes longer than these products, and much longer on a busy machine.
     """
     block = max(1, (1 << 18) // weight.size)
     if len(rows) <= block:
@@ -155,7 +159,7 @@ def _relu(x: Array) -> Array:
 
 
 def _mean_over_neighbours(edges: npt.NDArray[np.int64], count: int) -> tuple[csr_array, csr_array]:
-    """Matrices [n, n] that average a node's operands, and its users; zero rows where there are none."""
+    """Return matrices [n, n] that average a node's operands and its users; rows of nodes without any are zero."""
     operands, users = edges[:, 0], edges[:, 1]
     return _averaging(users, operands, count), _averaging(operands, users, count)
 

@@ -1,8 +1,8 @@
-"""Reads and writes named float32 arrays in the safetensors format, with numpy alone and without pickle.
+"""Named float32 arrays in the safetensors format, read and written with NumPy only and without pickle.
 
-Format: https://github.com/huggingface/safetensors#format. Eight bytes little-endian length, that many bytes of JSON
-(name -> dtype, shape, data_offsets), then the raw data. This reader takes dense float32 tensors only and checks every
-number before it is used, because policy files come from anywhere.
+Format: https://github.com/huggingface/safetensors#format. Eight bytes of little-endian length, that many bytes of JSON
+(name -> dtype, shape, data_offsets), then the raw data. The reader accepts dense float32 tensors only and checks every
+number before it is used, because policy files are untrusted input.
 """
 
 from __future__ import annotations
@@ -17,30 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import PolicyError
-from compiler.support.files import read_up_to, write_file
+from compiler.support.files import read_up_to
 from compiler.support.json_reading import parse_object
 
-__all__ = ["parse_weights", "read_weights", "read_weights_file", "weights_to_bytes", "write_weights"]
+__all__ = ["parse_weights", "read_weights_file", "weights_to_bytes"]
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_FILE_BYTES = 1 << 30
 Array = npt.NDArray[np.float32]
 
 
-def read_weights(path: Path) -> dict[str, Array]:
-    """Arrays by name.
-
-    Raises:
-        PolicyError: the file is missing, cut short, not of this format, or holds NaN or infinite weights.
-    """
-    return parse_weights(read_weights_file(path), str(path))
-
-
 def read_weights_file(path: Path) -> bytes:
-    """The bytes of a weights file, to be checked by `parse_weights`.
+    """Return the bytes of a weights file, which `parse_weights` checks.
 
     Raises:
-        PolicyError: it is missing, cannot be read, or is absurdly large.
+        PolicyError: the file is missing, cannot be read, or is larger than MAX_FILE_BYTES.
     """
     try:
         return read_up_to(path, MAX_FILE_BYTES)
@@ -49,10 +40,14 @@ def read_weights_file(path: Path) -> bytes:
 
 
 def parse_weights(data: bytes, where: str) -> dict[str, Array]:
-    """Arrays by name, of the bytes of a file.
+    """Return arrays by name from the bytes of a file.
+
+    Args:
+        data: the bytes.
+        where: the file, for messages.
 
     Raises:
-        PolicyError: they are cut short, not of this format, or hold NaN or infinite weights.
+        PolicyError: the data is incomplete, not of this format, or holds NaN or infinite weights.
     """
     try:
         return _parse(data)
@@ -62,7 +57,7 @@ def parse_weights(data: bytes, where: str) -> dict[str, Array]:
 
 def _parse(data: bytes) -> dict[str, Array]:
     if len(data) < 8:
-        raise ValueError("it is cut short")
+        raise ValueError("it is incomplete")
     size = int.from_bytes(data[:8], "little")
     if size > min(MAX_HEADER_BYTES, len(data) - 8):
         raise ValueError("its header is longer than the file")
@@ -74,11 +69,11 @@ def _parse(data: bytes) -> dict[str, Array]:
     for name, entry in sorted(header.items(), key=lambda item: _offsets(item[1])):
         start, stop = _offsets(entry)
         if start != end:
-            raise ValueError(f"tensor {name!r} overlaps another or leaves a hole")
+            raise ValueError(f"tensor {name!r} overlaps another one or leaves a gap")
         arrays[name] = _tensor(name, entry, body[start:stop], stop - start)
         end = stop
     if end != len(body):
-        raise ValueError("there is data behind the last tensor")
+        raise ValueError("there is data after the last tensor")
     return arrays
 
 
@@ -99,20 +94,15 @@ def _tensor(name: str, entry: Mapping[str, Any], raw: memoryview, size: int) -> 
     if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
         raise ValueError(f"tensor {name!r} has no proper shape")
     if len(raw) != size or size != 4 * math.prod(shape):
-        raise ValueError(f"tensor {name!r} is cut short or of another size than its shape")
+        raise ValueError(f"tensor {name!r} is incomplete or of another size than its shape")
     array = np.frombuffer(raw, "<f4").reshape(shape).astype(np.float32)
     if not np.isfinite(array).all():
         raise ValueError(f"tensor {name!r} holds NaN or infinite weights")
     return array
 
 
-def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays as float32 safetensors; the same arrays always give the same bytes."""
-    write_file(path, weights_to_bytes(arrays))
-
-
 def weights_to_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """Arrays as the bytes of a float32 safetensors file."""
+    """Return arrays as the bytes of a float32 safetensors file; equal arrays give equal bytes."""
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0

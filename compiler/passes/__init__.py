@@ -1,4 +1,4 @@
-"""Passes in folders by subject, one file each; every pass registers itself when it is imported."""
+"""HLO passes, one file each, in folders by subject; every pass registers itself when it is imported."""
 
 import importlib
 import pkgutil
@@ -13,6 +13,6 @@ from compiler.passes.infrastructure.registry import PASSES as PASSES
 from compiler.passes.infrastructure.registry import make_pass as make_pass
 from compiler.passes.infrastructure.registry import make_passes as make_passes
 
-# A pass registers itself where it is defined, so adding one needs a file and no list of files.
+# Import all modules, so that a new pass needs a file but no entry in a list.
 for _found in sorted(pkgutil.walk_packages(__path__, f"{__name__}."), key=lambda m: m.name):
     importlib.import_module(_found.name)

@@ -1,1 +1,1 @@
-"""Utilities that know nothing of HLO: files, JSON, memory limits, safe names."""
+"""Utilities that do not depend on HLO: files, JSON, memory limits, safe names."""

@@ -1,6 +1,6 @@
-"""Files written whole or not at all, and read up to a limit.
+"""Atomic file writes and size-limited reads.
 
-What stood in the place of a file stays until the new contents are on the disk.
+An existing file keeps its contents until the new ones are completely written.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["DRAFT_PREFIX", "check_folder", "read_up_to", "sole_writer", "whole_file", "write_draft", "write_file"]
+__all__ = ["DRAFT_PREFIX", "atomic_file", "check_folder", "folder_lock", "read_up_to", "write_draft", "write_file"]
 
 DRAFT_PREFIX = ".hlogym-draft-"
-"""How names of files begin that are not finished; a kill may leave one behind, which anybody may remove."""
+"""Prefix of unfinished files. A killed process may leave one behind; it is safe to delete."""
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 @contextlib.contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Wait until no other process or thread is in such a block for the folder, which must exist.
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on an existing folder for the duration of the block.
 
-    A file system without locks is taken for one that has no other writers.
+    Other processes and threads wait for the lock. If the file system does not support locks, none is taken.
 
     Raises:
-        OSError: there is no such folder.
+        OSError: the folder does not exist.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -43,18 +43,18 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of what is at the path when the block ends, and only if it ends well.
+def atomic_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """Open a temporary file for writing that replaces `path` when the block ends without an exception.
 
-    Its folder is made. A symbolic link is followed, the mode of a file that is replaced is kept. A pipe or a device is
-    written to as it stands.
+    Missing parent folders are created. Symbolic links are followed, and the mode of an existing file is kept. Pipes and
+    devices are written to directly.
 
     Args:
-        path: the file.
-        durable: wait until the disk has it, so that the file also survives a loss of power.
+        path: the file to replace.
+        durable: flush the contents to disk before the rename, so that they survive a power loss.
 
     Raises:
-        OSError: it cannot be written; then nothing has changed.
+        OSError: the file cannot be written; `path` is then unchanged.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -78,20 +78,20 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
 
 
 def write_file(path: Path, data: str | bytes, *, durable: bool = False) -> None:
-    """Write a file whole or not at all, as `whole_file` does; text becomes UTF-8.
+    """Write a file atomically, as `atomic_file` does; a `str` is encoded as UTF-8.
 
     Raises:
-        OSError: it cannot be written; then nothing has changed.
+        OSError: the file cannot be written; `path` is then unchanged.
     """
-    with whole_file(path, durable=durable) as file:
+    with atomic_file(path, durable=durable) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
 def write_draft(folder: Path, data: bytes, *, durable: bool = False) -> Path:
-    """Write a file of a name nobody uses into a folder, for the caller to rename; on an error it is gone.
+    """Write a new file with a unique name into a folder and return its path, for the caller to rename.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written; nothing is left behind.
     """
     draft = _draft_in(folder)
     try:
@@ -120,26 +120,26 @@ def _drop(draft: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Find out before the work whether files can be written into a folder, without making it.
+    """Raise unless files can be written into a folder; the folder itself is not created.
 
     Raises:
-        OSError: they cannot.
+        OSError: files cannot be written there.
     """
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
-    # Some bytes, because a full disk still takes empty files.
+    # Write some bytes: creating an empty file succeeds even on a full disk.
     write_draft(there, b"\0" * 4096).unlink()
 
 
 def read_up_to(path: Path, most: int) -> bytes:
-    """The contents of a file.
+    """Return the contents of a file of at most `most` bytes.
 
     Raises:
-        OSError: it cannot be read, or is longer than `most` bytes (a device may have no end).
+        OSError: the file cannot be read, or is longer than `most` bytes (a device may be endless).
     """
     parts, left = [], most
-    # A named pipe that nobody writes to would be waited for for ever.
+    # Without O_NONBLOCK, opening a named pipe that has no writer would block forever.
     patience = 0 if path.as_posix().startswith(_STREAMS) else getattr(os, "O_NONBLOCK", 0)
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | patience)) as file:
         if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode) and patience:

@@ -1,4 +1,4 @@
-"""Reads JSON that may come from anywhere: whatever is wrong with it becomes one error of the caller's class."""
+"""Parse untrusted JSON; every problem is raised as one error of the caller's class."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from compiler.support.files import read_up_to
 __all__ = ["MAX_DEPTH", "parse_json", "parse_object", "read_object"]
 
 MAX_BYTES = 64 << 20
-"""Largest text that is read; as Python objects it takes some twenty times as much."""
+"""Longest input accepted; the parsed Python objects take some twenty times as much memory."""
 MAX_DEPTH = 100
-"""Deepest nesting that is read; Python's own functions over nested values recurse, so a deeper one would fail later."""
+"""Deepest nesting accepted: Python functions that recurse over nested values fail at deeper levels."""
 MAX_INTEGER = 1 << 128
-"""Larger whole numbers are refused, because they overflow wherever a float is made of them."""
+"""Largest absolute value of an integer; larger ones overflow when they are converted to float."""
 
 ErrorClass = Callable[[str], Exception]
-"""Makes the exception from its message: a subclass of HlogymError."""
+"""Makes the exception from its message; usually a subclass of HlogymError."""
 
 
 def read_object(path: str | Path, error: ErrorClass, *, finite: bool = True) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Return the JSON object stored in a file.
 
     Args:
-        path: of the file, UTF-8.
-        error: what to raise; its message names the file.
-        finite: refuse NaN and Infinity, which are no JSON.
+        path: a UTF-8 file.
+        error: the exception to raise; its message names the file.
+        finite: refuse NaN and Infinity, which are not valid JSON.
 
     Raises:
-        error: the file cannot be read, is no UTF-8 or no JSON, is nested deeper than MAX_DEPTH, repeats a key, or
-            holds something else than an object.
+        error: the file cannot be read, is not UTF-8 or not JSON, is nested deeper than MAX_DEPTH, repeats a key, or
+            holds something other than an object.
     """
     try:
         data = read_up_to(Path(path), MAX_BYTES)
@@ -43,7 +43,7 @@ def read_object(path: str | Path, error: ErrorClass, *, finite: bool = True) -> 
 
 
 def parse_object(text: str | bytes, where: str, error: ErrorClass, *, finite: bool = True) -> dict[str, Any]:
-    """The JSON object in a text; arguments and errors as those of `read_object` and `parse_json`."""
+    """Return the JSON object in a string; arguments and errors are those of `parse_json` and `read_object`."""
     value = parse_json(text, where, error, finite=finite)
     if not isinstance(value, dict):
         raise error(f"{where}: expected a JSON object, got {_kind(value)}")
@@ -51,19 +51,19 @@ def parse_object(text: str | bytes, where: str, error: ErrorClass, *, finite: bo
 
 
 def parse_json(text: str | bytes, where: str, error: ErrorClass, *, finite: bool = True) -> Any:
-    """The JSON value in a text.
+    """Return the JSON value in a string.
 
     Args:
-        text: bytes are read as UTF-8.
-        where: what the text is, for messages.
-        error: what to raise.
-        finite: refuse NaN and Infinity, which are no JSON.
+        text: the JSON source; bytes are decoded as UTF-8.
+        where: describes the source in error messages.
+        error: the exception to raise.
+        finite: refuse NaN and Infinity, which are not valid JSON.
 
     Raises:
-        error: the text cannot be read; see `read_object`.
+        error: the string cannot be parsed; see `read_object`.
     """
     try:
-        # Some editors begin a file with a byte order mark.
+        # Some editors start a file with a byte order mark, which utf-8-sig skips.
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         value = json.loads(decoded, object_pairs_hook=_object)
     except UnicodeDecodeError as e:
@@ -85,12 +85,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {_short(twice)} stands there twice")
+        raise ValueError(f"the key {_short(twice)} appears twice")
     return found
 
 
 def _problem(value: Any, finite: bool) -> str | None:
-    """What JSON's grammar allows and nothing here can use, level by level so that no nesting is too deep to look at."""
+    """Return what is wrong with a parsed value, or None: nested too deep, surrogates, numbers out of range."""
+    # One level at a time, not by recursion: the nesting may be deeper than Python's recursion limit.
     level, depth = [[value]], 0
     inner: list[Iterable[Any]]
     while level:
@@ -104,7 +105,7 @@ def _problem(value: Any, finite: bool) -> str | None:
                 inner.append(v)
             elif isinstance(v, str):
                 if not v.isascii() and not _is_text(v):
-                    return f"the text {_short(v)} holds half of a surrogate pair"
+                    return f"the string {_short(v)} contains an unpaired surrogate"
             elif isinstance(v, float):
                 if finite and not math.isfinite(v):
                     return f"the number {v} is not finite"
@@ -127,4 +128,4 @@ def _short(text: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    return {list: "a list", str: "a text", bool: "a truth value", type(None): "null"}.get(type(value), "a number")
+    return {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")

@@ -1,4 +1,4 @@
-"""A mapping of bounded size that drops the least recently used entries."""
+"""A mapping of bounded size that evicts the least recently used entries."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ V = TypeVar("V")
 
 
 class LruDict(Generic[K, V]):
-    """A mapping that keeps entries up to a total size; reading an entry counts as using it.
+    """A mapping of bounded total size that evicts the least recently used entries; reading an entry counts as a use.
 
     The entry that was set last is kept whatever its size.
 
     Args:
-        limit: of the sum of the sizes.
-        size: of an entry; by default every entry counts as 1.
+        limit: largest sum of sizes.
+        size: returns the size of an entry; by default every entry has size one.
 
     Attributes:
-        total: sum of the sizes of the entries.
-        dropped: sum of the sizes of the entries that were dropped to make room.
+        total: sum of the sizes of the current entries.
+        dropped: sum of the sizes of all evicted entries.
     """
 
     def __init__(self, limit: float, size: Callable[[K, V], float] | None = None) -> None:
@@ -48,14 +48,14 @@ class LruDict(Generic[K, V]):
         return value
 
     def get(self, key: K) -> V | None:
-        """Return the value, or None when there is none."""
+        """Return the value of a key, or None if there is none; counts as a use."""
         return self[key] if key in self._entries else None
 
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
 
     def put(self, key: K, value: V, kept: Collection[K] = ()) -> None:
-        """Set an entry, then drop other entries until all fit, but none of `kept`."""
+        """Set an entry, then evict others until the rest fits; entries in `kept` are not evicted."""
         self.pop(key)
         size = 1.0 if self._size is None else self._size(key, value)
         self._entries[key] = (value, size)
@@ -63,13 +63,13 @@ class LruDict(Generic[K, V]):
         self._shrink(kept)
 
     def pop(self, key: K) -> V | None:
-        """Remove an entry and return its value, or None when there was none."""
+        """Remove an entry and return its value, or None if there was none."""
         value, size = self._entries.pop(key, (None, 0.0))
         self.total -= size
         return value
 
     def _shrink(self, kept: Collection[K]) -> None:
-        """Drop the least recently used entries until the others fit, but neither the last entry nor any of `kept`."""
+        """Evict least recently used entries until the rest fits, except the last one set and those in `kept`."""
         while not kept and self.total > self.limit and len(self._entries) > 1:
             self._drop(next(iter(self._entries)))
         for key in list(self._entries)[:-1] if kept else ():

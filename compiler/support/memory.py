@@ -1,8 +1,8 @@
-"""How much memory this process can still get, and refusing what certainly does not fit before it is asked for.
+"""How much memory the process can still allocate, and a check that fails before an allocation that cannot fit.
 
-Linux promises memory that it does not have and ends a process when it is used, so that neither numpy nor C notices in
-time. What counts is the least of: what the machine has available, swap included; what is left under the limits of the
-control groups; what is left under `ulimit -v` and `ulimit -d`.
+Linux overcommits: an allocation succeeds, and the process is killed when it touches the memory, so that neither numpy
+nor C code sees an error. The limit is the minimum of the machine's available memory and swap, the remaining memory of
+the process's control groups, and what `ulimit -v` and `ulimit -d` leave.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pathlib import Path
 from compiler.errors import MemoryLimitError
 
 SMALL = 64 << 20
-"""Less than this is not worth asking the system for."""
+"""Allocations up to this many bytes are not checked."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int | None:
-    """Bytes that this process can still get, as far as anybody can tell; None when nobody can."""
+    """Return how many bytes this process can still allocate, or None if that cannot be determined."""
     known = [n for n in (_of_machine(), *_of_control_groups(), *_of_limits()) if n is not None]
     return max(0, min(known)) if known else None
 
 
 def check_memory(needed: int, what: str) -> None:
-    """Refuse what does not fit.
+    """Raise an error if an allocation cannot fit into the available memory.
 
     Args:
-        needed: bytes that will be held at once, beyond what is held now; the least there can be.
-        what: what needs them, as the subject of a sentence.
+        needed: a lower bound of the bytes held at the same time, beyond what is held now.
+        what: what needs them, as the subject of the error message.
 
     Raises:
-        MemoryLimitError: there are fewer.
+        MemoryLimitError: fewer bytes are available.
     """
     if needed <= SMALL:
         return
@@ -43,7 +43,7 @@ def check_memory(needed: int, what: str) -> None:
 
 
 def size_text(count: int) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes for a message."""
     if count >= 10**21:
         return f"more than 10^{len(str(count)) - 1} bytes" if count < 10**4000 else "more than 10^4000 bytes"
     for unit, power in (("GiB", 30), ("MiB", 20)):
@@ -52,7 +52,7 @@ def size_text(count: int) -> str:
     return f"{count:,} bytes"
 
 
-# ---- where limits come from
+# ---- sources of limits
 
 
 def _of_machine() -> int | None:
@@ -63,7 +63,7 @@ def _of_machine() -> int | None:
     except (OSError, ValueError, KeyError, IndexError):
         pass
     try:
-        # Not what is free, but more there cannot be.
+        # Not the free memory, but an upper bound of it.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return None
@@ -90,7 +90,7 @@ def _of_control_groups() -> Iterator[int]:
 
 
 def _of_groups(root: Path, path: str, limit: str, usage: str, *reclaimable: str) -> Iterator[int]:
-    """What is left in a group and in those around it; in a container the path may not lead anywhere from here."""
+    """Yield the remaining bytes of a control group and of its ancestors; in a container the path may not exist."""
     folder = root / path.strip("/")
     while True:
         found = _of_group(folder, limit, usage, reclaimable)
@@ -106,11 +106,11 @@ def _of_group(folder: Path, limit: str, usage: str, reclaimable: tuple[str, ...]
         most, used = (folder / limit).read_text(encoding="ascii").strip(), int((folder / usage).read_text())
     except (OSError, ValueError):
         return None
-    return int(most) - used + _reclaimable(folder, reclaimable) if most.isdigit() else None  # "max" is no number
+    return int(most) - used + _reclaimable(folder, reclaimable) if most.isdigit() else None  # "max" means no limit
 
 
 def _reclaimable(folder: Path, names: tuple[str, ...]) -> int:
-    """Cached files count as used, and give way."""
+    """Return the bytes of cached files, which count as used but are reclaimed on demand."""
     try:
         lines = [line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines()]
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Deep recursion: how far Python functions may call each other while something nested is walked."""
+"""A temporary, higher recursion limit for functions that walk deeply nested structures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ENOUGH = 50_000
-"""Calls that suffice for what the limits on nesting let through, whatever the opcodes are."""
+"""Number of calls that suffices for every program within the nesting limits."""
 
 _lock = threading.Lock()
 _users = 0
@@ -17,12 +17,13 @@ _before = 0
 
 @contextmanager
 def deep_recursion(calls: int = ENOUGH) -> Iterator[None]:
-    """Let Python functions call each other this deep within; they do not use the C stack for it.
+    """Raise Python's recursion limit to `calls` for the duration of the block.
 
-    Only for walks in which a Python function calls the next one itself: through `map`, `sorted`, `all` over a
-    generator and the like each level takes C stack, and a high limit would end in a crash instead of an error.
+    Use it only where one Python function calls the next directly, which takes no C stack. Each level through `map`,
+    `sorted`, `all` over a generator and the like does take C stack, so that a high limit would turn an error into a
+    crash.
 
-    The limit is that of the whole process, so it stays up until the last of several threads is through.
+    The limit is shared by all threads of the process; it is restored when the last thread leaves such a block.
     """
     global _users, _before
     with _lock:

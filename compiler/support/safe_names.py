@@ -1,8 +1,8 @@
-r"""Names made safe for the place where they are shown or kept: one function for each place.
+r"""Escape or replace names from untrusted files for each destination: one function per destination.
 
-Names of programs, runs, policies and instructions come from files that anybody may have written. Terminals act on
-control characters, Markdown on `|`, HTML on `<`, matplotlib on `$`, file systems on `/`, MLflow refuses most of them.
-rich needs no function here, because `experiments.console` prints text without reading markup in it.
+Names of programs, runs, policies and instructions come from files of unknown origin. Control characters affect
+terminals, `|` breaks Markdown tables, `<` HTML, `$` matplotlib and `/` paths; MLflow refuses most of them. rich needs
+no function here, because `experiments.console` prints text without interpreting markup.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_NAME = 250
 _KEPT = 100
 _WIDTH = 48
 
-# C0, DEL and C1; marks that turn the direction of writing; separators of lines; surrogates, which cannot be encoded.
+# C0, DEL and C1 controls; marks that change the writing direction; line separators; surrogates, which do not encode.
 _INVISIBLE = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _CONTROL = re.compile(f"[\x00-\x1f{_INVISIBLE}]")
 _CONTROL_BUT_LAYOUT = re.compile(f"[\x00-\x08\x0b-\x1f{_INVISIBLE}]")
@@ -37,17 +37,17 @@ _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 _HASHED = re.compile(r"-[0-9a-f]{10}$")
 
 
-# ---- what can be a name
+# ---- validity of names
 
 
 def why_no_name(name: object) -> str | None:
-    """Why something cannot name a program, or None when it can.
+    """Return why a value cannot be the name of a program, or None if it can.
 
-    A name is a text of 1 to 250 characters without control characters or spaces around it, and no path that leads
-    elsewhere.
+    A name is a string of 1 to 250 characters without control characters, without surrounding spaces, and not an
+    absolute path or one with `.` or `..` in it.
     """
     if not isinstance(name, str):
-        return f"a name must be a text, not {name!r:.80}"
+        return f"a name must be a string, not {name!r:.80}"
     if not name.strip():
         return "a name must not be empty"
     if len(name) > MAX_NAME:
@@ -58,12 +58,12 @@ def why_no_name(name: object) -> str | None:
         return f"the name {name!r} begins or ends with a space"
     parts = re.split(r"[/\\]", name)
     if parts[0] == "" or "." in parts or ".." in parts:
-        return f"the name {name!r} is a path that leads elsewhere"
+        return f"the name {name!r} is an absolute path or has '.' or '..' in it"
     return None
 
 
 def why_no_file_name(name: str) -> str | None:
-    """Why a text cannot name a file or folder on every usual system, or None when it can."""
+    """Return why a string cannot name a file or folder on every common system, or None if it can."""
     if (reason := why_no_name(name)) is not None:
         return reason
     if (found := re.search(r'[/\\<>:"|?*]', name)) is not None:
@@ -77,18 +77,18 @@ def why_no_file_name(name: str) -> str | None:
     return None
 
 
-# ---- where names are kept
+# ---- file and metric names
 
 
 def file_name(name: str, suffix: str = "") -> str:
-    """The name of a file for something of this name.
+    """Return a valid file name for a name.
 
-    Different names have different files, on systems too that do not tell upper from lower case: a name that has to be
-    changed, or that looks as if it had been, gets a hash of what it was.
+    Different names get different file names, also on case-insensitive file systems: a hash of the name is appended if
+    the name had to be changed, or if it already looks like one with a hash.
 
     Args:
-        name: any text.
-        suffix: ending of the file, with its dot.
+        name: any string.
+        suffix: suffix of the file, with its dot.
     """
     ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     kept = re.sub(r"[^a-z0-9._+-]", "_", ascii_only.lower()).lstrip("._+-")[:_KEPT].rstrip("._-")
@@ -99,9 +99,9 @@ def file_name(name: str, suffix: str = "") -> str:
 
 
 def metric_name(name: str) -> str:
-    """The name of a metric, parameter or tag in MLflow; different names stay different.
+    """Return a valid MLflow name of a metric, parameter or tag; different names stay different.
 
-    MLflow takes letters, digits and `_-./ `, 250 characters, and no path that leads elsewhere.
+    MLflow allows letters, digits and `_-./ `, up to 250 characters, and no path that leaves its folder.
     """
     kept = re.sub(r"[^\w./ -]", "_", name)[: 2 * _KEPT]
     normal = posixpath.normpath(kept)
@@ -116,41 +116,41 @@ def _hashed(kept: str, name: str) -> str:
     return f"{kept or 'name'}-{digest}"
 
 
-# ---- where names are shown
+# ---- display
 
 
 def printable(text: str) -> str:
-    """A text for a terminal or a log: control characters, but for line breaks and tabs, are spelled out."""
-    return _CONTROL_BUT_LAYOUT.sub(_spelled, text.replace("\r\n", "\n"))
+    """Escape control characters except line breaks and tabs, for a terminal or a log."""
+    return _CONTROL_BUT_LAYOUT.sub(_escape, text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
-    """A text for a place that has one line: all control characters are spelled out."""
-    return _CONTROL.sub(_spelled, text)
+    """Escape all control characters, so that the string stays on one line."""
+    return _CONTROL.sub(_escape, text)
 
 
-def _spelled(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     return found.group().encode("unicode_escape").decode("ascii")
 
 
 def markdown_cell(text: str) -> str:
-    """A text as the cell of a Markdown table: nothing in it is a cell's end, markup, a link, HTML or mathematics."""
+    """Escape a string as a cell of a Markdown table, so that it has no markup, links, HTML or mathematics."""
     escaped = re.sub(r"([\\`*|<>&$~])", r"\\\1", one_line(text))
-    # Underscores within words mean nothing, and a bracket means something before a target alone.
+    # Underscores within words are not markup, and a bracket is only before a link target.
     escaped = re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)
     return re.sub(r"\](?=[(\[:])", r"\\]", escaped)
 
 
 def html_text(text: str) -> str:
-    """A text for the body of an HTML page or an attribute in quotes."""
+    """Escape a string for the body of an HTML page or a quoted attribute."""
     return html.escape(printable(text))
 
 
 def plot_label(text: str) -> str:
-    """A text for a plot: no mathematics between dollars, nothing that a legend hides, short enough to leave a plot."""
+    """Escape and shorten a string for a plot: no math mode, not hidden from legends, narrow enough for the figure."""
     line = one_line(text)
     if len(line) > _WIDTH:
         line = f"{line[: _WIDTH - 16]}…{line[-15:]}"
-    if line.startswith("_"):  # matplotlib leaves such labels out of legends
+    if line.startswith("_"):  # matplotlib omits such labels from legends
         line = f" {line}"
     return line.replace("$", r"\$")

@@ -1,3 +1,3 @@
-"""HLO text in: the scanner, the parser, and literals."""
+"""The parser of HLO text."""
 
 from compiler.text.parser import parse as parse

@@ -1,6 +1,6 @@
-"""`add-start`, `add-update`, `add-done`: the short forms of async-start, -update and -done around one instruction.
+"""Short forms of async ops: `add-start`, `add-update`, `add-done` wrap one instruction in an async op.
 
-The start gets a computation of its own with that instruction in it; update and done inherit it from the start.
+The start gets a generated computation that contains the instruction; update and done inherit it from the start.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _FORMS = (
 _NATIVE = frozenset(
     {Opcode.ALL_GATHER, Opcode.ALL_REDUCE, Opcode.COLLECTIVE_PERMUTE, Opcode.COPY, Opcode.RECV, Opcode.SEND}
 )
-"""These have opcodes of their own for their async forms."""
+"""Opcodes whose async forms are opcodes of their own."""
 _VALUES = frozenset({Opcode.PARAMETER, Opcode.CONSTANT})
-"""These have a value in their parentheses, and no operands."""
+"""Opcodes with a value in their parentheses instead of operands."""
 _CALLEES = {Opcode.CALL: "to_apply", Opcode.FUSION: "calls"}
 _PASSING = frozenset(
     {Opcode.ASYNC_UPDATE, Opcode.GET_TUPLE_ELEMENT, Opcode.OPTIMIZATION_BARRIER, Opcode.COPY, Opcode.DOMAIN}
 )
 _OF_THE_START = frozenset({"async_execution_thread", "output_to_operand_aliasing"})
 _SHARED = frozenset({"metadata", "backend_config", "frontend_attributes"})
-"""Said once in the short form, and true of the start and of what it wraps."""
+"""Attributes that the short form gives once, for both the start and the instruction that it wraps."""
 
 
 def split(text: str) -> tuple[Opcode, Opcode] | None:
-    """`add-start` -> (ASYNC_START, ADD); None for what is no such form."""
+    """Split `add-start` into (ASYNC_START, ADD); return None if the name is not a short form."""
     for suffix, opcode in _FORMS:
         wrapped = BY_TEXT.get(text.removesuffix(suffix)) if text.endswith(suffix) else None
         if wrapped is not None and wrapped not in _NATIVE and wrapped not in _VALUES:
@@ -55,12 +55,12 @@ def expand(
     shape: Shape | None,
     at: int,
 ) -> dict[str, Any]:
-    """Attributes of the async instruction that the short form stands for; makes the wrapping computation."""
+    """Return the attributes of the async instruction that a short form denotes; a start also gets its computation."""
     if opcode is not Opcode.ASYNC_START:
         inherit(p, opcode, operands, attributes, shape, at, wrapped)
         return attributes
     if shape is None or not shape.is_tuple or len(shape.tuple_shapes) < 2 or not shape.tuple_shapes[0].is_tuple:
-        p.s.fail("an async start has a shape ((operands...), result, ...), written out", at)
+        p.s.fail("an async start must declare its shape ((operands...), result, ...)", at)
     inner = {k: v for k, v in attributes.items() if k not in _OF_THE_START and k not in UNIVERSAL_ATTRIBUTES}
     if wrapped in (Opcode.FUSION, Opcode.CUSTOM_CALL) and "output_to_operand_aliasing" in attributes:
         inner["output_to_operand_aliasing"] = attributes["output_to_operand_aliasing"]
@@ -82,9 +82,9 @@ def expand(
 
 
 def _signature(wrapped: Opcode, inner: dict[str, Any], shape: Shape) -> tuple[list[Shape], Shape]:
-    """What the wrapped instruction takes and yields: as the shape says, and its callee where the shape says less.
+    """Return operand shapes and result shape of the wrapped instruction, from the shape of the start or its callee.
 
-    Operands and results may be left out of a start, to be bound by updates.
+    The shape of a start may omit operands and results that updates bind later.
     """
     inputs, result = list(shape.tuple_shapes[0].tuple_shapes), shape.tuple_shapes[1]
     callee: HloComputation | None = inner.get(_CALLEES[wrapped]) if wrapped in _CALLEES else None
@@ -95,7 +95,7 @@ def _signature(wrapped: Opcode, inner: dict[str, Any], shape: Shape) -> tuple[li
 
 
 def move_to_thread(computation: HloComputation, thread: str) -> None:
-    """An async start runs all that it calls on its own thread."""
+    """Set the execution thread of a computation and of everything that it calls, except those that have one."""
     waiting = [computation] if thread != "main" else []
     while waiting:
         c = waiting.pop()
@@ -105,7 +105,7 @@ def move_to_thread(computation: HloComputation, thread: str) -> None:
 
 
 def _grow(body: HloComputation, inputs: Sequence[Shape], result: Shape) -> None:
-    """Bind later operands, and a larger part of the result, of a computation that a short form stands for."""
+    """Add operands, and a larger part of the result, to a generated computation."""
     have = len(body.parameters)
     new = [body.add_parameter(i, s, "async_param") for i, s in enumerate(inputs[have:], have)]
     body.root.set_operands([*body.root.operands, *new])
@@ -122,12 +122,12 @@ def inherit(
     at: int,
     wrapped: Opcode | None = None,
 ) -> None:
-    """Check what an update or done repeats of its start, and drop it; what it binds is bound in the start, too."""
+    """Check and drop the attributes that an update or done repeats from its start; extend the generated computation."""
     s = p.s
     if not operands:
-        s.fail(f"{opcode.text} needs the async instruction it goes on from as its operand", at)
+        s.fail(f"{opcode.text} needs the async instruction that it continues as its operand", at)
     if operands[0].opcode is Opcode.ASYNC_DONE:
-        s.fail(f"{opcode.text} cannot go on from an async-done", at)
+        s.fail(f"{opcode.text} cannot continue an async-done", at)
     start = _start_of(operands[0])
     if start is None:
         return
@@ -149,7 +149,7 @@ def inherit(
 
 
 def _start_of(i: HloInstruction) -> HloInstruction | None:
-    """The async-start of a state, through updates and tuples above it; None when it comes from further away."""
+    """Return the async-start of a state, looking through updates and tuples; None if it is not in this computation."""
     path: list[int] = []
     while i.opcode is not Opcode.ASYNC_START:
         if i.opcode is Opcode.TUPLE and path and path[-1] < len(i.operands):

@@ -1,4 +1,4 @@
-"""Attribute values in HLO text, by kind."""
+"""Parsers of attribute values, by kind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _ints(s: Scanner) -> tuple[int, ...] | Raw:
     if m is not None:
         return tuple(map(int, m.group(1).split(","))) if m.group(1) else ()
     if _NESTED_INTS.match(s.text, s.pos):
-        # Combined collective permutes give a list of sizes for each operand.
+        # Combined collective permutes have one list of sizes per operand.
         return Raw(_SPACES.sub("", s.balanced()))
     out: list[int] = []
     if not s.accept("{"):
@@ -42,16 +42,16 @@ def _ints(s: Scanner) -> tuple[int, ...] | Raw:
 
 
 def _bool(s: Scanner) -> bool:
-    truth = s.keyword("true") or s.keyword("1")
-    if not truth and not (s.keyword("false") or s.keyword("0")):
-        s.fail(f"expected true or false, found {s.shown()}")
-    return truth
+    value = s.keyword("true") or s.keyword("1")
+    if not value and not (s.keyword("false") or s.keyword("0")):
+        s.fail(f"expected true or false, found {s.next_token()}")
+    return value
 
 
 def _float(s: Scanner) -> float:
     m = s.match(_FLOAT)
     if m is None:
-        s.fail(f"expected a number, found {s.shown()}")
+        s.fail(f"expected a number, found {s.next_token()}")
     return float(m.group())
 
 
@@ -76,7 +76,7 @@ def _slice(s: Scanner) -> tuple[SliceDim, ...]:
 def _padding(s: Scanner) -> tuple[PadDim, ...]:
     m = s.match(_PADDING)
     if m is None:
-        # Nothing to pad: a scalar operand has the padding of no dimension.
+        # The padding of a scalar operand is empty.
         return ()
     return tuple(PadDim(*map(int, d.split("_"))) for d in m.group().split("x"))
 
@@ -93,7 +93,7 @@ def _window(s: Scanner) -> Window:
         s.expect("=", "after a window field's name")
         m = s.match(_WINDOW_VALUE)
         if m is None:
-            s.fail(f"expected the value of window field '{name}', found {s.shown()}")
+            s.fail(f"expected the value of window field '{name}', found {s.next_token()}")
         if name not in ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal"):
             s.fail(f"unknown window field '{name}'", at)
         fields[name] = [[int(v) for v in d.split("_")] for d in m.group().split("x")]
@@ -124,7 +124,7 @@ def _window(s: Scanner) -> Window:
 def _dim_labels(s: Scanner) -> ConvDimLabels:
     m = s.match(_DIM_LABELS)
     if m is None:
-        s.fail(f"expected dim_labels like bf01_oi01->bf01, found {s.shown()}")
+        s.fail(f"expected dim_labels like bf01_oi01->bf01, found {s.next_token()}")
     labels = ConvDimLabels(*[text.rstrip("?") for text in m.groups()])
     if "?" not in m.group() and not len(labels.lhs) == len(labels.rhs) == len(labels.out) >= 2:
         s.fail("input, kernel and output must have the same number of dimensions", m.start())
@@ -142,13 +142,13 @@ def _dim_labels(s: Scanner) -> ConvDimLabels:
 def _groups(s: Scanner) -> Raw:
     s.skip()
     if _GROUPS.match(s.text, s.pos) is None:
-        s.fail(f"expected groups of devices like {{{{0,1}},{{2,3}}}}, [2,2]<=[4] or mesh[...], found {s.shown()}")
+        s.fail(f"expected groups of devices like {{{{0,1}},{{2,3}}}}, [2,2]<=[4] or mesh[...], found {s.next_token()}")
     raw = parse_raw(s)
     return Raw(_SPACES.sub("", raw.text)) if raw.text.startswith("{") else raw
 
 
 def _layouts(s: Scanner) -> Raw:
-    """Shapes in braces, with the default layout where none is written."""
+    """Parse shapes in braces and print them with explicit layouts."""
     shapes: list[str] = []
     s.expect("{", "at the start of the operands' layouts")
     while not s.accept("}"):
@@ -159,7 +159,7 @@ def _layouts(s: Scanner) -> Raw:
 
 
 def _precision(s: Scanner) -> Raw:
-    """`{high,default}`, one for each operand, in any letters."""
+    """Parse precisions, one per operand, in any case: `{high,default}`."""
     found: list[str] = []
     s.expect("{", "at the start of the operands' precisions")
     while not s.accept("}"):
@@ -169,13 +169,13 @@ def _precision(s: Scanner) -> Raw:
         at = s.pos
         name = s.name("a precision")
         if name.lower() not in PRECISIONS:
-            s.fail(f"no precision is called '{name}': {', '.join(PRECISIONS)}", at)
+            s.fail(f"unknown precision '{name}', expected one of {', '.join(PRECISIONS)}", at)
         found.append(name.lower())
     return Raw("{" + ",".join(found) + "}")
 
 
 def _literal(s: Scanner, depth: int = 0) -> Literal:
-    """`s32[2] {1, 2}`, or several of them in parentheses."""
+    """Parse a literal with its shape, `s32[2] {1, 2}`, or a tuple of them in parentheses."""
     if depth > MAX_DEPTH:
         s.fail(f"literal nested deeper than {MAX_DEPTH}")
     if not s.accept("("):

@@ -1,4 +1,4 @@
-"""Where a text defines its computations, found without reading them: for calls of what is defined further down."""
+"""Positions at which computations are defined in HLO text, so that calls may precede definitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = re.compile(_NAME)
 
 
 class Definitions:
-    """The lines of a text on which computations seem to begin."""
+    """The positions in HLO text at which computations seem to be defined, found by regular expressions."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -28,19 +28,19 @@ class Definitions:
             self._by_name.setdefault(m.group(1), []).append(m.start())
 
     def first(self, name: str, after: int) -> int | None:
-        """Where a computation of this name begins at or behind a position; None when none does."""
+        """Return the position of the first definition of `name` at or after `after`, or None."""
         starts = self._by_name.get(name, ())
         at = bisect.bisect_left(starts, after)
         return starts[at] if at < len(starts) else None
 
     def name_at(self, start: int) -> str:
-        """The name of the computation that begins there."""
+        """Return the name of the computation that is defined at `start`."""
         return self._names[bisect.bisect_left(self._starts, start)]
 
     def callees_first(self, start: int, done: Container[int]) -> Iterator[int]:
-        """Where the computation at `start` begins, and those further down that it needs, in an order to read them in.
+        """Yield the positions of the computation at `start` and of the later ones it needs, callees first.
 
-        Those at positions in `done` are left out, with what only they need.
+        Positions in `done` are skipped, together with what only they need.
         """
         seen = {start}
         stack = [(start, self._called(start))]
@@ -55,7 +55,7 @@ class Definitions:
                 stack.append((following, self._called(following)))
 
     def _called(self, start: int) -> Iterator[int]:
-        """Beginnings of the computations that the text of one names as callees, as far as they are defined below it."""
+        """Yield the positions of later definitions that the text of a computation names as callees."""
         number = bisect.bisect_right(self._starts, start)
         end = self._starts[number] if number < len(self._starts) else len(self._text)
         for m in _CALL.finditer(self._text, start, end):

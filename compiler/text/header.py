@@ -1,4 +1,4 @@
-"""What the first line of a module says behind its name, and aliases, which instructions may have too."""
+"""Parser of the module header, and of aliases, which instructions may have too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADER_ATTRIBUTES = (
 
 
 def parse_header(s: Scanner, module: HloModule) -> None:
-    """From the module's name to its last header attribute."""
+    """Parse the header, from the module's name to the last attribute."""
     module.name = s.name("the module's name")
     s.accept(":")
     while s.accept(","):
@@ -48,7 +48,7 @@ def parse_header(s: Scanner, module: HloModule) -> None:
 def _value(s: Scanner, name: str) -> HeaderValue:
     if name in _FLAGS:
         if not (s.peek("true") or s.peek("false")):
-            s.fail(f"{name} takes true or false, found {s.shown()}")
+            s.fail(f"{name} takes true or false, found {s.next_token()}")
         return Raw(s.name())
     if name in _NUMBERS:
         return Raw(str(s.integer()))
@@ -67,7 +67,7 @@ def _entry_layout(s: Scanner) -> EntryLayout:
     parameters: list[Shape] = []
     while not s.accept(")"):
         if parameters:
-            s.expect(",", "or ')' behind a parameter's shape")
+            s.expect(",", "or ')' after a parameter's shape")
             if s.accept(")"):
                 break
         parameters.append(parse_shape(s))
@@ -88,7 +88,7 @@ def _index(s: Scanner) -> Index:
 
 
 def parse_aliases(s: Scanner, in_header: bool = False) -> Aliases:
-    """`{{0}: (1, {}), ...}`; in a header with `may-alias` or `must-alias` (may-alias when not said)."""
+    """Parse aliases `{{0}: (1, {}), ...}`; those of a header have a kind, which is may-alias by default."""
     found: list[Alias] = []
     s.expect("{", "at the start of a list of aliases")
     while not s.accept("}"):
@@ -97,15 +97,15 @@ def parse_aliases(s: Scanner, in_header: bool = False) -> Aliases:
             if s.accept("}"):
                 break
         output = _index(s)
-        s.expect(":", "behind the path of an aliased result")
+        s.expect(":", "after the path of an aliased result")
         s.expect("(", "before the number of what is aliased")
         source = s.integer("a number")
-        s.expect(",", "behind the number of what is aliased")
+        s.expect(",", "after the number of what is aliased")
         index = _index(s)
         kind = "may-alias" if in_header else None
         if in_header and s.accept(","):
             if not (s.peek("may-alias") or s.peek("must-alias")):
-                s.fail(f"expected may-alias or must-alias, found {s.shown()}")
+                s.fail(f"expected may-alias or must-alias, found {s.next_token()}")
             kind = s.name()
         s.expect(")", "at the end of an alias")
         found.append(Alias(output, source, index, kind))
@@ -122,7 +122,7 @@ def _donors(s: Scanner) -> Donors:
                 break
         s.expect("(", "before a donated parameter's number")
         parameter = s.integer("a parameter's number")
-        s.expect(",", "behind a donated parameter's number")
+        s.expect(",", "after a donated parameter's number")
         index = _index(s)
         s.expect(")", "at the end of a donated buffer")
         found.append(Donor(parameter, index))

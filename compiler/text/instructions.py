@@ -1,4 +1,4 @@
-"""Instructions of one computation: `name = shape opcode(operands), attributes`."""
+"""Parser of instructions: `name = shape opcode(operands), attributes`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ _SIMPLE_OPERANDS = re.compile(r"\s*%?([A-Za-z_][\w.\-]*(?:,\s*%?[A-Za-z_][\w.\-]
 _SEPARATOR = re.compile(r",\s*%?")
 _ATTRIBUTE = re.compile(r"([A-Za-z_][\w.\-]*)\s*=")
 _MORE = re.compile(r"[ \t]*\n[ \t]*[%R}]")
-"""What mostly stands behind an instruction's operands: the next line. Then there are no attributes to look for."""
+"""Matches the next line after the operands, the most common case, in which there are no attributes to parse."""
 
 
-_TOLD_BY_OPERANDS = frozenset({Opcode.SEND, Opcode.SEND_DONE, Opcode.RECV, Opcode.RECV_DONE, Opcode.OUTFEED})
+_SHAPE_FROM_OPERANDS = frozenset({Opcode.SEND, Opcode.SEND_DONE, Opcode.RECV, Opcode.RECV_DONE, Opcode.OUTFEED})
 
 
 class BodyParser:
-    """Reads instructions into a computation.
+    """Parses instructions into a computation.
 
     Args:
         parser: the state of the whole parse.
-        computation: where the instructions go.
-        implicit_parameters: make a parameter of an operand with a shape that nothing above defines (single
-            instructions).
+        computation: where the instructions are added.
+        implicit_parameters: turn undefined operands into parameters (for single instructions).
     """
 
     def __init__(self, parser: Parser, computation: HloComputation, implicit_parameters: bool = False) -> None:
@@ -52,7 +51,7 @@ class BodyParser:
         self._parameters: dict[int, str] = {}
 
     def instruction(self) -> HloInstruction:
-        """`name = ...`; ROOT is read already."""
+        """Parse `name = ...` after an optional ROOT."""
         s = self.s
         m = s.match(_START)
         if m is None:
@@ -65,11 +64,11 @@ class BodyParser:
         return self.operation(name, parse_shape(s) if at_shape(s) else None)
 
     def operation(self, name: str | None, shape: Shape | None, nested: bool = False) -> HloInstruction:
-        """From the opcode on, to the last attribute; a nested operand has none."""
+        """Parse from the opcode to the last attribute; a nested operand has no attributes."""
         s = self.s
         m = s.match(_OPCODE)
         if m is None:
-            s.fail(f"expected an opcode and '(', found {s.shown()}")
+            s.fail(f"expected an opcode and '(', found {s.next_token()}")
         opcode = BY_TEXT.get(m.group(1))
         wrapped: Opcode | None = None
         if opcode is None:
@@ -85,7 +84,7 @@ class BodyParser:
             number = self._parameter_number(name, shape, at)
         elif opcode is Opcode.CONSTANT:
             if shape is None:
-                s.fail("a constant needs its shape written out", at)
+                s.fail("a constant must declare its shape", at)
             literal = parse_literal(s, shape, self.p.fill_elided)
             s.expect(")", "after the constant's value")
         else:
@@ -104,8 +103,8 @@ class BodyParser:
                 s.fail(f"{opcode.text} needs attribute '{required}'", at)
         if shape is None:
             shape = self._inferred(opcode, operands, attributes, at)
-        elif opcode in _TOLD_BY_OPERANDS:
-            shape = _as_operands_say(opcode, operands, attributes, shape)
+        elif opcode in _SHAPE_FROM_OPERANDS:
+            shape = _transfer_shape(opcode, operands, attributes, shape)
         base = name or self.free_name(opcode.text)
         instruction = HloInstruction(base, opcode, shape, operands, attributes, literal, number)
         instruction.line = s.line(at)
@@ -115,7 +114,7 @@ class BodyParser:
         return instruction
 
     def free_name(self, base: str) -> str:
-        """A name for what the text has none for, which it does not give to anything below either."""
+        """Return a name for an unnamed instruction that differs from all names in the text."""
         name = self.computation.unique_name(base)
         number = 0
         while name in self.p.given_names:
@@ -128,7 +127,7 @@ class BodyParser:
         number = s.integer("the parameter's number")
         s.expect(")", "after the parameter's number")
         if shape is None:
-            s.fail("a parameter needs its shape written out", at)
+            s.fail("a parameter must declare its shape", at)
         if number < 0:
             s.fail(f"parameter number must not be negative, is {number}", at)
         if number in self._parameters:
@@ -140,9 +139,9 @@ class BodyParser:
         try:
             shape = infer_shape(opcode, [o.shape for o in operands], attributes)
         except ShapeError as e:
-            self.s.fail(f"{e}: cannot tell the result's shape, which is not written out", at)
+            self.s.fail(f"cannot infer the result shape: {e}", at)
         if opcode is Opcode.TRANSPOSE:
-            # As XLA has it, a transpose whose shape nobody wrote moves nothing.
+            # As in XLA, a transpose without a declared shape is a bitcast: its layout leaves all elements in place.
             shape = with_moved_layout(shape, operands[0].shape, attributes["dimensions"])
         return shape
 
@@ -156,7 +155,7 @@ class BodyParser:
             found = [names.get(n) for n in _SEPARATOR.split(m.group(1))]
             if None not in found:
                 s.pos = m.end()
-                return found  # type: ignore[return-value]  # None was looked for
+                return found  # type: ignore[return-value]  # checked for None above
         operands: list[HloInstruction] = []
         first = True
         while not s.accept(")"):
@@ -169,7 +168,7 @@ class BodyParser:
         return operands
 
     def _operand(self) -> HloInstruction | None:
-        """One operand; None where nothing, or a shape alone, stands before a comma or the end, as XLA takes it."""
+        """Parse an operand; return None if it is empty or a shape only, which XLA's parser ignores."""
         s = self.s
         shape = parse_shape(s) if at_shape(s) else None
         if not self.implicit_parameters and (s.peek(",") or s.peek(")")):
@@ -187,7 +186,7 @@ class BodyParser:
         known = self.names.get(name)
         if known is None and self.implicit_parameters:
             if shape is None:
-                s.fail(f"operand '{name}' needs its shape: a single instruction has nothing above it", at)
+                s.fail(f"operand '{name}' needs its shape: a single instruction has no definitions above it", at)
             known = self._implicit(name, shape)
         if known is None:
             self._unknown(name, at)
@@ -196,7 +195,7 @@ class BodyParser:
             name = f"{name}#{index}"
             known = self.names.get(name) or self._element(known, index, name, at)
         if shape is not None and not shape.compatible(known.shape):
-            s.fail(f"operand '{name}' is said to have shape {shape}, it has {known.shape}", at)
+            s.fail(f"operand '{name}' is declared with shape {shape}, but has {known.shape}", at)
         return known
 
     def _implicit(self, name: str, shape: Shape) -> HloInstruction:
@@ -227,7 +226,7 @@ class BodyParser:
         while s.accept(","):
             m = s.match(_ATTRIBUTE)
             if m is None:
-                s.fail(f"expected an attribute, found {s.shown()}")
+                s.fail(f"expected an attribute, found {s.next_token()}")
             name = m.group(1)
             if name in attributes:
                 s.fail(f"attribute '{name}' is given twice", m.start())
@@ -284,17 +283,19 @@ class BodyParser:
         return self.names[name]
 
 
-def _as_operands_say(opcode: Opcode, operands: list[HloInstruction], attributes: dict[str, Any], said: Shape) -> Shape:
-    """The shape of a transfer, which XLA tells by its operands; a wrong one in the text is passed over."""
+def _transfer_shape(
+    opcode: Opcode, operands: list[HloInstruction], attributes: dict[str, Any], declared: Shape
+) -> Shape:
+    """Return the shape of a transfer, which XLA infers from its operands; a wrong declared shape is ignored."""
     try:
-        found = infer_shape(opcode, [o.shape for o in operands], attributes, said)
+        found = infer_shape(opcode, [o.shape for o in operands], attributes, declared)
     except ShapeError:
-        return said
+        return declared
     return found
 
 
 def _takes(opcode: Opcode, wrapped: Opcode | None, name: str) -> bool:
-    """Whether an instruction takes this attribute; an async start written short takes those of what it wraps."""
+    """Check whether an instruction has this attribute; a short async start also has those of what it wraps."""
     row = opcode.row
     if name in row.required or name in row.optional or name in UNIVERSAL_ATTRIBUTES:
         return not (wrapped is not None and name == "calls" and opcode is not Opcode.ASYNC_START)

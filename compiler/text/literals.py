@@ -1,8 +1,8 @@
-"""Literals in HLO text, given their shape.
+"""Parser of literals of a given shape.
 
-As XLA's parser has it: commas between values are optional, one bare value may stand for an array (it becomes the first
-element, the others are zero), and a finite number that its type cannot hold is an error. Unlike it, `-0` is read as the
-negative zero that XLA prints so.
+As in XLA's parser, commas between values are optional, a bare value may stand for an array (it becomes the first
+element, the others are zero), and a finite number out of the range of its type is an error. In contrast to it, `-0` is
+parsed as negative zero, because XLA prints negative zero like that.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _COMPONENT = re.compile(_NUMBER)
 _NOT_PLAIN = re.compile(r"[^\d\s{},.eE+\-]")
 _SPLIT = re.compile(r"[{},\s]+")
 MAX_RANK = 64
-"""Most dimensions an array of numpy may have."""
+"""Largest number of dimensions of a numpy array."""
 
 ELIDED_HELP = (
-    "the constant's value was left out of this text ({...}); print the module with large constants "
+    "the value of the constant is elided in this text ({...}); print the module with large constants "
     "(XLA: HloPrintOptions print_large_constants, or --xla_dump_large_constants), or ask for a fill"
 )
 
 
 def parse_literal(s: Scanner, shape: Shape, fill_elided: bool = False, depth: int = 0) -> Literal:
-    """The literal of `shape` that stands here.
+    """Parse a literal of the given shape.
 
-    `fill_elided`: fill a constant left out of the text (`{...}`) with a fixed pattern, instead of an error.
+    `fill_elided`: fill an elided constant (`{...}`) with a fixed pattern instead of raising an error.
     """
     if depth > MAX_DEPTH:
         s.fail(f"literal nested deeper than {MAX_DEPTH}")
@@ -53,19 +53,19 @@ def parse_literal(s: Scanner, shape: Shape, fill_elided: bool = False, depth: in
         s.accept("token[]") or s.accept("token")
         return Literal(shape)
     if not shape.is_array:
-        s.fail(f"no literal has the shape {shape}")
+        s.fail(f"a literal cannot have the shape {shape}")
     if shape.rank > MAX_RANK or any(d < 0 for d in shape.dimensions):
-        s.fail(f"no literal of shape {shape}: it takes at most {MAX_RANK} dimensions, all of known size")
+        s.fail(f"a literal cannot have the shape {shape}: at most {MAX_RANK} dimensions, all bounded, are allowed")
     s.skip()
     at = s.pos
     try:
-        _need_room(shape)
+        _check_size(shape)
         if _ELISION.match(s.text, at):
             return _elided(s, shape, fill_elided)
         array = _fast_array(s, shape)
-        return Literal.adopt(_careful_array(s, shape) if array is None else array, shape)
+        return Literal.adopt(_checked_array(s, shape) if array is None else array, shape)
     except MemoryError as e:
-        s.fail(f"a constant of shape {shape} takes more memory than there is{_why(e)}", at)
+        s.fail(f"a constant of shape {shape} does not fit into memory{_why(e)}", at)
 
 
 def _tuple(s: Scanner, shape: Shape, fill_elided: bool, depth: int) -> Literal:
@@ -92,7 +92,7 @@ def _elided(s: Scanner, shape: Shape, fill_elided: bool) -> Literal:
     return Literal.adopt(np.resize(filled.astype(shape.dtype), shape.dimensions), shape)
 
 
-def _need_room(shape: Shape) -> None:
+def _check_size(shape: Shape) -> None:
     if too_large(shape.element_type, shape.dimensions):
         raise MemoryError("it would take 2^63 bytes or more")
     check_memory(shape.num_elements * shape.dtype.itemsize, "it")
@@ -102,11 +102,11 @@ def _why(error: MemoryError) -> str:
     return f": {error}" if str(error) else ""
 
 
-# ---- large plain arrays
+# ---- large numeric arrays
 
 
 def _fast_array(s: Scanner, shape: Shape) -> Array | None:
-    """Plain numeric arrays in one go; None where only the careful path will do or can say what is wrong."""
+    """Parse a plain numeric array at once; return None if only `_checked_array` can parse it or report the error."""
     t = shape.element_type
     if not (t.is_integer or t.is_float) or t.bits < 8 or shape.num_elements < 16 or not s.text.startswith("{", s.pos):
         return None
@@ -137,7 +137,7 @@ def _integers(words: list[str], shape: Shape) -> Array:
 
 
 def _end_of_braces(text: str, pos: int) -> int | None:
-    """Behind the brace that closes the one at `pos`; None when anything but plain numbers comes first."""
+    """Return the position after the brace that closes the one at `pos`; None unless all in between is plain numbers."""
     end = _NOT_PLAIN.search(text, pos)
     limit = end.start() if end else len(text)
     depth, stop = 0, pos
@@ -152,7 +152,7 @@ def _end_of_braces(text: str, pos: int) -> int | None:
 
 
 def _regular(text: str, shape: Shape) -> bool:
-    """Whether the braces of `text` nest as `shape` wants."""
+    """Check whether the braces of `text` nest as `shape` requires."""
     braces = re.sub(r"[^{}]", "", text)
     want = "{}"
     for d in reversed(shape.dimensions[:-1]):
@@ -162,10 +162,11 @@ def _regular(text: str, shape: Shape) -> bool:
     return braces == want
 
 
-# ---- every literal, value by value
+# ---- any literal, value by value
 
 
-def _careful_array(s: Scanner, shape: Shape) -> Array:
+def _checked_array(s: Scanner, shape: Shape) -> Array:
+    # `level` is the current brace depth; `seen[d]` counts the elements so far along dimension d.
     rank, dims, total = shape.rank, shape.dimensions, shape.num_elements
     seen = [0] * rank
     level = 0
@@ -174,7 +175,9 @@ def _careful_array(s: Scanner, shape: Shape) -> Array:
     while True:
         m = s.match(_TOKEN)
         if m is None:
-            s.fail(f"expected {'a value' if level == rank else '{'} in a literal of shape {shape}, found {s.shown()}")
+            s.fail(
+                f"expected {'a value' if level == rank else '{'} in a literal of shape {shape}, found {s.next_token()}"
+            )
         brace = m.group(1)
         if brace == "{":
             if level == rank:
@@ -220,7 +223,7 @@ def _read_int(s: Scanner, shape: Shape, m: re.Match[str]) -> int:
         return int(word == "true")
     if not word.lstrip("+-").isdigit():
         s.fail(f"expected a value of type {t.text}, found {(word or m.group().strip())[:40]!r}", m.end() - 1)
-    # int() refuses text past some thousand digits.
+    # int() refuses strings of more than some thousand digits.
     value = int(word) if len(word) < 40 else 1 << 100
     low, high = (-(1 << (t.bits - 1)), (1 << (t.bits - 1)) - 1) if t.is_signed else (0, (1 << t.bits) - 1)
     if t is PrimitiveType.U64 and -(1 << 63) <= value < 0:
@@ -263,7 +266,7 @@ _READERS = {"int": _read_int, "pred": _read_pred, "float": _read_float, "complex
 
 
 def _component(s: Scanner, t: PrimitiveType, word: str, at: int) -> Any:
-    """One floating-point number: a Python float, or a numpy scalar where only bits can say it (NaN)."""
+    """Parse a floating-point number: return a Python float, or for a NaN a numpy scalar, which has its exact bits."""
     if "nan" in word:
         payload = int(word[word.index("x") + 1 : -1], 16) if "x" in word else None
         if payload is not None and not _fits(t, payload):
@@ -303,7 +306,7 @@ def _finish(shape: Shape, values: list[Any], bare: bool) -> Array:
 def _floats(values: list[Any], dtype: np.dtype[Any]) -> Array:
     array = np.array([float(v) for v in values], dtype=np.float64).astype(dtype)
     for i, v in enumerate(values):
-        # A NaN is copied bit by bit: a cast would quiet it or lose its payload.
+        # Copy NaNs bit by bit: a cast would make them quiet or lose the payload.
         if not isinstance(v, float) or v != v:
             array[i : i + 1].view(np.uint8)[:] = np.array([v], dtype=dtype).view(np.uint8)
     return array

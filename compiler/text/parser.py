@@ -1,8 +1,8 @@
-"""HLO text -> HloModule: the header, the tables of source locations, and the computations.
+"""Parser of HLO text: the header, the tables of source locations, and the computations.
 
-The grammar is that of XLA's `xla/hlo/parser/hlo_parser.cc`: the module header is optional, names may go without
-their percent sign, operand shapes and result shapes may be left out, the last computation is the entry when none
-says ENTRY, the last instruction is the root when none says ROOT. Instructions are in `text/instructions.py`.
+The grammar is that of XLA's `xla/hlo/parser/hlo_parser.cc`: the header is optional; names may lack their percent sign;
+operand and result shapes may be omitted; without ENTRY the last computation is the entry, and without ROOT the last
+instruction is the root. Instructions are parsed in `text/instructions.py`.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _TABLE = re.compile(
 _INSTRUCTION_START = re.compile(r"(?:ROOT\s+)?%?[A-Za-z_][\w.\-]*\s*=")
 _GIVEN_NAME = re.compile(r"([A-Za-z_][\w.\-]*)\s*=")
 MAX_NESTING = 100
-"""Deepest nesting of operands and inline computations that is read."""
+"""Deepest nesting of operands and inline computations that is accepted."""
 
 
 def parse(text: str, *, filename: str | None = None, fill_elided: bool = False) -> HloModule:
-    """Read a module from HLO text.
+    """Parse HLO text into a module.
 
     Args:
-        text: a whole module, one or more computations, or a single instruction.
-        filename: named in errors.
-        fill_elided: fill constants left out of the text (`{...}`) with a fixed pattern instead of refusing them.
+        text: a module, one or more computations, or a single instruction.
+        filename: shown in errors.
+        fill_elided: fill elided constants (`{...}`) with a fixed pattern instead of refusing them.
 
     Raises:
-        HloSyntaxError: with line, column and a caret.
+        HloSyntaxError: the text is not HLO; the error has line, column and a caret.
     """
     return Parser(text, filename, fill_elided).module()
 
 
 class Parser:
-    """The state of one parse: the position, the module so far, and how deep it nests here."""
+    """The state of a parse: the scanner, the module so far, and the nesting depth."""
 
     def __init__(self, text: str, filename: str | None, fill_elided: bool) -> None:
         self.s = Scanner(text, filename)
@@ -53,27 +53,27 @@ class Parser:
         self.result = HloModule("module")
         self.depth = 0
         self._generated: set[HloComputation] = set()
-        # Computations called above their definition are read out of turn; their text is passed over later.
+        # A computation that is called before its definition is parsed early; its text is skipped later.
         self._read_ahead: dict[int, tuple[int, HloComputation]] = {}
-        self._under_way: set[str] = set()
+        self._in_progress: set[str] = set()
 
     @cached_property
     def given_names(self) -> frozenset[str]:
-        """All that the text gives names to."""
+        """All names that the text gives to instructions."""
         return frozenset(_GIVEN_NAME.findall(self.s.text))
 
     def enter(self) -> None:
-        """One level deeper; `leave` undoes it. A level is an inline computation or a nested operand."""
+        """Enter an inline computation or a nested operand; `leave` undoes it."""
         self.depth += 1
         if self.depth > MAX_NESTING:
             self.s.fail(f"operands or inline computations nest deeper than {MAX_NESTING}")
 
     def leave(self) -> None:
-        """One level up again."""
+        """Leave an inline computation or a nested operand."""
         self.depth -= 1
 
     def module(self) -> HloModule:
-        """The whole text."""
+        """Parse the whole text."""
         s = self.s
         if s.at_end():
             s.fail("the text is empty: expected 'HloModule name' or a computation")
@@ -108,14 +108,14 @@ class Parser:
         while (m := self.s.match(_TABLE)) is not None:
             self.result.tables.append(m.group())
 
-    # ---- a text that is one instruction
+    # ---- single instructions
 
     def _is_single_instruction(self) -> bool:
         s = self.s
         return _INSTRUCTION_START.match(s.text, s.pos) is not None or at_shape(s)
 
     def _single_instruction(self) -> HloModule:
-        """The instruction becomes the entry's root, its unknown operands parameters."""
+        """Parse one instruction, which becomes the root of the entry; undefined operands become parameters."""
         s = self.s
         computation = HloComputation("entry")
         body = BodyParser(self, computation, implicit_parameters=True)
@@ -128,15 +128,15 @@ class Parser:
         self.result.entry = self.result.add(computation)
         if not s.at_end():
             s.fail(
-                f"unexpected {s.shown()} behind a single instruction (a module of several computations or instructions "
-                "starts with HloModule)"
+                f"unexpected {s.next_token()} after a single instruction (several computations or instructions "
+                "need a header, HloModule)"
             )
         return self.result
 
     # ---- computations
 
     def computation(self, starts_at: int) -> HloComputation:
-        """A whole computation, from its name on; `starts_at` is where its text begins, ENTRY included."""
+        """Parse a computation from its name on; `starts_at` is the position of ENTRY or the name."""
         s = self.s
         at = s.pos
         name = s.name("a computation")
@@ -145,16 +145,18 @@ class Parser:
             self.result.remove(known)
             known.name = f"{name}.generated"
             self.result.add(known)
-        elif known is not None or name in self._under_way:
+        elif known is not None or name in self._in_progress:
             s.fail(f"a second computation named '{name}'", at)
-        self._under_way.add(name)
+        self._in_progress.add(name)
         declared = None
         if s.peek("("):
             declared = self._signature()
         computation = HloComputation(name)
         self.body(computation)
         if declared is not None and not declared[0].compatible(computation.root.shape):
-            s.fail(f"'{name}' is said to return {declared[0]}, its root has {computation.root.shape}", declared[1])
+            s.fail(
+                f"'{name}' is declared to return {declared[0]}, but its root has {computation.root.shape}", declared[1]
+            )
         while s.accept(","):
             key_at = s.pos
             key = s.name("a computation attribute")
@@ -162,12 +164,12 @@ class Parser:
                 s.fail(f"a computation has no attribute '{key}', only execution_thread", key_at)
             s.expect("=")
             computation.attributes[key] = s.string()
-        self._under_way.discard(name)
+        self._in_progress.discard(name)
         self._read_ahead[starts_at] = s.pos, computation
         return self.result.add(computation)
 
     def _signature(self) -> tuple[Shape, int] | None:
-        """`(p: f32[2], ...) -> f32[2]`: the result's shape and where it stands; parameters are told by the body."""
+        """Parse `(p: f32[2], ...) -> f32[2]`; return the result shape and its position."""
         s = self.s
         s.expect("(")
         first = True
@@ -185,7 +187,7 @@ class Parser:
         return parse_shape(s), at
 
     def body(self, computation: HloComputation) -> None:
-        """`{ instructions }`; sets the root."""
+        """Parse `{ instructions }` and set the root."""
         s = self.s
         s.skip()
         open_at = s.pos
@@ -207,16 +209,16 @@ class Parser:
         computation.root = root or computation.last
 
     def add_generated(self, computation: HloComputation) -> HloComputation:
-        """Take in a computation the text has no name for; it makes way when the text has one of that name."""
+        """Add a computation that has no name in the text; it is renamed if the text defines one of that name."""
         self._generated.add(computation)
         return self.result.add(computation)
 
     def is_generated(self, computation: HloComputation) -> bool:
-        """Whether the text has no name for this computation."""
+        """Check whether a computation has no name in the text."""
         return computation in self._generated
 
     def callee(self) -> HloComputation:
-        """A computation as an attribute's value: its name, or the computation itself written inline."""
+        """Parse a called computation: its name, or an inline definition."""
         s = self.s
         s.skip()
         at = s.pos
@@ -227,7 +229,7 @@ class Parser:
             self.leave()
             return self.add_generated(inline)
         name = s.name("a computation's name")
-        found = self._written(name)
+        found = self._parsed(name)
         if found is not None:
             return found
         if s.peek("(") or s.peek("{"):
@@ -239,32 +241,32 @@ class Parser:
         return self._defined_below(name, at)
 
     def _defined_below(self, name: str, at: int) -> HloComputation:
-        """The computation `name`, whose text comes later: XLA prints some modules in that order."""
+        """Parse the computation `name` ahead of its position: XLA prints some modules with callers first."""
         s = self.s
-        start = None if name in self._under_way else self._definitions.first(name, s.pos)
+        start = None if name in self._in_progress else self._definitions.first(name, s.pos)
         if start is None:
             near = difflib.get_close_matches(name, [c.name for c in self.result.computations], n=1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
-            if name in self._under_way:
+            if name in self._in_progress:
                 hint = "; a computation cannot call itself"
             s.fail(f"no computation named '{name}'{hint}", at)
         back = s.pos
         self.enter()
-        # What it calls in turn comes first, so that a chain of calls does not become a chain of Python calls.
+        # Parse its own callees first, so that a chain of calls does not become deep recursion.
         for ahead in self._definitions.callees_first(start, self._read_ahead):
             s.pos = ahead
             s.skip()
-            if s.pos not in self._read_ahead and self._written(self._definitions.name_at(ahead)) is None:
+            if s.pos not in self._read_ahead and self._parsed(self._definitions.name_at(ahead)) is None:
                 self.computation(s.pos)
         self.leave()
         s.pos = back
-        found = self._written(name)
+        found = self._parsed(name)
         if found is None:
             s.fail(f"no computation named '{name}'", at)
         return found
 
-    def _written(self, name: str) -> HloComputation | None:
-        """A computation of this name that the text itself has, and that has been read."""
+    def _parsed(self, name: str) -> HloComputation | None:
+        """Return the computation of this name that was parsed from the text, or None."""
         found = self.result.find(name)
         return None if found is None or found in self._generated else found
 

@@ -1,4 +1,4 @@
-"""Attribute values that are carried through as they were written."""
+"""Parser of attribute values that are kept verbatim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPACES = re.compile(r"\s+")
 
 
 def parse_raw(s: Scanner) -> Raw:
-    """Balanced text, a quoted string, or a word, kept as it stands."""
+    """Parse balanced text, a quoted string, or a word, and keep it verbatim."""
     s.skip()
     if s.peek("{") or s.peek("("):
         return Raw(s.balanced())
@@ -28,12 +28,12 @@ def parse_raw(s: Scanner) -> Raw:
         return Raw(_SPACES.sub("", devices.group()))
     m = s.match(_RAW_WORD)
     if m is None:
-        s.fail(f"expected the attribute's value, found {s.shown()}")
+        s.fail(f"expected the attribute's value, found {s.next_token()}")
     return Raw(m.group())
 
 
 def _mesh(s: Scanner, word: str) -> Raw:
-    """`mesh['x'=2,'y'=4], device_ids=(...) {'x'}`: replica groups by the names of axes."""
+    """Parse replica groups given by mesh axes: `mesh['x'=2,'y'=4], device_ids=(...) {'x'}`."""
     text = word + s.balanced()
     if _DEVICE_IDS.match(s.text, s.pos):
         s.accept(",")

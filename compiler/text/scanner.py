@@ -1,4 +1,4 @@
-"""A position in HLO text, and the small steps every part of the parser takes from there."""
+"""The scanner: HLO text, a position in it, and the basic steps of the parser."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
 _BRACKETS = re.compile(r'[{}()\[\]]|"(?:[^"\\]|\\.)*"|/\*(?:[^*]|\*(?!/))*\*/', re.DOTALL)
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 MAX_DEPTH = 128
-"""Deepest nesting of tuples, literals and operands that is read."""
+"""Deepest nesting of tuples, literals and operands that is accepted."""
 
 
 class Scanner:
-    """Text and a position in it. Each method skips white space and comments first."""
+    """HLO text and a position in it; every method first skips white space and comments."""
 
     def __init__(self, text: str, filename: str | None = None) -> None:
         self.text = text
@@ -29,7 +29,7 @@ class Scanner:
         self.pos = 0
 
     def line(self, pos: int) -> int:
-        """Line of a position."""
+        """Return the line number of a position."""
         return bisect.bisect_left(self._line_ends, pos) + 1
 
     @cached_property
@@ -37,7 +37,7 @@ class Scanner:
         return [m.start() for m in re.finditer("\n", self.text)]
 
     def fail(self, message: str, pos: int | None = None) -> NoReturn:
-        """Raise HloSyntaxError at `pos` (default: here)."""
+        """Raise HloSyntaxError at `pos`, by default the current position."""
         at = self.pos if pos is None else pos
         at = min(at, len(self.text))
         start = self.text.rfind("\n", 0, at) + 1
@@ -46,7 +46,7 @@ class Scanner:
         raise HloSyntaxError(message, self.text.count("\n", 0, at) + 1, at - start + 1, line, self.filename)
 
     def skip(self) -> None:
-        """Step over white space and comments."""
+        """Skip white space and comments."""
         m = _SKIP.match(self.text, self.pos)
         if m:
             self.pos = m.end()
@@ -54,12 +54,12 @@ class Scanner:
             self.fail("comment is never closed: expected */")
 
     def at_end(self) -> bool:
-        """Whether nothing but white space and comments is left."""
+        """Check whether only white space and comments are left."""
         self.skip()
         return self.pos >= len(self.text)
 
-    def shown(self) -> str:
-        """What stands here, for messages."""
+    def next_token(self) -> str:
+        """Return the next token for an error message."""
         self.skip()
         if self.pos >= len(self.text):
             return "the end of the text"
@@ -67,12 +67,12 @@ class Scanner:
         return repr(m.group()[:40]) if m else "white space"
 
     def peek(self, literal: str) -> bool:
-        """Whether `literal` stands here."""
+        """Check whether the text continues with `literal`."""
         self.skip()
         return self.text.startswith(literal, self.pos)
 
     def accept(self, literal: str) -> bool:
-        """Step over `literal` when it stands here."""
+        """Skip `literal` if it comes next; return whether it did."""
         self.skip()
         if self.text.startswith(literal, self.pos):
             self.pos += len(literal)
@@ -80,12 +80,12 @@ class Scanner:
         return False
 
     def expect(self, literal: str, where: str = "") -> None:
-        """Step over `literal`; HloSyntaxError when it does not stand here."""
+        """Skip `literal`, or raise HloSyntaxError if it does not come next."""
         if not self.accept(literal):
-            self.fail(f"expected '{literal}'{' ' + where if where else ''}, found {self.shown()}")
+            self.fail(f"expected '{literal}'{' ' + where if where else ''}, found {self.next_token()}")
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Step over `pattern` when it matches here."""
+        """Skip what `pattern` matches next; return the match, or None."""
         self.skip()
         m = pattern.match(self.text, self.pos)
         if m:
@@ -93,7 +93,7 @@ class Scanner:
         return m
 
     def keyword(self, word: str) -> bool:
-        """Step over a whole word."""
+        """Skip a whole word if it comes next; return whether it did."""
         self.skip()
         end = self.pos + len(word)
         if not self.text.startswith(word, self.pos):
@@ -104,30 +104,30 @@ class Scanner:
         return True
 
     def name(self, what: str = "a name") -> str:
-        """An identifier, its percent sign dropped."""
+        """Parse an identifier, and drop its percent sign."""
         m = self.match(_NAME)
         if m is None:
-            self.fail(f"expected {what}, found {self.shown()}")
+            self.fail(f"expected {what}, found {self.next_token()}")
         return m.group(1)
 
     def integer(self, what: str = "an integer") -> int:
-        """A whole number."""
+        """Parse an integer."""
         m = self.match(_INT)
         if m is None:
-            self.fail(f"expected {what}, found {self.shown()}")
+            self.fail(f"expected {what}, found {self.next_token()}")
         if len(m.group()) > 40:
             self.fail("integer out of range", m.start())
         return int(m.group())
 
     def string(self, what: str = "a string in quotes") -> str:
-        """A string in either kind of quotes, escapes resolved."""
+        """Parse a string in single or double quotes, with its escapes resolved."""
         m = self.match(_STRING)
         if m is None:
-            self.fail(f"expected {what}, found {self.shown()}")
+            self.fail(f"expected {what}, found {self.next_token()}")
         return unescape(m.group(1) if m.group(1) is not None else m.group(2))
 
     def balanced(self) -> str:
-        """Text from an opening bracket here to the one that closes it, both included."""
+        """Return the text from an opening bracket to its closing one, and skip it."""
         self.skip()
         start = self.pos
         stack: list[str] = []

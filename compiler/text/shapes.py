@@ -1,4 +1,4 @@
-"""Shapes in HLO text: `f32[2,<=3]{1,0:T(8,128)}`, tuples, tokens, buffers."""
+"""Parser of shapes: `f32[2,<=3]{1,0:T(8,128)}`, tuples, tokens, buffers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _KNOWN_SUFFIX = re.compile(
     r"(?:D\([DCS,]*\))?(?:T(?:\([\d*,\s]*\))+)?(?:L\(\d+\))?(?:#\(u\d+\))?(?:\*\(u\d+\))?(?:E\(\d+\))?(?:S\(\d+\))?"
     r"(?:SC(?:\([\d,:\s-]*\))+)?(?:M\(\d+\))?"
 )
-"""Levels, tiles, padding, index and pointer types, bits of an element, memory space, split, prefix."""
+"""Dimension levels, tiles, padding, index and pointer types, element size, memory space, split, prefix."""
 _cache: dict[str, Shape] = {}
 
 
 def at_shape(s: Scanner) -> bool:
-    """Whether a shape stands here (rather than a name)."""
+    """Check whether a shape comes next, not a name."""
     s.skip()
     if s.text.startswith(("(", "b("), s.pos):
         return True
@@ -34,7 +34,7 @@ def at_shape(s: Scanner) -> bool:
 
 
 def parse_shape(s: Scanner, depth: int = 0) -> Shape:
-    """The shape that stands here."""
+    """Parse a shape."""
     s.skip()
     m = _SIMPLE.match(s.text, s.pos)
     if m is not None:
@@ -74,7 +74,7 @@ def _composed(s: Scanner, element_type: PrimitiveType, shapes: list[Shape], star
 def _array(s: Scanner) -> Shape:
     m = s.match(_TYPE)
     if m is None:
-        s.fail(f"expected a shape, found {s.shown()}")
+        s.fail(f"expected a shape, found {s.next_token()}")
     element_type = BY_TEXT.get(m.group())
     if element_type in (PrimitiveType.TUPLE, PrimitiveType.BUFFER):
         element_type = None  # written with parentheses
@@ -88,7 +88,7 @@ def _array(s: Scanner) -> Shape:
             s.expect(",", "or ']' in a shape")
         d = s.match(_DIM)
         if d is None:
-            s.fail(f"expected a dimension, found {s.shown()}")
+            s.fail(f"expected a dimension, found {s.next_token()}")
         if len(d.group(2)) > 19 or (d.group(2) != "?" and int(d.group(2)) >= 1 << 63):
             s.fail("dimension out of range", d.start())
         dims.append(UNBOUNDED if d.group(2) == "?" else int(d.group(2)))
@@ -104,7 +104,7 @@ def _array(s: Scanner) -> Shape:
 
 
 def parse_layout(s: Scanner, rank: int | None = None, element_type: PrimitiveType | None = None) -> Layout | None:
-    """`{1,0:T(8,128)}`; the default layout is None, and so is the natural packing of a type below a byte."""
+    """Parse `{1,0:T(8,128)}`; return None for the default layout, also if it has the natural sub-byte element size."""
     start = s.pos
     s.expect("{")
     order: list[int] = []
@@ -124,7 +124,7 @@ def parse_layout(s: Scanner, rank: int | None = None, element_type: PrimitiveTyp
         s.pos += 0 if m is None else m.end() - m.start()
     s.expect("}", "at the end of a layout")
     if rank is not None and sorted(order) != list(range(rank)) and (order or not suffix):
-        s.fail(f"layout is no permutation of the {rank} dimensions", start)
+        s.fail(f"layout is not a permutation of the {rank} dimensions", start)
     if element_type is not None and element_type.bits < 8 and suffix == f"E({element_type.bits})":
         suffix = ""
     layout = Layout(tuple(order), suffix)
@@ -134,7 +134,7 @@ def parse_layout(s: Scanner, rank: int | None = None, element_type: PrimitiveTyp
 
 
 def with_moved_layout(shape: Shape, operand: Shape, dimensions: tuple[int, ...]) -> Shape:
-    """The shape of a transpose, laid out so that its elements stay where they are in the operand."""
+    """Return the shape of a transpose with the layout that makes it a bitcast of the operand."""
     order = operand.layout.minor_to_major if operand.layout is not None else tuple(reversed(range(operand.rank)))
     layout = Layout(tuple(dimensions.index(d) for d in order))
     return replace(shape, layout=None if layout == default_layout(shape.rank) else layout)

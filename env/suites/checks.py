@@ -35,7 +35,7 @@ _SPLITS: tuple[Split, ...] = get_args(Split)
 _IDLE = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.AFTER_ALL})
 _DRAWABLE = ((-(1 << 63), 1 << 63), (0, 1 << 64))
 _SIGMAS = 6.0
-"""Of a million normal values, none is expected to lie farther from the mean."""
+"""About two in a billion normal values are farther from the mean."""
 
 
 # ---- entries of a manifest
@@ -44,18 +44,20 @@ _SIGMAS = 6.0
 def entry_problems(entry: Any) -> list[str]:
     """Return what is wrong with an entry of "programs"; its file is not opened."""
     if not isinstance(entry, dict):
-        return [f"an object describes a program, not {entry!r:.80}"]
+        return [f"a program must be an object, not {entry!r:.80}"]
     found = [f"{name!r} is missing" for name in ("name", "file", "split") if name not in entry]
     if "name" in entry and (reason := why_no_name(entry["name"])) is not None:
         found.append(reason)
     if "file" in entry and not isinstance(entry["file"], str):
-        found.append(f"file must be a text, not {entry['file']!r:.80}")
+        found.append(f"file must be a string, not {entry['file']!r:.80}")
     if "split" in entry and entry["split"] not in _SPLITS:
         found.append(f"split is {entry['split']!r:.80}, not one of {', '.join(_SPLITS)}")
     for name, kind in (("description", str), ("chaotic", bool)):
         if not isinstance(entry.get(name, kind()), kind):
-            found.append(f"{name} must be a {'text' if kind is str else 'truth value'}, not {entry[name]!r:.80}")
-    for name in sorted(entry.keys() - set(KNOWN_FIELDS)):  # others are for people, or for other readers
+            found.append(f"{name} must be a {'string' if kind is str else 'boolean'}, not {entry[name]!r:.80}")
+    for name in sorted(
+        entry.keys() - set(KNOWN_FIELDS)
+    ):  # other fields are ignored, unless they look like a misspelling
         near = difflib.get_close_matches(name, KNOWN_FIELDS, n=1, cutoff=0.85)
         found += [f"there is no field {name!r}; did you mean {n!r}?" for n in near]
     if "tolerance" in entry:
@@ -73,7 +75,7 @@ def _tolerance_problems(value: Any) -> list[str]:
         if any(n < 0 for n in (number if isinstance(number, list) else [number]) if n is not None):
             found.append(f"{name} of the tolerance must not be negative, is {number!r:.80}")
     if value.get("mismatch_fraction", 0) > 1:
-        found.append("mismatch_fraction of the tolerance is a share, 0 to 1")
+        found.append("mismatch_fraction of the tolerance must be between 0 and 1")
     return found
 
 
@@ -96,12 +98,12 @@ def _spec_problems(spec: Any) -> list[str]:
     if "low" in values and not values["low"] < values["high"]:
         return [f"low must be below high, but {values['low']!r:.40} is not below {values['high']!r:.40}"]
     if kind == "randint" and not any(a <= values["low"] and values["high"] <= b for a, b in _DRAWABLE):
-        return [f"whole numbers from {values['low']} to {values['high'] - 1} do not fit 64 bits"]
+        return [f"integers from {values['low']} to {values['high'] - 1} do not fit into 64 bits"]
     return []
 
 
 def _record_problems(what: str, value: Any, kind: type[Any]) -> list[str]:
-    """Whether an object has the fields of a dataclass of numbers."""
+    """Return how an object differs from the fields of a dataclass of numbers."""
     known = {f.name: f for f in fields(kind)}
     if not isinstance(value, dict):
         return [f"{what} must be an object, not {value!r:.80}"]
@@ -116,15 +118,15 @@ def _record_problems(what: str, value: Any, kind: type[Any]) -> list[str]:
 
 
 def _no_number(field: Field[Any], value: Any) -> str | None:
-    """Why a value cannot stand in a field that is annotated as a number; other fields are left to their class."""
+    """Return why a value does not fit a field that is annotated as a number; other fields are not checked."""
     annotation = str(field.type)
     if annotation == "int":
-        return None if type(value) is int and abs(value) <= 1 << 64 else f"must be a whole number, is {value!r:.80}"
+        return None if type(value) is int and abs(value) <= 1 << 64 else f"must be an integer, is {value!r:.80}"
     words = annotation.split(" | ")
     if "float" not in words or (value is None and "None" in words):
         return None
     if "tuple[float, ...]" in words and isinstance(value, list):
-        return None if all(map(_is_finite, value)) else f"must hold finite numbers, is {value!r:.80}"
+        return None if all(map(_is_finite, value)) else f"must contain finite numbers, is {value!r:.80}"
     return None if _is_finite(value) else f"must be a finite number, is {value!r:.80}"
 
 
@@ -148,7 +150,7 @@ def duplicate_names(names: Iterable[str]) -> list[str]:
 
 
 def path_problem(folder: Path, file: str) -> str | None:
-    """Why a file named in a manifest cannot be one of its suite, or None."""
+    """Return why a file named in a manifest cannot belong to its suite, or None."""
     normal = posixpath.normpath(file.replace("\\", "/"))
     if not file or "\0" in file or normal.startswith(("/", "../")) or normal in (".", "..") or Path(file).is_absolute():
         return f"file {file!r:.80} must name a file inside the suite's folder"
@@ -161,23 +163,23 @@ def path_problem(folder: Path, file: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What validation needs of a program's text."""
+    """Facts about the program in a file."""
 
     problems: tuple[str, ...]
     parameters: tuple[Shape, ...] = ()
 
 
 def content_problems(path: Path) -> list[str]:
-    """Why the program in a file cannot be compiled and measured here.
+    """Return why the program in a file cannot be compiled and measured here.
 
-    The answer is kept until the file changes.
+    The result is cached until the file changes.
     """
     try:
         status = path.stat()
     except OSError as error:
         return [f"cannot read {path}: {error.strerror}"]
     if not path.is_file():
-        return [f"{path} is no file"]
+        return [f"{path} is not a file"]
     return list(_facts(path, status.st_size, status.st_mtime_ns).problems)
 
 
@@ -195,7 +197,7 @@ def _facts(path: Path, size: int, changed: int) -> _Facts:
         findings = check_module(module)
     except HloSyntaxError as error:
         return _Facts((f"{path}:{error.line}:{error.column}: {error.message}",))
-    except Exception as error:  # whatever a text does to the parser, the rest of the suite is looked at too
+    except Exception as error:  # whatever the parser raises, the rest of the suite is checked too
         return _Facts((f"{path} cannot be read: {type(error).__name__}: {error}"[:500],))
     if findings:
         shown = "; ".join(findings[:SHOWN_FINDINGS])
@@ -208,7 +210,7 @@ def _module_problems(module: HloModule) -> list[str]:
     for name, what in (("replica_count", "replicas"), ("num_partitions", "partitions")):
         count = str(module.header.get(name, "1"))
         if count != "1":
-            return [f"it is written for {count} {what}, and one device measures"]
+            return [f"it is written for {count} {what}, but hlogym measures on one device"]
     found = [problem for p in module.entry.parameters if (problem := _parameter_problem(p.name, p.shape))]
     works = False
     for computation in module.post_order():
@@ -217,7 +219,7 @@ def _module_problems(module: HloModule) -> list[str]:
                 continue
             works = True
             if i.opcode.has(Trait.HOST):
-                found.append(f"{describe(i)} needs a host to exchange data with")
+                found.append(f"{describe(i)} exchanges data with a host, which is not supported")
             elif i.opcode.has(Trait.COLLECTIVE) and _among_several(i.attr("replica_groups")):
                 found.append(f"{describe(i)} needs several devices")
             elif i.opcode is Opcode.CUSTOM_CALL and i.attr("custom_call_target") not in CUSTOM_CALLS:
@@ -228,18 +230,18 @@ def _module_problems(module: HloModule) -> list[str]:
                 except UnsupportedError as error:
                     found.append(str(error))
     if not works:
-        found.append("there is nothing to compute in it: no kernel would be measured")
+        found.append("it computes nothing, so there is no kernel to measure")
     return found[:SHOWN_FINDINGS] or _memory_problems(module)
 
 
 def _parameter_problem(name: str, shape: Shape) -> str | None:
     if not shape.is_array:
-        return f"parameter %{name} is {shape}; only arrays can be drawn"
+        return f"parameter %{name} is {shape}; only arrays can be drawn at random"
     return None
 
 
 def _among_several(groups: Any) -> bool:
-    """Whether replica groups join devices; `{{0}}` and `{}` do not."""
+    """Check whether replica groups have several devices; `{{0}}` and `{}` do not."""
     return groups is not None and any(c in str(groups) for c in "123456789")
 
 
@@ -255,7 +257,7 @@ def _memory_problems(module: HloModule) -> list[str]:
 
 
 def input_problems(path: Path, specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Whether input specs, whose own fields are right, fit the parameters of the program in a file."""
+    """Return how valid input specs do not fit the parameters of the program in a file."""
     status = path.stat()
     facts = _facts(path, status.st_size, status.st_mtime_ns)
     if facts.problems:
@@ -267,7 +269,7 @@ def input_problems(path: Path, specs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _range_problem(spec: Mapping[str, Any], dtype: np.dtype[Any]) -> str | None:
-    """Whether the values that a spec draws fit a type; beyond it they would wrap round, or become infinite or NaN."""
+    """Return how the values of a spec do not fit a type, in which they would wrap, or become infinite or NaN."""
     if spec["kind"] == "normal":
         mean, std = spec.get("mean", 0.0), spec.get("std", 1.0)
         low, high = mean - _SIGMAS * std, mean + _SIGMAS * std

@@ -1,4 +1,4 @@
-"""The quickstart programs as JAX functions, each with its arguments and the inputs that suit them.
+"""The quickstart programs as JAX functions, with their arguments and input specs.
 
 `env.suites.lower_quickstart` turns them into HLO text. Nothing else imports this module, so only lowering needs JAX.
 """
@@ -19,7 +19,7 @@ from env.suites import InputSpec, Normal, Randint, Split, Tolerance, Uniform
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a program: what JAX lowers it with, and what fills it when the program runs."""
+    """One argument of a program: its shape for JAX, and the spec its inputs are drawn from."""
 
     dims: tuple[int, ...]
     spec: InputSpec
@@ -40,17 +40,17 @@ class Recipe:
 
 
 def normal(*dims: int, std: float = 1.0) -> Argument:
-    """A float32 argument drawn from a normal distribution around zero."""
+    """Return a float32 argument drawn from a normal distribution around zero."""
     return Argument(dims, Normal(0.0, std))
 
 
 def uniform(low: float, high: float, *dims: int) -> Argument:
-    """A float32 argument drawn uniformly from [low, high)."""
+    """Return a float32 argument drawn uniformly from [low, high)."""
     return Argument(dims, Uniform(low, high))
 
 
 def integers(low: int, high: int, *dims: int, dtype: str = "int32") -> Argument:
-    """An integer argument drawn from low to high - 1."""
+    """Return an integer argument drawn from low to high - 1."""
     return Argument(dims, Randint(low, high), dtype)
 
 
@@ -74,7 +74,7 @@ CartpoleState = tuple[Array, Array, Array, Array]
 
 
 def cartpole_dynamics(state: CartpoleState, action: Array) -> CartpoleState:
-    """One Euler step of every environment, as in Gymnasium's CartPole."""
+    """Do one Euler step of every environment, as in Gymnasium's CartPole."""
     x, x_dot, theta, theta_dot = state
     force = jnp.where(action == 1, FORCE, -FORCE)
     cos_theta = jnp.cos(theta)
@@ -88,12 +88,12 @@ def cartpole_dynamics(state: CartpoleState, action: Array) -> CartpoleState:
 
 
 def cartpole_done(x: Array, theta: Array) -> Array:
-    """Which environments have left the track or dropped the pole."""
+    """Return which environments have left the track or dropped the pole."""
     return (jnp.abs(x) > X_LIMIT) | (jnp.abs(theta) > THETA_LIMIT)
 
 
 def stacked_step(state: Array, action: Array, reset_to: Array) -> tuple[Array, Array, Array]:
-    """The paper's step: state in one [envs, 4] array, taken apart and stacked again every time."""
+    """Do the paper's step, with the state in one [envs, 4] array that is split and stacked every time."""
     x, x_dot, theta, theta_dot = state.T
     state = jnp.stack(cartpole_dynamics((x, x_dot, theta, theta_dot), action), axis=-1)
     done = cartpole_done(state[:, 0], state[:, 2])
@@ -101,7 +101,7 @@ def stacked_step(state: Array, action: Array, reset_to: Array) -> tuple[Array, A
 
 
 def cartpole_naive(key: Array, state: Array, actions: Array) -> tuple[Array, Array, Array]:
-    """Random numbers made inside the loop (threefry), state stacked."""
+    """Simulate with random numbers made inside the loop (threefry) and a stacked state."""
 
     def body(i: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         key, state, reward, dones = carry
@@ -116,7 +116,7 @@ def cartpole_naive(key: Array, state: Array, actions: Array) -> tuple[Array, Arr
 
 
 def cartpole_precomputed(state: Array, actions: Array, resets: Array) -> tuple[Array, ...]:
-    """Random numbers made beforehand, state stacked."""
+    """Simulate with random numbers made beforehand and a stacked state."""
 
     def body(i: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         state, reward, dones = carry
@@ -131,7 +131,7 @@ def cartpole_precomputed(state: Array, actions: Array, resets: Array) -> tuple[A
 def cartpole_split(
     x: Array, x_dot: Array, theta: Array, theta_dot: Array, actions: Array, resets: Array
 ) -> tuple[Array, ...]:
-    """Random numbers made beforehand, state in four arrays that are never joined."""
+    """Simulate with random numbers made beforehand and the state in four separate arrays."""
 
     def body(i: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         *state, reward, dones = carry
@@ -151,41 +151,41 @@ def cartpole_split(
 
 
 def softmax(x: Array) -> Array:
-    """Softmax along rows."""
+    """Compute softmax along rows."""
     return jax.nn.softmax(x, axis=-1)
 
 
 def layer_norm_forward(x: Array, gamma: Array, beta: Array) -> Array:
-    """Layer normalisation along rows, with scale and shift."""
+    """Compute layer normalisation along rows, with scale and shift."""
     mean = jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
     return (x - mean) * lax.rsqrt(variance + 1e-5) * gamma + beta
 
 
 def layer_norm_backward(x: Array, gamma: Array, cotangent: Array) -> tuple[Array, ...]:
-    """Gradient of layer normalisation with respect to input, scale and shift; it does not depend on the shift."""
+    """Compute the gradient of layer normalisation for input, scale and shift; it does not depend on the shift."""
     _, pullback = jax.vjp(layer_norm_forward, x, gamma, jnp.zeros_like(gamma))
     gradients: tuple[Array, ...] = pullback(cotangent)
     return gradients
 
 
 def rms_norm(x: Array, gamma: Array) -> Array:
-    """Division by the root mean square along rows, with scale."""
+    """Divide by the root mean square along rows, with scale."""
     return x * lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-6) * gamma
 
 
 def cross_entropy(logits: Array, labels: Array) -> Array:
-    """Minus the log probability of each row's label."""
+    """Compute minus the log probability of each row's label."""
     return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=-1)[:, 0]
 
 
 def log_softmax_gather(logits: Array, labels: Array) -> Array:
-    """Log probability of each row's label: log-softmax along rows, then a gather."""
+    """Compute the log probability of each row's label: log-softmax along rows, then a gather."""
     return -cross_entropy(logits, labels)
 
 
 def softmax_cross_entropy_grad(logits: Array, labels: Array) -> tuple[Array, Array]:
-    """Mean cross entropy with integer labels, and its gradient with respect to the logits."""
+    """Compute the mean cross entropy with integer labels, and its gradient with respect to the logits."""
     return jax.value_and_grad(lambda z: jnp.mean(cross_entropy(z, labels)))(logits)
 
 
@@ -193,12 +193,12 @@ def softmax_cross_entropy_grad(logits: Array, labels: Array) -> tuple[Array, Arr
 
 
 def bias_gelu(x: Array, bias: Array) -> Array:
-    """Tanh approximation of GELU after a bias."""
+    """Add a bias and apply the tanh approximation of GELU."""
     return jax.nn.gelu(x + bias, approximate=True)
 
 
 def elementwise_chain(x: Array, y: Array, scale: Array) -> Array:
-    """A dozen elementwise operations on two matrices and a row."""
+    """Apply a dozen elementwise operations to two matrices and a row."""
     gate = jax.nn.sigmoid(x * scale)
     mixed = gate * y + (1.0 - gate) * jnp.maximum(x, 0.1 * x)
     bent = jnp.log1p(jnp.abs(mixed)) * jnp.sign(mixed)
@@ -206,12 +206,12 @@ def elementwise_chain(x: Array, y: Array, scale: Array) -> Array:
 
 
 def column_stats(x: Array) -> tuple[Array, Array]:
-    """Per column: the mean of tanh, and the mean square."""
+    """Compute the mean of tanh and the mean square per column."""
     return jnp.mean(jnp.tanh(x), axis=0), jnp.mean(jnp.square(x), axis=0)
 
 
 def rotary_embedding(query: Array, key: Array) -> tuple[Array, Array]:
-    """Rotary position embedding of queries and keys, [batch, sequence, heads, dim]."""
+    """Apply rotary position embedding to queries and keys, [batch, sequence, heads, dim]."""
     _, sequence, _, dim = query.shape
     frequency = 10000.0 ** (-jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
     angle = jnp.arange(sequence, dtype=jnp.float32)[:, None] * frequency
@@ -225,14 +225,14 @@ def rotary_embedding(query: Array, key: Array) -> tuple[Array, Array]:
 
 
 def transpose_scale_add(x: Array, y: Array, scale: Array) -> Array:
-    """A transposed matrix, scaled, plus another."""
+    """Transpose and scale a matrix, and add another."""
     return x.T * scale + y
 
 
 def adam_step(
     parameter: Array, gradient: Array, first: Array, second: Array, step: Array
 ) -> tuple[Array, Array, Array]:
-    """One Adam update of a flat parameter vector, with bias correction."""
+    """Do one Adam update of a flat parameter vector, with bias correction."""
     rate, beta1, beta2, epsilon = 1e-3, 0.9, 0.999, 1e-8
     first = beta1 * first + (1 - beta1) * gradient
     second = beta2 * second + (1 - beta2) * jnp.square(gradient)
@@ -247,7 +247,7 @@ def adam_step(
 def mlp_train_step(
     w1: Array, b1: Array, w2: Array, b2: Array, x: Array, labels: Array
 ) -> tuple[tuple[Array, ...], Array]:
-    """One step of gradient descent on a two-layer classifier: the new parameters and the loss."""
+    """Do one step of gradient descent on a two-layer classifier; return the new parameters and the loss."""
 
     def loss(parameters: tuple[Array, ...]) -> Array:
         w1, b1, w2, b2 = parameters
@@ -261,13 +261,13 @@ def mlp_train_step(
 
 
 def attention(query: Array, key: Array, value: Array) -> Array:
-    """Softmax attention, [batch, heads, sequence, dim]."""
+    """Compute softmax attention, [batch, heads, sequence, dim]."""
     scores = jnp.einsum("bhqd,bhkd->bhqk", query, key) / math.sqrt(query.shape[-1])
     return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, axis=-1), value)
 
 
 def swiglu(x: Array, w_gate: Array, w_up: Array, w_down: Array) -> Array:
-    """The gated feed-forward layer of many language models."""
+    """Compute the gated feed-forward layer of many language models."""
     return (jax.nn.silu(x @ w_gate) * (x @ w_up)) @ w_down
 
 
@@ -278,7 +278,7 @@ WEIGHT = 512**-0.5
 
 
 def cartpole(function: Callable[..., Any], split: Split, description: str, *arguments: Argument) -> Recipe:
-    """A Cartpole program, a simulator in which rounding decides now and then."""
+    """Return the recipe of a Cartpole program, a simulator in which rounding may change a decision."""
     return Recipe(
         function,
         split,

@@ -11,24 +11,24 @@ from tests.env.small_programs import write_suite
 
 
 def total(env: ProgramBaseline, seed: int) -> tuple[float, float]:
-    """What an episode of random actions paid, and the log of the speedup it found."""
+    """Run an episode of random actions; return the sum of its rewards and the log of its speedup."""
     rng = np.random.default_rng(seed)
     env.reset(options={"program": "chain"})
-    paid = 0.0
+    rewards = 0.0
     while True:
         action = np.int64(rng.choice(np.flatnonzero(env.action_masks())))
         _, reward, terminated, _, info = env.step(action)
-        paid += reward
+        rewards += reward
         if terminated:
-            return paid, float(np.log(info["speedup"]))
+            return rewards, float(np.log(info["speedup"]))
 
 
-def test_episodes_are_paid_relative_to_those_before(tmp_path: Path) -> None:
+def test_rewards_are_relative_to_the_mean_of_earlier_episodes(tmp_path: Path) -> None:
     env = ProgramBaseline(FusionEnv(write_suite(tmp_path)))
     mean: float | None = None
     for seed in range(4):
-        paid, found = total(env, seed)
+        rewards, found = total(env, seed)
         mean = found if mean is None else mean
-        assert paid == pytest.approx(found - mean, abs=1e-6)
+        assert rewards == pytest.approx(found - mean, abs=1e-6)
         mean += RATE * (found - mean)
         assert env.means == {"chain": pytest.approx(mean, abs=1e-6)}

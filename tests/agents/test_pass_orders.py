@@ -131,15 +131,15 @@ def test_policies_that_cannot_be_used_say_why(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="no policy folder"):
         load_pass_order(tmp_path / "none")
     scripted(0).save(tmp_path / "p")
-    told = (tmp_path / "p" / "policy.json").read_text()
+    description = (tmp_path / "p" / "policy.json").read_text()
     for change, reason in (
-        (("hlogym-pass-order", "hlogym-fusion-policy"), "'hlogym-pass-order' is needed"),
+        (("hlogym-pass-order", "hlogym-fusion-policy"), "instead of 'hlogym-pass-order'"),
         (('"feature_version": 1', '"feature_version": 99'), "version 99"),
-        (('"cse@1",', ""), "are expected"),
+        (('"cse@1",', ""), "inputs instead of"),
         (('"cse@1"', '"csee@1"'), "csee"),
         (('"none",\n  "provenance', '"never",\n  "provenance'), "the unknown 'never'"),
     ):
-        (tmp_path / "p" / "policy.json").write_text(told.replace(*change))
+        (tmp_path / "p" / "policy.json").write_text(description.replace(*change))
         with pytest.raises(PolicyError, match=reason):
             load_pass_order(tmp_path / "p")
     (tmp_path / "q").mkdir()
@@ -257,10 +257,10 @@ def test_a_completion_that_leaves_more_ops_is_not_taken() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"passes": "dce"}, "list of texts"), ({"passes": [3]}, "list of texts"), ({"passes": None}, "list of texts"),
-        ({"passes": ["no-such-pass"]}, "no-such-pass"), ({"passes": []}, "numbers"),
-        ({"activations": "tanh"}, "list of"),
-        ({"activations": ["sigmoid"]}, "sigmoid"), ({"activations": []}, "ranks"),
+        ({"passes": "dce"}, "list of strings"), ({"passes": [3]}, "list of strings"),
+        ({"passes": None}, "list of strings"), ({"passes": ["no-such-pass"]}, "no-such-pass"),
+        ({"passes": []}, "inputs"), ({"activations": "tanh"}, "list of strings"),
+        ({"activations": ["sigmoid"]}, "sigmoid"), ({"activations": []}, "outputs"),
         ({"activations": ["tanh"] * 1000}, "missing"), ({"budget": True}, "budget"), ({"budget": "150"}, "budget"),
         ({"budget": 10**30}, "budget"), ({"finish": -1}, "finish"), ({"finish": 1.5}, "finish"),
         ({"completion": "all"}, "completion"), ({"completion": []}, "completion"), ({"provenance": 3}, "provenance"),

@@ -1,4 +1,4 @@
-"""Trip counts that a text notes: read when they are whole numbers, passed over when they are anything else."""
+"""Trip counts annotated in HLO text are used if they are integers and ignored otherwise."""
 
 import pytest
 

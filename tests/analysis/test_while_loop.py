@@ -1,4 +1,4 @@
-"""Trip counts against loops that are run."""
+"""Inferred trip counts equal the number of iterations that the interpreter runs."""
 
 import itertools
 

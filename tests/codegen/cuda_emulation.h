@@ -1,7 +1,8 @@
-// Runs CUDA kernels as plain C++, one block after another, and watches what threads do to shared memory.
+// Runs CUDA kernels as plain C++, one block after another, and checks accesses to shared memory.
 //
-// The threads of a block are fibers: each runs until it meets __syncthreads or a shuffle, then the next one goes on.
-// Shared arrays note who touched each element since the last __syncthreads; two threads of which one writes are a race.
+// The threads of a block are fibers: each runs until it reaches __syncthreads or a shuffle, then the next one continues.
+// Shared arrays record which threads accessed each element since the last __syncthreads. If two threads accessed an
+// element and one of them wrote to it, that is a data race.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -71,7 +72,7 @@ static void run_block(int order) {
     }
     const State first = fibers[0].state;
     for (int t = 1; t < n; t++)
-      if (fibers[t].state != first) return fail("threads of one block meet different barriers");
+      if (fibers[t].state != first) return fail("threads of one block reach different barriers");
     if (first == DONE) return;
     if (first == AT_BARRIER) epoch++;
   }
@@ -106,7 +107,7 @@ template <class T, int N> struct Shared {
   Element operator[](long at) { return {*this, at}; }
   void race(long at, int other, const char *what) {
     char text[300];
-    snprintf(text, sizeof text, "race on %s[%ld]: thread %d %s what thread %d touched, no barrier between", name, at,
+    snprintf(text, sizeof text, "race on %s[%ld]: thread %d %s what thread %d accessed, without a barrier between", name, at,
              threadIdx.x, what, other);
     fail(text);
   }
@@ -119,7 +120,7 @@ template <class T, int N> struct Shared {
     if (outside(at)) return T();
     Touch &t = touch[at];
     if (t.wrote_at == epoch && t.writer != threadIdx.x) race(at, t.writer, "reads");
-    // Only one reader is kept; a second one is noted as nobody's, so that any later writer differs from it.
+    // Only one reader is recorded; a second one is recorded as -2, so that any later writer differs from it.
     t.reader = t.read_at == epoch && t.reader != threadIdx.x ? -2 : threadIdx.x;
     t.read_at = epoch;
     return data[at];
@@ -127,7 +128,7 @@ template <class T, int N> struct Shared {
   void write(long at, T v) {
     if (outside(at)) return;
     Touch &t = touch[at];
-    // Writing the same value twice is harmless.
+    // Threads that write the same value do not conflict.
     const bool same = memcmp(&data[at], &v, sizeof v) == 0;
     if (t.wrote_at == epoch && t.writer != threadIdx.x && !same) race(at, t.writer, "writes");
     if (t.read_at == epoch && t.reader != threadIdx.x && !same) race(at, t.reader, "writes");
@@ -191,7 +192,7 @@ inline __nv_bfloat16 __float2bfloat16_rn(float x) {
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) { return {x}; }
 
-// g++ before 13 has no _Float16: halves are converted by hand.
+// g++ before version 13 has no _Float16, so halves are converted explicitly.
 inline float half_value(unsigned short h) {
   const int e = h >> 10 & 31, m = h & 1023;
   const float size = e == 31 ? (m ? __int_as_float(0x7fc00000) : __int_as_float(0x7f800000))
@@ -224,7 +225,7 @@ inline __half __double2half(double x) { __half h; h.bits = half_bits(x); return 
 inline unsigned short __half_as_ushort(__half x) { return x.bits; }
 inline __half __ushort_as_half(unsigned short x) { __half h; h.bits = x; return h; }
 
-// The preamble declares these itself, with CUDA's widths.
+// The preamble declares these types with the widths of CUDA.
 #define int8_t cuda_int8_t
 #define int16_t cuda_int16_t
 #define int32_t cuda_int32_t

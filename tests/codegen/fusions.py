@@ -1,4 +1,4 @@
-"""Fused computations of every form a kernel can have, by name."""
+"""Named fused computations, at least one for every kind of kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ argmax {
 
 
 def softmax(dims: str, rows: str, reduced: str, kept: str) -> str:
-    """Softmax over `reduced`, whose rows are of shape `rows`."""
+    """Return a softmax over the dimensions `reduced`; `rows` is the shape of its row maxima and sums."""
     return f"""
     x = f32[{dims}] parameter(0)
     low = f32[] constant(-inf)
@@ -89,7 +89,7 @@ ARGMAX_BLOCK = """
     ROOT r = (f32[7,100], s32[7]) tuple(y, k)
 """
 
-TEXTS = {
+BODIES = {
     "elementwise": """
         a = f32[33,70] parameter(0)
         b = f32[33,70] parameter(1)
@@ -320,10 +320,10 @@ TEXTS = {
     """,
 }  # fmt: skip
 
-NAMES = tuple(TEXTS)
+NAMES = tuple(BODIES)
 
 
 @cache
 def fusion(name: str) -> HloComputation:
-    """The fused computation of that name."""
-    return fused(TEXTS[name], REDUCERS)
+    """Return the fused computation of a name."""
+    return fused(BODIES[name], REDUCERS)

@@ -1,4 +1,4 @@
-"""Random fused computations: chains of movement, and reductions with work before, between and behind them."""
+"""Random fused computations: chains of data movement, and reductions with elementwise ops around them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.fuzz import sizes
 T = PrimitiveType
 FLOATS = (T.F32, T.F32, T.F32, T.F64, T.BF16, T.F16)
 INTS = (T.S32, T.U8, T.S64, T.S8, T.U32)
-REDUCED = 60_000
-"""Elements of an array that is reduced, at most."""
+MAX_REDUCED_ELEMENTS = 60_000
+"""Maximum number of elements of an array that is reduced."""
 
 
 def random_fusion(rng: np.random.Generator) -> HloComputation:
-    """A computation of parameters, to be taken as one fused computation."""
+    """Return a random computation, for use as one fused computation."""
     writer = _Writer(rng)
     if rng.random() < 0.4:
         writer.movement(int(rng.integers(2, 9)))
@@ -38,7 +38,7 @@ def reducer(op: Opcode, t: T) -> HloComputation:
 
 
 def general_reducer(t: T) -> HloComputation:
-    """The lesser in size of two values, the first of equal ones: no simple combiner, but any order gives one result."""
+    """Return a minimum as compare and select: not one associative op, although any order gives the same result."""
     f = HloComputation("smallest")
     a, b = (f.add_parameter(k, Shape(t)) for k in range(2))
     less = f.add(Opcode.COMPARE, [b, a], direction="LT")
@@ -47,7 +47,7 @@ def general_reducer(t: T) -> HloComputation:
 
 
 def as_module(fused: HloComputation) -> HloModule:
-    """The computation as the entry of a module."""
+    """Return a module whose entry is the computation."""
     module = HloModule("case")
     module.add(fused, entry=True)
     for i in fused.instructions:
@@ -93,7 +93,7 @@ class _Writer:
         self.body.remove_dead(self.values)
         return self.body
 
-    # ---- movement
+    # ---- data movement
 
     def movement(self, steps: int) -> None:
         for _ in range(int(self.rng.integers(1, 3))):
@@ -242,15 +242,15 @@ class _Writer:
         self.add(Opcode.REDUCE, [x, self.scalar(start, t)], dimensions=dims, to_apply=f)
 
     def reductions(self) -> None:
-        """Arrays of the same elements, reduced over the same dimensions, spread out again, and used.
+        """Add reductions of arrays of one domain, whose results are broadcast back to it and used there.
 
-        Some of the arrays differ from the others in where their dimensions of size 1 stand.
+        Some of the arrays differ from the others in the positions of their dimensions of size 1.
         """
         rng = self.rng
         kinds = FLOATS if rng.random() < 0.8 else INTS
         t = kinds[int(rng.integers(len(kinds)))]
         rank = int(rng.integers(1, 5))
-        dims = sizes.dimensions(rng, rank, REDUCED)
+        dims = sizes.dimensions(rng, rank, MAX_REDUCED_ELEMENTS)
         full = array_shape(t, *dims)
         for _ in range(int(rng.integers(1, 3))):
             self.parameter(full)
@@ -264,7 +264,7 @@ class _Writer:
         if rng.random() < 0.3 and kept:
             side = self.parameter(array_shape(t, dims[kept[-1]]))
             self.add(Opcode.BROADCAST, [side], full, dimensions=(kept[-1],))
-        narrow = rng.random() < 0.5  # one value a row or column is all that comes out
+        narrow = rng.random() < 0.5  # every output has one value per row or column
         for _ in range(int(rng.integers(1, 4))):
             self._work(full, int(rng.integers(0, 4)))
             op = (Opcode.ADD, Opcode.MAXIMUM, Opcode.MINIMUM, None)[int(rng.integers(4))]
@@ -279,7 +279,7 @@ class _Writer:
             self._work(full, int(rng.integers(0, 4)))
 
     def _reduce_elsewhere(self, dims: tuple[int, ...], reduced: tuple[int, ...], t: T) -> None:
-        """The same domain reduced, by way of an array whose dimensions of size 1 stand elsewhere."""
+        """Add a reduction over the same domain of an array with size-1 dimensions at other positions."""
         rng = self.rng
         shape = array_shape(t, *sizes.with_units(rng, dims, most=5))
         gone = iter([d in reduced for d, n in enumerate(dims) if n != 1])

@@ -1,4 +1,4 @@
-"""Runs single kernels: as C through gcc, as CUDA C++ in an emulator, and the interpreter on the same computation."""
+"""Helpers that run single kernels, as C or as CUDA C++ in an emulator, and compare them with the interpreter."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from compiler.backends.cpu import toolchain as cpu
 from compiler.backends.cpu.libraries import load_library
+from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cuda import nvrtc as cuda
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
 from compiler.codegen.languages import default_schedule
@@ -34,7 +35,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with arguments, and the results it must have."""
+    """A kernel with arguments and the expected results."""
 
     spec: KernelSpec
     args: tuple[Array, ...]
@@ -42,13 +43,13 @@ class Case:
 
 
 def fused(text: str, computations: str = "") -> HloComputation:
-    """The entry computation of a module given by its lines, to be taken as one fused computation."""
+    """Parse the lines of a computation and return it, for use as one fused computation."""
     lines = "\n  ".join(line.strip() for line in text.strip().splitlines())
     return parse(f"HloModule case\n{computations}\nENTRY fused {{\n  {lines}\n}}\n").entry
 
 
 def kernel_of(computation: HloComputation, language: str, schedule: Schedule | None = None) -> KernelSpec:
-    """The kernel of a computation; UnsupportedError when there is none."""
+    """Return the kernel of a computation; raise UnsupportedError if there is none."""
     schedule = schedule or default_schedule(language)
     outputs = tuple(r.shape for r in roots_of(computation))
     kernel = lower(computation, schedule)
@@ -59,25 +60,25 @@ def kernel_of(computation: HloComputation, language: str, schedule: Schedule | N
 def case_of(
     computation: HloComputation, args: Sequence[Array], language: str, schedule: Schedule | None = None
 ) -> Case:
-    """A case whose results the interpreter gives."""
+    """Return a case whose expected results are those of the interpreter."""
     reference = Reference(lambda a, context: leaves(evaluate_computation(computation, a, context)), args)
     return Case(kernel_of(computation, language, schedule), tuple(args), reference)
 
 
 def leaves(value: Any) -> list[Array]:
-    """Arrays of an interpreter's value, in order."""
+    """Return the arrays in a value of the interpreter, in order."""
     if isinstance(value, tuple):
         return [leaf for v in value for leaf in leaves(v)]
     return [np.asarray(value)]
 
 
 def random_args(shapes: Sequence[Shape], rng: np.random.Generator) -> list[Array]:
-    """Moderate values: floats about 1 and of both signs, small integers."""
+    """Return random arrays of moderate values: floats between -2 and 2 and small integers."""
     return [random_array(s, rng) for s in shapes]
 
 
 def random_array(shape: Shape, rng: np.random.Generator) -> Array:
-    """See `random_args`."""
+    """Return one array as `random_args` does."""
     dtype, dims = shape.dtype, shape.dimensions
     if dtype == np.bool_:
         return rng.integers(0, 2, dims).astype(bool)
@@ -89,7 +90,7 @@ def random_array(shape: Shape, rng: np.random.Generator) -> Array:
 def problem(
     found: Sequence[Array], wanted: Case | Reference | Sequence[Array], rtol: float | None = None
 ) -> str | None:
-    """What is wrong with results, or None; arrays are compared by what their types can hold, or by `rtol`."""
+    """Return how results differ from the expected ones, or None; the tolerance is that of their types or `rtol`."""
     if isinstance(wanted, Case):
         wanted = wanted.reference
     tolerance = None if rtol is None else Tolerance(rtol)
@@ -102,9 +103,10 @@ def problem(
 
 
 def run_c(cases: Sequence[Case]) -> list[list[Array]]:
-    """Results of all cases on the CPU, built in one go."""
-    cpu.load_runtime()
-    objects = cpu.kernel_objects([c.spec for c in cases], cpu.toolchain())
+    """Build the kernels of all cases at once, run them on the CPU and return their results."""
+    toolchain = cpu.toolchain()
+    RUNTIME.load(toolchain.runtime())
+    objects = cpu.kernel_objects([c.spec for c in cases], toolchain)
     out = []
     for c in cases:
         buffers, pointers = _memory(c)
@@ -116,7 +118,7 @@ def run_c(cases: Sequence[Case]) -> list[list[Array]]:
 
 
 def _memory(c: Case) -> tuple[list[Array], Any]:
-    """Copies of the arguments and fresh outputs, with pointers to them; what must be one buffer is one."""
+    """Return the arguments and new outputs with pointers to them; those that must alias share a buffer."""
     ins = [np.ascontiguousarray(a).reshape(a.shape) for a in c.args]
     outputs = [_poisoned(s) for s in c.spec.outputs]
     for source, target in c.spec.must_alias:
@@ -129,30 +131,30 @@ def _memory(c: Case) -> tuple[list[Array], Any]:
 
 
 def _poisoned(s: Shape) -> Array:
-    """An array of bytes that no result should show."""
+    """Return an output array filled with a byte pattern that reveals elements the kernel did not write."""
     out: Array = np.empty(s.dimensions, s.dtype)
     out.reshape(-1).view(np.uint8)[...] = 0 if s.dtype == np.bool_ else 0x5A
     return out
 
 
-# ---- CUDA, emulated
+# ---- emulated CUDA
 
 
 def has_emulator() -> bool:
-    """Whether a C++ compiler is here."""
+    """Check whether a C++ compiler is installed."""
     return shutil.which("g++") is not None
 
 
 @dataclass(frozen=True)
 class Emulated:
-    """Results, and what the emulator saw go wrong ("" when nothing)."""
+    """The results of an emulated kernel and the error that the emulator detected ("" if none)."""
 
     outputs: list[Array]
-    complaint: str
+    error: str
 
 
 def emulation_source(specs: Sequence[KernelSpec]) -> str:
-    """C++ with these kernels and an entry `run_SYMBOL(arguments, grid, block)` for each."""
+    """Return C++ source of the kernels with an entry point `run_SYMBOL(arguments, grid, block)` for each."""
     distinct = {s.symbol: s for s in specs}
     text = "\n".join(line for line in cuda.source_of(specs).splitlines() if not line.startswith("#include"))
     shared = re.compile(r"__shared__ (\w+) (\w+)\[(\d+)\];")
@@ -167,7 +169,7 @@ def emulation_source(specs: Sequence[KernelSpec]) -> str:
 
 
 def run_emulated(cases: Sequence[Case], folder: Path, max_grid: int = 3) -> list[Emulated]:
-    """Results of all cases, launched with their own block size and at most `max_grid` blocks."""
+    """Run all cases with their own block size and at most `max_grid` blocks; return their results."""
     source, library = folder / "kernels.cpp", folder / "kernels.so"
     source.write_text(emulation_source([c.spec for c in cases]))
     command = ["g++", "-O1", "-std=c++17", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off"]
@@ -179,6 +181,6 @@ def run_emulated(cases: Sequence[Case], folder: Path, max_grid: int = 3) -> list
         buffers, pointers = _memory(c)
         entry = getattr(loaded, f"run_{c.spec.symbol}")
         entry.restype, entry.argtypes = ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
-        complaint = entry(ctypes.addressof(pointers), min(c.spec.grid, max_grid), c.spec.block).decode()
-        out.append(Emulated(buffers[len(c.args) :], complaint))
+        error = entry(ctypes.addressof(pointers), min(c.spec.grid, max_grid), c.spec.block).decode()
+        out.append(Emulated(buffers[len(c.args) :], error))
     return out

@@ -1,4 +1,4 @@
-"""CUDA C++ without a GPU: NVRTC takes every kernel, and in an emulator each computes what the interpreter does.
+"""CUDA C++ without a GPU: NVRTC compiles every kernel, and an emulator compares each with the interpreter.
 
 The emulator runs the threads of a block as fibers and reports accesses to shared memory that no barrier separates.
 """
@@ -41,7 +41,7 @@ needs_emulator = pytest.mark.skipif(not running.has_emulator(), reason="the emul
 
 @cache
 def _nvrtc() -> Callable[[str, str], str]:
-    """A function of source and architecture that gives NVRTC's complaints, "" when it has none."""
+    """Return a function of source and architecture that returns the errors of NVRTC, "" if there are none."""
     pathfinder: Any = importlib.import_module("cuda.pathfinder")
     nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
     headers = pathfinder.find_nvidia_header_directory("cudart")
@@ -51,7 +51,7 @@ def _nvrtc() -> Callable[[str, str], str]:
         options = [*OPTIONS, f"--gpu-architecture={architecture}", f"-I{headers}"]
         (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
         _, size = nvrtc.nvrtcGetProgramLogSize(program)
-        # NVRTC writes into these bytes. There must be two at least: Python has but one object for each single byte.
+        # NVRTC writes into this object. It needs at least two bytes, because Python caches the objects of single bytes.
         log = bytes(size + 1)
         nvrtc.nvrtcGetProgramLog(program, log)
         nvrtc.nvrtcDestroyProgram(program)
@@ -62,7 +62,7 @@ def _nvrtc() -> Callable[[str, str], str]:
 
 @needs_nvrtc
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_nvrtc_takes_the_kernels_of_the_suite(name: str) -> None:
+def test_nvrtc_compiles_the_kernels_of_the_quickstart_suite(name: str) -> None:
     text = load_suite("quickstart").find(name).text()
     kernels: list[KernelSpec] = []
     for policy in POLICIES:
@@ -73,7 +73,7 @@ def test_nvrtc_takes_the_kernels_of_the_suite(name: str) -> None:
 @pytest.mark.slow
 @needs_nvrtc
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_nvrtc_takes_them_for_older_gpus_too(name: str) -> None:
+def test_nvrtc_compiles_the_kernels_for_older_gpus(name: str) -> None:
     text = load_suite("quickstart").find(name).text()
     assert _nvrtc()(source_of(compile(text, backend="cuda").kernels), "sm_80") == ""
 
@@ -84,20 +84,20 @@ JAX_PROGRAMS = [p.name for p in load_suite("jax").programs]
 @pytest.mark.slow
 @needs_nvrtc
 @pytest.mark.parametrize("name", JAX_PROGRAMS)
-def test_nvrtc_takes_the_kernels_of_the_jax_suite(name: str) -> None:
+def test_nvrtc_compiles_the_kernels_of_the_jax_suite(name: str) -> None:
     kernels = compile(load_suite("jax").find(name).text(), backend="cuda").kernels
     assert _nvrtc()(source_of(kernels), "sm_90") == ""
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_80"])
-def test_nvrtc_takes_every_form_of_kernel(architecture: str) -> None:
+def test_nvrtc_compiles_every_kind_of_kernel(architecture: str) -> None:
     specs = [running.kernel_of(fusions.fusion(name), "cuda") for name in fusions.NAMES]
     assert _nvrtc()(source_of(specs), architecture) == ""
 
 
 @needs_nvrtc
-def test_an_empty_log_leaves_pythons_own_bytes_alone() -> None:
+def test_an_empty_log_does_not_overwrite_cached_bytes() -> None:
     assert _nvrtc()("", "sm_90") == ""
     assert [chr(k).encode("latin-1")[0] for k in range(256)] == list(range(256))
 
@@ -106,18 +106,18 @@ def test_an_empty_log_leaves_pythons_own_bytes_alone() -> None:
 
 
 @needs_emulator
-def test_every_form_of_kernel(tmp_path: Path) -> None:
+def test_every_kind_of_kernel_matches_the_interpreter(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     cases = []
     for name in fusions.NAMES:
         f = fusions.fusion(name)
         cases.append(running.case_of(f, running.random_args(f.parameter_shapes, rng), "cuda"))
-    assert _complaints(dict(zip(fusions.NAMES, cases, strict=True)), tmp_path) == {}
+    assert _errors(dict(zip(fusions.NAMES, cases, strict=True)), tmp_path) == {}
 
 
 @needs_emulator
 @pytest.mark.parametrize("schedule", [Schedule(tile=0, block=64, columns=128), Schedule(tile=0, block=32, columns=40)])
-def test_blocks_smaller_than_rows(schedule: Schedule, tmp_path: Path) -> None:
+def test_blocks_may_be_smaller_than_rows(schedule: Schedule, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     names = [n for n in fusions.NAMES if "max" in n or "norm" in n or "column" in n or "row" in n]
     cases = {}
@@ -125,10 +125,10 @@ def test_blocks_smaller_than_rows(schedule: Schedule, tmp_path: Path) -> None:
         f = fusions.fusion(name)
         cases[name] = running.case_of(f, running.random_args(f.parameter_shapes, rng), "cuda", schedule)
         assert cases[name].spec.block <= schedule.block
-    assert _complaints(cases, tmp_path) == {}
+    assert _errors(cases, tmp_path) == {}
 
 
-def test_threads_come_in_whole_warps() -> None:
+def test_blocks_have_whole_warps() -> None:
     for block in (1, 33, 100, 255):
         assert running.kernel_of(fusions.fusion("softmax"), "cuda", Schedule(tile=0, block=block)).block % 32 == 0
 
@@ -140,7 +140,7 @@ def test_too_much_shared_memory_is_refused() -> None:
 
 @needs_emulator
 @pytest.mark.parametrize("policy", POLICIES)
-def test_kernels_of_the_suite(policy: str, tmp_path: Path) -> None:
+def test_kernels_of_the_quickstart_suite_match_the_interpreter(policy: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     cases: dict[str, running.Case] = {}
     for name in PROGRAMS:
@@ -150,13 +150,13 @@ def test_kernels_of_the_suite(policy: str, tmp_path: Path) -> None:
             if instruction is not None:
                 cases[f"{name}: {spec.name} ({spec.kind})"] = _case(instruction, spec, rng)
     assert {c.spec.kind for c in cases.values()} >= {"loop", "reduction"}
-    assert _complaints(cases, tmp_path) == {}
+    assert _errors(cases, tmp_path) == {}
 
 
 @pytest.mark.slow
 @needs_emulator
 @pytest.mark.parametrize("name", JAX_PROGRAMS)
-def test_kernels_of_the_jax_suite(name: str, tmp_path: Path) -> None:
+def test_kernels_of_the_jax_suite_match_the_interpreter(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     exe = compile(load_suite("jax").find(name).text(), backend="cuda")
     cases = {}
@@ -164,7 +164,7 @@ def test_kernels_of_the_jax_suite(name: str, tmp_path: Path) -> None:
         instruction = _find(exe.module, spec.name)
         if instruction is not None and instruction.opcode is not Opcode.WHILE:
             cases[f"{spec.name} ({spec.kind})"] = _case(instruction, spec, rng)
-    assert _complaints(cases, tmp_path) == {}
+    assert _errors(cases, tmp_path) == {}
 
 
 SCATTER = """
@@ -178,7 +178,7 @@ SCATTER = """
 
 
 @needs_emulator
-def test_scatters(tmp_path: Path) -> None:
+def test_scatters_match_the_interpreter(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     cases = {}
     for t, op in (("f32", "add"), ("f64", "add"), ("s32", "add"), ("u32", "maximum"), ("s64", "minimum"), ("f32", "")):
@@ -191,11 +191,11 @@ def test_scatters(tmp_path: Path) -> None:
             args[1] = rng.integers(-1, 10, args[1].shape).astype(np.int32)
             cases[f"{t} {op} {n}"] = running.case_of(f, args, "cuda")
     assert {c.spec.kind for c in cases.values()} == {"scatter"}
-    assert _complaints(cases, tmp_path) == {}
+    assert _errors(cases, tmp_path) == {}
 
 
 def _find(module: HloModule, name: str) -> HloInstruction | None:
-    """The instruction a kernel was made of; None for the planner's own transposes."""
+    """Return the instruction that a kernel computes, or None for a transpose that the thunk emitter added for a dot."""
     for computation in module.control_flow_computations():
         for i in computation.instructions:
             if i.name == name:
@@ -207,7 +207,7 @@ def _case(i: HloInstruction, spec: KernelSpec, rng: np.random.Generator) -> runn
     args = running.random_args(spec.inputs, rng)
     if i.opcode is Opcode.WHILE:
         state = i.attributes["body"].root.operands
-        changed = [k for k, o in enumerate(state) if not _handed_on(o, k)]
+        changed = [k for k, o in enumerate(state) if not _is_carried_unchanged(o, k)]
 
         def loop(arrays: Sequence[Any], context: Context) -> list[running.Array]:
             value: Any = evaluate_op(i, [tuple(arrays)], context)
@@ -223,15 +223,15 @@ def _case(i: HloInstruction, spec: KernelSpec, rng: np.random.Generator) -> runn
     return running.Case(spec, tuple(args), Reference(op, args))
 
 
-def _handed_on(i: HloInstruction, k: int) -> bool:
+def _is_carried_unchanged(i: HloInstruction, k: int) -> bool:
     return i.opcode is Opcode.GET_TUPLE_ELEMENT and i.attributes["index"] == k and not i.operands[0].operands
 
 
-def _complaints(cases: dict[str, running.Case], folder: Path) -> dict[str, str]:
-    """What is wrong, by case."""
+def _errors(cases: dict[str, running.Case], folder: Path) -> dict[str, str]:
+    """Return the errors of emulated cases, by name."""
     out = {}
     for (name, case), run in zip(cases.items(), running.run_emulated(list(cases.values()), folder), strict=True):
-        found = run.complaint or running.problem(run.outputs, case)
+        found = run.error or running.problem(run.outputs, case)
         if found:
             out[name] = found
     return out

@@ -1,4 +1,4 @@
-"""The preamble's conversions of f16 and bf16, over every number of the type and what lies between them."""
+"""The f16 and bf16 conversions of the C preamble, for every number of the type and for numbers between them."""
 
 import ctypes
 
@@ -28,7 +28,7 @@ def run(name: str, x: npt.NDArray[np.generic], out: type[np.generic]) -> npt.NDA
 
 
 def floats() -> npt.NDArray[np.float32]:
-    """Every f16, the numbers half-way between two, their neighbours, and floats of all sizes."""
+    """Return every f16, the midpoints between neighbours, the floats next to those, and floats of all magnitudes."""
     halves = F16_BITS.view(np.float16).astype(np.float32)
     halves = np.sort(halves[np.isfinite(halves)])
     middle = (halves[:-1] + halves[1:]) / 2
@@ -41,17 +41,17 @@ def floats() -> npt.NDArray[np.float32]:
 
 
 def same(found: npt.NDArray[np.generic], wanted: npt.NDArray[np.generic]) -> bool:
-    """Bit for bit, but for which NaN."""
+    """Check whether arrays are bitwise equal, except that any NaN equals any other."""
     bits = np.dtype(f"u{found.dtype.itemsize}")
     both_nan = np.isnan(found) & np.isnan(wanted)
     return bool(np.all(both_nan | (found.view(bits) == wanted.view(bits))))
 
 
-def test_every_f16_as_a_float() -> None:
+def test_every_f16_converts_to_float_exactly() -> None:
     assert same(run("widen", F16_BITS, np.float32), F16_BITS.view(np.float16).astype(np.float32))
 
 
-def test_floats_as_f16() -> None:
+def test_floats_round_to_the_nearest_f16() -> None:
     x = floats()
     with np.errstate(over="ignore"):
         wanted = x.astype(np.float16)
@@ -59,7 +59,7 @@ def test_floats_as_f16() -> None:
     assert same(run("rounded", x, np.float32), wanted.astype(np.float32))
 
 
-def test_every_f16_comes_back() -> None:
+def test_every_f16_survives_a_round_trip_through_float() -> None:
     there = run("widen", F16_BITS, np.float32)
     back = run("narrow", there, np.uint16)
     quiet = np.isnan(F16_BITS.view(np.float16))
@@ -67,7 +67,7 @@ def test_every_f16_comes_back() -> None:
     np.testing.assert_array_equal(back[quiet], F16_BITS[quiet] | 0x200)
 
 
-def test_doubles_are_rounded_once() -> None:
+def test_doubles_are_rounded_to_f16_once() -> None:
     x = floats().astype(np.float64)
     rng = np.random.default_rng(1)
     x = np.concatenate([x, x * (1 + rng.uniform(-1e-9, 1e-9, x.size)), rng.normal(size=1000) * 1e5, [1e300, 5e-324]])
@@ -75,7 +75,7 @@ def test_doubles_are_rounded_once() -> None:
         assert same(run("from_double", x, np.float32), x.astype(np.float16).astype(np.float32))
 
 
-def test_bfloat16_is_what_ml_dtypes_has() -> None:
+def test_rounding_to_bfloat16_matches_ml_dtypes() -> None:
     x = floats()
     source = (
         preamble()

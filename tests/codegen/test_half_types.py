@@ -1,4 +1,4 @@
-"""f16 and bf16 are computed in float: what is rounded all the same, and how often."""
+"""f16 and bf16 are computed in float: which intermediate results are rounded, and how often."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ HALVES = ("bf16", "f16")
 
 
 @pytest.mark.parametrize("t", HALVES)
-def test_explicit_conversions_round(t: str) -> None:
+def test_explicit_conversions_are_rounded(t: str) -> None:
     f = running.fused(
         f"a = f32[1000] parameter(0)\n b = f32[1000] parameter(1)\n m = f32[1000] multiply(a, b)\n"
         f"h = {t}[1000] convert(m)\n w = f32[1000] convert(h)\n ROOT r = f32[1000] subtract(w, b)"
@@ -25,7 +25,7 @@ def test_explicit_conversions_round(t: str) -> None:
 
 @pytest.mark.parametrize("t", HALVES)
 @pytest.mark.parametrize(("dims", "axis"), [((5, 12), 1), ((5, 3000), 1), ((3000, 5), 0)])
-def test_sums_are_gathered_in_float_and_rounded_once(t: str, dims: tuple[int, int], axis: int) -> None:
+def test_sums_are_accumulated_in_float_and_rounded_once(t: str, dims: tuple[int, int], axis: int) -> None:
     kept = dims[1 - axis]
     f = running.fused(
         f"a = {t}[{dims[0]},{dims[1]}] parameter(0)\n z = {t}[] constant(1)\n"
@@ -33,7 +33,7 @@ def test_sums_are_gathered_in_float_and_rounded_once(t: str, dims: tuple[int, in
         f"add {{ x = {t}[] parameter(0) y = {t}[] parameter(1) ROOT r = {t}[] add(x, y) }}\n",
     )
     (shape,) = f.parameter_shapes
-    # Sums of these are exact in float, so that only the last rounding counts.
+    # Sums of these are exact in float, so only the final rounding matters.
     a = (np.random.default_rng(1).integers(0, 9, dims) / 8).astype(shape.dtype)
     ((found,),) = running.run_c([running.case_of(f, [a], "c")])
     wanted = (a.astype(np.float64).sum(axis) + 1).astype(shape.dtype)
@@ -41,7 +41,7 @@ def test_sums_are_gathered_in_float_and_rounded_once(t: str, dims: tuple[int, in
 
 
 @pytest.mark.parametrize("t", HALVES)
-def test_running_and_windowed_sums_are_rounded_once(t: str) -> None:
+def test_cumulative_and_windowed_sums_are_rounded_once(t: str) -> None:
     for window in ("size=700 pad=699_0", "size=5 pad=2_2", "size=7 stride=7"):
         module = parse(
             f"HloModule m\nadd {{ x = {t}[] parameter(0) y = {t}[] parameter(1) ROOT r = {t}[] add(x, y) }}\n"
@@ -55,7 +55,7 @@ def test_running_and_windowed_sums_are_rounded_once(t: str) -> None:
 
 @pytest.mark.parametrize("t", HALVES)
 @pytest.mark.parametrize("dims", [(7, 7, 7), (40, 65), (1, 900)])
-def test_a_maximum_is_equal_to_an_element(t: str, dims: tuple[int, ...]) -> None:
+def test_a_maximum_equals_one_of_its_elements(t: str, dims: tuple[int, ...]) -> None:
     shape, kept = ",".join(map(str, dims)), ",".join(map(str, dims[:-1]))
     over = len(dims) - 1
     module = parse(

@@ -1,4 +1,4 @@
-"""Index arithmetic against Python's integers, at every value of the variables."""
+"""Index expressions against integer arithmetic in Python, for every value of the variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.codegen import index as ix
-from compiler.codegen.index import Int, Quotient, Remainder, Runtime, Var
+from compiler.codegen.index import IndexExpr, Quotient, Remainder, Runtime, Var
 
 VARS: tuple[Var | Runtime, ...] = (Var("i", 5), Var("j", 3), Var("k", 1), Runtime("n", 0, 6))
 Env = Mapping[str, int]
@@ -21,27 +21,27 @@ Env = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Both:
-    """An expression, and the function of the variables it should be."""
+    """An expression and the function of the variables that it should compute."""
 
-    expression: Int
+    expression: IndexExpr
     meaning: Callable[[Env], int]
 
 
-def environments(*atoms: Var | Runtime) -> list[dict[str, int]]:
-    ranges = [range(a.range[0], a.range[1] + 1) for a in atoms]
-    return [dict(zip((a.name for a in atoms), values, strict=True)) for values in itertools.product(*ranges)]
+def environments(*symbols: Var | Runtime) -> list[dict[str, int]]:
+    ranges = [range(a.range[0], a.range[1] + 1) for a in symbols]
+    return [dict(zip((a.name for a in symbols), values, strict=True)) for values in itertools.product(*ranges)]
 
 
-def evaluate(e: Int, env: Env) -> int:
-    """As the C text does: a negative dividend is a mistake, for C would round it the other way."""
+def evaluate(e: IndexExpr, env: Env) -> int:
+    """Evaluate an expression as C does; no dividend may be negative, because C would round it towards zero."""
     total = e.const
-    for atom, c in e.terms:
-        if isinstance(atom, Quotient | Remainder):
-            inner = evaluate(atom.value, env)
-            assert inner >= 0, f"{atom} divides {inner}"
-            total += c * (inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor)
+    for symbol, c in e.terms:
+        if isinstance(symbol, Quotient | Remainder):
+            inner = evaluate(symbol.value, env)
+            assert inner >= 0, f"{symbol} divides {inner}"
+            total += c * (inner // symbol.divisor if isinstance(symbol, Quotient) else inner % symbol.divisor)
         else:
-            total += c * env[atom.name]
+            total += c * env[symbol.name]
     return total
 
 
@@ -72,7 +72,7 @@ def _linear(v: Var | Runtime, c: int) -> Both:
 
 @settings(max_examples=300, deadline=None)
 @given(expressions())
-def test_expressions_are_pythons(both: Both) -> None:
+def test_expressions_evaluate_as_in_python(both: Both) -> None:
     low, high = both.expression.range
     for env in environments(*VARS):
         wanted = both.meaning(env)
@@ -82,16 +82,16 @@ def test_expressions_are_pythons(both: Both) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(expressions())
-def test_text_says_the_same(both: Both) -> None:
+def test_printed_expressions_evaluate_as_in_python(both: Both) -> None:
     text = both.expression.to_c().replace("/", "//")
     for env in environments(*VARS)[::7]:
-        assert eval(text, {}, dict(env)) == both.meaning(env)  # noqa: S307  # our own text
+        assert eval(text, {}, dict(env)) == both.meaning(env)  # noqa: S307  # generated text
 
 
 @settings(max_examples=100, deadline=None)
 @given(expressions(), expressions())
-def test_substitution(both: Both, other: Both) -> None:
-    """A variable may be replaced by any expression, also one that leaves the variable's range."""
+def test_substitution_of_a_variable_by_an_expression(both: Both, other: Both) -> None:
+    """A variable may be replaced by any expression, here one with the range of the variable."""
     replaced = both.expression.substitute({VARS[0]: other.expression.mod(5)})
     for env in environments(*VARS)[::3]:
         inner = {**env, "i": other.meaning(env) % 5}
@@ -103,7 +103,7 @@ dims_of = st.lists(st.integers(1, 4), min_size=0, max_size=4)
 
 @settings(max_examples=100, deadline=None)
 @given(dims_of, st.randoms(use_true_random=False))
-def test_delinearize_undoes_linearize(dims: list[int], random: object) -> None:
+def test_delinearize_inverts_linearize(dims: list[int], random: object) -> None:
     vars_ = [Var(f"d{k}", n) for k, n in enumerate(dims)]
     index = [ix.of(v) for v in vars_]
     back = ix.delinearize(ix.linearize(index, dims), dims)
@@ -112,7 +112,7 @@ def test_delinearize_undoes_linearize(dims: list[int], random: object) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(dims_of, st.booleans())
-def test_reshapes_follow_numpy(dims: list[int], backwards: bool) -> None:
+def test_reshapes_match_numpy(dims: list[int], backwards: bool) -> None:
     total = math.prod(dims)
     for parts in _factorings(total):
         vars_ = [Var(f"d{k}", n) for k, n in enumerate(dims)]
@@ -141,7 +141,7 @@ def test_reshape_of_contiguous_dimensions_needs_no_division() -> None:
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 7])
-def test_constants_fold(divisor: int) -> None:
+def test_constants_are_folded(divisor: int) -> None:
     for value in range(-10, 30):
         assert ix.const(value).floordiv(divisor) == ix.const(value // divisor)
         assert ix.const(value).mod(divisor) == ix.const(value % divisor)

@@ -1,4 +1,4 @@
-"""Loops that run inside one kernel: as C, and as CUDA C++ in the emulator, against the interpreter."""
+"""Loop kernels, as C and as CUDA C++ in the emulator, against the interpreter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ENTRY main {{
 
 
 def loop(state: str, body: str, trips: int) -> HloInstruction:
-    """A `while` over a counter and further values x1, x2...; the counter's next value is `n`."""
+    """Return a `while` that carries a counter i and the values x1, x2...; its body defines the next counter as `n`."""
     types = [t.strip() for t in state.split(";")]
     whole = ", ".join(["s32[]", *types])
     reads = ["i = s32[] get-tuple-element(s), index=0"]
@@ -140,7 +140,7 @@ LOOPS = {
         ROOT r = STATE tuple(n, y, u)""",
         8,
     ),
-    "update written of other state": (
+    "update computed from other state": (
         "f32[64]; f32[64]; f32[6,64]",
         f"""{N}
         c0 = s32[] constant(0)
@@ -189,21 +189,21 @@ REFUSED = {
         f"""{N} y = f32[50] reverse(x1), dimensions={{0}} ROOT r = STATE tuple(n, y)""",
         "another position",
     ),
-    "a sum of all": (
+    "a sum over positions": (
         "f32[50]; f32[]",
         f"""{N} z = f32[] constant(0) t = f32[] reduce(x1, z), dimensions={{0}}, to_apply=add
         y = f32[50] negate(x1) ROOT r = STATE tuple(n, y, t)""",
         "",
     ),
     "no arrays": ("f32[]", f"{N} y = f32[] negate(x1) ROOT r = STATE tuple(n, y)", "no array large enough"),
-    "nothing in common": (
+    "no common axis": (
         "f32[50]; f32[60]",
         f"{N} y = f32[50] negate(x1) z = f32[60] negate(x2) ROOT r = STATE tuple(n, y, z)",
         "no axis in common",
     ),
     "the tuple as a whole": ("f32[50]", "ROOT r = STATE copy(s)", ""),
     "complex": ("c64[50]", f"{N} y = c64[50] negate(x1) ROOT r = STATE tuple(n, y)", "no kernel"),
-    "a table read anywhere": (
+    "a table read at a run-time index": (
         "f32[50]; f32[8]",
         f"""{N} y = f32[50] negate(x1) w = f32[1] dynamic-slice(x2, i), dynamic_slice_sizes={{1}}
         z = f32[8] broadcast(w0), dimensions={{}} ROOT r = STATE tuple(n, y, z)""".replace(
@@ -228,38 +228,38 @@ def _case(name: str, language: str, schedule: Schedule | None = None) -> running
 
 
 @pytest.mark.parametrize("schedule", [None, Schedule(lanes=16), Schedule(lanes=100)], ids=str)
-def test_c(schedule: Schedule | None) -> None:
+def test_loop_kernels_in_c_match_the_interpreter(schedule: Schedule | None) -> None:
     cases = {name: _case(name, "c", schedule) for name in LOOPS}
-    told = {}
+    problems = {}
     for (name, case), found in zip(cases.items(), running.run_c(list(cases.values())), strict=True):
         what = running.problem(found, case)
         if what:
-            told[name] = what
-    assert told == {}
+            problems[name] = what
+    assert problems == {}
 
 
 @pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
 @pytest.mark.parametrize("schedule", [None, Schedule(lanes=100, block=32)], ids=str)
-def test_cuda(schedule: Schedule | None, tmp_path: Path) -> None:
+def test_loop_kernels_in_cuda_match_the_interpreter(schedule: Schedule | None, tmp_path: Path) -> None:
     cases = {name: _case(name, "cuda", schedule) for name in LOOPS}
-    told = {}
+    problems = {}
     for (name, case), run in zip(
         cases.items(), running.run_emulated(list(cases.values()), tmp_path, max_grid=4), strict=True
     ):
-        what = run.complaint or running.problem(run.outputs, case)
+        what = run.error or running.problem(run.outputs, case)
         if what:
-            told[name] = what
-    assert told == {}
+            problems[name] = what
+    assert problems == {}
 
 
-def test_state_is_in_registers_on_a_gpu() -> None:
+def test_carried_state_is_in_registers_on_a_gpu() -> None:
     assert "__shared__" not in _case("rows", "cuda").spec.source
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals_say_why(name: str) -> None:
+def test_a_refusal_states_its_reason(name: str) -> None:
     state, body, reason = REFUSED[name]
-    why = loop_kernel.why_not(loop(state, body, 4))
+    why = loop_kernel.loop_refusal(loop(state, body, 4))
     assert why is not None
     assert reason in why
 
@@ -267,7 +267,9 @@ def test_refusals_say_why(name: str) -> None:
 def test_an_unknown_trip_count_is_refused() -> None:
     i = loop("f32[50]; s32[]", f"{N} y = f32[50] negate(x1) ROOT r = STATE tuple(n, y, x2)", 3)
     condition = i.attributes["condition"]
-    limit = condition.add(Opcode.GET_TUPLE_ELEMENT, [condition.parameters[0]], index=2)  # starts as an argument
+    limit = condition.add(
+        Opcode.GET_TUPLE_ELEMENT, [condition.parameters[0]], index=2
+    )  # its initial value is an argument
     first = condition.root.operands[0]
     condition.root = condition.add(Opcode.COMPARE, [first, limit], direction="LT")
-    assert "iterations" in (loop_kernel.why_not(i) or "")
+    assert "iterations" in (loop_kernel.loop_refusal(i) or "")

@@ -1,4 +1,4 @@
-"""Fused computations as C kernels against the interpreter: every form, and random ones."""
+"""C kernels of fused computations against the interpreter: every kind of kernel, and random computations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEDULES = (
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: str(s.to_json()))
-def test_every_form_of_kernel(schedule: Schedule) -> None:
+def test_every_kind_of_kernel_matches_the_interpreter(schedule: Schedule) -> None:
     rng = np.random.default_rng(0)
     cases = {}
     for name in fusions.NAMES:
@@ -44,11 +44,11 @@ def test_every_form_of_kernel(schedule: Schedule) -> None:
         ("argmax", "reduction"), ("argmax_block", "block"),
     ],
 )  # fmt: skip
-def test_kinds(name: str, kind: str) -> None:
+def test_the_kind_of_a_kernel(name: str, kind: str) -> None:
     assert running.kernel_of(fusions.fusion(name), "c").kind == kind
 
 
-def test_transposes_with_ragged_tiles() -> None:
+def test_transposes_whose_size_no_tile_divides() -> None:
     rng = np.random.default_rng(3)
     cases = {}
     for dims, order in (((65, 130), "1,0"), ((64, 3, 97), "2,1,0"), ((200, 64), "1,0"), ((3, 65, 66), "0,2,1")):
@@ -62,7 +62,7 @@ def test_transposes_with_ragged_tiles() -> None:
     assert _problems(cases) == {}
 
 
-def test_large_flat_arrays_use_threads() -> None:
+def test_a_large_flat_array_runs_on_the_thread_pool() -> None:
     f = running.fused(
         """
         a = f32[3000000] parameter(0)
@@ -76,8 +76,8 @@ def test_large_flat_arrays_use_threads() -> None:
     assert _problems({"large": case}) == {}
 
 
-def _mixed(seed: int, wanted: int, language: str) -> dict[HloModule, running.Case]:
-    """Random fusions that can be kernels, each with arguments; the others must say why not."""
+def _random_cases(seed: int, wanted: int, language: str) -> dict[HloModule, running.Case]:
+    """Return random fusions that can become kernels, with arguments; the refusal of all others must give a reason."""
     rng = np.random.default_rng(seed)
     cases: dict[HloModule, running.Case] = {}
     tried = 0
@@ -100,42 +100,44 @@ def _mixed(seed: int, wanted: int, language: str) -> dict[HloModule, running.Cas
     return cases
 
 
-def _judged(module: HloModule, case: running.Case, found: Sequence[running.Array]) -> str | None:
-    """What rounding does not explain, with the program."""
-    told = running.problem(found, case)
-    return None if told is None else f"{told}\n{module}"
+def _problem_of(module: HloModule, case: running.Case, found: Sequence[running.Array]) -> str | None:
+    """Return the difference from the expected results with the program, or None."""
+    problem = running.problem(found, case)
+    return None if problem is None else f"{problem}\n{module}"
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.slow) for s in range(2, 12))])
-def test_random_fusions(seed: int) -> None:
-    cases = _mixed(seed, 80, "c")
+def test_random_fusions_match_the_interpreter(seed: int) -> None:
+    cases = _random_cases(seed, 80, "c")
     runs = running.run_c(list(cases.values()))
-    told = [_judged(m, case, found) for (m, case), found in zip(cases.items(), runs, strict=True)]
-    assert [t for t in told if t is not None] == []
+    problems = [_problem_of(m, case, found) for (m, case), found in zip(cases.items(), runs, strict=True)]
+    assert [p for p in problems if p is not None] == []
 
 
 @pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
 @pytest.mark.parametrize("seed", [100, *(pytest.param(s, marks=pytest.mark.slow) for s in range(101, 106))])
-def test_random_fusions_on_the_emulated_gpu(seed: int, tmp_path: Path) -> None:
-    cases = _mixed(seed, 40, "cuda")
+def test_random_fusions_on_the_emulated_gpu_match_the_interpreter(seed: int, tmp_path: Path) -> None:
+    cases = _random_cases(seed, 40, "cuda")
     runs = running.run_emulated(list(cases.values()), tmp_path, 2)
-    told = [run.complaint or _judged(m, case, run.outputs) for (m, case), run in zip(cases.items(), runs, strict=True)]
-    assert [t for t in told if t] == []
+    problems = [
+        run.error or _problem_of(m, case, run.outputs) for (m, case), run in zip(cases.items(), runs, strict=True)
+    ]
+    assert [p for p in problems if p] == []
 
 
 def _problems(cases: dict[str, running.Case]) -> dict[str, str]:
-    """What is wrong, by case."""
+    """Return the differences from the expected results, by case."""
     runs = running.run_c(list(cases.values()))
-    told = {}
+    problems = {}
     for (name, case), found in zip(cases.items(), runs, strict=True):
         what = running.problem(found, case)
         if what is not None:
-            told[name] = what
-    return told
+            problems[name] = what
+    return problems
 
 
-def test_indices_of_arrays_that_are_never_made_may_be_large() -> None:
-    """The broadcast has more elements than 32 bits count; only 49 of them are looked at."""
+def test_indices_into_fused_intermediates_may_exceed_32_bits() -> None:
+    """The broadcast has more than 2^32 elements, of which 49 are computed."""
     f = running.fused(
         """
         a = f32[70000] parameter(0)
@@ -169,7 +171,7 @@ def test_indices_of_arrays_that_are_never_made_may_be_large() -> None:
          "b = f32[40,9] broadcast(s), dimensions={0}\n ROOT r = f32[40,9] negate(b)", ""),
     ],
 )  # fmt: skip
-def test_refusals_say_why(text: str, reason: str) -> None:
+def test_a_refusal_states_its_reason(text: str, reason: str) -> None:
     why = buildability.kernel_refusal(running.fused(text, fusions.REDUCERS))
     assert why is not None
     assert reason in why
@@ -184,7 +186,7 @@ def test_too_many_instructions_are_refused() -> None:
     assert "instructions" in (buildability.kernel_refusal(f) or "")
 
 
-def test_long_chains_are_not_too_deep() -> None:
+def test_long_chains_do_not_exceed_the_recursion_limit() -> None:
     f = HloComputation("deep")
     x = f.add_parameter(0, running.fused("ROOT a = f32[8] parameter(0)").root.shape)
     for _ in range(2501):
@@ -194,5 +196,5 @@ def test_long_chains_are_not_too_deep() -> None:
     assert _problems({"deep": running.case_of(f, [np.arange(8, dtype=np.float32)], "c")}) == {}
 
 
-def test_nothing_to_compute() -> None:
+def test_a_computation_without_outputs_is_refused() -> None:
     assert buildability.kernel_refusal(running.fused("ROOT t = () tuple()")) == "nothing to compute"

@@ -1,4 +1,4 @@
-"""Our own approximations of functions, over their whole range."""
+"""The approximation of tanh in the C preamble, over its whole range."""
 
 import numpy as np
 
@@ -19,13 +19,13 @@ def test_tanh_is_within_eight_units_in_the_last_place() -> None:
     assert np.array_equal(np.signbit(y), np.signbit(x))
 
 
-def test_tanh_passes_nan_on() -> None:
+def test_tanh_propagates_nan() -> None:
     executable = compile("ENTRY e { x = f32[3] parameter(0) ROOT y = f32[3] tanh(x) }")
     (y,) = executable(np.array([np.nan, 1.0, -np.nan], np.float32))
     assert np.isnan(y).tolist() == [True, False, True]
 
 
-def test_tanh_is_one_where_no_number_is_nearer() -> None:
+def test_tanh_saturates_at_exactly_one() -> None:
     executable = compile("ENTRY e { x = f32[5] parameter(0) ROOT y = f32[5] tanh(x) }")
     (y,) = executable(np.array([9.5, -9.5, 1e30, -np.inf, np.inf], np.float32))
     assert y.tolist() == [1.0, -1.0, 1.0, -1.0, 1.0]

@@ -1,6 +1,6 @@
-"""Every elementwise op on every element type kernels have, on corner values and random ones, against the interpreter.
+"""Every elementwise op on every supported element type, on corner cases and random values, against the interpreter.
 
-One module a type holds all ops, each a kernel of its own, so that the C compiler runs once.
+One module per type contains all ops, each in a kernel of its own, so that the C compiler runs once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from compiler.codegen import scalar
 from compiler.errors import HlogymError
 from compiler.interpreter import evaluate
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType
+from compiler.ir.opcodes import Trait
 from compiler.ir.shape import Shape, array_shape
 from compiler.ir.types import BY_TEXT
 from tests.sweeps.case import Array, Tolerance, difference, edges, generator, integers, pairs
@@ -30,7 +31,7 @@ EXACT = frozenset(
         Opcode.SUBTRACT, Opcode.SELECT,
     }
 )  # fmt: skip
-"""Ops whose results follow bit by bit; of the others a few steps are allowed (and -0 for 0)."""
+"""Ops with bitwise equal results; others may differ by a few units in the last place, and -0 from 0."""
 ULPS = {Opcode.POWER: 32.0}
 SPECIAL = (Opcode.COMPARE, Opcode.CONVERT, Opcode.BITCAST_CONVERT, Opcode.SELECT, Opcode.CLAMP)
 
@@ -41,7 +42,7 @@ def type_params(fast: Sequence[str] = FAST) -> list[object]:
 
 @dataclass
 class Bench:
-    """A module under construction, its arguments, and how each result is compared."""
+    """A module under construction with its arguments and the tolerance of each result."""
 
     entry: HloComputation = field(default_factory=lambda: HloComputation("main"))
     args: list[Array] = field(default_factory=list)
@@ -52,27 +53,27 @@ class Bench:
         self.args.append(array)
         return self.entry.add_parameter(len(self.args) - 1, Shape(t, array.shape))
 
-    def take(self, result: HloInstruction, tolerance: Tolerance | None = None) -> None:
+    def add_result(self, result: HloInstruction, tolerance: Tolerance | None = None) -> None:
         self.results.append(result)
         self.tolerances.append(tolerance)
 
     def problems(self) -> dict[str, str]:
-        """What differs between the cpu backend and the interpreter, by result."""
+        """Return the differences between the cpu backend and the interpreter, by result."""
         module = HloModule("bench")
         self.entry.root = self.entry.add(Opcode.TUPLE, self.results)
         module.add(self.entry, entry=True)
         found = compile(module, options=CompileOptions(optimize=False))(*self.args)
         wanted = evaluate(module, self.args)
-        told = {}
+        problems = {}
         for i, a, b, tolerance in zip(self.results, found, wanted, self.tolerances, strict=True):
             what = difference([a], [b], tolerance)
             if what is not None:
-                told[f"{i.opcode.text} {i.attributes or ''} {[str(o.shape) for o in i.operands]}"] = what
-        return told
+                problems[f"{i.opcode.text} {i.attributes or ''} {[str(o.shape) for o in i.operands]}"] = what
+        return problems
 
 
 def corners(t: T) -> Array:
-    """Corner values of a type, subnormal numbers and values next to other types' ranges among them."""
+    """Return corner cases of a type, including subnormal numbers and values next to the limits of other types."""
     plain = edges(t.text)
     if t.bits == 64 and t.is_integer:
         return np.concatenate([plain, np.array([2**40 + 2**32 + 1, 2**24 + 1, 65519, 2**53 + 1], t.dtype)])
@@ -106,12 +107,12 @@ def tolerance_for(op: Opcode, t: T) -> Tolerance | None:
 
 def plain_ops(arity: int) -> Iterator[Opcode]:
     for op in Opcode:
-        if scalar.has_template(op) and op not in SPECIAL and op.row.arity.least == arity:
+        if op.has(Trait.ELEMENTWISE) and op not in SPECIAL and op.row.arity.least == arity:
             yield op
 
 
 def defined(op: Opcode, operands: Sequence[HloInstruction]) -> bool:
-    """Whether HLO has the op on these, and kernels too."""
+    """Check whether HLO and kernels both define the op on these operands."""
     alone = HloComputation("alone")
     inputs = [alone.add_parameter(n, o.shape) for n, o in enumerate(operands)]
     module = HloModule("alone")
@@ -126,7 +127,7 @@ def defined(op: Opcode, operands: Sequence[HloInstruction]) -> bool:
 
 
 @pytest.mark.parametrize("text", type_params())
-def test_plain_ops(text: str) -> None:
+def test_unary_and_binary_ops_match_the_interpreter(text: str) -> None:
     t = BY_TEXT[text]
     bench = Bench()
     unary = bench.parameter(np.concatenate([corners(t), random_values(t, 400)]), t)
@@ -136,74 +137,76 @@ def test_plain_ops(text: str) -> None:
     for arity, operands in ((1, [unary]), (2, binary)):
         for op in plain_ops(arity):
             if defined(op, operands):
-                bench.take(bench.entry.add(op, operands), tolerance_for(op, t))
+                bench.add_result(bench.entry.add(op, operands), tolerance_for(op, t))
                 count += 1
     assert count >= 5
     assert bench.problems() == {}
 
 
 @pytest.mark.parametrize("text", type_params())
-def test_compare_select_clamp(text: str) -> None:
+def test_compare_select_and_clamp_match_the_interpreter(text: str) -> None:
     t = BY_TEXT[text]
     bench = Bench()
     a, b = (bench.parameter(x, t) for x in pairs(text))
     p = bench.parameter(np.arange(a.shape.num_elements) % 3 == 0, T.PRED)
     for direction in ("EQ", "NE", "LT", "LE", "GT", "GE"):
-        bench.take(bench.entry.add(Opcode.COMPARE, [a, b], direction=direction))
-    bench.take(bench.entry.add(Opcode.SELECT, [p, a, b]))
+        bench.add_result(bench.entry.add(Opcode.COMPARE, [a, b], direction=direction))
+    bench.add_result(bench.entry.add(Opcode.SELECT, [p, a, b]))
     one = bench.parameter(np.array(True), T.PRED)
-    bench.take(bench.entry.add(Opcode.SELECT, [one, b, a]))
+    bench.add_result(bench.entry.add(Opcode.SELECT, [one, b, a]))
     if t is not T.PRED:
         low, x, high = _bounds(t)
-        bench.take(bench.entry.add(Opcode.CLAMP, [bench.parameter(v, t) for v in (low, x, high)]), Tolerance(0, 0))
+        bench.add_result(
+            bench.entry.add(Opcode.CLAMP, [bench.parameter(v, t) for v in (low, x, high)]), Tolerance(0, 0)
+        )
         scalars = [bench.parameter(np.array(v, t.dtype), t) for v in (low[1], high[1])]
-        bench.take(bench.entry.add(Opcode.CLAMP, [scalars[0], a, scalars[1]]), Tolerance(0, 0))
+        bench.add_result(bench.entry.add(Opcode.CLAMP, [scalars[0], a, scalars[1]]), Tolerance(0, 0))
     assert bench.problems() == {}
 
 
 def _bounds(t: T) -> tuple[Array, Array, Array]:
-    """All triples of edges: crossed bounds and NaN too."""
+    """Return all triples of corner cases, among them low > high and NaN."""
     e = edges(t.text)
     low, x, high = (e[k.reshape(-1)] for k in np.indices((len(e),) * 3))
     return low, x, high
 
 
 @pytest.mark.parametrize("text", type_params())
-def test_conversions(text: str) -> None:
+def test_conversions_match_the_interpreter(text: str) -> None:
     t = BY_TEXT[text]
     bench = Bench()
     x = bench.parameter(np.concatenate([corners(t), random_values(t, 1000)]), t)
     for other in scalar.COMPUTE_TYPES:
         shape = Shape(other, x.shape.dimensions)
-        bench.take(bench.entry.add(Opcode.CONVERT, [x], shape))
+        bench.add_result(bench.entry.add(Opcode.CONVERT, [x], shape))
         if other.bits == t.bits and T.PRED not in (t, other):
-            bench.take(bench.entry.add(Opcode.BITCAST_CONVERT, [x], shape))
+            bench.add_result(bench.entry.add(Opcode.BITCAST_CONVERT, [x], shape))
     assert bench.problems() == {}
 
 
 @pytest.mark.parametrize("text", ["f32", "f64", "s32", "u32", "s64"])
-def test_constants_are_exact(text: str) -> None:
+def test_constants_keep_their_exact_value(text: str) -> None:
     t = BY_TEXT[text]
     bench = Bench()
     for value in corners(t):
         c = bench.entry.add_constant(np.array(value))
         x = bench.parameter(np.zeros(3, bool), T.PRED)
         spread = bench.entry.add(Opcode.BROADCAST, [c], array_shape(t, 3), dimensions=())
-        bench.take(bench.entry.add(Opcode.SELECT, [x, spread, spread]))
+        bench.add_result(bench.entry.add(Opcode.SELECT, [x, spread, spread]))
     assert bench.problems() == {}
 
 
 @pytest.mark.parametrize("text", ["bf16", "f16", "f32", "s8", "u64"])
-def test_iotas(text: str) -> None:
+def test_iotas_match_the_interpreter(text: str) -> None:
     bench = Bench()
     for dim, dims in ((0, (300,)), (1, (3, 70)), (0, (3, 70)), (0, ())):
         if dims:
-            bench.take(bench.entry.add(Opcode.IOTA, [], array_shape(BY_TEXT[text], *dims), iota_dimension=dim))
+            bench.add_result(bench.entry.add(Opcode.IOTA, [], array_shape(BY_TEXT[text], *dims), iota_dimension=dim))
     assert bench.problems() == {}
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f16"])
-def test_bits_of_nan_pass_through_kernels(kind: str) -> None:
+def test_the_payload_of_a_nan_survives_a_kernel(kind: str) -> None:
     text = f"""HloModule m
       ENTRY main {{
         p = u16[6] parameter(0)

@@ -62,20 +62,20 @@ def test_a_scatter_kernel_equals_the_interpreter(case: str, reducer: str, t: str
     rng = np.random.default_rng(0)
     for _ in range(5):
         x, i, u = (rng.integers(-2, 8, s.dimensions).astype(s.dtype) for s in module.entry.parameter_shapes)
-        if reducer == "replace":  # duplicates may land in any order
+        if reducer == "replace":  # updates of one element may be applied in any order
             i[...] = np.resize(np.arange(i.size) % 5, i.shape) if case != "elements" else i
         (got,), (want,) = executable(x, i, u), evaluate(module, [x, i, u])
         np.testing.assert_array_equal(got, want)
 
 
-READS_WHAT_IT_UPDATES = """HloModule m
+READS_ITS_OPERAND = """HloModule m
 second { a = s32[] parameter(0) ROOT b = s32[] parameter(1) }
 sum { a = s32[] parameter(0) b = s32[] parameter(1) ROOT c = s32[] add(a, b) }
 body {
   a = s32[7] parameter(0)
   i = s32[7] parameter(1)
   b = s32[7] parameter(2)
-  ROOT s = s32[7] scatter(a, i, b), PLACES, to_apply=sum
+  ROOT s = s32[7] scatter(a, i, b), DIMENSIONS, to_apply=sum
 }
 bodyd {
   a = s32[7] parameter(0)
@@ -90,9 +90,9 @@ ENTRY main {
   i = s32[7] parameter(1)
   k = s32[] parameter(2)
   y = s32[7] add(x, x)
-  whole = s32[7] scatter(y, i, y), PLACES, to_apply=second
+  whole = s32[7] scatter(y, i, y), DIMENSIONS, to_apply=second
   z = s32[7] multiply(x, x)
-  added = s32[7] scatter(z, z, z), PLACES, to_apply=sum
+  added = s32[7] scatter(z, z, z), DIMENSIONS, to_apply=sum
   w = s32[7] subtract(x, i)
   f = s32[7] fusion(w, i, w), kind=kLoop, calls=body
   v = s32[7] subtract(i, x)
@@ -102,9 +102,9 @@ ENTRY main {
 
 
 @pytest.mark.parametrize("policy", ["default", "none"])
-def test_updates_that_read_what_they_update(policy: str) -> None:
-    places = "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
-    text = READS_WHAT_IT_UPDATES.replace("PLACES", places)
+def test_an_update_may_read_the_array_that_it_updates(policy: str) -> None:
+    dimensions = "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+    text = READS_ITS_OPERAND.replace("DIMENSIONS", dimensions)
     x = np.arange(7, dtype=np.int32)
     args = [x, x[::-1].copy(), np.array(2, np.int32)]
     wanted = evaluate(parse(text), args)

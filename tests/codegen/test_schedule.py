@@ -1,4 +1,4 @@
-"""Schedules: what a kernel's choices may be, and what becomes of them."""
+"""Schedules: which choices are valid, and how they reach the kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENTRY main {
 
 
 class Choose:
-    """A kernel selector of one answer."""
+    """A kernel selector that makes the same choice for every fusion and negate."""
 
     def __init__(self, **choice: int) -> None:
         self.choice = choice
@@ -34,7 +34,7 @@ class Choose:
 
 
 @pytest.mark.parametrize("language", ["c", "cuda"])
-def test_choices_change_only_what_they_name(language: str) -> None:
+def test_a_choice_changes_only_the_fields_it_names(language: str) -> None:
     default = default_schedule(language)
     chosen = Schedule.from_json({"block": 64}, default)
     assert (chosen.block, chosen.tile, chosen.lanes) == (64, default.tile, default.lanes)
@@ -43,12 +43,12 @@ def test_choices_change_only_what_they_name(language: str) -> None:
 
 
 @pytest.mark.parametrize("choice", [{"tiles": 3}, {"block": 0}, {"columns": 0}, {"lanes": -1}, {"tile": "8"}])
-def test_impossible_choices_are_refused(choice: dict[str, int]) -> None:
+def test_invalid_choices_are_refused(choice: dict[str, int]) -> None:
     with pytest.raises(PlanError, match=next(iter(choice))):
         Schedule.from_json(choice)
 
 
-def test_a_selector_reaches_the_kernel() -> None:
+def test_the_choice_of_a_selector_reaches_the_kernel() -> None:
     assert compile(TEXT, backend="cuda", kernel_selector=Choose(block=64)).kernels[0].block == 64
     plain = compile(TEXT).kernels[0]
     assert plain.kind == "transpose"

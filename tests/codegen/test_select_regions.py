@@ -1,4 +1,4 @@
-"""Chains of concatenates, pads and dynamic-update-slices: right values, and text that grows with their number only."""
+"""Chains of concatenates, pads and dynamic-update-slices: correct values, and code size linear in the length."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from compiler.codegen import buildability
 from compiler.codegen import loop_ir as lir
-from compiler.codegen.lower import COPIES, FREE_STATEMENTS, lower
+from compiler.codegen.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION, lower
 from tests.codegen import running
 
 
 def doubled(links: int) -> str:
-    """Each array joined with a function of itself."""
+    """Return a chain in which each array is concatenated with a function of itself."""
     lines = ["x0 = f32[3] parameter(0)"]
     for k in range(links):
         n = 3 << k
@@ -25,7 +25,7 @@ def doubled(links: int) -> str:
 
 
 def three_pieces(links: int) -> str:
-    """Each array joined with two different functions of itself, in two dimensions."""
+    """Return a chain in which each two-dimensional array is concatenated with two functions of itself."""
     lines, n = ["x0 = f32[5,2] parameter(0)"], 2
     for k in range(links):
         lines.append(f"t{k} = f32[5,{n}] tanh(x{k})")
@@ -37,7 +37,7 @@ def three_pieces(links: int) -> str:
 
 
 def updates_in_place(links: int) -> str:
-    """A window read, changed and put back, again and again."""
+    """Return a chain in which a window is read, changed and written back."""
     lines = ["x0 = f32[40] parameter(0)", "s = s32[] parameter(1)"]
     for k in range(links):
         lines.append(f"d{k} = f32[8] dynamic-slice(x{k}, s), dynamic_slice_sizes={{8}}")
@@ -47,7 +47,7 @@ def updates_in_place(links: int) -> str:
 
 
 def updates_elsewhere(links: int) -> str:
-    """A window read in one place and put into another."""
+    """Return a chain in which a window is read at one position and written to another."""
     lines = ["x0 = f32[40] parameter(0)", "s = s32[] parameter(1)"]
     for k in range(links):
         lines.append(f"d{k} = f32[8] slice(x{k}), slice={{[{2 * k}:{2 * k + 8}]}}")
@@ -57,7 +57,7 @@ def updates_elsewhere(links: int) -> str:
 
 
 def padded(links: int) -> str:
-    """Each array joined with a padded copy of itself."""
+    """Return a chain in which each array is concatenated with a padded copy of itself."""
     lines, n = ["x0 = f32[3] parameter(0)", "z = f32[] constant(0.5)"], 3
     for k in range(links):
         lines.append(f"p{k} = f32[{2 * n + 1}] pad(x{k}, z), padding=1_1_1")
@@ -67,7 +67,7 @@ def padded(links: int) -> str:
 
 
 def shifted_sums(links: int) -> str:
-    """Sums with shifted copies: an element is computed from two of the link before, so work doubles with each."""
+    """Return a chain of sums with shifted copies, in which each link doubles the elements of x0 that a result needs."""
     lines = ["x0 = f32[64] parameter(0)", "z = f32[] constant(0)"]
     for k in range(links):
         lines.append(f"s{k} = f32[63] slice(x{k}), slice={{[0:63]}}")
@@ -80,12 +80,12 @@ CHAINS = [doubled, three_pieces, updates_in_place, updates_elsewhere, padded]
 
 
 def statements(text: str) -> int:
-    """Statements of the kernel of a fused computation."""
+    """Return the number of statements in the kernel of a fused computation."""
     return sum(1 for _ in lir.walk(lower(running.fused(text)).body))
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda c: c.__name__)
-def test_each_link_adds_the_same(chain: Callable[[int], str]) -> None:
+def test_each_link_adds_the_same_number_of_statements(chain: Callable[[int], str]) -> None:
     counts = [statements(chain(n)) for n in range(1, 13)]
     steps = [b - a for a, b in pairwise(counts)]
     assert max(steps[1:]) - min(steps[1:]) <= 4
@@ -93,7 +93,7 @@ def test_each_link_adds_the_same(chain: Callable[[int], str]) -> None:
 
 
 @pytest.mark.parametrize("chain", [*CHAINS, shifted_sums], ids=lambda c: c.__name__)
-def test_values_of_chains(chain: Callable[[int], str]) -> None:
+def test_chains_match_the_interpreter(chain: Callable[[int], str]) -> None:
     rng = np.random.default_rng(5)
     cases = []
     for links in (1, 2, 3, 5):
@@ -106,18 +106,18 @@ def test_values_of_chains(chain: Callable[[int], str]) -> None:
         assert running.problem(found, case) is None
 
 
-def test_work_that_doubles_is_refused_in_time() -> None:
+def test_a_chain_whose_work_doubles_is_refused_before_it_is_too_large() -> None:
     for links in range(1, 13):
         f = running.fused(shifted_sums(links))
         why = buildability.kernel_refusal(f)
         if why is None:
-            assert statements(shifted_sums(links)) <= 2 * (FREE_STATEMENTS + COPIES * len(f))
+            assert statements(shifted_sums(links)) <= 2 * (BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(f))
         else:
             assert "statements" in why
     assert why is not None
 
 
-def test_regions_known_before_the_program_runs_need_no_branch() -> None:
+def test_regions_known_at_compile_time_need_no_branch() -> None:
     text = """
     a = f32[4,8] parameter(0)
     z = f32[] constant(0)
@@ -132,7 +132,7 @@ def test_regions_known_before_the_program_runs_need_no_branch() -> None:
     assert running.problem(running.run_c([case])[0], case) is None
 
 
-def test_fixed_elements_of_a_constant_array() -> None:
+def test_elements_of_a_constant_array_at_fixed_indices() -> None:
     text = """
     a = f32[2] parameter(0)
     c = f32[4] constant({1, -2, 3, -0})

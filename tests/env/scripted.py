@@ -1,4 +1,4 @@
-"""A measurer that reports what a test tells it to."""
+"""A measurer that replays the measurements of a test."""
 
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ def taking(seconds: float) -> Measurement:
 
 
 class ScriptedMeasurer(Measurer):
-    """Baselines take a second; plans do what the script says, one entry each."""
+    """Baselines take a second; plans get the entries of the script in turn."""
 
     def __init__(self, *script: Measurement) -> None:
         super().__init__()

@@ -47,7 +47,7 @@ ENTRY e {
 
 
 def write_suite(folder: Path) -> Path:
-    """A folder with both programs."""
+    """Write both programs to a folder and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chain.hlo").write_text(CHAIN)
     (folder / "loop.hlo").write_text(LOOP)

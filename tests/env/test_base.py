@@ -1,4 +1,4 @@
-"""No reward is made up: what cannot be compiled or compared is an error that says which program and why."""
+"""Programs that cannot be compiled or measured raise errors that name them; they never give a reward."""
 
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ def measurer(fault: str) -> Measurer:
 
 
 def end_episode(env: Any) -> tuple[float, dict[str, Any]]:
-    """Legal actions, the last one each time, until the episode is over."""
+    """Take the last legal action until the episode ends; return the last reward and info."""
     env.reset(options={"program": "chain"})
     while True:
         _, reward, terminated, truncated, info = env.step(int(np.flatnonzero(env.action_masks())[-1]))
@@ -49,9 +49,9 @@ def end_episode(env: Any) -> tuple[float, dict[str, Any]]:
             return reward, info
 
 
-def unchecked(folder: Path, **texts: str | bytes) -> Suite:
-    """A suite of files that nobody has looked into, as when they changed after they were looked into."""
-    for name, text in texts.items():
+def unchecked(folder: Path, **sources: str | bytes) -> Suite:
+    """Write files and return a suite of the folder that was not checked, as if the files had changed after loading."""
+    for name, text in sources.items():
         (folder / f"{name}.hlo").write_bytes(text.encode() if isinstance(text, str) else text)
     return Suite("changed", tuple(Program(p.stem, "changed", "train", p, "") for p in sorted(folder.glob("*.hlo"))))
 
@@ -62,12 +62,12 @@ def test_programs_that_cannot_be_used_are_named_all_at_once(suite: Path) -> None
     seen: list[str] = []
     with pytest.raises(ProgramError) as caught:
         env.check_programs(lambda program: seen.append(program.name))
-    told = str(caught.value)
-    assert "4 of 5 programs" in told
+    message = str(caught.value)
+    assert "4 of 5 programs" in message
     for name, reason in (("unparsed", "frobnicate"), ("invalid", "f32[5]"), ("latin", "not text"), ("loop", "No such")):
-        line = next(line for line in told.splitlines() if f"'{name}'" in line)
+        line = next(line for line in message.splitlines() if f"'{name}'" in line)
         assert str(suite / f"{name}.hlo") in line
-        assert reason in told
+        assert reason in message
     assert seen == ["chain", "invalid", "latin", "loop", "unparsed"]
 
 
@@ -93,7 +93,7 @@ def test_a_suite_of_copies_has_nothing_to_measure(tmp_path: Path) -> None:
         FusionEnv(suite, measured=True, measurer=m).check_programs()
 
 
-def test_a_machine_that_lets_nothing_be_measured_is_one_error(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_on_which_nothing_can_be_measured_is_one_error(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("env.patient_worker.RETRY_PAUSES", (0,))
     fault = "w.compile_hlo = lambda *a, **k: (_ for _ in ()).throw(OSError(28, 'No space left on device'))"
     with measurer(fault) as m, pytest.raises(MeasurementError, match="No space left on device") as caught:
@@ -102,7 +102,7 @@ def test_a_machine_that_lets_nothing_be_measured_is_one_error(suite: Path, monke
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_step_without_a_reference_is_an_error_and_no_reward(cls: type[CompilerEnv[Any]], suite: Path) -> None:
+def test_a_step_without_a_reference_raises(cls: type[CompilerEnv[Any]], suite: Path) -> None:
     (suite / "loop.hlo").unlink()
     with measurer("w.difference = lambda *a: 'all wrong'") as m:
         env = cls(suite, measured=True, measurer=m)
@@ -110,20 +110,20 @@ def test_a_step_without_a_reference_is_an_error_and_no_reward(cls: type[Compiler
             end_episode(env)
 
 
-def test_a_plan_that_fails_is_the_agents_fault(suite: Path) -> None:
+def test_a_plan_that_fails_gets_the_failure_reward(suite: Path) -> None:
     with ScriptedMeasurer(FAILED) as m:
         reward, info = end_episode(FusionEnv(suite, measured=True, measurer=m))
         assert reward == FAILURE_REWARD
         assert (info["measurement"]["failure"], info["measurement"]["message"]) == ("wrong", "all wrong")
 
 
-def test_a_failure_of_the_program_is_no_plans_fault(suite: Path) -> None:
+def test_a_failure_of_the_program_raises(suite: Path) -> None:
     m = ScriptedMeasurer(Measurement(None, "program", "inputs cannot be drawn"))
     with m, pytest.raises(MeasurementError, match=r"chain\.hlo.*inputs cannot be drawn"):
         end_episode(FusionEnv(suite, measured=True, measurer=m))
 
 
-def test_the_reference_is_looked_at_again_when_plan_after_plan_fails(suite: Path) -> None:
+def test_the_reference_is_measured_again_after_many_failures_in_a_row(suite: Path) -> None:
     n = SUSPICIOUS_FAILURES
     m = ScriptedMeasurer(*[FAILED] * (n - 1), taking(0.5), *[FAILED] * 2 * n)
     with m:
@@ -139,7 +139,7 @@ def test_the_reference_is_looked_at_again_when_plan_after_plan_fails(suite: Path
                 end_episode(env)
 
 
-def test_a_plan_that_leaves_nothing_to_run_has_a_finite_reward(suite: Path) -> None:
+def test_a_plan_with_nothing_to_run_has_a_finite_reward(suite: Path) -> None:
     with ScriptedMeasurer(taking(0.0)) as m:
         reward, info = end_episode(FusionEnv(suite, measured=True, measurer=m))
         assert np.isfinite(reward)

@@ -1,4 +1,4 @@
-"""Outputs are compared element by element, by what their type can hold and what rounding explains."""
+"""Outputs are compared element by element, by the precision of their type and the effect of rounding."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, np.int32, np.uint8, np.bool_, ml_dtypes.int4])
-def test_equal_is_equal_and_another_value_is_not(dtype: type) -> None:
+def test_equal_values_pass_and_different_ones_fail(dtype: type) -> None:
     want: npt.NDArray[Any] = np.ones((3, 2), dtype)
     wrong = want.copy()
     wrong[2, 1] = 0
@@ -26,13 +26,13 @@ def test_equal_is_equal_and_another_value_is_not(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
-def test_rounding_is_no_difference(dtype: type) -> None:
+def test_rounding_is_not_a_difference(dtype: type) -> None:
     want: npt.NDArray[Any] = np.linspace(1, 2, 50).astype(dtype)
     got = np.nextafter(want, dtype(3))
     assert difference([got], [want]) is None
 
 
-def test_nan_and_infinity_must_stand_in_the_same_places() -> None:
+def test_nan_and_infinity_must_be_at_the_same_positions() -> None:
     want = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
     assert difference([want], [want]) is None
     for i, value in enumerate((1, 1, 1, np.nan)):
@@ -62,7 +62,7 @@ def test_a_gradient_of_zeros_is_wrong_beside_a_few_large_elements() -> None:
 
 
 @pytest.mark.parametrize("masked", [0.5, 0.95])
-def test_a_mask_hides_nothing(masked: float) -> None:
+def test_masked_elements_do_not_hide_differences(masked: float) -> None:
     want = RNG.normal(size=(64, 64)).astype(np.float32)
     want[RNG.random(want.shape) < masked] = -1e9
     got = want.copy()
@@ -75,7 +75,7 @@ def test_a_mask_hides_nothing(masked: float) -> None:
 
 
 @pytest.mark.parametrize("size", [1e-6, 1e-12, 1e-30])
-def test_small_numbers_are_not_taken_for_zero(size: float) -> None:
+def test_small_numbers_differ_from_zero(size: float) -> None:
     want = RNG.normal(0, size, 50).astype(np.float32)
     assert difference([np.zeros_like(want)], [want]) is not None
 
@@ -93,7 +93,7 @@ def test_a_narrow_computation_of_a_wide_result_is_wrong() -> None:
     assert difference([wide.astype(np.float32).astype(np.float64)], [wide]) is not None
 
 
-def test_the_parts_of_a_complex_number_are_two_numbers() -> None:
+def test_the_parts_of_a_complex_number_are_compared_separately() -> None:
     want = np.array([1e6 + 1j, 2 + 3e-5j], np.complex64)
     for wrong in (np.array([1e6 + 1.01j, 2 + 3e-5j]), np.array([1e6 + 1j, 2 + 0j])):
         assert difference([wrong.astype(np.complex64)], [want]) is not None
@@ -109,7 +109,7 @@ def test_large_integers_must_be_equal_in_every_digit() -> None:
 # ---- tolerances of manifests
 
 
-def test_an_absolute_part_belongs_to_its_output() -> None:
+def test_each_output_has_its_own_absolute_part() -> None:
     want = np.array([0.0, 1e-3], np.float32)
     got = np.array([5e-4, 1e-3], np.float32)
     assert difference([got, want], [want, want], Tolerance(atol=(1e-3, 0.0))) is None
@@ -121,7 +121,7 @@ def test_an_absolute_part_belongs_to_its_output() -> None:
         difference([want], [want], Tolerance(atol=(1e-3, 0.0)))
 
 
-def test_what_a_tolerance_leaves_out_follows_from_the_type() -> None:
+def test_missing_parts_of_a_tolerance_follow_from_the_type() -> None:
     want = np.array([1.0, 1e-3], np.float32)
     assert difference([want * np.float32(1.05)], [want], Tolerance(rtol=0.1)) is None
     assert difference([want * np.float32(1.05)], [want], Tolerance(mismatch_fraction=0.4)) is not None
@@ -141,7 +141,7 @@ def test_mismatches_are_counted_output_by_output() -> None:
     assert difference([large, large[:1] + 1], [large, large[:1]], Tolerance(mismatch_fraction=0.5)) is not None
 
 
-def test_a_region_that_is_wrong_is_no_chance_mismatch() -> None:
+def test_a_wrong_region_does_not_count_as_scattered_mismatches() -> None:
     want = np.zeros((2000, 4), np.float32)
     loose = Tolerance(mismatch_fraction=0.01)
     scattered, tile = want.copy(), want.copy()
@@ -160,14 +160,14 @@ def spread_of(deviation: npt.ArrayLike, want: npt.NDArray[Any], unsettled: npt.A
     return [Spread.of(wide, np.broadcast_to(np.asarray(unsettled), wide.shape), want)]
 
 
-def test_a_spread_widens_its_own_elements_alone() -> None:
+def test_a_spread_allows_differences_only_at_its_own_elements() -> None:
     want = np.array([1.0, 1.0, 1.0], np.float32)
     spread = spread_of([0.0, 0.1, 0.0], want)
     assert find_difference([np.array([1, 1.1, 1], np.float32)], [want], None, spread) is None
     assert find_difference([np.array([1.1, 1, 1], np.float32)], [want], None, spread) is not None
 
 
-def test_elements_like_it_speak_for_one_that_moved_by_chance_little() -> None:
+def test_the_deviation_of_similar_elements_counts_for_one_that_hardly_moved() -> None:
     want = np.linspace(1.0, 1.9, 40).astype(np.float32)
     deviation = np.full(40, 0.1)
     deviation[7] = 0.0
@@ -176,7 +176,7 @@ def test_elements_like_it_speak_for_one_that_moved_by_chance_little() -> None:
     assert find_difference([got], [want], None, spread_of(deviation, want)) is None
 
 
-def test_only_elements_of_like_magnitude_speak_for_each_other() -> None:
+def test_only_elements_of_similar_magnitude_share_their_deviation() -> None:
     size = np.concatenate([np.full(200, 1e9), np.full(20, 1.0), np.full(20, 0.0), [np.inf] * 20])
     deviation = np.concatenate([np.full(200, 64.0), np.full(20, 1e-6), np.zeros(40)])
     usual = usual_deviation(deviation, size)
@@ -185,7 +185,7 @@ def test_only_elements_of_like_magnitude_speak_for_each_other() -> None:
     assert set(usual[220:]) == {0.0}
 
 
-def test_integers_may_be_what_rounding_makes_of_them_and_no_other() -> None:
+def test_integers_may_differ_only_as_far_as_rounding_moves_them() -> None:
     want = np.array([3, 3, 3], np.int32)
     spread = spread_of([0.0, 1.0, 0.0], want)
     assert find_difference([np.array([3, 4, 3], np.int32)], [want], None, spread) is None
@@ -193,7 +193,7 @@ def test_integers_may_be_what_rounding_makes_of_them_and_no_other() -> None:
     assert find_difference([np.array([4, 3, 3], np.int32)], [want], None, spread) is not None
 
 
-def test_where_rounding_decides_whether_a_number_is_finite_both_are_right() -> None:
+def test_both_are_right_if_rounding_decides_whether_a_number_is_finite() -> None:
     want = np.array([1.0, np.nan, 1.0], np.float32)
     spread = spread_of([0.0, 0.0, 0.0], want, [True, True, False])
     assert find_difference([np.array([np.nan, 5.0, 1.0], np.float32)], [want], None, spread) is None

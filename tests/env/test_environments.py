@@ -1,4 +1,4 @@
-"""The environments keep Gymnasium's contract and ours."""
+"""The environments keep Gymnasium's contract and their own."""
 
 import math
 import warnings
@@ -33,7 +33,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def play(env: DecisionEnv, rng: np.random.Generator, **reset: Any) -> tuple[list[float], dict[str, Any]]:
-    """An episode of random legal actions: its rewards and last info."""
+    """Play an episode of random legal actions; return its rewards and the last info."""
     env.reset(**reset)
     rewards: list[float] = []
     while True:
@@ -45,7 +45,7 @@ def play(env: DecisionEnv, rng: np.random.Generator, **reset: Any) -> tuple[list
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_checkers_of_gymnasium_and_sb3_find_nothing(env_id: str, suite: Path) -> None:
+def test_environments_pass_the_checkers_of_gymnasium_and_sb3(env_id: str, suite: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         env = gym.make(f"env:{env_id}", suite=str(suite), backend="cpu", store=":memory:")
@@ -76,7 +76,7 @@ def test_the_same_seed_and_actions_give_the_same_episode(cls: type[DecisionEnv],
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_plan_of_an_episode_replays_to_a_program_that_is_right(cls: type[DecisionEnv], suite: Path) -> None:
+def test_the_plan_of_an_episode_replays_to_a_correct_program(cls: type[DecisionEnv], suite: Path) -> None:
     env, rng = cls(suite, max_steps=500), np.random.default_rng(1)
     for _ in range(2):
         _, info = play(env, rng, options={"program": "chain"})
@@ -104,7 +104,7 @@ def test_stopping_ends_the_episode(suite: Path) -> None:
     assert info["speedup"] == pytest.approx(1)
 
 
-def test_truncation_is_told_apart(suite: Path) -> None:
+def test_an_episode_is_truncated_after_max_steps(suite: Path) -> None:
     env = FusionEnv(suite, max_steps=1)
     env.reset(options={"program": "chain"})
     *_, terminated, truncated, info = env.step(0)
@@ -139,17 +139,17 @@ def test_masks_candidates_and_moves_agree(suite: Path) -> None:
             observation, _ = env.reset()
 
 
-def test_an_unknown_program_is_named_with_its_neighbours(suite: Path) -> None:
+def test_an_unknown_program_is_reported_with_the_nearest_names(suite: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'chain'"):
         FusionEnv(suite).reset(options={"program": "chian"})
 
 
-def test_an_unknown_suite_is_named() -> None:
+def test_an_unknown_suite_is_reported() -> None:
     with pytest.raises(UnknownNameError, match="tran"):
         gym.make("env:hlogym/Fusion-v0", suite="tran")
 
 
-def test_measured_reward_is_paid_at_the_end(suite: Path) -> None:
+def test_measured_rewards_come_at_the_end(suite: Path) -> None:
     env = FusionEnv(suite, measured=True, store=":memory:")
     try:
         rewards, info = play(env, np.random.default_rng(0), options={"program": "chain"})

@@ -1,4 +1,4 @@
-"""Processes of ours import nothing from the current folder, wherever hlogym is started."""
+"""Python processes of hlogym import nothing from the current folder, wherever it is started."""
 
 import json
 import os
@@ -18,7 +18,7 @@ HOSTILE = ("env", "numpy", "json", "typing", "compiler", "agents", "experiments"
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder whose modules end whatever imports them."""
+    """Write a folder whose modules end the process that imports them."""
     folder = tmp_path / "hostile"
     folder.mkdir()
     for name in HOSTILE:
@@ -36,7 +36,9 @@ def run_isolated(code: str, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize("entry", ["", ".", "absolute", "link"])
-def test_the_current_folder_is_not_handed_over(hostile: Path, entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_is_not_on_the_import_path(
+    hostile: Path, entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (hostile.parent / "link").symlink_to(hostile)
     given = {"absolute": str(hostile), "link": str(hostile.parent / "link")}.get(entry, entry)
     monkeypatch.chdir(hostile)
@@ -49,14 +51,14 @@ def test_the_current_folder_is_not_handed_over(hostile: Path, entry: str, monkey
     assert json.loads(done.stdout) == [str(ROOT / "env" / "worker.py"), "a", "b"]
 
 
-def test_the_standard_library_comes_before_what_is_handed_over(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_standard_library_comes_before_the_given_path(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(hostile), *sys.path])
     done = run_isolated("import json, typing, resource; print(json.__file__)")
     assert done.returncode == 0
     assert str(hostile) not in done.stdout
 
 
-def test_other_folders_of_the_path_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_folders_stay_on_the_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_there.py").write_text("x = 1\n")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -64,14 +66,14 @@ def test_other_folders_of_the_path_are_handed_over(tmp_path: Path, monkeypatch: 
     assert run_isolated("import only_there").returncode == 0
 
 
-def test_our_checkout_stays_when_it_is_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkout_stays_on_the_path_if_it_is_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     assert import_path()[0] == str(ROOT)
     assert "" not in import_path()
 
 
-def test_a_removed_current_folder_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_current_folder_is_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -81,7 +83,7 @@ def test_a_removed_current_folder_is_no_obstacle(tmp_path: Path, monkeypatch: py
     os.chdir(tmp_path)
 
 
-def test_relative_folders_in_variables_still_mean_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_folders_in_variables_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HLOGYM_CACHE", "cache")
     monkeypatch.setenv("CC", "gcc")

@@ -1,4 +1,4 @@
-"""Measurement checks outputs, measures what is new, and survives whatever a kernel does."""
+"""Measurement checks outputs, times new kernels, and survives crashes and hangs."""
 
 import shutil
 import sys
@@ -79,7 +79,7 @@ def test_candidates_are_compared_in_turns(program: Program) -> None:
         assert compared.kernels["none"] > compared.kernels["priority"]
 
 
-def test_a_wrong_result_is_no_time(program: Program) -> None:
+def test_a_wrong_result_has_no_time(program: Program) -> None:
     with faulty("w.difference = lambda *a: 'output 0: all wrong'") as measurer:
         result = measurer.measure(program, plan("none"))
         assert (result.seconds, result.failure, result.message) == (None, "wrong", "output 0: all wrong")
@@ -87,7 +87,7 @@ def test_a_wrong_result_is_no_time(program: Program) -> None:
         assert compared.failures == {"a": "wrong: output 0: all wrong"}
 
 
-def test_outputs_of_an_earlier_run_are_not_taken_for_new_ones(program: Program) -> None:
+def test_outputs_left_from_an_earlier_run_are_wrong(program: Program) -> None:
     fault = """
 real = w.compile_hlo
 def stuck(*args, **kwargs):
@@ -102,7 +102,7 @@ w.compile_hlo = stuck
         assert measurer.measure(program, plan("none")).failure == "wrong"
 
 
-def test_a_program_whose_outputs_prove_nothing_is_not_measured(tmp_path: Path) -> None:
+def test_a_program_whose_outputs_show_nothing_is_not_measured(tmp_path: Path) -> None:
     (tmp_path / "nothing.hlo").write_text(
         "HloModule m\nENTRY e { x = f32[64] parameter(0) a = f32[64] abs(x) n = f32[64] negate(a)\n"
         "ROOT r = f32[64] log(n) }"
@@ -114,7 +114,7 @@ def test_a_program_whose_outputs_prove_nothing_is_not_measured(tmp_path: Path) -
         assert "output 0 is NaN everywhere, so that nothing can be checked; give input specs" in result.message
 
 
-def test_a_tolerance_for_other_outputs_is_the_programs_fault(program: Program) -> None:
+def test_a_tolerance_for_other_outputs_is_a_failure_of_the_program(program: Program) -> None:
     with Measurer(options=OPTIONS) as measurer:
         result = measurer.measure(replace(program, tolerance=Tolerance(atol=(0.1, 0.2))), None)
         assert result.failure == "program"
@@ -146,7 +146,7 @@ def test_a_hang_is_a_result(program: Program) -> None:
 
 
 def first_times(path: Path, times: int, fault: str, method: str = "_time") -> str:
-    """Source of a fault that a method of the worker has the first so many times it is called, over all processes."""
+    """Return the source of a fault in the first `times` calls of a method of the worker, over all processes."""
     return f"""
 real = w.Worker.{method}
 def faulty(self, request):
@@ -171,7 +171,7 @@ w.Worker.{method} = faulty
         ("SIGSTOP", "_time"),
     ],
 )
-def test_a_signal_from_outside_is_not_charged_to_the_plan(
+def test_a_signal_from_outside_is_not_a_failure_of_the_plan(
     program: Program, tmp_path: Path, name: str, method: str
 ) -> None:
     fault = first_times(tmp_path / "count", 1, f"os.kill(os.getpid(), signal.{name})", method)
@@ -180,7 +180,7 @@ def test_a_signal_from_outside_is_not_charged_to_the_plan(
         assert measurer.restarts == 1
 
 
-def test_a_plan_that_always_gets_its_worker_killed_has_crashed(program: Program, tmp_path: Path) -> None:
+def test_a_plan_whose_worker_is_killed_every_time_has_crashed(program: Program, tmp_path: Path) -> None:
     fault = first_times(tmp_path / "count", 2, "os.kill(os.getpid(), signal.SIGKILL)")
     with faulty(fault) as measurer:
         result = measurer.measure(program, plan("none"))
@@ -190,13 +190,13 @@ def test_a_plan_that_always_gets_its_worker_killed_has_crashed(program: Program,
         assert measurer.measure(program, plan("priority")).failure is None
 
 
-def test_workers_that_are_terminated_again_and_again_are_an_error(program: Program, tmp_path: Path) -> None:
+def test_workers_that_are_terminated_every_time_are_an_error(program: Program, tmp_path: Path) -> None:
     fault = first_times(tmp_path / "count", 99, "os.kill(os.getpid(), signal.SIGTERM)")
     with faulty(fault) as measurer, pytest.raises(MeasurementError, match="SIGTERM"):
         measurer.measure(program, plan("none"))
 
 
-def test_what_the_machine_lacks_is_not_charged_to_the_plan(program: Program, tmp_path: Path) -> None:
+def test_a_lack_of_resources_is_not_a_failure_of_the_plan(program: Program, tmp_path: Path) -> None:
     fault = first_times(tmp_path / "few", 1, "raise w.BackendError('cannot load the built kernels')")
     with faulty(fault) as measurer:
         assert measurer.measure(program, plan("none")).failure is None
@@ -205,7 +205,7 @@ def test_what_the_machine_lacks_is_not_charged_to_the_plan(program: Program, tmp
         measurer.measure(program, plan("none"))
 
 
-def test_a_killed_c_compiler_is_asked_again(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_c_compiler_is_run_again(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gcc = shutil.which("gcc")
     script = tmp_path / "cc"
     script.write_text(
@@ -226,7 +226,7 @@ def test_a_worker_that_does_not_start_is_an_error(program: Program) -> None:
         measurer.measure(program, plan("none"))
 
 
-def test_candidates_are_compared_though_workers_are_lost(program: Program, tmp_path: Path) -> None:
+def test_candidates_are_compared_even_if_workers_are_lost(program: Program, tmp_path: Path) -> None:
     candidates = {"none": plan("none"), "priority": plan("priority")}
     with faulty(first_times(tmp_path / "a", 1, "os.kill(os.getpid(), signal.SIGKILL)", "_compare")) as measurer:
         assert set(measurer.compare(program, candidates).samples) == {"none", "priority"}
@@ -250,7 +250,7 @@ def test_more_candidates_are_compared_than_a_worker_holds(program: Program) -> N
         assert len(measurer.compare(program, {str(n): plan("none") for n in range(5)}, rounds=2).samples) == 5
 
 
-def test_what_no_plan_is_to_blame_for(program: Program, tmp_path: Path) -> None:
+def test_failures_of_programs_are_kept_apart_from_failures_of_plans(program: Program, tmp_path: Path) -> None:
     impossible = replace(program, inputs=(Randint(5, 2), Randint(5, 2)))
     with Measurer(options=OPTIONS) as measurer:
         result = measurer.measure(impossible, plan("none"))
@@ -264,7 +264,7 @@ def test_what_no_plan_is_to_blame_for(program: Program, tmp_path: Path) -> None:
         assert measurer.measure(program, plan("none")).failure == "program"
 
 
-def test_a_reference_that_fails_now_and_then_is_tried_again(program: Program, tmp_path: Path) -> None:
+def test_a_reference_that_fails_once_is_measured_again(program: Program, tmp_path: Path) -> None:
     with faulty(first_times(tmp_path / "count", 1, "os.kill(os.getpid(), signal.SIGSEGV)")) as measurer:
         assert measurer.measure_reference(program, plan("none")).time.value > 0
 
@@ -272,26 +272,26 @@ def test_a_reference_that_fails_now_and_then_is_tried_again(program: Program, tm
 def test_a_reference_that_fails_is_an_error_and_not_kept(program: Program, tmp_path: Path) -> None:
     wrong = f"""
 real = w.difference
-w.difference = lambda *a: real(*a) if os.path.exists({str(tmp_path / "mended")!r}) else "output 0: all wrong"
+w.difference = lambda *a: real(*a) if os.path.exists({str(tmp_path / "repaired")!r}) else "output 0: all wrong"
 """
     with faulty(wrong) as measurer:
         with pytest.raises(ReferenceFailedError, match=r"'chain' \(.*chain.hlo\): wrong: output 0: all wrong"):
             measurer.measure_reference(program, plan("none"))
-        (tmp_path / "mended").touch()
+        (tmp_path / "repaired").touch()
         assert measurer.measure_reference(program, plan("none")).time.value > 0
-        (tmp_path / "mended").unlink()
+        (tmp_path / "repaired").unlink()
         assert measurer.measure_reference(program, plan("none")).time.value > 0
         with pytest.raises(ReferenceFailedError):
             measurer.verify_reference(program, plan("none"))
 
 
-def test_a_failed_plan_that_equals_the_reference_does_not_stand_for_it(program: Program, tmp_path: Path) -> None:
+def test_the_failure_of_an_equal_plan_is_not_used_for_the_reference(program: Program, tmp_path: Path) -> None:
     with faulty(first_times(tmp_path / "count", 1, "os.kill(os.getpid(), signal.SIGSEGV)")) as measurer:
         assert measurer.measure(program, plan("none")).failure == "crash"
         assert measurer.measure_reference(program, plan("none")).time.value > 0
 
 
-def test_a_program_that_does_nothing_has_no_reference(tmp_path: Path) -> None:
+def test_a_program_that_computes_nothing_has_no_reference(tmp_path: Path) -> None:
     (tmp_path / "empty.hlo").write_text("HloModule empty\nENTRY e { ROOT t = () tuple() }\n")
     (tmp_path / "same.hlo").write_text("HloModule same\nENTRY e { ROOT x = f32[4] parameter(0) }\n")
     empty, same = (Program(name, "here", "train", tmp_path / f"{name}.hlo", "") for name in ("empty", "same"))
@@ -301,7 +301,7 @@ def test_a_program_that_does_nothing_has_no_reference(tmp_path: Path) -> None:
         assert measurer.measure_reference(same, None).idle
 
 
-def test_programs_of_one_name_are_told_apart(program: Program, tmp_path: Path) -> None:
+def test_programs_of_the_same_name_are_distinguished(program: Program, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "chain.hlo").write_text(LOOP)
     other = load_suite(tmp_path / "other").find("chain")
@@ -316,7 +316,7 @@ def test_a_worn_worker_is_replaced(program: Program) -> None:
         assert measurer.restarts == 1
 
 
-def test_what_is_remembered_is_bounded(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_measurements_is_bounded(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("env.measurement.KNOWN_MEASUREMENTS", 1)
     with Measurer(options=OPTIONS) as measurer:
         first = measurer.measure(program, plan("none"))
@@ -324,7 +324,7 @@ def test_what_is_remembered_is_bounded(program: Program, monkeypatch: pytest.Mon
         assert measurer.measure(program, plan("none")) is not first
 
 
-def test_what_does_not_compile_is_a_result(program: Program) -> None:
+def test_a_plan_that_does_not_compile_is_a_result(program: Program) -> None:
     other = CompilationPlan(fingerprint="0" * 64)
     with Measurer(options=OPTIONS) as measurer:
         result = measurer.measure(program, other)

@@ -48,7 +48,7 @@ def make(tmp_path: Path, **options: object) -> PassOrderEnv:
     return PassOrderEnv(tmp_path, passes=PASSES, **options)  # type: ignore[arg-type]
 
 
-def test_a_state_is_never_changed_and_an_idle_pass_leads_to_itself() -> None:
+def test_states_do_not_change_and_an_idle_pass_returns_the_same_state() -> None:
     graph = PassGraph(parse(TEXT), PASSES, verified=True)
     before = str(graph.root.module)
     after = graph.apply(graph.root, 1)
@@ -57,22 +57,22 @@ def test_a_state_is_never_changed_and_an_idle_pass_leads_to_itself() -> None:
     assert graph.apply(after, 1) is after
 
 
-def test_orders_that_lead_to_the_same_text_lead_to_the_same_state() -> None:
+def test_orders_with_the_same_result_lead_to_the_same_state() -> None:
     graph = PassGraph(parse(TEXT), ("dce@1", "arithmetic-identities@1"))
     one = graph.apply(graph.apply(graph.apply(graph.root, 0), 1), 0)
     two = graph.apply(graph.apply(graph.root, 1), 0)
     assert one is two
 
 
-def test_what_was_applied_once_is_not_run_again() -> None:
+def test_a_pass_runs_once_per_state() -> None:
     graph = PassGraph(parse(TEXT), PASSES)
     for _ in range(3):
         graph.apply(graph.apply(graph.root, 0), 1)
     assert (graph.runs, graph.remembered) == (2, 4)
 
 
-def test_a_graph_gives_what_running_the_passes_gives() -> None:
-    for text in (TEXT, write_text_of_a_loop()):
+def test_states_equal_the_result_of_running_the_passes() -> None:
+    for text in (TEXT, text_of_a_loop()):
         graph, module = PassGraph(parse(text), default_pass_actions()), parse(text)
         rng, state = np.random.default_rng(3), graph.root
         for action in rng.integers(len(graph.actions), size=40):
@@ -82,7 +82,7 @@ def test_a_graph_gives_what_running_the_passes_gives() -> None:
         assert state.ops == op_count(module)
 
 
-def write_text_of_a_loop() -> str:
+def text_of_a_loop() -> str:
     from tests.env.small_programs import LOOP
 
     return LOOP
@@ -113,7 +113,7 @@ def test_an_episode_ends_when_every_pass_is_idle_or_applications_are_used_up(tmp
     assert [env.step(0)[2] for _ in range(5)] == [False] * 4 + [True]
 
 
-def test_after_the_end_and_out_of_range_nothing_happens_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_actions_after_the_end_or_out_of_range_are_refused_with_the_reason(tmp_path: Path) -> None:
     env = make(tmp_path, reward="op-count")
     env.reset()
     observation, reward, terminated, _, info = env.step(17)
@@ -139,7 +139,7 @@ def test_the_observation_holds_the_counts_and_the_mask(tmp_path: Path) -> None:
     np.testing.assert_array_equal(mask_of(np.stack([observation] * 2), 4), np.stack([env.action_masks()] * 2))
 
 
-def test_a_fork_goes_its_own_way() -> None:
+def test_a_fork_is_independent() -> None:
     episode = PassEpisode(PassGraph(parse(TEXT), PASSES), budget=9)
     episode.take(2)
     other = episode.fork()
@@ -149,7 +149,7 @@ def test_a_fork_goes_its_own_way() -> None:
     assert other.mask()[2]
 
 
-def test_rewards_and_passes_that_do_not_exist_are_named(tmp_path: Path) -> None:
+def test_unknown_rewards_and_passes_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="op-count"):
         make(tmp_path, reward="opcount")
     (tmp_path / "m.hlo").write_text(TEXT)
@@ -160,7 +160,7 @@ def test_rewards_and_passes_that_do_not_exist_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reward", ["op-count", "cost"])
-def test_random_orders_keep_the_meaning(suite: Path, reward: str) -> None:
+def test_random_orders_preserve_the_results(suite: Path, reward: str) -> None:
     env = gym.make("env:hlogym/PassOrder-v0", suite=str(suite), reward=reward, max_steps=40, verified=True).unwrapped
     assert isinstance(env, PassOrderEnv)
     rng = np.random.default_rng(0)
@@ -184,8 +184,8 @@ def test_a_program_with_nothing_left_to_do_has_finite_rewards(tmp_path: Path, re
     env = PassOrderEnv(tmp_path, passes=PASSES, reward=reward)
     env.reset()
     for action in (0, 1, len(PASSES)):
-        _, paid, *_, info = env.step(action)
-        assert math.isfinite(paid)
+        _, reward_of_step, *_, info = env.step(action)
+        assert math.isfinite(reward_of_step)
     assert info["ops"] == 0
     assert info["speedup"] == pytest.approx(1)
 
@@ -193,7 +193,7 @@ def test_a_program_with_nothing_left_to_do_has_finite_rewards(tmp_path: Path, re
 MANY_STATES = QUICKSTART / "mlp_train_step.hlo"
 
 
-def test_what_was_forgotten_is_found_again_with_the_same_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evicted_states_are_computed_again_with_the_same_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     def play(limit: int) -> tuple[list[Any], int]:
         monkeypatch.setattr("env.pass_order.STATE_BYTES", limit)
         env = PassOrderEnv(MANY_STATES, reward="op-count", max_steps=30)
@@ -216,7 +216,7 @@ def test_what_was_forgotten_is_found_again_with_the_same_rewards(monkeypatch: py
     assert runs < most_runs
 
 
-def test_a_state_at_hand_is_never_taken_for_another_one() -> None:
+def test_the_current_state_is_never_evicted() -> None:
     graph = PassGraph(parse(TEXT), PASSES, memory=StateMemory(0))
     first = graph.apply(graph.root, 0)
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_a_state_at_hand_is_never_taken_for_another_one() -> None:
     assert (again.key, str(again.module)) == (first.key, str(first.module))
 
 
-def test_forgotten_states_are_not_kept_alive() -> None:
+def test_evicted_states_are_freed() -> None:
     graph = PassGraph(parse(MANY_STATES.read_text()), default_pass_actions(), memory=StateMemory(1_000_000))
     rng = np.random.default_rng(0)
     made = []
@@ -264,9 +264,9 @@ def test_a_plan_has_the_passes_of_its_own_episode(tmp_path: Path) -> None:
         plans.append(CompilationPlan.from_json(info["plan_json"]))
         assert list(plans[-1].passes[: len(info["passes"])]) == info["passes"]
     assert plans[0].passes != plans[1].passes
-    texts = []
+    fingerprints = []
     for plan in plans:
         session = CompilationSession(parse(TEXT))
         session.replay(plan)
-        texts.append(session.module.fingerprint())
-    assert texts[0] == texts[1]
+        fingerprints.append(session.module.fingerprint())
+    assert fingerprints[0] == fingerprints[1]

@@ -1,4 +1,4 @@
-"""References: what rounding explains is right, what it does not is wrong, and what says nothing is known."""
+"""References accept what rounding explains, reject what it does not, and know when outputs show nothing."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,7 +61,7 @@ def test_a_long_sum_may_be_added_up_one_by_one() -> None:
     assert wanted.difference([np.asarray(one_by_one * np.float32(1.001))]) is not None
 
 
-def test_a_mask_does_not_widen_what_others_may_differ_by() -> None:
+def test_masked_elements_do_not_widen_the_allowance_of_others() -> None:
     x, bias = normal(64, 64), np.where(RNG.random((64, 64)) < 0.95, np.float32(-1e9), np.float32(0))
     wanted = reference(
         "x = f32[64,64] parameter(0)\nb = f32[64,64] parameter(1)\ns = f32[64,64] multiply(x, x)\n"
@@ -92,7 +92,7 @@ def test_intermediate_results_may_stay_unrounded(name: str, dtype: type) -> None
     assert wanted.difference([wide.astype(dtype), np.where(np.abs(wide) < 0.1, np.float32(0), wide)]) is not None
 
 
-def test_what_is_only_moved_must_be_what_it_was() -> None:
+def test_moved_values_must_not_change() -> None:
     x = normal(20, 30).astype(ml_dtypes.bfloat16)
     wanted = reference("x = bf16[20,30] parameter(0)\nROOT t = bf16[30,20] transpose(x), dimensions={1,0}", x)
     assert not any(s.allowance.any() for s in wanted.spread(3))
@@ -100,7 +100,7 @@ def test_what_is_only_moved_must_be_what_it_was() -> None:
     assert wanted.difference([x.reshape(30, 20)]) is not None
 
 
-def test_decisions_on_the_edge_may_go_either_way_and_others_not() -> None:
+def test_only_decisions_on_the_edge_may_go_either_way() -> None:
     x = np.linspace(0.5, 1.5, 4001).astype(np.float32)
     wanted = reference(
         "x = f32[4001] parameter(0)\ns = f32[4001] sine(x)\nm = f32[4001] multiply(s, x)\n"
@@ -115,7 +115,7 @@ def test_decisions_on_the_edge_may_go_either_way_and_others_not() -> None:
         assert (wanted.difference([flipped]) is None) == right
 
 
-def test_counts_and_whole_numbers_are_exact() -> None:
+def test_counts_and_integers_are_exact() -> None:
     x = RNG.integers(0, 2, 5000).astype(np.float32)
     wanted = reference(
         "x = f32[5000] parameter(0)\nz = f32[] constant(0)\nn = f32[] reduce(x, z), dimensions={0}, to_apply=sum\n"
@@ -135,7 +135,7 @@ condition { x = f32[8] parameter(0) half = f32[] constant(0.7) h = f32[8] broadc
 any { a = pred[] parameter(0) b = pred[] parameter(1) ROOT r = pred[] or(a, b) }"""
 
 
-def test_a_loop_that_ends_only_without_rounding_errors_is_left_after_a_while() -> None:
+def test_a_loop_that_does_not_end_with_rounding_errors_is_stopped() -> None:
     wanted = reference(
         "x = f32[8] parameter(0)\nROOT w = f32[8] while(x), condition=condition, body=body",
         normal(8),
@@ -145,7 +145,7 @@ def test_a_loop_that_ends_only_without_rounding_errors_is_left_after_a_while() -
     assert wanted.difference([wrong]) is not None
 
 
-def test_what_a_linear_algebra_library_returns_is_judged_by_condition() -> None:
+def test_results_of_linear_algebra_libraries_are_compared_by_their_condition() -> None:
     a = normal(20, 20)
     positive = (a @ a.T + np.eye(20, dtype=np.float32)).astype(np.float32)
     wanted = reference("a = f32[20,20] parameter(0)\nROOT c = f32[20,20] cholesky(a), lower=true", positive)
@@ -168,7 +168,7 @@ class Unfinished:
 
 
 @pytest.mark.parametrize("size", [8, 20_000])
-def test_what_memory_happens_to_hold_is_no_output(size: int) -> None:
+def test_leftover_memory_does_not_pass_for_an_output(size: int) -> None:
     x = normal(size)
     wanted = reference(f"x = f32[{size}] parameter(0)\nROOT n = f32[{size}] negate(x)", x)
     right = [-x for _ in range(20)]
@@ -189,26 +189,26 @@ def draws(number: int) -> list[Array]:
     return [np.random.default_rng(number).normal(size=8).astype(np.float32)]
 
 
-def test_an_output_of_nothing_but_nan_is_unchecked() -> None:
-    told = drawn(POSITIVE + "l = f32[8] log(m)\nROOT t = (f32[8], f32[8]) tuple(x, l)", draws).unchecked
-    assert told is not None
-    assert told.startswith("output 1 is NaN everywhere, so that nothing can be checked; give input specs")
+def test_an_output_that_is_nan_everywhere_is_unchecked() -> None:
+    reason = drawn(POSITIVE + "l = f32[8] log(m)\nROOT t = (f32[8], f32[8]) tuple(x, l)", draws).unchecked
+    assert reason is not None
+    assert reason.startswith("output 1 is NaN everywhere, so that nothing can be checked; give input specs")
 
 
 def test_an_output_with_some_numbers_is_checked() -> None:
     assert drawn("x = f32[8] parameter(0)\nROOT l = f32[8] log(x)", draws).unchecked is None
 
 
-def test_constant_infinities_are_as_the_program_wants_them() -> None:
+def test_constant_infinities_are_checked() -> None:
     body = "x = f32[8] parameter(0)\nc = f32[] constant(-inf)\nb = f32[3] broadcast(c), dimensions={}\n"
     assert drawn(body + "ROOT t = (f32[8], f32[3]) tuple(x, b)", draws).unchecked is None
 
 
 def test_outputs_that_are_always_zero_are_unchecked() -> None:
     zero = POSITIVE + "z = f32[] constant(0)\nb = f32[8] broadcast(z), dimensions={}\nr = f32[8] maximum(m, b)\n"
-    told = drawn(zero + "ROOT t = (f32[8]) tuple(r)", draws).unchecked
-    assert told is not None
-    assert told.startswith("the outputs are zero whatever is drawn, so that nothing can be checked; give input specs")
+    reason = drawn(zero + "ROOT t = (f32[8]) tuple(r)", draws).unchecked
+    assert reason is not None
+    assert reason.startswith("the outputs are zero whatever is drawn, so that nothing can be checked; give input specs")
     assert drawn(zero + "ROOT t = (f32[8], f32[8]) tuple(r, x)", draws).unchecked is None
 
 
@@ -225,10 +225,10 @@ def test_programs_without_arguments_and_empty_outputs_are_checked() -> None:
     )
 
 
-def test_every_output_without_a_number_is_named() -> None:
+def test_every_output_without_a_finite_number_is_reported() -> None:
     module = parse(
         f"HloModule m\nENTRY e {{\n{POSITIVE}l = f32[8] log(m)\ni = f32[8] divide(x, a)\nz = f32[8] subtract(x, x)\n"
         "d = f32[8] divide(a, z)\nROOT t = (f32[8], f32[8], f32[8]) tuple(l, i, d)\n}"
     )
-    told = unchecked_outputs(module, Reference.of(module, draws(0)).outputs)
-    assert told == ["output 0 is NaN everywhere", "output 2 is infinite everywhere"]
+    unchecked = unchecked_outputs(module, Reference.of(module, draws(0)).outputs)
+    assert unchecked == ["output 0 is NaN everywhere", "output 2 is infinite everywhere"]

@@ -59,7 +59,7 @@ class Strict(Reward):
 
 
 class Recorder(Reward):
-    """Remembers what the environment asks for."""
+    """Records the calls of the environment."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -82,7 +82,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def play(env: CompilerEnv[Any], seed: int = 0, program: str = "chain") -> tuple[list[float], list[dict[str, Any]]]:
-    """An episode of random legal actions: its rewards, and `info` from the reset on."""
+    """Play an episode of random legal actions; return its rewards and infos, that of the reset first."""
     rng = np.random.default_rng(seed)
     _, info = env.reset(seed=seed, options={"program": program})
     rewards, infos, ended = [], [info], False
@@ -96,7 +96,7 @@ def play(env: CompilerEnv[Any], seed: int = 0, program: str = "chain") -> tuple[
 
 
 def last_actions(env: Any, program: str = "chain") -> Iterator[tuple[float, dict[str, Any]]]:
-    """Rewards and infos of an episode that takes the last legal action each time."""
+    """Yield rewards and infos of an episode that takes the last legal action each time."""
     env.reset(options={"program": program})
     ended = False
     while not ended:
@@ -142,7 +142,7 @@ def test_measured_ids_measure_unless_another_reward_is_given(name: str, suite: P
     assert not made(reward="estimated-time").measured
 
 
-def test_unknown_names_come_with_the_nearest(suite: Path) -> None:
+def test_unknown_names_are_reported_with_the_nearest(suite: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'estimated-time'"):
         FusionEnv(suite, reward="estimated")
     with pytest.raises(TypeError, match="must be a Reward object or one of op-count"):
@@ -215,7 +215,7 @@ def test_the_step_cost_is_subtracted_from_every_reward(suite: Path) -> None:
 
 @pytest.mark.parametrize("name", environments.ENVIRONMENTS)
 @pytest.mark.parametrize("reward", [FewerKernels(), FewerKernelsEachStep()], ids=["at the end", "each step"])
-def test_gymnasiums_checker_finds_nothing_with_a_reward_of_ones_own(name: str, reward: Reward, suite: Path) -> None:
+def test_environments_with_a_custom_reward_pass_gymnasiums_checker(name: str, reward: Reward, suite: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         env = gym.make(f"hlogym/{name}-v0", suite=str(suite), reward=reward)
@@ -261,7 +261,7 @@ def test_a_reward_says_what_a_failure_is_worth(
         assert (reward, info["speedup"]) == (math.log(2), 2)
 
 
-def test_a_plan_is_measured_once_however_often_a_reward_asks(suite: Path) -> None:
+def test_a_plan_is_measured_once_per_episode(suite: Path) -> None:
     class Insistent(Reward):
         measured = True
 
@@ -278,7 +278,7 @@ def test_a_plan_is_measured_once_however_often_a_reward_asks(suite: Path) -> Non
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_the_reward_is_asked_after_each_decision_and_at_the_end(cls: type[CompilerEnv[Any]], suite: Path) -> None:
+def test_the_reward_is_called_after_each_decision_and_at_the_end(cls: type[CompilerEnv[Any]], suite: Path) -> None:
     env = cls(suite, reward=Recorder())
     rewards, infos = play(env, 5)
     assert isinstance(env.reward, Recorder)
@@ -290,7 +290,7 @@ def test_the_reward_is_asked_after_each_decision_and_at_the_end(cls: type[Compil
     assert infos[-1]["phase"] == "done"
 
 
-def test_refused_actions_and_truncated_episodes_are_not_shown_to_the_reward(suite: Path) -> None:
+def test_the_reward_is_not_called_for_refused_actions_and_truncated_episodes(suite: Path) -> None:
     env = FusionEnv(suite, reward=Recorder(), max_steps=2)
     env.reset(options={"program": "chain"})
     env.step(10_000)

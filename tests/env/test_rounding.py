@@ -1,4 +1,4 @@
-"""Random rounding moves what is rounded, by a little, and leaves alone what is exact."""
+"""Random rounding perturbs rounded results slightly and leaves exact ones unchanged."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ RNG = np.random.default_rng(2)
 
 
 def rounded(body: str, *args: Array, seed: int = 0) -> tuple[Array, Array]:
-    """Outputs of a program without and with rounding errors."""
+    """Return the outputs of a program without and with rounding errors."""
     module = parse(f"HloModule m\nENTRY e {{\n{body}\n}}")
     return evaluate(module, args)[0], evaluate(module, args, Context(decorate=RandomRounding(seed).decorate))[0]
 
@@ -31,7 +31,9 @@ def rounded(body: str, *args: Array, seed: int = 0) -> tuple[Array, Array]:
     ],
 )
 @pytest.mark.parametrize("op", ["exponential(x)", "multiply(x, x)", "sqrt(x)", "divide(x, k)"])
-def test_results_are_off_by_units_in_the_last_place(name: str, dtype: type, low: float, high: float, op: str) -> None:
+def test_results_are_perturbed_by_units_in_the_last_place(
+    name: str, dtype: type, low: float, high: float, op: str
+) -> None:
     x: Array = RNG.uniform(0.5, 3, 400).astype(dtype)
     c = f"c = {name}[] constant(3)\nk = {name}[400] broadcast(c), dimensions={{}}\n"
     plain, moved = rounded(f"x = {name}[400] parameter(0)\n{c}ROOT r = {name}[400] {op}", x)
@@ -55,7 +57,7 @@ def test_results_are_off_by_units_in_the_last_place(name: str, dtype: type, low:
         "f32[400] remainder(x, k)",
     ],
 )
-def test_exact_ops_are_left_alone(op: str) -> None:
+def test_exact_ops_are_not_perturbed(op: str) -> None:
     x = RNG.normal(size=400).astype(np.float32)
     head = "x = f32[400] parameter(0)\nc = f32[] constant(0.3)\nk = f32[400] broadcast(c), dimensions={}\n"
     plain, moved = rounded(f"{head}p = pred[400] compare(x, k), direction=LT\nROOT r = {op}", x)
@@ -71,13 +73,13 @@ def test_a_division_may_be_a_multiplication_by_the_reciprocal() -> None:
 
 
 @pytest.mark.parametrize("op", ["add", "subtract", "multiply"])
-def test_arithmetic_without_rounding_is_left_alone(op: str) -> None:
+def test_arithmetic_without_rounding_is_not_perturbed(op: str) -> None:
     x = (RNG.integers(-4000, 4000, 400) / 4).astype(np.float32)
     plain, moved = rounded(f"x = f32[400] parameter(0)\nROOT r = f32[400] {op}(x, x)", x)
     np.testing.assert_array_equal(plain, moved)
 
 
-def test_an_exact_difference_of_close_numbers_is_left_alone() -> None:
+def test_an_exact_difference_of_close_numbers_is_not_perturbed() -> None:
     bits = RNG.integers(0, 1 << 23, 400)
     x = (1 + bits / (1 << 23)).astype(np.float32)
     body = "x = f32[400] parameter(0)\nc = f32[] constant(1)\nk = f32[400] broadcast(c), dimensions={}\n"
@@ -85,7 +87,7 @@ def test_an_exact_difference_of_close_numbers_is_left_alone() -> None:
     np.testing.assert_array_equal(plain, moved)
 
 
-def test_sums_are_off_by_the_size_of_their_terms() -> None:
+def test_sums_are_perturbed_by_the_size_of_their_terms() -> None:
     x, y = RNG.normal(size=(100, 64)).astype(np.float32), RNG.normal(size=64).astype(np.float32)
     x[0] = 1e4 * np.where(np.arange(64) % 2, y[::-1], -y)  # its products cancel
     y[:32] = y[32:][::-1]
@@ -99,7 +101,7 @@ def test_sums_are_off_by_the_size_of_their_terms() -> None:
     assert np.abs(moved - plain)[0] > 10 * np.abs(moved - plain)[1:].max()
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_errors() -> None:
     x = RNG.normal(size=400).astype(np.float32)
     body = "x = f32[400] parameter(0)\nROOT r = f32[400] cosine(x)"
     first, again, other = (rounded(body, x, seed=s)[1] for s in (0, 0, 1))
@@ -107,7 +109,7 @@ def test_the_seed_decides() -> None:
     assert (first != other).any()
 
 
-def test_ops_inside_loops_and_called_computations_are_off_too() -> None:
+def test_ops_inside_loops_and_called_computations_are_perturbed_too() -> None:
     x = RNG.normal(size=50).astype(np.float32)
     module = parse("HloModule m\nf { p = f32[50] parameter(0) ROOT s = f32[50] sine(p) }\n"
                    "ENTRY e { x = f32[50] parameter(0) ROOT c = f32[50] call(x), to_apply=f }")  # fmt: skip
@@ -115,14 +117,14 @@ def test_ops_inside_loops_and_called_computations_are_off_too() -> None:
     assert (moved != evaluate(module, [x])[0]).any()
 
 
-def test_what_looks_rounded() -> None:
+def test_numbers_that_look_rounded() -> None:
     x = np.array([0.0, 3.0, -70000.0, 0.5, 0.1, 1 / 3, 2.0**30], np.float32)
     assert looks_inexact(x).tolist() == [False, False, False, False, True, True, False]
     assert looks_inexact(np.array(0.1, np.float64))
     assert looks_inexact(np.array([0.1, 0.3, 1.5], ml_dtypes.bfloat16)).tolist() == [True, True, False]
 
 
-def test_floating_point_types_are_known() -> None:
+def test_floating_point_types_are_recognised() -> None:
     wide = (np.float32, np.float64, np.float16, np.complex64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2)
     assert all(is_float(np.dtype(t)) for t in wide)
     assert not any(is_float(np.dtype(t)) for t in (np.bool_, np.int8, np.uint64, ml_dtypes.int4, ml_dtypes.uint2))

@@ -1,4 +1,4 @@
-"""Intervals cover what they should, and say nothing of what they cannot know."""
+"""Intervals have the coverage they promise."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from env.statistics import Interval, geometric_mean, median_interval, ratio_interval, share_slower
 
 
-def test_median_interval_covers_the_median_as_often_as_it_says() -> None:
+def test_median_interval_has_the_promised_coverage() -> None:
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(500):
@@ -19,7 +19,7 @@ def test_median_interval_of_few_samples_is_their_range() -> None:
     assert median_interval([3.0, 1.0, 2.0]) == Interval(2.0, 1.0, 3.0)
 
 
-def test_ratio_interval_cancels_what_slows_both() -> None:
+def test_ratio_interval_cancels_common_slowdowns() -> None:
     rng = np.random.default_rng(1)
     load = rng.uniform(1, 5, 25)
     ratio = ratio_interval((2 * load).tolist(), load.tolist())
@@ -38,14 +38,14 @@ def test_geometric_mean_of_reciprocal_speedups_is_one() -> None:
     assert mean.low <= 1 <= mean.high
 
 
-def test_share_slower_counts_only_what_is_surely_slower() -> None:
+def test_share_slower_counts_whole_intervals() -> None:
     assert share_slower([Interval(0.9, 0.8, 0.95), Interval(0.99, 0.9, 1.1), Interval(2, 1.9, 2.1)]) == pytest.approx(
         1 / 3
     )
 
 
 @pytest.mark.parametrize("function", [median_interval, geometric_mean])
-def test_no_samples_is_an_error(function: object) -> None:
+def test_no_samples_raise(function: object) -> None:
     assert callable(function)
     with pytest.raises(ValueError, match=r"no samples|positive"):
         function([])

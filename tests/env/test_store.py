@@ -1,4 +1,4 @@
-"""The store of kernel times keeps, replaces, refuses."""
+"""The store of kernel times keeps and replaces times, and refuses files it cannot use."""
 
 import sqlite3
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def _filled(path: Path, count: int = 2000) -> Path:
         ),  # the first page, which opening reads, is whole
     ],
 )
-def test_a_damaged_file_is_one_clear_error_and_is_left(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_reported_and_not_changed(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = _filled(tmp_path / "t.sqlite")
     damaged = damage(path.read_bytes())
     path.write_bytes(damaged)
@@ -93,14 +93,14 @@ def test_damage_while_it_is_open_is_a_clear_error(tmp_path: Path) -> None:
             store.put(_time(f"{i:05d}-new", 1.0) for i in range(2000))
 
 
-def test_a_store_that_another_process_keeps_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_another_process_has_locked_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(env.store, "BUSY_SECONDS", 0.2)
     path = _filled(tmp_path / "t.sqlite", 1)
     with KernelStore(path) as store:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         for attempt in (lambda: store.put([_time("b", 1.0)]), lambda: store.get(["a"]), lambda: KernelStore(path)):
-            with pytest.raises(StoreError, match="another process keeps it"):
+            with pytest.raises(StoreError, match="another process has locked it"):
                 attempt()
         other.execute("ROLLBACK")
         other.close()
@@ -108,7 +108,7 @@ def test_a_store_that_another_process_keeps_is_given_up(tmp_path: Path, monkeypa
         assert store.get(["b"]) == {"b": _time("b", 1.0)}
 
 
-def test_a_store_that_cannot_be_written_is_found_when_it_is_opened(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_reported_on_opening(tmp_path: Path) -> None:
     path = _filled(tmp_path / "t.sqlite", 1)
     with KernelStore(path) as store:
         store._db.execute("PRAGMA query_only = 1")  # as for a file without the right to write
@@ -123,13 +123,13 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
     with KernelStore(_filled(tmp_path / "t.sqlite", 1)) as store:
         pages = store._db.execute("PRAGMA page_count").fetchone()[0]
         store._db.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(StoreError, match="make room"):
+        with pytest.raises(StoreError, match="free space"):
             store.put(_time(f"{i:05d}", 1.0) for i in range(2000))
         assert store.get(["00000"]) == {}
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_database_of_something_else_is_left(tmp_path: Path, version: int) -> None:
+def test_a_database_of_another_program_is_not_changed(tmp_path: Path, version: int) -> None:
     path = tmp_path / "mine.sqlite"
     db = sqlite3.connect(path)
     with db:
@@ -137,12 +137,12 @@ def test_a_database_of_something_else_is_left(tmp_path: Path, version: int) -> N
         db.execute(f"PRAGMA user_version = {version}")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="something else"):
+    with pytest.raises(StoreError, match="another database"):
         KernelStore(path)
     assert path.read_bytes() == before
 
 
-def test_rows_that_cannot_be_times_are_not_known(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_times_are_ignored(tmp_path: Path) -> None:
     with KernelStore(tmp_path / "t.sqlite") as store:
         store.put(_time(k, 1.0) for k in "abcdef")
         changes = ("seconds = 'fast'", "low = 9e999", "high = -1.0", "samples = 'many'", "name = x'00'")
@@ -153,6 +153,6 @@ def test_rows_that_cannot_be_times_are_not_known(tmp_path: Path) -> None:
         assert store.get("a") == {"a": _time("a", 2.0)}
 
 
-def test_the_default_place_follows_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_path_is_in_the_users_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_store_path().is_relative_to(tmp_path)

@@ -1,4 +1,4 @@
-"""Suites are checked whole when they are loaded: every mistake is named, in one error, before anything is done."""
+"""Loading a suite checks it as a whole, and one error reports every problem."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def of_type(kind: str) -> str:
 
 
 def write(folder: Path, *entries: Any, **files: str) -> Path:
-    """A suite folder: entries completed from a good one, files by stem."""
+    """Write a suite folder; entries are completed from a valid one, files are given by stem."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {"good": GOOD, **files}.items():
         (folder / f"{name}.hlo").write_text(text)
     base = {"name": "good", "file": "good.hlo", "split": "train"}
-    told = [{**base, **e} if isinstance(e, dict) else e for e in entries]
-    (folder / "manifest.json").write_text(json.dumps({"programs": told}))
+    completed = [{**base, **e} if isinstance(e, dict) else e for e in entries]
+    (folder / "manifest.json").write_text(json.dumps({"programs": completed}))
     return folder
 
 
@@ -56,7 +56,7 @@ def problems(folder: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("folder", [QUICKSTART, JAX, LINEAR_ALGEBRA], ids=lambda f: f.name)
 def test_the_suites_that_come_with_hlogym_have_no_problems(folder: Path) -> None:
-    """Loading them does not read their programs, so this does."""
+    """Check what loading them leaves out: the contents of their programs."""
     entries = json.loads((folder / "manifest.json").read_text())["programs"]
     for entry in entries:
         path = folder / entry["file"]
@@ -65,7 +65,7 @@ def test_the_suites_that_come_with_hlogym_have_no_problems(folder: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "3", "{}", '{"programs": {}}', '{"programs": []}', "[" * 100_000])
-def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
+def test_files_that_are_not_manifests(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(ManifestError, match=r"manifest\.json"):
         load_suite(tmp_path)
@@ -74,14 +74,14 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (3, "program number 0: an object describes a program"),
+        (3, "program number 0: a program must be an object"),
         ({"name": ""}, "must not be empty"),
-        ({"name": 3}, "must be a text"),
+        ({"name": 3}, "must be a string"),
         ({"name": "x" * 300}, "at most 250"),
-        ({"name": "../../evil"}, "leads elsewhere"),
+        ({"name": "../../evil"}, "absolute path"),
         ({"name": "a\nb"}, "control character"),
         ({"name": "a\x1b[2J"}, "control character"),
-        ({"file": 3}, "file must be a text"),
+        ({"file": 3}, "file must be a string"),
         ({"file": ""}, "inside the suite's folder"),
         ({"file": "."}, "inside the suite's folder"),
         ({"file": "../secret.hlo"}, "inside the suite's folder"),
@@ -93,8 +93,8 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
         ({"file": "nowhere.hlo"}, "there is no file 'nowhere.hlo'"),
         ({"split": "tests"}, "split is 'tests'"),
         ({"split": ["train"]}, "split is"),
-        ({"description": 3}, "description must be a text"),
-        ({"chaotic": 1}, "chaotic must be a truth value"),
+        ({"description": 3}, "description must be a string"),
+        ({"chaotic": 1}, "chaotic must be a boolean"),
         ({"tolerence": {"rtol": 1}}, "did you mean 'tolerance'"),
         ({"tolerance": 3}, "tolerance must be an object"),
         ({"tolerance": {"relative": 1}}, "tolerance has rtol"),
@@ -102,9 +102,9 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
         ({"tolerance": {"rtol": True}}, "rtol of tolerance must be a finite number"),
         ({"tolerance": {"atol": -1e-9}}, "must not be negative"),
         ({"tolerance": {"atol": [0, -1e-9]}}, "must not be negative"),
-        ({"tolerance": {"atol": [0, "1"]}}, "atol of tolerance must hold finite numbers"),
+        ({"tolerance": {"atol": [0, "1"]}}, "atol of tolerance must contain finite numbers"),
         ({"tolerance": {"mismatch_fraction": [0]}}, "mismatch_fraction of tolerance must be a finite number"),
-        ({"tolerance": {"mismatch_fraction": 1.5}}, "0 to 1"),
+        ({"tolerance": {"mismatch_fraction": 1.5}}, "between 0 and 1"),
         ({"inputs": 3}, "inputs must be a list"),
         ({"inputs": [3]}, "input 0: kind is None"),
         ({"inputs": [{}]}, "input 0: kind is None"),
@@ -119,9 +119,9 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str) -> None:
         ({"inputs": [{"kind": "uniform", "low": 1, "high": 1}]}, "low must be below high"),
         ({"inputs": [{"kind": "randint", "low": 3, "high": 3}]}, "low must be below high"),
         ({"inputs": [{"kind": "randint", "low": 9, "high": 3}]}, "low must be below high"),
-        ({"inputs": [{"kind": "randint", "low": 0.0, "high": 3}]}, "low of a randint input must be a whole number"),
-        ({"inputs": [{"kind": "randint", "low": False, "high": 3}]}, "low of a randint input must be a whole number"),
-        ({"inputs": [{"kind": "randint", "low": -1, "high": 1 << 64}]}, "do not fit 64 bits"),
+        ({"inputs": [{"kind": "randint", "low": 0.0, "high": 3}]}, "low of a randint input must be an integer"),
+        ({"inputs": [{"kind": "randint", "low": False, "high": 3}]}, "low of a randint input must be an integer"),
+        ({"inputs": [{"kind": "randint", "low": -1, "high": 1 << 64}]}, "do not fit into 64 bits"),
         ({"inputs": [{"kind": "normal"}, {"kind": "normal"}]}, "2 input specs for 1 parameters"),
         ({"inputs": []}, "0 input specs for 1 parameters"),
     ],
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_an_entry(tmp_path: Path, entry: Any, message: str) -
 @pytest.mark.parametrize(
     "text", ['{"rtol": NaN}', '{"atol": Infinity}', '{"rtol": 1e999}', '{"rtol": 1, "rtol": 2}']
 )  # fmt: skip
-def test_numbers_that_are_none(tmp_path: Path, text: str) -> None:
+def test_values_that_are_not_json_numbers(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"tolerance": "HERE"})
     manifest = tmp_path / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"HERE"', text))
@@ -225,11 +225,11 @@ CANNOT_RUN = {
         "  ROOT r = f32[4] negate(x)\n}\n",
         "only arrays",
     ),
-    "identity": ("HloModule m\nENTRY e {\n  ROOT x = f32[4] parameter(0)\n}\n", "nothing to compute"),
+    "identity": ("HloModule m\nENTRY e {\n  ROOT x = f32[4] parameter(0)\n}\n", "computes nothing"),
     "constants": (
         "HloModule m\nENTRY e {\n  x = f32[4] parameter(0)\n  c = f32[] constant(1)\n"
         "  ROOT t = (f32[4], f32[]) tuple(x, c)\n}\n",
-        "nothing to compute",
+        "computes nothing",
     ),
     "huge": (GOOD.replace("f32[4]", "f32[1000000000000000]"), "GiB"),
     "syntax": ("HloModule m\nENTRY e {\n  ROOT p = f32[4] parameter(0\n}\n", "p.hlo:"),
@@ -242,7 +242,7 @@ CANNOT_RUN = {
 
 @pytest.mark.parametrize("case", CANNOT_RUN)
 @pytest.mark.parametrize("manifest", [True, False])
-def test_programs_that_cannot_be_measured_are_named(tmp_path: Path, case: str, manifest: bool) -> None:
+def test_programs_that_cannot_be_measured_are_reported(tmp_path: Path, case: str, manifest: bool) -> None:
     text, message = CANNOT_RUN[case]
     folder = tmp_path / "suite"
     if manifest:
@@ -262,7 +262,7 @@ def test_collectives_of_one_device_can_be_measured(tmp_path: Path) -> None:
     assert len(load_suite(write(tmp_path, {"file": "p.hlo"}, p=alone)).programs) == 1
 
 
-def test_files_that_are_no_text_files(tmp_path: Path) -> None:
+def test_files_that_are_not_text_files(tmp_path: Path) -> None:
     (tmp_path / "a.hlo").write_bytes(b"HloModule \xff\xfe")
     (tmp_path / "b.hlo").mkdir()
     os.mkfifo(tmp_path / "c.hlo")
@@ -270,11 +270,11 @@ def test_files_that_are_no_text_files(tmp_path: Path) -> None:
     (tmp_path / "good.hlo").write_text(GOOD)
     found = problems(tmp_path)
     assert [f[:11] for f in found] == [f"program '{n}'" for n in "abcd"]
-    for text, reason in zip(found, ("not UTF-8", "is no file", "is no file", "cannot read"), strict=True):
+    for text, reason in zip(found, ("not UTF-8", "is not a file", "is not a file", "cannot read"), strict=True):
         assert reason in text
 
 
-def test_names_of_files_are_names_of_programs(tmp_path: Path) -> None:
+def test_file_names_must_be_program_names(tmp_path: Path) -> None:
     for name in ("a\x1b[2J.hlo", "b\n.hlo", " c.hlo"):
         (tmp_path / name).write_text(GOOD)
     found = problems(tmp_path)
@@ -282,7 +282,7 @@ def test_names_of_files_are_names_of_programs(tmp_path: Path) -> None:
     assert all("rename the file" in f for f in found)
 
 
-def test_names_that_stand_there_twice(tmp_path: Path) -> None:
+def test_duplicate_names(tmp_path: Path) -> None:
     found = problems(write(tmp_path, {"name": "caf\u00e9"}, {"name": "b"}, {"name": "cafe\u0301"}, {"name": "b"}))
     assert len(found) == 2
     assert all("several programs called" in f for f in found)
@@ -312,7 +312,7 @@ def test_all_problems_are_one_error(tmp_path: Path) -> None:
     assert "and 80 more" in str(caught.value)
 
 
-def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_again_only_after_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def counted(text: str, **more: Any) -> Any:
@@ -341,7 +341,7 @@ def test_one_program_of_a_folder_does_not_depend_on_the_others(tmp_path: Path) -
     assert program_in(folder / "good.hlo").inputs == ()
 
 
-def test_no_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from compiler.errors import UnknownNameError
 
     write(tmp_path, {})

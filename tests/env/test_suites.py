@@ -1,4 +1,4 @@
-"""Suites: the manifest and its files agree, inputs are repeatable, and mistakes are answered with what was meant."""
+"""Suites: manifests and files agree, inputs are reproducible, and unknown names come with the nearest."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_inputs_fit_the_entry_parameters(program: Program) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
-def test_texts_are_whole(program: Program) -> None:
+def test_programs_are_complete(program: Program) -> None:
     text = program.text()
     assert "{...}" not in text  # an elided constant
     assert "custom-call" not in text
@@ -125,7 +125,7 @@ def test_a_folder_or_a_file_is_a_suite(tmp_path: Path) -> None:
     assert single.text() == TINY
 
 
-def test_a_folder_with_a_manifest_follows_it(tmp_path: Path) -> None:
+def test_a_folder_with_a_manifest_is_loaded_by_it(tmp_path: Path) -> None:
     (program,) = load_suite(write_manifest(tmp_path, tolerance={"rtol": 0.1}, chaotic=True)).programs
     assert program.split == "train"
     assert program.inputs == (Uniform(1, 2),)
@@ -134,15 +134,15 @@ def test_a_folder_with_a_manifest_follows_it(tmp_path: Path) -> None:
 
 
 def test_a_tolerance_has_an_absolute_part_for_each_output(tmp_path: Path) -> None:
-    told = {"atol": [1e-3, 0], "mismatch_fraction": 0.01}
-    (program,) = load_suite(write_manifest(tmp_path, tolerance=told)).programs
+    values = {"atol": [1e-3, 0], "mismatch_fraction": 0.01}
+    (program,) = load_suite(write_manifest(tmp_path, tolerance=values)).programs
     assert program.tolerance == Tolerance(atol=(1e-3, 0), mismatch_fraction=0.01)
     assert program_from_json(json.loads(json.dumps(program_to_json(program)))).tolerance == program.tolerance
     assert hash(program)
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, *load_suite("jax").programs], ids=lambda p: p.name)
-def test_right_outputs_can_be_told_from_wrong_ones(program: Program) -> None:
+def test_outputs_distinguish_right_from_wrong(program: Program) -> None:
     module = parse(program.text())
     shapes = [(s.dtype, s.dimensions) for s in module.parameter_shapes]
     assert drawn_reference(module, lambda number: random_inputs(program, shapes, number)).unchecked is None
@@ -159,7 +159,7 @@ def test_right_outputs_can_be_told_from_wrong_ones(program: Program) -> None:
         ({"tolerance": {"relative": 1}}, "relative"),
     ],
 )
-def test_a_bad_manifest_is_said_where_and_why(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_bad_manifest_is_reported_with_file_and_reason(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ManifestError, match=message) as caught:
         load_suite(write_manifest(tmp_path, **changes))
     assert "manifest.json" in str(caught.value)
@@ -171,7 +171,7 @@ def test_specs_for_another_number_of_parameters_are_refused(tmp_path: Path) -> N
         random_inputs(program, [(np.float32, (2,))] * 2, seed=0)
 
 
-def test_unknown_names_come_with_the_nearest() -> None:
+def test_unknown_names_are_reported_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'cartpole_naive'") as caught:
         find_program("cartpole_naiv")
     assert "cartpole_naive" in str(caught.value)
@@ -181,7 +181,7 @@ def test_unknown_names_come_with_the_nearest() -> None:
         load_suite("no_such_file.hlo")
 
 
-def test_the_script_writes_the_files_that_stand_here(tmp_path: Path) -> None:
+def test_the_script_reproduces_the_files(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
     from env.suites.lower_quickstart import write_suite
 
@@ -195,7 +195,7 @@ def test_the_script_writes_the_files_that_stand_here(tmp_path: Path) -> None:
         assert path.read_text() == (QUICKSTART / path.name).read_text(), path.name
 
 
-def test_the_reference_parser_takes_every_text() -> None:
+def test_xlas_parser_accepts_every_program() -> None:
     pytest.importorskip("jax")
     from jax._src.lib import hlo  # type: ignore[attr-defined]  # the only parser XLA exposes to Python
 
@@ -203,7 +203,7 @@ def test_the_reference_parser_takes_every_text() -> None:
         assert hlo.hlo_module_from_text(program.text()).name
 
 
-def test_the_jax_suite_is_whole_and_its_splits_are_disjoint() -> None:
+def test_the_jax_suite_is_complete_and_its_splits_are_disjoint() -> None:
     suite = load_suite("jax")
     assert sorted(p.path.name for p in suite.programs) == sorted(p.name for p in JAX.glob("*.hlo"))
     parts = [{p.name for p in load_suite(f"jax/{s}").programs} for s in ("train", "validation", "test")]

@@ -1,4 +1,4 @@
-"""A worker that dies, hangs, is stopped or cannot start is told apart and replaced."""
+"""A worker that dies, hangs, is stopped or cannot start raises its own error and is replaced."""
 
 import contextlib
 import os
@@ -67,7 +67,7 @@ def test_a_crash_names_the_signal_and_the_next_request_works(worker: WorkerProce
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP", "SIGXCPU"])
-def test_a_kill_from_outside_is_no_crash(worker: WorkerProcess, name: str) -> None:
+def test_a_kill_from_outside_is_not_a_crash(worker: WorkerProcess, name: str) -> None:
     with pytest.raises(WorkerLostError, match=name) as caught:
         worker.ask({"op": "signal", "number": signal.Signals[name]}, LONG)
     assert caught.value.killed is (name == "SIGKILL")
@@ -80,13 +80,13 @@ def test_a_stopped_process_is_not_waited_for(worker: WorkerProcess) -> None:
     assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
 
 
-def test_a_stopped_process_is_not_waited_for_while_it_takes_no_request(worker: WorkerProcess) -> None:
+def test_a_process_that_is_stopped_before_the_request_is_not_waited_for(worker: WorkerProcess) -> None:
     worker.ask({"op": "then stop"}, LONG)
     with pytest.raises(WorkerLostError, match="stopped"):
         worker.ask({"op": "a", "text": "longer than a pipe holds" * 100_000}, LONG)
 
 
-def test_a_pause_is_no_stop(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_pause_does_not_count_as_a_stop(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "STOPPED_SECONDS", LONG)
     worker.ask({"op": "then stop"}, LONG)
     pid = worker.pid
@@ -95,7 +95,7 @@ def test_a_pause_is_no_stop(worker: WorkerProcess, monkeypatch: pytest.MonkeyPat
     continuing.wait()
 
 
-def test_an_exit_brings_its_last_words(worker: WorkerProcess) -> None:
+def test_an_exit_is_reported_with_the_last_line_of_stderr(worker: WorkerProcess) -> None:
     with pytest.raises(WorkerCrashedError, match="status 3: last words"):
         worker.ask({"op": "exit"}, LONG)
 
@@ -111,13 +111,13 @@ def test_a_hang_is_killed(worker: WorkerProcess) -> None:
 @pytest.mark.parametrize(
     "request_", [{"op": "write", "text": t} for t in ("no JSON\n", "[1]\n", "{}\n{}\n", "\udc80\n")] + [{"op": "half"}]
 )
-def test_what_is_no_reply_is_a_crash(worker: WorkerProcess, request_: dict[str, Any]) -> None:
+def test_an_invalid_reply_is_a_crash(worker: WorkerProcess, request_: dict[str, Any]) -> None:
     with pytest.raises(WorkerCrashedError):
         worker.ask(request_, LONG)
     assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
 
 
-def test_what_comes_unasked_is_not_taken_for_a_reply(worker: WorkerProcess) -> None:
+def test_output_without_a_request_is_not_a_reply(worker: WorkerProcess) -> None:
     worker.ask({"op": "a"}, LONG)
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGUSR1)
@@ -126,7 +126,7 @@ def test_what_comes_unasked_is_not_taken_for_a_reply(worker: WorkerProcess) -> N
     assert worker.ask({"op": "a"}, LONG)["echo"] == "a"
 
 
-def test_what_goes_to_stderr_blocks_nothing(worker: WorkerProcess) -> None:
+def test_output_to_stderr_does_not_block(worker: WorkerProcess) -> None:
     assert worker.ask({"op": "noise"}, LONG)["echo"] == "noise"
 
 
@@ -138,7 +138,7 @@ def test_a_process_killed_between_requests_is_replaced(worker: WorkerProcess) ->
     assert worker.ask({"op": "a"}, LONG)["pid"] != first
 
 
-def test_a_process_that_cannot_start_is_an_error_with_its_words() -> None:
+def test_a_process_that_cannot_start_is_reported_with_its_stderr() -> None:
     worker = WorkerProcess([sys.executable, "-c", "import no_such_module"])
     with pytest.raises(WorkerStartError, match="ModuleNotFoundError: No module named 'no_such_module'"):
         worker.ask({"op": "a"}, LONG)
@@ -148,9 +148,7 @@ def test_a_process_that_cannot_start_is_an_error_with_its_words() -> None:
 
 
 @pytest.mark.parametrize(("times", "works"), [(1, True), (99, False)])
-def test_a_system_without_room_for_a_process_is_asked_again(
-    times: int, works: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_start_is_tried_again(times: int, works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = subprocess.Popen, []
 
     def popen(*arguments: Any, **options: Any) -> Any:
@@ -170,7 +168,7 @@ def test_a_system_without_room_for_a_process_is_asked_again(
     worker.kill()
 
 
-def test_restarts_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarts_leave_no_processes_and_files_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     worker = WorkerProcess(_SHELL)
     worker.ask({"op": "a"}, LONG)
@@ -193,7 +191,7 @@ def test_restarts_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_what_the_worker_has_started_ends_with_it(worker: WorkerProcess, dead: bool) -> None:
+def test_children_of_the_worker_end_with_it(worker: WorkerProcess, dead: bool) -> None:
     child = worker.ask({"op": "child"}, LONG)["child"]
     assert worker.pid is not None
     if dead:
@@ -231,7 +229,7 @@ def test_a_fork_leaves_the_worker_to_its_owner() -> None:
 
 
 class _Clock:
-    """A clock that goes only when told."""
+    """A clock that the test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.delay = 100.0, 0.0
@@ -251,7 +249,7 @@ def test_time_in_which_this_process_was_stopped_does_not_count(monkeypatch: pyte
     assert watch.counted == pytest.approx(40 * SLICE, abs=2 * SLICE)
 
 
-def test_time_without_a_processor_counts_little_but_does_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_without_a_processor_counts_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock(monkeypatch)
     watch = ProcessWatch(os.getpid())
     for _ in range(400):
@@ -261,7 +259,7 @@ def test_time_without_a_processor_counts_little_but_does_count(monkeypatch: pyte
     assert 0 < watch.counted < 0.1 * 400 * SLICE
 
 
-def test_a_reply_that_is_there_is_never_late(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_has_arrived_is_never_late(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     worker.ask({"op": "a"}, LONG)
 
     class Late(ProcessWatch):

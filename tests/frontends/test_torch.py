@@ -14,7 +14,7 @@ from compiler.text import parse
 
 
 def agree(module: Any, *args: Any, freeze: Any = False, tolerance: Any = 2e-5) -> Any:
-    """Lowered and interpreted, the program yields what torch yields; the text reads back."""
+    """Check that the lowered program, interpreted, agrees with torch, and that its text parses to the same program."""
     if isinstance(module, nn.Module):
         module.eval()
     lowered = lower(module, *args, freeze=freeze)
@@ -64,7 +64,7 @@ POINTWISE = {
 
 
 def together(table: Any) -> Any:
-    """All functions of a table as one, since exporting takes longer than all the rest."""
+    """Combine all functions of a table into one, because exporting takes most of the time."""
 
     def every(*args: Any) -> Any:
         results: list[Any] = []
@@ -180,7 +180,7 @@ CONVOLUTIONS = [
 
 
 class Several(nn.Module):
-    """Modules side by side, each with an input of its own."""
+    """Runs several modules, each on its own input."""
 
     def __init__(self, modules: Any) -> None:
         super().__init__()

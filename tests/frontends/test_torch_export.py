@@ -1,4 +1,4 @@
-"""What torch.export does not follow: gradients are traced another way, checks are left out, the rest is refused."""
+"""What torch.export cannot trace: gradients are traced below autograd, checks are dropped, the rest is refused."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def agree(program: Any, *args: Any, tolerance: Any = 2e-5) -> Any:
 
 
 class Force(nn.Module):
-    """An energy and its gradient by the positions, as physical networks have it."""
+    """Return an energy and its gradient with respect to positions, as in physics-informed networks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def decides(v: Any) -> Any:
 @pytest.mark.parametrize(
     ("program", "args", "error", "message"),
     [
-        (decides, (x(3),), UnsupportedError, r"decides in Python.*at test_torch_export\.py:\d+.*torch\.where"),
+        (decides, (x(3),), UnsupportedError, r"branches in Python.*at test_torch_export\.py:\d+.*torch\.where"),
         (lambda v: v * v.sum().item(), (x(3),), UnsupportedError, r"\.item\(\).*instead of the tensor"),
         (lambda v: torch.as_tensor(v.numpy()), (x(3),), UnsupportedError, r"at test_torch_export\.py:\d+.*numpy"),
         (lambda v: v @ v, (x(3, 4),), UnsupportedError, r"at test_torch_export\.py:\d+.*reduction dim"),
@@ -160,7 +160,7 @@ def test_what_cannot_be_lowered_is_refused_in_one_message(
 
 
 def test_averages_over_all_batches_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="decides in Python"):
+    with pytest.raises(UnsupportedError, match="branches in Python"):
         lower(nn.BatchNorm1d(3, momentum=None).train(), x(4, 3))
 
 

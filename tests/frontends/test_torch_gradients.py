@@ -1,4 +1,4 @@
-"""Gradients of PyTorch's layers, losses and functions, as `torch.func.grad` gives them, through the torch frontend."""
+"""Gradients of PyTorch's layers, losses and functions through the torch frontend, compared with `torch.func.grad`."""
 
 from typing import Any
 
@@ -127,11 +127,11 @@ GRADIENTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }  # fmt: skip
 FAST = ("conv2d_groups", "conv_transpose", "avg_pool", "adaptive_max_pool", "interpolate_bicubic", "embedding_bag",
         "attention", "multilabel_margin", "cdist", "determinant")  # fmt: skip
-"""Rows that stand for the rest in the fast tier, together in one program."""
+"""Representative rows for the fast tier, combined into one program."""
 
 
 def slope(name: str) -> Any:
-    """The gradient of a loss of the function by all arguments that are floats."""
+    """Return the gradient of a loss of the function with respect to all floating-point arguments."""
     function, args = GRADIENTS[name]
     places = tuple(n for n, a in enumerate(args) if a.is_floating_point())
     return grad(lambda *inner: function(*inner).sin().sum(), argnums=places)

@@ -1,4 +1,4 @@
-"""Numbers of the torch frontend where a plain translation into HLO would be off, against eager PyTorch."""
+"""Numerics of the torch frontend, where a naive translation to HLO would be inaccurate, against eager PyTorch."""
 
 from typing import Any
 
@@ -87,7 +87,7 @@ SPECIAL: dict[str, tuple[Any, Any, tuple[float, float]]] = {
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-5), (np.float64, 1e-11)])
 def test_special_functions(dtype: Any, tolerance: float) -> None:
-    """Relative to the result, but next to a zero of the function."""
+    """Return the error relative to the result, except near a zero of the function."""
 
     def program(*values: Any) -> Any:
         return [function(v) for (function, _, _), v in zip(SPECIAL.values(), values, strict=True)]

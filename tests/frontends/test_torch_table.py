@@ -1,4 +1,4 @@
-"""The torch frontend against eager PyTorch over a table of commonly used modules and functions."""
+"""Compares the torch frontend with eager PyTorch on a table of commonly used modules and functions."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ NOT_LOWERED = {
     "bessel": "i0",
     "matrix_exp": "linalg_matrix_exp",
 }
-"""Rows that are refused, and the op that the message names."""
+"""Rows that are refused, with the op that the message names."""
 
 FAST = (
     "Conv1d_same", "ConvTranspose2d", "Conv2d_reflect", "MaxPool2d_indices", "AvgPool2d_ceil", "AdaptiveAvgPool2d",
@@ -30,11 +30,11 @@ FAST = (
     "std_mean", "complex", "fft", "cholesky_solve", "triangular_solve", "cross_entropy_weighted", "cond",
     "while_loop",
 )  # fmt: skip
-"""Rows that stand for the rest in the fast tier, together in one program: exporting takes longer than all else."""
+"""Representative rows for the fast tier, combined into one program, because exporting takes most of the time."""
 
 
 class Together(nn.Module):
-    """Several rows as one program, each with its own arguments."""
+    """Combine several rows into one program, each with its own arguments."""
 
     def __init__(self, names: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Programs of PyTorch that draw random numbers, change their buffers, or depend on data; and where errors point."""
+"""PyTorch programs that draw random numbers, mutate buffers, or depend on data; and the locations in errors."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_running_statistics_are_results_with_their_names() -> None:
     assert result_names(lowered) == names
     assert result_names(parse(str(lowered))) == names
     found = evaluate(lowered, arguments(module, inputs))
-    wanted = module(inputs).detach().numpy()  # changes the buffers
+    wanted = module(inputs).detach().numpy()  # mutates the buffers
     np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-5)
     for k in (1, 2, 3):
         np.testing.assert_allclose(found[k], dict(module.named_buffers())[names[k]].numpy(), rtol=1e-4, atol=1e-6)
@@ -97,7 +97,7 @@ def test_half_precision_numbers_stay_below_one() -> None:
     "program", [lambda a, m: a[m], lambda a, m: torch.nonzero(m), lambda a, m: torch.masked_select(a, m)]
 )
 def test_results_of_unknown_size_are_refused(program: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"depends on the data|as many elements as the mask has truths"):
+    with pytest.raises(UnsupportedError, match=r"depends on the data|as many elements as the mask has true"):
         lower(program, x(2, 3), x(2, 3) > 0)
 
 

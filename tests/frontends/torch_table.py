@@ -1,4 +1,4 @@
-"""Commonly used modules and functions of PyTorch with example arguments: what the torch frontend is held against."""
+"""Commonly used modules and functions of PyTorch with example arguments, to test the torch frontend."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from torch.nn import functional as F
 
 
 def x(*shape: int, seed: int = 0) -> Any:
-    """Normal numbers."""
+    """Return normally distributed numbers."""
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def positive(*shape: int) -> Any:
-    """Numbers of at least a half."""
+    """Return numbers of at least 0.5."""
     return x(*shape).abs() + 0.5
 
 
 def unit(*shape: int) -> Any:
-    """Numbers in (0.05, 0.95)."""
+    """Return numbers in (0.05, 0.95)."""
     return torch.from_numpy(np.random.default_rng(3).uniform(0.05, 0.95, shape).astype(np.float32))
 
 
 def whole(*shape: int, high: int = 5) -> Any:
-    """Integers from 0 up to `high`."""
+    """Return integers from 0 to `high` (exclusive)."""
     return torch.from_numpy(np.random.default_rng(1).integers(0, high, shape))
 
 
 def spd(n: int) -> Any:
-    """A symmetric positive definite matrix."""
+    """Return a symmetric positive definite matrix."""
     a = x(n, n)
     return a @ a.T + n * torch.eye(n)
 
 
 def mask(*shape: int) -> Any:
-    """Truth values, some of each."""
+    """Return booleans of both values."""
     return x(*shape, seed=7) > 0
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is called, and with what."""
+    """A callable and its arguments."""
 
     program: Any
     args: tuple[Any, ...]
 
 
 class Apply(nn.Module):
-    """A function of weights that are its own."""
+    """Return a function that has its own weights."""
 
     def __init__(self, make: Callable[[], nn.Module], call: Callable[..., Any]) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Apply(nn.Module):
 
 
 def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    """A module whose weights are the same every time, for inference."""
+    """Return a module with fixed weights in inference mode."""
     torch.manual_seed(0)
     return make().eval()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.codegen.schedule import RANGES
+from compiler.codegen.schedule import FIELD_RANGES
 from compiler.fusion.actions import KINDS
 from compiler.passes import PASSES
 from compiler.passes.infrastructure.registry import describe_options
@@ -181,8 +181,8 @@ def other_kernels(data: Data, program: PlanProgram, rng: np.random.Generator) ->
     names += [m for f in data.get("fusions", []) for m in f["made"]] + list(data.get("kernels", {}))
     for _ in range(int(rng.integers(1, 4))):
         if names:
-            field = str(rng.choice(list(RANGES)))
-            allowed = RANGES[field]
+            field = str(rng.choice(list(FIELD_RANGES)))
+            allowed = FIELD_RANGES[field]
             number = allowed[int(rng.integers(len(allowed)))] if rng.random() < 0.4 else int(2 ** rng.integers(0, 18))
             data.setdefault("kernels", {}).setdefault(str(rng.choice(names)), {})[field] = number
     return data

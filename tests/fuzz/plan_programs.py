@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.codegen.schedule import RANGES
+from compiler.codegen.schedule import FIELD_RANGES
 from compiler.errors import PlanError
 from compiler.fusion.policies import RandomFusion, make_policy
 from compiler.loops import KernelLoops, LoopPolicy, UnrollLoops
@@ -110,7 +110,7 @@ def _plans(text: str) -> list[CompilationPlan]:
 def _choose_kernels(session: CompilationSession, rng: np.random.Generator) -> None:
     """Some choices for some kernels."""
     for i in session.kernels():
-        field = str(rng.choice(list(RANGES)))
+        field = str(rng.choice(list(FIELD_RANGES)))
         try:
             session.set_kernel(i.name, {field: int(rng.choice([8, 32, 64, 96]) if field != "block" else 64)})
         except PlanError:

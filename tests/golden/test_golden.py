@@ -1,9 +1,9 @@
-"""Golden tests of passes: HLO in, HLO out, in one file `tests/golden/<pass>/<case>.hlo`.
+"""Golden tests of passes: input and expected output in one file `tests/golden/<pass>/<case>.hlo`.
 
-The file holds the input, the line `// ---- after`, and the output of the pass. Its first line, `// shows: ...`, says
-what the case shows; the documentation's pass catalogue prints it. A second line `// pass: name{option=value}` names the
-pass where that is not the folder's name alone; `// pass: default` is the default pipeline.
-`pytest tests/golden --update-golden` writes the part after `// ---- after` and keeps what is before it.
+The file contains the input, the line `// ---- after`, and the expected output. Its first line, `// shows: ...`, says
+what the case shows; the pass catalogue of the documentation prints it. The pass is the one named by the folder, or by a
+second line `// pass: name{option=value}`; `// pass: default` is the default pipeline.
+`python -m pytest tests/golden --update-golden` rewrites the expected output and keeps what is before it.
 """
 
 import re
@@ -61,4 +61,4 @@ def test_golden(case: str, update_golden: bool) -> None:
         path.write_text(before + MARK + got.rstrip("\n") + "\n", encoding="utf-8")
     else:
         assert got.rstrip("\n") == after.rstrip("\n")
-    assert not hlo_pass.run(module), "a second run changes again"
+    assert not hlo_pass.run(module), "a second run changed the module again"

@@ -1,4 +1,4 @@
-"""One op at a time by the interpreter and by XLA:CPU: cases that stand for their kind. The whole sweep is slow tier."""
+"""Compares the interpreter with XLA:CPU op by op, on representative cases; the whole sweep is in the slow tier."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def test_the_interpreter_agrees_with_xla(case: Case) -> None:
         wanted = run_xla(case.text, case.args)
     except XlaError as e:
         pytest.skip(f"XLA:CPU does not run it: {str(e)[:100]}")
-    told = difference(found, wanted, case.tolerance)
-    assert told is None, told
+    problem = difference(found, wanted, case.tolerance)
+    assert problem is None, problem
 
 
 def test_every_opcode_has_cases_or_a_reason() -> None:

@@ -1,4 +1,4 @@
-"""What cannot be evaluated is named with the line of the text it came from."""
+"""Errors of evaluation name the instruction and its line in the source."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Loops: what is evaluated once, what is written in place, and which instruction an error names."""
+"""Generated functions: constant folding, results written in place, and the instruction that an error names."""
 
 from collections import Counter
 from typing import Any
@@ -16,7 +16,7 @@ from compiler.text import parse
 
 
 def loop(body: str, state: str, start: str, count: int = 3) -> str:
-    """A while over `(s32[] counter, state)` whose body makes `next` of `s`."""
+    """Return a while loop over `(s32[] counter, state)` whose body computes `next` from `s`."""
     return f"""HloModule loop
 body {{
   p = (s32[], {state}) parameter(0)

@@ -24,7 +24,7 @@ def test_the_inner_start_is_clamped_to_the_inner_gather() -> None:
 
 
 def test_xla_still_loses_that_clamping() -> None:
-    """When this fails, jaxlib has been mended, and the entry in tests/fuzz/compare_modules.py can go."""
+    """If this fails, jaxlib has fixed the bug, and the entry in tests/fuzz/compare_modules.py can be removed."""
     x = np.arange(40, dtype=np.float32).reshape(4, 2, 5)
     (found,) = run_xla(TEXT, [x])
     np.testing.assert_array_equal(found[0, 0], x[3, 1])

@@ -1,4 +1,4 @@
-"""The quickstart suite by the interpreter and by XLA:CPU."""
+"""Compares the interpreter with XLA:CPU on the quickstart suite."""
 
 from __future__ import annotations
 

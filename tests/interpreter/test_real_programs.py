@@ -1,4 +1,4 @@
-"""Programs lowered from JAX, by the interpreter and by XLA:CPU."""
+"""Compares the interpreter with XLA:CPU on programs lowered from JAX."""
 
 from __future__ import annotations
 

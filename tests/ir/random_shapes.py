@@ -1,4 +1,4 @@
-"""Random instructions for shape inference: mostly sound, some a little off, a few dimensions dynamic.
+"""Random instructions for shape inference: mostly valid, some slightly wrong, a few with dynamic dimensions.
 
 Each generator draws operand shapes, the op with its attributes (`%` stands for the operands), and what it calls.
 """
@@ -21,24 +21,24 @@ GREATER = "ge { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = pred[] co
 
 
 def sizes(r: random.Random, rank: int, low: int = 1, high: int = 0) -> list[int]:
-    """Sizes of that many dimensions: any there may be, or between bounds."""
+    """Return that many dimension sizes, optionally within bounds."""
     if not high:
         return [max(low, n) for n in dimensions(r, rank)]
     return [r.randint(low, high) for _ in range(rank)]
 
 
 def shape(r: random.Random, dims: Sequence[int], element_type: str = "f32", dynamic: float = 0.2) -> str:
-    """A shape of these sizes, each bounded only with probability `dynamic`."""
+    """Return a shape of these sizes, each dynamic with probability `dynamic`."""
     return f"{element_type}[{','.join(('<=' if r.random() < dynamic else '') + str(max(0, d)) for d in dims)}]"
 
 
 def braces(numbers: Sequence[int]) -> str:
-    """`{1,2}`."""
+    """Format a list of integers: `{1,2}`."""
     return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def off(r: random.Random, n: int, probability: float = 0.1) -> int:
-    """The number, or now and then one beside it."""
+    """Return the number or, now and then, a neighbour of it."""
     return n + r.choice([-1, 1]) if r.random() < probability else n
 
 
@@ -106,7 +106,7 @@ def _reduce(r: random.Random) -> Case:
 
 
 def _window(r: random.Random, size: Sequence[int]) -> list[WindowDim]:
-    """One dimension for each of these window sizes."""
+    """Return one window dimension for each of these sizes."""
     return [
         WindowDim(
             n, r.randint(1, 3), r.randint(-1, 2), r.randint(-1, 2), r.choice([1, 1, 2, 3]), r.choice([1, 1, 2, 3])
@@ -130,7 +130,7 @@ def _window_text(window: Sequence[WindowDim]) -> str:
 
 
 def _reduce_window(r: random.Random) -> Case:
-    # XLA aborts, at the cost of a process, where padding leaves less than nothing: dimensions are at least 2.
+    # XLA aborts the process if padding makes a dimension negative, so dimensions are at least 2.
     dims = sizes(r, r.randint(1, 3), 2, 8)
     window = _window_text(_window(r, sizes(r, len(dims), 1, 3)))
     return (shape(r, dims), "f32[]"), f"reduce-window(%), {window}, to_apply=add", REDUCER
@@ -145,7 +145,7 @@ def _select_and_scatter(r: random.Random) -> Case:
 
 
 def _shuffled(r: random.Random, parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
-    """Sizes in a random order, and where each of the given ones went."""
+    """Return the sizes in a random order, and the new position of each."""
     flat = [n for part in parts for n in part]
     places = r.sample(range(len(flat)), len(flat))
     dims = [0] * len(flat)
@@ -230,7 +230,7 @@ def _gather(r: random.Random) -> Case:
 
 
 def _scatter(r: random.Random) -> Case:
-    """The way back of a gather: the updates have the shape that it yields."""
+    """Return a scatter that inverts a gather: the updates have the shape of the gather's result."""
     (operand, indices), op, _ = _gather(r)
 
     def numbers(name: str) -> list[int]:
@@ -320,4 +320,4 @@ GENERATORS: dict[str, Generator] = {
     "topk": _topk,
     "batch-norm": _batch_norm,
 }
-"""By what they draw."""
+"""Generators, by what they draw."""

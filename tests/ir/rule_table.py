@@ -1,8 +1,8 @@
 # ruff: noqa: E501  # a rule in one line each reads better in a table
-"""The rules of well-formed HLO as a table: for each a text that breaks it, its sound twin, and what the finding says.
+"""The rules of well-formed HLO as a table: for each a program that violates it, a valid twin, and the message.
 
-The twins are one text: `<<broken||sound>>` holds what differs. Lines end in `;`. What breaks the rule is named `bad`, so
-that the finding must name it, and its line. The rules are those of XLA's `hlo_verifier.cc` and `shape_inference.cc`.
+Both are one string: `<<broken||sound>>` holds what differs. Lines end in `;`. The violating instruction is named `bad`; the
+finding must name it and its line. The rules are those of XLA's `hlo_verifier.cc` and `shape_inference.cc`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _TWINS = re.compile(r"<<(.*?)\|\|(.*?)>>")
 
 
 class Rule(NamedTuple):
-    """What the finding says, as a pattern, and both texts."""
+    """A pattern for the message, and both programs."""
 
     message: str
     broken: str
     sound: str
 
 
-def _texts(source: str) -> tuple[str, str]:
+def _programs(source: str) -> tuple[str, str]:
     source = source if source.startswith("HloModule") else "HloModule m; " + source
     broken, sound = (_TWINS.sub(side, source).replace("; ", "\n") for side in (r"\1", r"\2"))
     return broken, sound
@@ -65,7 +65,7 @@ _SHAPES = {
     "reshape": ("cannot reshape", X + "ROOT bad = f32[<<5||2,2>>] reshape(x) }"),
     "reshape_type": ("cannot reshape", X + "ROOT bad = <<s32||f32>>[2,2] reshape(x) }"),
     "dynamic_reshape": ("needs one size for each", X + "n = s32[] constant(2); ROOT bad = f32[<=2,<=2] dynamic-reshape(x, n<<||, n>>) }"),
-    "transpose": ("no permutation", M + "ROOT bad = f32[<<4||6>>,4] transpose(x), dimensions={<<0,0||1,0>>} }"),
+    "transpose": ("not a permutation", M + "ROOT bad = f32[<<4||6>>,4] transpose(x), dimensions={<<0,0||1,0>>} }"),
     "broadcast": ("does not fit result dimension", X + "ROOT bad = f32[<<5||4>>,2] broadcast(x), dimensions={0} }"),
     "broadcast_rank": ("must name one result dimension", X + "ROOT bad = f32[4,2] broadcast(x), dimensions={<<0,1||0>>} }"),
     "broadcast_type": ("cannot change the type", X + "ROOT bad = <<f64||f32>>[4,2] broadcast(x), dimensions={0} }"),
@@ -115,7 +115,7 @@ _SHAPES = {
     "barrier": ("expected f32\\[4\\]", X + "ROOT bad = f32[<<5||4>>] opt-barrier(x) }"),
     "after_all": ("expected token", "ENTRY e {; k = token[] after-all(); ROOT bad = <<f32||token>>[] after-all(k) }"),
     "add_dependency": ("operand 1 must be a token", X + "k = token[] after-all(); ROOT bad = f32[4] add-dependency(x, <<x||k>>) }"),
-    "unbounded": ("dimension without bound", "ENTRY e {; ROOT bad = f32[<<?||4>>] parameter(0) }"),
+    "unbounded": ("has an unbounded dimension", "ENTRY e {; ROOT bad = f32[<<?||4>>] parameter(0) }"),
     "parameters": ("numbered \\[0, 2\\], expected 0 to 1", "ENTRY e {; x = f32[4] parameter(0); y = f32[4] parameter(<<2||1>>); ROOT s = f32[4] add(x, y) }"),
 }  # fmt: skip
 
@@ -147,24 +147,24 @@ _CALLS = {
     "branches": ("branches need 3 operands", F + "ENTRY e {; p = pred[] parameter(0); x = f32[4] parameter(1); ROOT bad = f32[4] conditional(p, x<<||, x>>), true_computation=f, false_computation=f }"),
     "branch_chooser": ("must be pred\\[\\] or s32", F + "ENTRY e {; p = <<f32||s32>>[] parameter(0); x = f32[4] parameter(1); ROOT bad = f32[4] conditional(p, x, x), branch_computations={f, f} }"),
     "branch_rank": ("must be a scalar", F + "ENTRY e {; p = s32[<<1||>>] parameter(0); x = f32[4] parameter(1); ROOT bad = f32[4] conditional(p, x, x), branch_computations={f, f} }"),
-    "branch_pred": ("a pred chooses of true_computation", F + "ENTRY e {; p = pred[] parameter(0); x = f32[4] parameter(1); ROOT bad = f32[4] conditional(p, x, x), <<branch_computations={f, f}||true_computation=f, false_computation=f>> }"),
+    "branch_pred": ("pred selects true_computation", F + "ENTRY e {; p = pred[] parameter(0); x = f32[4] parameter(1); ROOT bad = f32[4] conditional(p, x, x), <<branch_computations={f, f}||true_computation=f, false_computation=f>> }"),
     "branch_results": ("branch g returns", F + "g { p = f32[4] parameter(0); ROOT r = f32[<<2||4>>] slice(p), slice={[0:<<2||4>>]} }; ENTRY e {; p = pred[] parameter(0); x = f32[4] parameter(1); ROOT bad = f32[4] conditional(p, x, x), true_computation=f, false_computation=g }"),
     "fusion_unused": ("is not used", "g { p = f32[4] parameter(0); d = f32[4] sine(p); ROOT r = f32[4] <<negate(p)||negate(d)>> }; " + X + "ROOT bad = f32[4] fusion(x), kind=kLoop, calls=g }"),
-    "fusion_root": ("has users there", "g { p = f32[4] parameter(0); <<ROOT ||>>r = f32[4] negate(p); <<||ROOT >>d = f32[4] sine(r) }; " + X + "ROOT bad = f32[4] fusion(x), kind=kLoop, calls=g }"),
-    "fusion_shared": ("belongs to %w alone", F + "g { p = f32[4] parameter(0); ROOT r = f32[4] negate(p) }; " + X + "w = f32[4] fusion(x), kind=kLoop, calls=f; ROOT bad = f32[4] call(w), to_apply=<<f||g>> }"),
+    "fusion_root": ("has users in it", "g { p = f32[4] parameter(0); <<ROOT ||>>r = f32[4] negate(p); <<||ROOT >>d = f32[4] sine(r) }; " + X + "ROOT bad = f32[4] fusion(x), kind=kLoop, calls=g }"),
+    "fusion_shared": ("is also called by %bad", F + "g { p = f32[4] parameter(0); ROOT r = f32[4] negate(p) }; " + X + "w = f32[4] fusion(x), kind=kLoop, calls=f; ROOT bad = f32[4] call(w), to_apply=<<f||g>> }"),
     "fusion_result": ("expected f32\\[4\\]", F + X + "ROOT bad = f32[<<2||4>>] fusion(x), kind=kLoop, calls=f }"),
     "fusion_alias": ("names operand 3 of 1", F + X + "ROOT bad = f32[4] fusion(x), kind=kLoop, calls=f, output_to_operand_aliasing={{}: (<<3||0>>, {})} }"),
     "fusion_alias_index": ("names a part that", F + X + "ROOT bad = f32[4] fusion(x), kind=kLoop, calls=f, output_to_operand_aliasing={{<<1||>>}: (0, {})} }"),
     "fusion_alias_shape": ("is between different shapes", "g { p = f32[4] parameter(0); q = f32[2] parameter(1); s = f32[2] slice(p), slice={[0:2]}; ROOT r = f32[2] add(s, q) }; " + X + "y = f32[2] parameter(1); ROOT bad = f32[2] fusion(x, y), kind=kLoop, calls=g, output_to_operand_aliasing={{}: (<<0||1>>, {})} }"),
     "entry_called": ("calls the entry", "ENTRY e { ROOT x = f32[4] parameter(0) }; f { ROOT x = f32[4] parameter(0) }; g {; x = f32[4] parameter(0); ROOT bad = f32[4] call(x), to_apply=<<e||f>> }"),
-    "thread": ("runs on thread main, %g, which it calls, on side", 'g { p = f32[4] parameter(0); ROOT r = f32[4] negate(p) }<<, execution_thread="side"||>>; ' + X + "ROOT bad = f32[4] call(x), to_apply=g }"),
+    "thread": ("runs on thread main, but %g", 'g { p = f32[4] parameter(0); ROOT r = f32[4] negate(p) }<<, execution_thread="side"||>>; ' + X + "ROOT bad = f32[4] call(x), to_apply=g }"),
     "composite_name": ("composite.name", F + X + 'ROOT bad = f32[4] call(x), to_apply=f, is_composite=true, frontend_attributes={composite.<<title||name>>="n",composite.attributes={},composite.version="1"} }'),
     "composite_version": ("composite.version must be a number", F + X + 'ROOT bad = f32[4] call(x), to_apply=f, is_composite=true, frontend_attributes={composite.name="n",composite.attributes={},composite.version="<<one||1>>"} }'),
     "layout_constraints": ("has 1 shapes for 2 operands", X + 'ROOT bad = f32[4] custom-call(x, x), custom_call_target="t", operand_layout_constraints={f32[4]{0}<<||, f32[4]{0}>>} }'),
-    "layout_constraint_shapes": ("operand_layout_constraints says f32\\[5\\]", X + 'ROOT bad = f32[4] custom-call(x), custom_call_target="t", operand_layout_constraints={f32[<<5||4>>]{0}} }'),
+    "layout_constraint_shapes": ("operand_layout_constraints has f32\\[5\\]", X + 'ROOT bad = f32[4] custom-call(x), custom_call_target="t", operand_layout_constraints={f32[<<5||4>>]{0}} }'),
     "custom_call_alias": ("names a part that", X + 'ROOT bad = (f32[4], f32[4]) custom-call(x), custom_call_target="t", output_to_operand_aliasing={{<<2||1>>}: (0, {})} }'),
     "custom_call_alias_shape": ("is between different shapes", X + 'ROOT bad = (f32[4], f32[5]) custom-call(x), custom_call_target="t", output_to_operand_aliasing={{<<1||0>>}: (0, {})} }'),
-    "seed": ("GetRngSeed takes nothing", 'ENTRY e {; ROOT bad = <<u32||u64>>[] custom-call(), custom_call_target="GetRngSeed" }'),
+    "seed": ("GetRngSeed takes no operands", 'ENTRY e {; ROOT bad = <<u32||u64>>[] custom-call(), custom_call_target="GetRngSeed" }'),
 }  # fmt: skip
 
 _STATE = "((f32[4]), f32[4], u32[])"
@@ -189,21 +189,21 @@ _CHAINS = {
     "permute_start": ("must be used by one collective-permute-done", X + "bad = (f32[4], f32[4]) collective-permute-start(x), source_target_pairs={}; ROOT d = f32[4] <<get-tuple-element(bad), index=1||collective-permute-done(bad)>> }"),
     "async_used": ("must be used by one async-update", _W + X + f"bad = {_STATE} async-start(x), calls=w; ROOT y = f32[4] <<negate(x)||async-done(bad)>> }}"),
     "async_other_use": ("must be used by one async-update", _W + X + f"bad = {_STATE} async-start(x), calls=w; k = token[] after-all(); <<n = {_STATE} add-dependency(bad, k); ||>>ROOT d = f32[4] async-done(bad) }}"),
-    "async_end": ("goes on from an async-start", _W + X + f"s = {_STATE} <<custom-call(x), custom_call_target=\"t\"||async-start(x), calls=w>>; ROOT bad = f32[4] async-done(s) }}"),
+    "async_end": ("must continue", _W + X + f"s = {_STATE} <<custom-call(x), custom_call_target=\"t\"||async-start(x), calls=w>>; ROOT bad = f32[4] async-done(s) }}"),
     "async_holds": ("may hold parameters and one", "w { p = f32[4] parameter(0); <<d = f32[4] sine(p); ROOT r = f32[4] negate(d)||ROOT r = f32[4] negate(p)>> }; " + X + f"bad = {_STATE} async-start(x), calls=w; ROOT y = f32[4] async-done(bad) }}"),
-    "async_thread": ("runs on thread main, its computation %w on side", "w { p = f32[4] parameter(0); ROOT r = f32[4] negate(p) }<<, execution_thread=\"side\"||>>; " + X + f"bad = {_STATE} async-start(x), calls=w; ROOT y = f32[4] async-done(bad) }}"),
+    "async_thread": ("but its computation %w on side", "w { p = f32[4] parameter(0); ROOT r = f32[4] negate(p) }<<, execution_thread=\"side\"||>>; " + X + f"bad = {_STATE} async-start(x), calls=w; ROOT y = f32[4] async-done(bad) }}"),
     "async_shared": ("is also called by %bad", _W + F + X + f"s = {_STATE} async-start(x), calls=w; d = f32[4] async-done(s); ROOT bad = f32[4] call(d), to_apply=<<w||f>> }}"),
-    "async_operand": ("operand 0 is f32\\[4\\], the shape says f32\\[5\\]", _W + X + "bad = ((f32[<<5||4>>]), f32[4], u32[]) async-start(x), calls=w; ROOT d = f32[4] async-done(bad) }"),
-    "async_operands": ("got 1 operands, the shape says 2", _W2 + Y + "bad = ((f32[4], f32[4]), (f32[4], f32[4]), u32[]) async-start(x<<||, y>>), calls=w; ROOT d = (f32[4], f32[4]) async-done(bad) }"),
-    "async_result": ("w returns f32\\[4\\], the shape says", _W + X + "bad = ((f32[4]), f32[<<5||4>>], u32[]) async-start(x), calls=w; ROOT d = f32[<<5||4>>] async-done(bad) }"),
-    "async_unbound": ("is bound of the operands", _W + X + "s = ((), f32[4], u32[]) async-start(), calls=w; <<||u = ((f32[4]), f32[4], u32[]) async-update(s, x); >>ROOT bad = f32[4] async-done(<<s||u>>) }"),
-    "async_update_binds": ("binds 1 new operand\\(s\\), the shape says 0", _W2 + Y + "s = ((f32[4]), (), u32[]) async-start(x), calls=w; bad = ((f32[4]<<||, f32[4]>>), (), u32[]) async-update(s, y); ROOT d = (f32[4], f32[4]) async-done(bad) }"),
-    "async_update_operand": ("operand 1 is f32\\[4\\], the shape says f32\\[5\\]", _W2 + Y + "s = ((f32[4]), (), u32[]) async-start(x), calls=w; bad = ((f32[4], f32[<<5||4>>]), (), u32[]) async-update(s, y); ROOT d = (f32[4], f32[4]) async-done(bad) }"),
-    "async_update_result": ("shape says \\(f32\\[5\\]\\), %w returns", _W2 + Y + "s = ((f32[4], f32[4]), (), u32[]) async-start(x, y), calls=w; bad = ((f32[4], f32[4]), (f32[<<5||4>>]), u32[]) async-update(s); ROOT d = (f32[<<5||4>>], f32[4]) async-done(bad) }"),
+    "async_operand": ("the shape has f32\\[5\\]", _W + X + "bad = ((f32[<<5||4>>]), f32[4], u32[]) async-start(x), calls=w; ROOT d = f32[4] async-done(bad) }"),
+    "async_operands": ("the shape has 2", _W2 + Y + "bad = ((f32[4], f32[4]), (f32[4], f32[4]), u32[]) async-start(x<<||, y>>), calls=w; ROOT d = (f32[4], f32[4]) async-done(bad) }"),
+    "async_result": ("the shape has f32\\[5\\]", _W + X + "bad = ((f32[4]), f32[<<5||4>>], u32[]) async-start(x), calls=w; ROOT d = f32[<<5||4>>] async-done(bad) }"),
+    "async_unbound": ("of %w are bound", _W + X + "s = ((), f32[4], u32[]) async-start(), calls=w; <<||u = ((f32[4]), f32[4], u32[]) async-update(s, x); >>ROOT bad = f32[4] async-done(<<s||u>>) }"),
+    "async_update_binds": ("the shape has 0", _W2 + Y + "s = ((f32[4]), (), u32[]) async-start(x), calls=w; bad = ((f32[4]<<||, f32[4]>>), (), u32[]) async-update(s, y); ROOT d = (f32[4], f32[4]) async-done(bad) }"),
+    "async_update_operand": ("the shape has f32\\[5\\]", _W2 + Y + "s = ((f32[4]), (), u32[]) async-start(x), calls=w; bad = ((f32[4], f32[<<5||4>>]), (), u32[]) async-update(s, y); ROOT d = (f32[4], f32[4]) async-done(bad) }"),
+    "async_update_result": ("shape has \\(f32\\[5\\]\\)", _W2 + Y + "s = ((f32[4], f32[4]), (), u32[]) async-start(x, y), calls=w; bad = ((f32[4], f32[4]), (f32[<<5||4>>]), u32[]) async-update(s); ROOT d = (f32[<<5||4>>], f32[4]) async-done(bad) }"),
     "async_done_result": ("w returns \\(f32\\[4\\], f32\\[4\\]\\)", _W2 + Y + "s = ((f32[4], f32[4]), (f32[4]), u32[]) async-start(x, y), calls=w; ROOT bad = (f32[4]<<||, f32[4]>>) async-done(s) }"),
     "async_first_operand": ("must be the first operand", "w { p = f32[4] parameter(0); q = ((f32[4]), f32[4], u32[]) parameter(1); ROOT r = f32[4] negate(p) }; v { p = f32[4] parameter(0); ROOT r = f32[4] negate(p) }; " + Y + "<<bad||n>> = ((f32[4]), f32[4], u32[]) async-start(y), calls=v; " + "s = ((f32[4]), (), u32[]) async-start(x), calls=w; <<||t = (((f32[4]), f32[4], u32[]), f32[4]) tuple(n, x); g = ((f32[4]), f32[4], u32[]) get-tuple-element(t), index=0; >>u = ((f32[4], ((f32[4]), f32[4], u32[])), (), u32[]) async-update(s, <<bad||g>>); d = f32[4] async-done(u); ROOT o = f32[4] negate(d)<<; q = f32[4] negate(x)||; q = f32[4] async-done(g)>> }"),
     "async_twice": ("is ended twice", _W + X + f"bad = {_STATE} async-start(x), calls=w; t = ({_STATE}, f32[4]) tuple(bad, x); g = {_STATE} get-tuple-element(t), index=0; d = f32[4] async-done(g)<<; h = {_STATE} get-tuple-element(t), index=0; k = f32[4] async-done(h)||>>; ROOT n = f32[4] negate(d) }}"),
-    "async_open": ("has no async-done", _W + X + f"bad = {_STATE} async-start(x), calls=w; t = ({_STATE}, f32[4]) tuple(bad, x); g = {_STATE} get-tuple-element(t), index=0; y = f32[4] get-tuple-element(t), index=1; ROOT d = f32[4] <<negate(y)||async-done(g)>> }}"),
+    "async_open": ("has no matching async-done", _W + X + f"bad = {_STATE} async-start(x), calls=w; t = ({_STATE}, f32[4]) tuple(bad, x); g = {_STATE} get-tuple-element(t), index=0; y = f32[4] get-tuple-element(t), index=1; ROOT d = f32[4] <<negate(y)||async-done(g)>> }}"),
     "async_loop_update": ("must be used by one async-update", _W + _LOOP.replace("%", "<<bad||up>> = ((f32[4]), f32[4], u32[]) async-update(a), calls=w; d = f32[4] get-tuple-element(s), index=0; n = ((f32[4]), f32[4], u32[]) <<opt-barrier(a)||opt-barrier(up)>>")),
     "async_loop_computation": ("calls %v, but %s", _W + _LOOP.replace("%", "bad = f32[4] async-done(a), calls=<<v||w>>; d = f32[4] negate(bad); n = ((f32[4]), f32[4], u32[]) async-start(d), calls=w")),
     "async_alias": ("names operand 1 of 1", _W + X + "bad = ((f32[4]), f32[4], u32[]) async-start(x), calls=w, output_to_operand_aliasing={{1}: (<<1||0>>, {})}; ROOT d = f32[4] async-done(bad) }"),
@@ -212,13 +212,13 @@ _CHAINS = {
     "async_update_alias_operand": ("must be of operand 0", _W2 + Y + "s = ((f32[4]), (), u32[]) async-start(x), calls=w; bad = ((f32[4], f32[4]), (), u32[]) async-update(s, y), output_to_operand_aliasing={{2}: (<<1||0>>, {2})}; ROOT d = (f32[4], f32[4]) async-done(bad) }"),
     "send_channel": ("has channel_id 2", X + _SEND + "s = (f32[4], u32[], token[]) send(x, k), channel_id=1; ROOT bad = token[] send-done(s), channel_id=<<2||1>> }"),
     "send_kind": ("must both be host transfers", X + _SEND + "s = (f32[4], u32[], token[]) send(x, k), channel_id=1, is_host_transfer=true; ROOT bad = token[] send-done(s), channel_id=1<<||, is_host_transfer=true>> }"),
-    "send_end": ("send-done cannot end", X + _SEND + "s = (f32[4], u32[], token[]) <<custom-call(x), custom_call_target=\"t\"||send(x, k), channel_id=1>>; ROOT bad = token[] send-done(s), channel_id=1 }"),
+    "send_end": ("send-done does not match", X + _SEND + "s = (f32[4], u32[], token[]) <<custom-call(x), custom_call_target=\"t\"||send(x, k), channel_id=1>>; ROOT bad = token[] send-done(s), channel_id=1 }"),
     "send_users": ("must have one user", X + _SEND + "bad = (f32[4], u32[], token[]) send(x, k), channel_id=1; <<o = (f32[4], u32[], token[]) opt-barrier(bad); ||>>ROOT d = token[] send-done(bad), channel_id=1 }"),
     "recv_channel": ("has channel_id 2", "ENTRY e {; " + _SEND + "r = (f32[4], u32[], token[]) recv(k), channel_id=1; ROOT bad = (f32[4], token[]) recv-done(r), channel_id=<<2||1>> }"),
-    "host_channel": ("share channel 1 to the host", "ENTRY e {; x = f32[4] parameter(0); y = f32[<<5||4>>] parameter(1); k = token[] after-all(); s = (f32[4], u32[], token[]) send(x, k), channel_id=1, is_host_transfer=true; d = token[] send-done(s), channel_id=1, is_host_transfer=true; bad = (f32[<<5||4>>], u32[], token[]) send(y, d), channel_id=1, is_host_transfer=true; ROOT o = token[] send-done(bad), channel_id=1, is_host_transfer=true }"),
+    "host_channel": ("have different signatures", "ENTRY e {; x = f32[4] parameter(0); y = f32[<<5||4>>] parameter(1); k = token[] after-all(); s = (f32[4], u32[], token[]) send(x, k), channel_id=1, is_host_transfer=true; d = token[] send-done(s), channel_id=1, is_host_transfer=true; bad = (f32[<<5||4>>], u32[], token[]) send(y, d), channel_id=1, is_host_transfer=true; ROOT o = token[] send-done(bad), channel_id=1, is_host_transfer=true }"),
     "outfeed_token": ("operand 1 must be a token", X + _SEND + "ROOT bad = token[] outfeed(x, <<x||k>>), outfeed_shape=f32[4] }"),
     "outfeed_shape": ("outfeed_shape is f32\\[5\\]", X + _SEND + "ROOT bad = token[] outfeed(x, k), outfeed_shape=f32[<<5||4>>] }"),
-    "infeed": ("yields \\(data, token\\)", "ENTRY e {; k = token[] after-all(); ROOT bad = ((f32[4]), <<f32||token>>[]) infeed(k) }"),
+    "infeed": ("must yield \\(data, token\\)", "ENTRY e {; k = token[] after-all(); ROOT bad = ((f32[4]), <<f32||token>>[]) infeed(k) }"),
 }  # fmt: skip
 
 _REPLICAS = "HloModule m, replica_count=4; "
@@ -235,7 +235,7 @@ _COLLECTIVES = {
     "channel": ("channel_id must be greater than 0", ADD + X + "ROOT bad = f32[4] all-reduce(x), channel_id=<<0||1>>, replica_groups={}, to_apply=add }"),
     "gather_parts": ("over groups of 4 makes 4 parts", _REPLICAS + X + "ROOT bad = f32[<<8||16>>] all-gather(x), dimensions={0}, replica_groups={{0,1,2,3}} }"),
     "gather_dimension": ("out of range", _REPLICAS + X + "ROOT bad = f32[16] all-gather(x), dimensions={<<1||0>>}, replica_groups={{0,1,2,3}} }"),
-    "gather_rest": ("must be f32\\[4,6\\] but for dimension 0", _REPLICAS + M + "ROOT bad = f32[16,<<7||6>>] all-gather(x), dimensions={0}, replica_groups={{0,1,2,3}} }"),
+    "gather_rest": ("may differ from .* in dimension 0 only", _REPLICAS + M + "ROOT bad = f32[16,<<7||6>>] all-gather(x), dimensions={0}, replica_groups={{0,1,2,3}} }"),
     "scatter_parts": ("over groups of 4 makes 4 parts", _REPLICAS + ADD + X + "ROOT bad = f32[<<2||1>>] reduce-scatter(x), dimensions={0}, replica_groups={{0,1,2,3}}, to_apply=add }"),
     "all_to_all_parts": ("cannot be split in 4 parts", _REPLICAS + M + "ROOT bad = f32[4,6] all-to-all(x), dimensions={<<1||0>>}, replica_groups={{0,1,2,3}} }"),
     "all_to_all_operands": ("over groups of 2 needs as many operands", "HloModule m, replica_count=2; " + X + "ROOT bad = (f32[4], f32[4]<<, f32[4]||>>) all-to-all(x, x<<, x||>>), replica_groups={{0,1}} }"),
@@ -244,7 +244,7 @@ _COLLECTIVES = {
     "target_twice": ("is a target twice", _REPLICAS + X + "ROOT bad = f32[4] collective-permute(x), source_target_pairs={{0,1},{2,<<1||3>>}} }"),
     "target_outside": ("target 7 in source_target_pairs must be from 0 to 3", _REPLICAS + X + "ROOT bad = f32[4] collective-permute(x), source_target_pairs={{0,<<7||1>>}} }"),
     "partition_outside": ("source 7 in source_target_pairs must be from 0 to 3", _PARTITIONS + X + "ROOT bad = f32[4] collective-permute(x), channel_id=1, source_target_pairs={{<<7||0>>,1}} }"),
-    "permute_buffers": ("must both be arrays, or as many", X + "t = (f32[4], f32[4]) tuple(x, x); i = s32[] constant(0); o = (s32[]) tuple(i); p = ((s32[]), (s32[])) tuple(o, o); ROOT bad = <<f32[4]||(f32[4], f32[4])>> collective-permute(t, <<x||t>>, p, <<o||p>>), source_target_pairs={{0,1}}, slice_sizes={{1},{1}} }"),
+    "permute_buffers": ("tuples of the same length", X + "t = (f32[4], f32[4]) tuple(x, x); i = s32[] constant(0); o = (s32[]) tuple(i); p = ((s32[]), (s32[])) tuple(o, o); ROOT bad = <<f32[4]||(f32[4], f32[4])>> collective-permute(t, <<x||t>>, p, <<o||p>>), source_target_pairs={{0,1}}, slice_sizes={{1},{1}} }"),
     "permute_offsets": ("must have an index for each dimension", M + "i = s32[] constant(0); o = (s32[]<<||, s32[]>>) tuple(i<<||, i>>); ROOT bad = f32[4,6] collective-permute(x, x, o, o), source_target_pairs={{0,1}}, slice_sizes={{1,1}} }"),
     "device_number": ("expected u32\\[\\]", "ENTRY e {; ROOT bad = <<s32||u32>>[] replica-id() }"),
     "constrained": ("must all constrain their layouts", "HloModule m, replica_count=2; " + ADD + X + "bad = f32[4] all-reduce(x), replica_groups={{0,1}}, constrain_layout=true, to_apply=add; ROOT s = f32[4] all-reduce(bad), replica_groups={{0,1}}, <<||constrain_layout=true, >>to_apply=add }"),
@@ -259,7 +259,7 @@ _CARRIED = {
     "sharding_device_twice": ("holds two tiles", _TWO + "ENTRY e {; bad = f32[4] parameter(0), sharding={devices=[2]0,<<0||1>>}; ROOT y = f32[4] negate(bad) }"),
     "sharding_partitions": ("tiles on 2 devices, the module has 4", "HloModule m, num_partitions=4; ENTRY e {; bad = f32[4] parameter(0), sharding={devices=[<<2]<=[2]||4]<=[4]>>}; ROOT y = f32[4] negate(bad) }"),
     "sharding_tiles": ("\\[2, 2\\] are 4 tiles, on 2 devices", _TWO + "ENTRY e {; bad = f32[4,6] parameter(0), sharding={devices=[2,<<2||1>>]0,1}; ROOT y = f32[4,6] negate(bad) }"),
-    "sharding_one_tile": ("tiles on one device", "ENTRY e {; bad = f32[4] parameter(0), sharding={<<devices=[1]0||replicated>>}; ROOT y = f32[4] negate(bad) }"),
+    "sharding_one_tile": ("tiles need two devices", "ENTRY e {; bad = f32[4] parameter(0), sharding={<<devices=[1]0||replicated>>}; ROOT y = f32[4] negate(bad) }"),
     "sharding_leaves": ("sharding has 1 parts", "ENTRY e {; bad = (f32[4], f32[4]) parameter(0), sharding={{replicated}<<||, {replicated}>>}; ROOT y = f32[4] get-tuple-element(bad), index=0 }"),
     "sharding_of_tuple": ("is for a tuple", "ENTRY e {; bad = f32[4] parameter(0), sharding={<<{replicated}||replicated>>}; ROOT y = f32[4] negate(bad) }"),
     "sharding_while": ("must be sharded like what it calls", _TWO + "c { s = f32[4] parameter(0), sharding={<<maximal device=0||replicated>>}; ROOT p = pred[] constant(1) }; b { s = f32[4] parameter(0), sharding={replicated}; ROOT r = f32[4] negate(s) }; " + X + "ROOT bad = f32[4] while(x), condition=c, body=b }"),
@@ -268,9 +268,9 @@ _CARRIED = {
     "tolerance": ("result_accuracy must be", X + "ROOT bad = f32[4] tanh(x), result_accuracy={tolerance={<<foo||atol>>=0.1,ulps=2}} }"),
     "origin": ("origin has values at {0} {1}", 'ENTRY e {; ROOT bad = <<f32[4]||(f32[4], f32[4])>> parameter(0), origin={({"a"}, {"b"})} }'),
     "replication": ("parameter_replication has 2 entries", "ENTRY e {; bad = <<f32[4]||(f32[4], f32[4])>> parameter(0), parameter_replication={true,false}; ROOT y = <<f32[4]||(f32[4], f32[4])>> opt-barrier(bad) }"),
-    "layout": ("is no permutation", "ENTRY e {; x = f32[4,6] parameter(0); ROOT bad = f32[4,6]{<<:S(1)||1,0:S(1)>>} copy(x) }"),
-    "host_copy": ("a copy from the host keeps type and layout", "ENTRY e {; x = f32[4,6]{1,0:S(5)} parameter(0); ROOT bad = f32[4,6]{<<0,1||1,0>>} copy(x) }"),
-    "host_bitcast": ("stays in the memory it is in", "ENTRY e {; x = f32[4]{0<<:S(5)||>>} parameter(0); ROOT bad = f32[4]{0} bitcast(x) }"),
+    "layout": ("not a permutation", "ENTRY e {; x = f32[4,6] parameter(0); ROOT bad = f32[4,6]{<<:S(1)||1,0:S(1)>>} copy(x) }"),
+    "host_copy": ("must keep type and layout", "ENTRY e {; x = f32[4,6]{1,0:S(5)} parameter(0); ROOT bad = f32[4,6]{<<0,1||1,0>>} copy(x) }"),
+    "host_bitcast": ("cannot move between memories", "ENTRY e {; x = f32[4]{0<<:S(5)||>>} parameter(0); ROOT bad = f32[4]{0} bitcast(x) }"),
     "host_slice": ("cannot be on the host", "ENTRY e {; x = f32[4]{0<<||:S(5)>>} parameter(0); i = s32[] constant(0); ROOT bad = f32[2]{0:S(5)} dynamic-slice(x, i), dynamic_slice_sizes={2} }"),
     "host_update": ("cannot be on the device", "ENTRY e {; x = f32[4]{0<<:S(5)||>>} parameter(0); u = f32[2] parameter(1); i = s32[] constant(0); ROOT bad = f32[4]{0} dynamic-update-slice(x, u, i) }"),
 }  # fmt: skip
@@ -278,14 +278,14 @@ _CARRIED = {
 _PIN = 'custom_call_target="Pin", output_to_operand_aliasing={{}: (0, {})}'
 _UNPIN = 'custom_call_target="Unpin", output_to_operand_aliasing={{}: (0, {})}'
 _BUFFERS = {
-    "buffer_argument": ("takes and yields no buffers", "ENTRY e {; <<bad = b(f32[4]) parameter(0)||p = f32[4] parameter(0); bad = b(f32[4]) custom-call(p), " + _PIN + ">>; ROOT r = f32[4] custom-call(bad), " + _UNPIN + " }"),
-    "buffer_op": ("takes and yields no buffers", X + "a = b(f32[4]) custom-call(x), " + _PIN + "; <<bad = b(f32[4]) copy(a)||bad = b(f32[4]) custom-call(a), custom_call_target=\"t\", output_to_operand_aliasing={{}: (0, {})}>>; ROOT c = f32[4] custom-call(bad), " + _UNPIN + " }"),
+    "buffer_argument": ("cannot take or yield buffers", "ENTRY e {; <<bad = b(f32[4]) parameter(0)||p = f32[4] parameter(0); bad = b(f32[4]) custom-call(p), " + _PIN + ">>; ROOT r = f32[4] custom-call(bad), " + _UNPIN + " }"),
+    "buffer_op": ("cannot take or yield buffers", X + "a = b(f32[4]) custom-call(x), " + _PIN + "; <<bad = b(f32[4]) copy(a)||bad = b(f32[4]) custom-call(a), custom_call_target=\"t\", output_to_operand_aliasing={{}: (0, {})}>>; ROOT c = f32[4] custom-call(bad), " + _UNPIN + " }"),
     "pin_alias": ("Pin must alias its result", X + "bad = b(f32[4]) custom-call(x), custom_call_target=\"Pin\"<<||, output_to_operand_aliasing={{}: (0, {})}>>; ROOT c = f32[4] custom-call(bad), " + _UNPIN + " }"),
     "pin_operand": ("Pin takes one array", X + "bad = b(f32[4]) custom-call(x<<, x||>>), " + _PIN + "; ROOT c = f32[4] custom-call(bad), " + _UNPIN + " }"),
     "pin_shape": ("is between different shapes", X + "bad = b(f32[<<5||4>>]) custom-call(x), " + _PIN + "; ROOT c = f32[<<5||4>>] custom-call(bad), " + _UNPIN + " }"),
     "unpin_alias": ("Unpin must alias its result", X + "a = b(f32[4]) custom-call(x), " + _PIN + "; ROOT bad = f32[4] custom-call(a), custom_call_target=\"Unpin\"<<||, output_to_operand_aliasing={{}: (0, {})}>> }"),
     "unpin_operand": ("Unpin takes one buffer", X + "a = b(f32[4]) custom-call(x), " + _PIN + "; ROOT bad = f32[4] custom-call(<<x||a>>), " + _UNPIN + " }"),
-    "created": ("CreateBuffer takes nothing", X + "bad = b(f32[4]) custom-call(<<x||>>), custom_call_target=\"CreateBuffer\"; ROOT c = f32[4] custom-call(bad), " + _UNPIN + " }"),
+    "created": ("takes no operands and yields one buffer", X + "bad = b(f32[4]) custom-call(<<x||>>), custom_call_target=\"CreateBuffer\"; ROOT c = f32[4] custom-call(bad), " + _UNPIN + " }"),
     "buffer_lost": ("is not aliased to any result", X + "a = b(f32[4]) custom-call(x), " + _PIN + "; bad = (<<f32[4]||b(f32[4])>>, token[]) custom-call(a), custom_call_target=\"t\", custom_call_has_side_effect=true<<||, output_to_operand_aliasing={{0}: (0, {})}>>; ROOT c = f32[4] negate(x) }"),
     "buffer_made": ("is not aliased to any operand", X + "a = b(f32[4]) custom-call(x), " + _PIN + "; bad = (<<b(f32[4])||f32[4]>>, b(f32[4])) custom-call(a), custom_call_target=\"t\", custom_call_has_side_effect=true, output_to_operand_aliasing={{1}: (0, {})}; ROOT c = f32[4] negate(x) }"),
     "buffer_doubled": ("is aliased to several results", X + "a = b(f32[4]) custom-call(x), " + _PIN + "; bad = (b(f32[4]), <<b(f32[4])||f32[4]>>) custom-call(a), custom_call_target=\"t\", custom_call_has_side_effect=true, output_to_operand_aliasing={{0}: (0, {})<<, {1}: (0, {})||>>}; ROOT c = f32[4] negate(x) }"),
@@ -297,8 +297,8 @@ _BUFFERS = {
 
 _HEADERS = {
     "entry_parameters": ("has 1 parameters, entry", "HloModule m, entry_computation_layout={(f32[4]<<||, f32[4]>>)->f32[4]}; " + Y + "ROOT z = f32[4] add(x, y) }"),
-    "entry_parameter": ("says f32\\[5\\] for parameter 0", "HloModule m, entry_computation_layout={(f32[<<5||4>>])->f32[4]}; " + X + "ROOT z = f32[4] negate(x) }"),
-    "entry_result": ("it returns f32\\[4\\]", "HloModule m, entry_computation_layout={(f32[4])->f32[<<5||4>>]}; " + X + "ROOT z = f32[4] negate(x) }"),
+    "entry_parameter": ("has f32\\[5\\] for parameter 0", "HloModule m, entry_computation_layout={(f32[<<5||4>>])->f32[4]}; " + X + "ROOT z = f32[4] negate(x) }"),
+    "entry_result": ("returns f32\\[4\\]", "HloModule m, entry_computation_layout={(f32[4])->f32[<<5||4>>]}; " + X + "ROOT z = f32[4] negate(x) }"),
     "alias_part": ("has no such part", "HloModule m, input_output_alias={ {<<1||>>}: (0, {}) }; " + X + "ROOT z = f32[4] negate(x) }"),
     "alias_parameter": ("the parameters have no such part", "HloModule m, input_output_alias={ {}: (<<1||0>>, {}) }; " + X + "ROOT z = f32[4] negate(x) }"),
     "alias_twice": ("that parameter is aliased twice", "HloModule m, input_output_alias={ {0}: (0, {}), {1}: (<<0||1>>, {}) }; " + Y + "ROOT z = (f32[4], f32[4]) tuple(x, y) }"),
@@ -310,8 +310,8 @@ _HEADERS = {
 }  # fmt: skip
 
 RULES: dict[str, Rule] = {
-    name: Rule(message, *_texts(text))
+    name: Rule(message, *_programs(text))
     for table in (_SHAPES, _CALLS, _CHAINS, _COLLECTIVES, _CARRIED, _BUFFERS, _HEADERS)
     for name, (message, text) in table.items()
 }
-"""By name; the order is that of the subjects."""
+"""Rules by name, ordered by subject."""

@@ -1,4 +1,4 @@
-"""The verifier takes what XLA takes: real programs as JAX lowers them, and what XLA's own passes make of them."""
+"""The verifier accepts what XLA accepts: real programs as lowered by JAX and as optimized by XLA."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SOME = NAMES[::10]
 
 
 def check(name: str) -> None:
-    """Both texts are sound; the optimised one reads back the same, here and by way of XLA's parser."""
+    """Both programs are valid; the optimized one survives a round trip through our parser and XLA's."""
     lowered, _ = program_text(name)
     assert check_module(parse(lowered)) == []
     options = hlo.HloPrintOptions()

@@ -1,4 +1,4 @@
-"""Programs whose calls nest deep, or double at each level: linear work, or one clear refusal."""
+"""Programs whose calls nest deeply, or double at each level, take linear time or are refused with one clear error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LESS = """less { p = (s32[], f32[4]) parameter(0) i = s32[] get-tuple-element(p)
 
 
 def chain(levels: int, leaf: str = "sine(x)", callers_first: bool = False) -> str:
-    """A call of a call of a call..., an addition at each level."""
+    """Return nested calls, with an addition at each level."""
     functions = [f"c0 {{\n x = f32[4] parameter(0)\n ROOT r = f32[4] {leaf}\n}}"]
     functions += [
         f"c{k} {{\n x = f32[4] parameter(0)\n y = f32[4] add(x, x)\n ROOT r = f32[4] call(y), to_apply=c{k - 1}\n}}"
@@ -43,7 +43,7 @@ def chain(levels: int, leaf: str = "sine(x)", callers_first: bool = False) -> st
 
 
 def doubling(levels: int, call: str = "call({}), to_apply=c{}") -> str:
-    """Each computation calls the next one twice."""
+    """Return computations each of which calls the next one twice."""
     functions = ["c0 {\n x = f32[4] parameter(0)\n ROOT r = f32[4] sine(x)\n}"]
     for k in range(1, levels):
         once, twice = call.format("x", k - 1), call.format("a", k - 1)
@@ -53,7 +53,7 @@ def doubling(levels: int, call: str = "call({}), to_apply=c{}") -> str:
 
 
 def loops(levels: int) -> str:
-    """A loop in a loop in a loop..., each of which runs once."""
+    """Return nested loops, each of which runs once."""
     bodies = []
     for k in range(levels):
         inner = "y = f32[4] sine(x)"
@@ -71,7 +71,7 @@ ENTRY e {{ x = f32[4] parameter(0) z = s32[] constant(1) t = (s32[], f32[4]) tup
 
 
 def branches(levels: int) -> str:
-    """A branch within a branch within a branch..."""
+    """Return nested conditionals."""
     functions = ["c0 {\n x = f32[4] parameter(0)\n ROOT y = f32[4] sine(x)\n}"]
     functions += [
         f"""c{k} {{ x = f32[4] parameter(0) s = f32[1] slice(x), slice={{[0:1]}} q = f32[] reshape(s)
@@ -85,7 +85,7 @@ def branches(levels: int) -> str:
 
 
 def maps(levels: int, twice: bool = False) -> str:
-    """A map over a map over a map..."""
+    """Return nested maps."""
     functions = ["f0 {\n x = f32[] parameter(0)\n ROOT r = f32[] sine(x)\n}"]
     for k in range(1, levels):
         again = f"map(a), dimensions={{}}, to_apply=f{k - 1}" if twice else "negate(a)"
@@ -96,7 +96,7 @@ def maps(levels: int, twice: bool = False) -> str:
 
 
 def reducer(levels: int) -> str:
-    """A reduction whose function calls a function that calls a function..."""
+    """Return a reduce whose reducer calls a function that calls a function..."""
     functions = ["f0 { x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] add(x, y) }"]
     functions += [
         f"f{k} {{ x = f32[] parameter(0) y = f32[] parameter(1) ROOT r = f32[] call(x, y), to_apply=f{k - 1} }}"
@@ -112,7 +112,7 @@ X = np.array([0.25, -1.0, 3.0, 0.5], np.float32)
 
 
 def _runs(text: str) -> None:
-    """Everything there is can be done with a program, and its results are the interpreter's."""
+    """Check that every operation works on a program, with the interpreter's results."""
     module = parse(text)
     verify(module)
     assert parse(str(module)).fingerprint() == module.clone().fingerprint() == module.fingerprint()
@@ -125,7 +125,7 @@ def _runs(text: str) -> None:
 
 
 def _is_refused(text: str, match: str) -> None:
-    """Work on a program ends at once, with one message; reading, checking and printing it does not."""
+    """Check that a program is refused at once with one message, but can be parsed, verified and printed."""
     module = parse(text)
     verify(module)
     assert parse(str(module)).fingerprint() == module.fingerprint()
@@ -195,7 +195,7 @@ def test_twenty_thousand_calls_are_read_checked_printed_and_run() -> None:
 
 def test_the_call_graph_counts_what_is_written_out() -> None:
     graph = CallGraph.of(parse(doubling(4)).entry)
-    # c0 has 2 instructions, each next one 3 and twice the one before, the entry 2 and the last.
+    # c0 has 2 instructions, each of the next 3 plus twice its predecessor, the entry 2 plus the last.
     sizes = [2]
     for _ in range(3):
         sizes.append(3 + 2 * sizes[-1])
@@ -209,7 +209,7 @@ def test_the_call_graph_counts_what_is_written_out() -> None:
 def test_inlining_stops_before_a_module_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compiler.passes.control_flow.call_inliner.MAX_INSTRUCTIONS", 3000)
     module = parse(doubling(16))
-    CallInliner().run(module)  # as somebody may call it who asks nobody first
+    CallInliner().run(module)  # without the check of the call graph
     verify(module)
     assert 2000 < module.instruction_count <= 3000
     np.testing.assert_allclose(evaluate(module, [X])[0], evaluate(parse(doubling(16)), [X])[0])
@@ -245,7 +245,7 @@ def test_threads_may_raise_the_limit_on_recursion_together() -> None:
         try:
             with deep_recursion():
                 inside.wait()
-                done.wait()  # the other one is through, and must not have taken the limit along
+                done.wait()  # the other thread is done, and must not have reset the limit
                 assert nested(20_000) == 20_000
         except BaseException as e:
             failures.append(e)
@@ -291,7 +291,7 @@ def test_tuples_of_tuples_do_not_double_for_ever() -> None:
 
 
 def test_a_tuple_of_thousands_takes_linear_time_to_change() -> None:
-    """Two thousand elements that are all replaced: by looking through the tuple, four million steps for each pass."""
+    """Two thousand elements are all replaced; searching the tuple for each would take four million steps per pass."""
     count = 2000
     values = "\n".join(f"z{k} = f32[4] constant({{{k},0,0,0}})\nv{k} = f32[4] add(x, z{k})" for k in range(count))
     names = ", ".join(f"v{k}" for k in range(count))

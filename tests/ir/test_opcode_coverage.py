@@ -17,7 +17,7 @@ ATTRIBUTES: dict[Opcode, dict[str, Any]] = {
 
 
 def elementwise_forms(opcode: Any) -> Any:
-    """The op on operands of each type that it takes."""
+    """Return the op on operands of each type that it accepts."""
     for t in TYPES:
         c = HloComputation("c")
         operands = [c.add_parameter(i, Shape(t, (4,))) for i in range(opcode.row.arity.least)]
@@ -30,7 +30,7 @@ def elementwise_forms(opcode: Any) -> Any:
 
 
 def is_emitted(opcode: Any) -> Any:
-    # A bitcast-convert of one width is elementwise.
+    # A bitcast-convert between types of equal width is elementwise.
     elementwise = opcode.is_elementwise or opcode is Opcode.BITCAST_CONVERT
     return opcode in FUSIBLE_STRUCTURE or (elementwise and any(is_emittable(i) for i in elementwise_forms(opcode)))
 

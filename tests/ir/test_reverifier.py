@@ -1,4 +1,4 @@
-"""The verifier that does not check twice finds what the whole one finds, whatever was done to a module in between."""
+"""The incremental verifier has the same findings as the full one, whatever changes between two calls."""
 
 import random
 from collections import UserString
@@ -35,11 +35,11 @@ ENTRY e { x = f32[4] parameter(0), sharding={devices=[2]0,1} zero = s32[] consta
   f = f32[4] fusion(s), kind=kLoop, calls=fused
   cs = (f32[4], f32[4], u32[]) copy-start(f) ROOT cd = f32[4] copy-done(cs) }
 """
-"""A bit of each rule that hangs on neighbours or on the header."""
+"""Something for each rule that depends on neighbours or on the header."""
 
 
 def outcome(check: Callable[[HloModule], list[str]], module: HloModule) -> Any:
-    """Findings, or the kind of error where a module is too broken to be looked at."""
+    """Return the findings, or the type of the exception if the module is too broken to be checked."""
     try:
         return check(module)
     except (AttributeError, TypeError, ValueError, IndexError, KeyError) as e:
@@ -47,17 +47,17 @@ def outcome(check: Callable[[HloModule], list[str]], module: HloModule) -> Any:
 
 
 def agree(module: HloModule, done: object) -> Any:
-    """What both find, the quick one first."""
+    """Return the findings of the incremental and of the full verifier."""
     quick, whole = outcome(recheck_module, module), outcome(check_module, module)
     assert quick == whole, done
     return whole
 
 
 def modules(seed: int) -> list[HloModule]:
-    """A random module and two that have something of the rarer ops."""
+    """Yield a random module and two with rarer ops."""
     rng = random.Random(seed)
-    texts = [SHARDED, *(p.read_text(encoding="utf-8") for p in rng.sample(AWKWARD, 2))]
-    return [random_module(np.random.default_rng(seed), 30), *map(parse, texts)]
+    programs = [SHARDED, *(p.read_text(encoding="utf-8") for p in rng.sample(AWKWARD, 2))]
+    return [random_module(np.random.default_rng(seed), 30), *map(parse, programs)]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,5 +1,5 @@
 # ruff: noqa: E501, SIM905  # cases and names in one line each read better
-"""Result shapes that are left out of the text are inferred as XLA infers them."""
+"""Result shapes that the text omits are inferred as XLA infers them."""
 
 import random
 import re
@@ -30,8 +30,8 @@ LOOP = (
     "body { ROOT s = (s32[], f32[2]) parameter(0) }\n"
 )
 
-# (This XLA cannot infer opt-barrier, and takes the operands of scaled-dot in another order when it infers.)
-# Operand shapes, the op with its attributes, and computations it calls; the result's shape is left to both parsers.
+# (This XLA cannot infer opt-barrier, and expects the operands of scaled-dot in another order when it infers.)
+# Operand shapes, the op with its attributes, and the computations it calls; both parsers infer the result's shape.
 CASES = [
     *((("f32[2,3]",), name, "") for name in """abs acos acosh asin asinh atanh ceil cosine cosh erf exponential
         exponential-minus-one floor is-finite log log-plus-one logistic negate round-nearest-afz round-nearest-even
@@ -99,7 +99,7 @@ CASES = [
     (("s32[4]",) * 2, "mulhi", ""),
 ]  # fmt: skip
 
-# Ops whose shape XLA's parser wants written out, but that we infer: XLA must take what we infer. (This XLA takes the
+# Ops whose shape XLA's parser requires but we infer: XLA must accept what we infer. (This XLA expects the
 # operands of scaled-dot in another order when it infers.) Operand shapes, instructions, and computations they call.
 TAKEN: list[Case] = [
     (("f32[2,3]",), "ROOT r = reduce-precision(p0), exponent_bits=5, mantissa_bits=2", ""),
@@ -126,13 +126,13 @@ TAKEN: list[Case] = [
 ]  # fmt: skip
 UNCOMPILED = {
     "ragged-all-to-all": "XLA:CPU aborts on it",
-    "scaled-dot": "StableHLO, by way of which jaxlib hands programs to XLA, has no such op",
+    "scaled-dot": "StableHLO, the form in which jaxlib passes programs to XLA, has no such op",
 }
-"""Ops of which XLA can only be asked whether it reads them."""
+"""Ops for which we can only check that XLA parses them."""
 WRITTEN = """constant parameter iota convert bitcast-convert stochastic-convert bitcast broadcast reshape dynamic-reshape rng
     rng-bit-generator all-gather reduce-scatter all-gather-start collective-permute-start async-start async-update
     async-done infeed recv custom-call""".split()
-"""Ops whose shape does not follow from what stands in the text."""
+"""Ops whose shape does not follow from operands and attributes."""
 
 
 def text_of(operands: tuple[str, ...], op: str, callees: str) -> str:
@@ -150,10 +150,10 @@ def test_inferred_shapes_are_those_xla_infers(case: tuple[tuple[str, ...], str, 
 
 
 def ours_and_theirs(cases: Sequence[Case]) -> list[tuple[Case, str | None, str | None]]:
-    """What is inferred for each here and by XLA; None for what is refused."""
-    texts = [text_of(*case) for case in cases]
-    theirs = [None if t is None else str(parse_shape(Scanner(t)).without_layout()) for t in inferred(texts)]
-    return [(case, _ours(text), t) for case, text, t in zip(cases, texts, theirs, strict=True)]
+    """Return the shapes inferred for each here and by XLA; None for what is refused."""
+    programs = [text_of(*case) for case in cases]
+    theirs = [None if t is None else str(parse_shape(Scanner(t)).without_layout()) for t in inferred(programs)]
+    return [(case, _ours(text), t) for case, text, t in zip(cases, programs, theirs, strict=True)]
 
 
 def _ours(text: str) -> str | None:
@@ -202,7 +202,7 @@ def test_elementwise_ops_take_the_types_that_xla_takes() -> None:
 
 
 def completed(case: Case) -> str:
-    """The text with the shapes that we infer."""
+    """Return the text with the shapes that we infer."""
     operands, body, callees = case
     parameters = "".join(f" p{i} = {s} parameter({i})\n" for i, s in enumerate(operands))
     lines = body.replace("; ", "\n ")
@@ -228,5 +228,5 @@ def test_what_cannot_be_inferred_must_be_written_out(op: str) -> None:
     attributes = {"iota": ", iota_dimension=0", "rng-bit-generator": ", algorithm=rng_philox"}.get(op, "")
     attributes = ', custom_call_target="t"' if op == "custom-call" else attributes
     operand = "" if op == "iota" else "x"
-    with pytest.raises(HloSyntaxError, match="cannot tell the result's shape"):
+    with pytest.raises(HloSyntaxError, match="cannot infer the result shape"):
         parse(f"ENTRY e {{\n x = u64[2] parameter(0)\n ROOT r = {op}({operand}){attributes}\n}}")

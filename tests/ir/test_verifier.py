@@ -1,4 +1,4 @@
-"""Rules that no text can break, as the parser would not read it: graphs made in memory."""
+"""Rules that only graphs built in memory can violate, because the parser would refuse the text."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ T = PrimitiveType
 
 
 def graph() -> Any:
-    """A small module made in memory, to be broken in ways that no text can be."""
+    """Build a small module, to be broken in ways that no text can be."""
     module = HloModule("m")
     c = HloComputation("e")
     x = c.add_parameter(0, array_shape(T.F32, 4))
@@ -36,7 +36,7 @@ def test_graphs_that_do_not_hold_together() -> None:
     other = HloComputation("other")
     stranger = other.add_parameter(0, array_shape(T.F32, 4))
     assert "cycle" in broken(lambda m, c, x, y: y.replace_operand(0, c.root))
-    assert "does not stand there" in broken(lambda m, c, x, y: y.replace_operand(0, stranger))
+    assert "which is not in it" in broken(lambda m, c, x, y: y.replace_operand(0, stranger))
     assert "does not list it as a user" in broken(lambda m, c, x, y: x.users.pop(y))
     assert "lists %add as a user" in broken(lambda m, c, x, y: setattr(c.root, "operands", (x, x)))
     assert "same name" in broken(lambda m, c, x, y: setattr(y, "name", "add"))
@@ -60,7 +60,7 @@ def test_shapes_and_literals_that_contradict_themselves() -> None:
         constant = c.add_constant(np.float32(1))
         constant.shape = array_shape(T.F32, 2)
 
-    assert "no permutation" in broken(layout)
+    assert "not a permutation" in broken(layout)
     assert "literal of shape f32[]" in broken(literal)
 
 
@@ -86,7 +86,7 @@ def test_a_schedule_is_an_order_that_runs() -> None:
     assert check_module(module) == []
     del z.attributes["control-predecessors"]
     y.attributes["control-predecessors"] = (z,)
-    assert "stands before %z" in "\n".join(check_module(module))
+    assert "comes before %z" in "\n".join(check_module(module))
 
 
 def test_typed_headers_are_checked() -> None:

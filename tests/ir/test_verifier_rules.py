@@ -1,5 +1,5 @@
 # ruff: noqa: SIM905  # names in one line each read better
-"""Each rule of the table fires on what breaks it, leaves its twin alone, and is a rule of XLA's too."""
+"""Each rule of the table finds its violation, accepts the valid twin, and is a rule of XLA too."""
 
 import re
 from typing import Any
@@ -15,7 +15,7 @@ from tests.ir.rule_table import RULES
 from tests.ir.xla_verdicts import verdicts
 
 _GRAMMAR = "this jaxlib reads an older grammar of asynchronous chains, or loses their tuples on the way to XLA"
-_CARRIED = "StableHLO, by way of which jaxlib hands programs to XLA, does not carry it: XLA never sees the breach"
+_CARRIED = "StableHLO, the form in which jaxlib passes programs to XLA, does not carry it: XLA never sees the breach"
 _LAXER = "XLA:CPU takes it all the same, or checks it only where several devices run"
 
 UNASKED: dict[str, str] = {
@@ -41,7 +41,7 @@ UNASKED: dict[str, str] = {
         _LAXER,
     ),
 }
-"""Rules on which jaxlib cannot be asked, or says nothing; they stand in XLA's source."""
+"""Rules that jaxlib does not expose or check; they are in XLA's source."""
 
 
 def line_of_the_breach(text: str) -> int | None:
@@ -66,7 +66,7 @@ def test_its_twin_is_sound(name: Any) -> None:
 
 @pytest.mark.parametrize("name", ["s", "r"])
 def test_a_transfer_of_another_shape_is_found(name: str) -> None:
-    """In a text the operands tell the shape, so that only a pass can get it wrong."""
+    """In parsed text the operands determine the shape, so that only a pass can get it wrong."""
     text = """HloModule m
 ENTRY e {
   x = f32[4] parameter(0)
@@ -85,7 +85,7 @@ ENTRY e {
 
 
 def xla_keeps(names: list[str]) -> dict[str, bool]:
-    """Whether XLA refuses what breaks a rule, and takes the twin."""
+    """Check that XLA refuses the violation of a rule and accepts the twin."""
     found = verdicts([text for name in names for text in (RULES[name].broken, RULES[name].sound)])
     return {n: found[2 * k] is not None and found[2 * k + 1] is None for k, n in enumerate(names)}
 

@@ -1,8 +1,8 @@
-"""What XLA says of texts, asked in a process of its own, as XLA aborts on some that it refuses.
+"""Ask XLA about programs, in a separate process, because XLA aborts on some that it refuses.
 
-    python -m tests.ir.xla_verdicts compile|infer < texts.json
+    python -m tests.ir.xla_verdicts compile|infer < programs.json
 
-reads a JSON list of texts and prints one JSON line for each: an error or null, and the shape of the entry's result.
+reads a JSON list of programs and prints one JSON line for each: an error or null, and the shape of the entry's result.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import NamedTuple
 
 CRASH = "XLA aborts"
 _NOT_ON_CPU = ("UNIMPLEMENTED", "is not supported by XLA:CPU", "No registered implementation for")
-"""In errors that come after the verifier: the program is sound, but this backend cannot run it."""
+"""Errors raised after verification: the program is valid, but this backend cannot run it."""
 
 
 class Verdict(NamedTuple):
-    """XLA's error, None when it takes the text; and, then, the text of the shape that the entry returns."""
+    """The error of XLA, or None and the shape of the result of the entry."""
 
     error: str | None
     shape: str | None = None
 
 
-def verdicts(texts: Sequence[str]) -> list[str | None]:
-    """For each text None when XLA reads, verifies and compiles it for CPU, else its error."""
-    return [v.error for v in _ask("compile", texts)]
+def verdicts(programs: Sequence[str]) -> list[str | None]:
+    """Return for each program None if XLA parses, verifies and compiles it for CPU, else its error."""
+    return [v.error for v in _ask("compile", programs)]
 
 
-def inferred(texts: Sequence[str]) -> list[str | None]:
-    """For each text the shape that its entry returns as XLA's parser has it, None when it cannot be read."""
-    return [v.shape for v in _ask("infer", texts)]
+def inferred(programs: Sequence[str]) -> list[str | None]:
+    """Return for each program the shape of the entry's result in XLA's parser, or None if it cannot be parsed."""
+    return [v.shape for v in _ask("infer", programs)]
 
 
-def _ask(what: str, texts: Sequence[str]) -> list[Verdict]:
+def _ask(what: str, programs: Sequence[str]) -> list[Verdict]:
     found: list[Verdict] = []
-    while len(found) < len(texts):
+    while len(found) < len(programs):
         command = [sys.executable, "-m", "tests.ir.xla_verdicts", what]
-        rest = json.dumps(texts[len(found) :])
+        rest = json.dumps(programs[len(found) :])
         done = subprocess.run(command, input=rest, capture_output=True, text=True, check=False)
         found += [Verdict(*json.loads(line)) for line in done.stdout.splitlines()]
-        if len(found) < len(texts):
+        if len(found) < len(programs):
             if done.returncode >= 0:
                 raise RuntimeError(f"the process that asks XLA failed:\n{done.stderr[-2000:]}")
             found.append(Verdict(CRASH))

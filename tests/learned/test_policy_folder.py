@@ -37,9 +37,9 @@ def write(folder: Path, value: float) -> None:
 
 def read(folder: Path) -> float:
     """The value of a policy, which its two files must agree on."""
-    told, arrays = read_policy_folder(folder, KIND, VERSION)
-    assert (arrays["w"] == told["value"]).all()
-    return float(told["value"])
+    description, arrays = read_policy_folder(folder, KIND, VERSION)
+    assert (arrays["w"] == description["value"]).all()
+    return float(description["value"])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -227,7 +227,7 @@ def test_a_full_disk_leaves_the_old_policy(tmp_path: Path, monkeypatch: pytest.M
     ("changes", "message"),
     [
         ({"format": None}, "does not describe"), ({"format": ["hlogym-"]}, "does not describe"),
-        ({"format": "hlogym-other"}, "is needed"), ({"feature_version": True}, "version True"),
+        ({"format": "hlogym-other"}, "instead of"), ({"feature_version": True}, "version True"),
         ({"feature_version": 3.0}, "version 3.0"), ({"provenance": []}, "provenance"),
         ({"provenance": {"programs": 3}}, "programs"), ({"provenance": {"programs": [3]}}, "programs"),
         ({"weights_sha256": 3}, "does not hold"),
@@ -260,16 +260,19 @@ def header(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "cut short"), (b"\xff" * 8, "header is longer"), (header(b"[" * 100_000), "deeper"),
+        (b"", "incomplete"), (b"\xff" * 8, "header is longer"), (header(b"[" * 100_000), "deeper"),
         (header(b"[]"), "object"), (header(b'{"w": 3}'), "data_offsets"), (header(b'{"w": {}}'), "data_offsets"),
         (header(b'{"w": {"data_offsets": [0, true]}}'), "impossible"),
         (header(b'{"w": {"data_offsets": [0, -4]}}'), "impossible"),
         (header(b'{"w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 0]}}'), "shape"),
-        (header(b'{"w": {"dtype": "F32", "shape": [1000000000000], "data_offsets": [0, 4000000000000]}}'), "cut short"),
+        (
+            header(b'{"w": {"dtype": "F32", "shape": [1000000000000], "data_offsets": [0, 4000000000000]}}'),
+            "incomplete",
+        ),
         (header(b'{"w": {"dtype": "F64", "shape": [], "data_offsets": [0, 8]}}') + b"\0" * 8, "F64"),
         (header(b'{"w": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}') + b"\0\0\xc0\x7f", "NaN"),
         (header(b'{"w": {"dtype": "F32", "shape": [' + b"0," * 99 + b'0], "data_offsets": [0, 0]}}'), "usable"),
-        (header(b"{}") + b"rest", "behind the last"),
+        (header(b"{}") + b"rest", "after the last"),
     ],
 )  # fmt: skip
 def test_damaged_weights_are_refused(tmp_path: Path, data: bytes, message: str) -> None:

@@ -8,13 +8,17 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from compiler.errors import PolicyError
-from compiler.learned.weights import read_weights, write_weights
+from compiler.learned.weights import parse_weights, read_weights_file, weights_to_bytes
 
 ARRAYS = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3),
     "a": np.full((4,), -0.5, np.float32),
     "empty": np.zeros((0, 3), np.float32),
 }
+
+
+def read_weights(path: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    return parse_weights(read_weights_file(path), str(path))
 
 
 def test_reads_what_safetensors_wrote(tmp_path: Path) -> None:
@@ -26,15 +30,14 @@ def test_reads_what_safetensors_wrote(tmp_path: Path) -> None:
 
 
 def test_safetensors_reads_what_we_wrote(tmp_path: Path) -> None:
-    write_weights(tmp_path / "w", ARRAYS)
+    (tmp_path / "w").write_bytes(weights_to_bytes(ARRAYS))
     found = load_file(tmp_path / "w")
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(found[name], array)
 
 
 def test_every_cut_is_noticed(tmp_path: Path) -> None:
-    write_weights(tmp_path / "w", ARRAYS)
-    data = (tmp_path / "w").read_bytes()
+    data = weights_to_bytes(ARRAYS)
     for size in range(len(data)):
         (tmp_path / "cut").write_bytes(data[:size])
         with pytest.raises(PolicyError):
@@ -72,7 +75,7 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, header: object) -> None:
 
 
 def test_nan_is_refused(tmp_path: Path) -> None:
-    write_weights(tmp_path / "w", {"a": np.array([1, np.nan], np.float32)})
+    (tmp_path / "w").write_bytes(weights_to_bytes({"a": np.array([1, np.nan], np.float32)}))
     with pytest.raises(PolicyError, match="'a' holds NaN"):
         read_weights(tmp_path / "w")
 

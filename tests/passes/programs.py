@@ -1,4 +1,4 @@
-"""Programs for the tests of passes: the quickstart suite cut down to sizes the interpreter runs at once."""
+"""Programs for the tests of passes: the quickstart suite, reduced to sizes that the interpreter evaluates quickly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SMALLER = {
 
 
 def shrunk(text: str) -> str:
-    """The same program on smaller arrays, its loops with fewer steps."""
+    """Return the same program with smaller arrays and smaller trip counts."""
     pattern = r"(?<![\d.])(" + "|".join(_SMALLER) + r")(?![\d.])"
     return re.sub(pattern, lambda m: _SMALLER[m.group(1)], text)
 
@@ -36,13 +36,13 @@ PROGRAMS = tuple(p.name for p in load_suite("quickstart").programs)
 
 @cache
 def program_text(name: str) -> str:
-    """A program of the quickstart suite, cut down, as our printer spells it."""
+    """Return a program of the quickstart suite, reduced, as our printer writes it."""
     return str(parse(shrunk(load_suite("quickstart").find(name).text())))
 
 
 @cache
 def program_inputs(name: str) -> tuple[Array, ...]:
-    """Inputs for the program, as its manifest asks for."""
+    """Return inputs for the program, drawn as its manifest requests."""
     shapes = parse(program_text(name)).parameter_shapes
     drawn = random_inputs(load_suite("quickstart").find(name), [(s.dtype, s.dimensions) for s in shapes], seed=3)
     # A target index must lie within the shrunk axis.
@@ -51,22 +51,30 @@ def program_inputs(name: str) -> tuple[Array, ...]:
 
 @cache
 def program_results(name: str) -> Reference:
-    """What the interpreter makes of them."""
+    """Return the interpreter's results for the program and its inputs."""
     return reference(parse(program_text(name)), program_inputs(name))
 
 
 def reference(module: HloModule, args: Sequence[Array], iterations: int | None = None) -> Reference:
-    """Results to hold others against; InterpreterError when the loops do more iterations than allowed."""
+    """Return results to compare others with.
+
+    Raises:
+        InterpreterError: the loops do more iterations than allowed.
+    """
     return Reference.of(module, args) if iterations is None else Reference.of(module, args, iterations)
 
 
 def run(module: HloModule, args: Sequence[Array], iterations: int | None = None) -> list[Array]:
-    """The interpreter's results; InterpreterError when the loops do more iterations than allowed."""
+    """Return the interpreter's results.
+
+    Raises:
+        InterpreterError: the loops do more iterations than allowed.
+    """
     return evaluate(module, list(args), Context(iterations=iterations))
 
 
 def difference(got: Sequence[Array], want: Reference, tolerance: Tolerance | None = None) -> str | None:
-    """What differs beyond rounding, or None; where a wanted element is not finite, there may be anything."""
+    """Describe what differs beyond rounding, or return None; any value matches an expected infinity or NaN."""
     free = [
         np.where(np.isfinite(w.astype(np.complex128)), g, w) if is_float(w.dtype) and g.shape == w.shape else g
         for g, w in zip(got, want.outputs, strict=False)

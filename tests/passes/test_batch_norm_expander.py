@@ -1,4 +1,4 @@
-"""Batch norms written out are the batch norms they were."""
+"""Expanded batch norms compute the same."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Values that are compared with what was chosen from among them are read from one array."""
+"""Values compared with one selected from them are read from the same array."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT m = pred[] compare(a, 
 
 
 def barriers(module: HloModule) -> list[str]:
-    """Names of the instructions behind which there is a barrier."""
+    """Return the names of the instructions that a barrier follows."""
     return [i.operands[0].name for i in module.entry.instructions if i.opcode is Opcode.OPTIMIZATION_BARRIER]
 
 

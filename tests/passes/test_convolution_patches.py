@@ -1,4 +1,4 @@
-"""Convolutions written out compute the same."""
+"""Expanded convolutions compute the same."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Products as multiplications and sums."""
+"""Dots rewritten as multiplications and sums."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_only_products_within_the_limits_become_loops() -> None:
         "ROOT d = f32[7,2,4] dot(a, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, "
         "rhs_contracting_dims={1} }"
     )
-    # One product of the batch does 2 * 3 * 4 multiplications.
+    # One dot of the batch does 2 * 3 * 4 multiplications.
     assert make_pass("dot-strength-reduction{max_contracted=3,max_multiplications=24}").run(parse(text))
     assert not make_pass("dot-strength-reduction{max_contracted=3,max_multiplications=23}").run(parse(text))
     assert not make_pass("dot-strength-reduction{max_contracted=2}").run(parse(text))

@@ -1,4 +1,4 @@
-"""Simulation loops as people write them in JAX: the default pipeline splits their state and leaves pointwise work."""
+"""Simulation loops as written in JAX: the default pipeline splits their state and leaves pointwise work."""
 
 from collections.abc import Callable
 from typing import Any

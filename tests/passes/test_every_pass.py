@@ -1,4 +1,4 @@
-"""What holds of every registered pass: same results, no finding, honest `changed`, nothing left for a second run."""
+"""Properties of every registered pass: same results, valid modules, a correct `changed`, and idempotence."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from compiler.text import parse
 from tests.passes.programs import PROGRAMS, difference, program_inputs, program_results, program_text, run
 
 MAY_CHANGE_AGAIN: dict[str, str] = {}
-"""Passes whose second run may find more, and why."""
+"""Passes that are not idempotent, and why."""
 
 
 @pytest.mark.parametrize("name", PASSES)

@@ -1,4 +1,4 @@
-"""Linear algebra awareness: after the default pipeline each program needs the hand-derived minimum of flops."""
+"""Linear algebra identities: after the default pipeline each program needs the hand-derived minimum of flops."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Products of narrow numbers."""
+"""Dots of narrow types."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_integers_wrap_around_in_the_type_of_the_result(operands: str, result: s
     assert make_pass("operand-upcaster").run(module)
     types = {o.shape.element_type.text for i in module.entry.instructions if i.opcode is Opcode.DOT for o in i.operands}
     assert types == {"f32" if 2 * info.bits + np.log2(terms) <= 24 else "f64"}
-    # Exact sums of Python's integers, cut down to the result's bits.
+    # Exact sums of Python integers, truncated to the result's bits.
     exact = a.astype(object) @ b.astype(object)
     bits = np.iinfo(PrimitiveType(result).dtype).bits
     cut = [[(int(v) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1) for v in row] for row in exact]

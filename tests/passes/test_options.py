@@ -1,4 +1,4 @@
-"""Options of passes: what they may be, from text and in Python."""
+"""Options of passes: their valid values, from strings and in Python."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_number_is_held_to_its_bounds(name: str, option: str, bounds: tuple[in
     [
         "", " ", "{}", "dce{", "dce}", "dce{}}", "dce{a=1}", "dce,cse", "dce@0", "dce@", "dce@-1", "dce@1001",
         "dce@1@1", "dce@99999999999999999999", "dce\x00", "dce" + " " * 100_000 + "x", "a" * 100_000,
-        "nobody", "dce{=}", "dce{a}",
+        "no-such-pass", "dce{=}", "dce{a}",
         "while-loop-unroller{factor=2,factor=3}", "while-loop-unroller{factor}", "distribution{float_terms=1}",
         "distribution{float_terms=True}", "float-normalization{narrow=f32,wide=bf16}",
         "float-normalization{narrow=f32,wide=f32}", "float-normalization{narrow=bf16,wide=f16}",

@@ -28,7 +28,7 @@ ENTRY main {
 
 @pytest.mark.parametrize("text", ["dce{", "cse,dce{a", "while-loop-unroller{factor=4,dce", "dce}"])
 def test_braces_that_do_not_match_are_refused(text: str) -> None:
-    with pytest.raises(PassOptionError, match="cannot read"):
+    with pytest.raises(PassOptionError, match="cannot parse"):
         make_passes(text)
 
 

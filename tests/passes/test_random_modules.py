@@ -1,4 +1,4 @@
-"""Random modules through passes, one at a time and in random sequences, and the counter-examples of earlier runs."""
+"""Passes on random modules, one at a time and in random sequences, and the counter-examples of earlier runs."""
 
 from pathlib import Path
 

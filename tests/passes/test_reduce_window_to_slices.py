@@ -1,4 +1,4 @@
-"""Windows written out compute the same."""
+"""Expanded reduce-windows compute the same."""
 
 import pytest
 

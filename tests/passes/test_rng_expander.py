@@ -1,4 +1,4 @@
-"""Random number lowering against XLA's own numbers."""
+"""Expanded random number generation, compared with XLA's numbers."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ ENTRY main {{
 @pytest.mark.parametrize(("algorithm", "words"), [("rng_three_fry", 2), ("rng_philox", 3), ("rng_default", 2)])
 def test_numbers_and_state_are_those_of_xla(algorithm: str, words: int, shape: str) -> None:
     text = program(algorithm, words, shape)
-    # The counter is about to wrap around, so that the carry shows.
+    # The counter is about to wrap around, so that a missing carry would be noticed.
     state = np.array([7, 2**64 - 2, 2**64 - 1][:words], np.uint64)
     module = parse(text)
 

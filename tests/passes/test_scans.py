@@ -1,4 +1,4 @@
-"""Loops that people write with `lax.scan`, as the scan op and back: values stay, and so does the number of loops."""
+"""Loops written with `lax.scan`, to the scan op and back: the same values, and the same number of loops."""
 
 from collections.abc import Callable
 from typing import Any

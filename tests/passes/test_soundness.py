@@ -1,7 +1,7 @@
-"""Awkward programs against every pass: control edges, side effects, odd functions, empty arrays, extreme numbers.
+"""Every pass on awkward programs: control edges, side effects, odd functions, empty arrays, extreme numbers.
 
-Each file of `awkward/` is a module; every pass, the default pipeline and sequences of passes must leave it valid and
-its results what they were, infinities and NaN included, for usual arguments and for extreme ones.
+Each file of `awkward/` is a module; every pass, the default pipeline and sequences of passes must leave it valid, with
+the same results, infinities and NaN included, for usual arguments and for extreme ones.
 """
 
 import random
@@ -38,13 +38,13 @@ SUMS = frozenset(
         "reduce_variadic_mixed",
     }
 )
-"""Programs on which infinities meet in another order after a pass, as they may: usual arguments only."""
+"""Programs in which a pass may change the order in which infinities are added: usual arguments only."""
 
 PADDING = frozenset({"convolution-to-patches"})
-"""Passes that multiply padding with what may be infinite, as XLA:CPU's convolutions do: usual arguments only."""
+"""Passes that multiply padding by possibly infinite values, as XLA:CPU's convolutions do: usual arguments only."""
 
 LOGGED: list[npt.NDArray[Any]] = []
-"""What `log_it` was given, in order."""
+"""The operands of `log_it`, in order."""
 
 
 def _log(instruction: HloInstruction, values: Sequence[Any]) -> npt.NDArray[Any]:
@@ -92,7 +92,7 @@ def _value(s: Shape, rng: np.random.Generator, extreme: bool) -> Any:
 
 
 def results(module: HloModule, args: Sequence[Any], context: Context | None = None) -> list[npt.NDArray[Any]]:
-    """The results, and behind them what was logged."""
+    """Return the results, followed by what was logged."""
     LOGGED.clear()
     with np.errstate(all="ignore"):
         return [*evaluate(module, args, context), *LOGGED]

@@ -1,4 +1,4 @@
-"""Top-k written as a sort."""
+"""Top-k rewritten as a sort."""
 
 import pytest
 

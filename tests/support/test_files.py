@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and nothing else in their folder changes."""
+"""Files are written atomically, and nothing else in their folder changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON from anywhere: what is wrong with it is one error of the class that was asked for, and says where."""
+"""Untrusted JSON: every problem is one error of the requested class, with its location."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compiler.support.json_reading import MAX_DEPTH, parse_json, parse_object, r
 
 
 class MineError(HlogymError):
-    """What the caller wants raised."""
+    """The error class that the caller requests."""
 
 
 def test_what_json_says_is_what_is_read(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_what_json_says_is_what_is_read(tmp_path: Path) -> None:
         (b"[" * 100_000, "deeper"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "deeper"),
         (b"[" * 500 + b"]" * 500, "deeper"),
-        (b'{"a": 1, "b": 2, "a": 3}', "'a' stands there twice"),
-        (b'{"x": {"a": 1, "a": 1}}', "'a' stands there twice"),
+        (b'{"a": 1, "b": 2, "a": 3}', "'a' appears twice"),
+        (b'{"x": {"a": 1, "a": 1}}', "'a' appears twice"),
         (b'{"a": NaN}', "not finite"),
         (b'{"a": -Infinity}', "not finite"),
         (b'{"a": [1e999]}', "not finite"),
@@ -45,7 +45,7 @@ def test_what_json_says_is_what_is_read(tmp_path: Path) -> None:
         (b'{"a": "\xff"}', "not UTF-8"),
         (b"[1]", "expected a JSON object, got a list"),
         (b"null", "got null"),
-        (b"true", "got a truth value"),
+        (b"true", "got a boolean"),
         (b"1", "got a number"),
     ],
 )

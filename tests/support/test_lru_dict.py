@@ -1,4 +1,4 @@
-"""A mapping that keeps what was used last."""
+"""The LRU dictionary evicts the least recently used entries."""
 
 from compiler.support.lru_dict import LruDict
 

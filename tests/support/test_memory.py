@@ -1,4 +1,4 @@
-"""Arrays that do not fit: one message, at once, that says which, how many bytes they need and how many there are."""
+"""Arrays that do not fit fail at once with one message: which arrays, bytes needed, bytes available."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from compiler.text import parse
 from env.suites import Program, random_inputs
 
 THERE = 100 << 20
-"""Bytes that these tests pretend to have."""
+"""Available bytes that these tests simulate."""
 FEW = 10_000_000  # elements: 40 MB of f32
 MANY = 50_000_000  # 200 MB
 
@@ -59,7 +59,7 @@ def _module(body: str, n: int) -> HloModule:
 
 
 def _arguments(module: HloModule) -> list[Any]:
-    """Arguments that take no memory themselves."""
+    """Return arguments that take no memory themselves (broadcast views)."""
     return [np.broadcast_to(np.ones((), s.dtype), s.dimensions) for s in module.parameter_shapes]
 
 
@@ -109,7 +109,7 @@ def test_large_values_that_are_never_made_are_not_counted() -> None:
 
 @pytest.mark.usefixtures("little_memory")
 def test_values_that_die_make_room() -> None:
-    """Ten arrays of 28 MB one after the other, three at a time at most."""
+    """A chain of ten arrays of 28 MB, of which at most three are live at a time, fits."""
     n = 7_000_000
     steps = " ".join(f"v{k + 1} = f32[{n}] sort(v{k}), dimensions={{0}}, to_apply=less" for k in range(10))
     text = FUNCTIONS + f"ENTRY e {{ v0 = f32[{n}] parameter(0) {steps} ROOT r = f32[{n}] negate(v10) }}"
@@ -194,7 +194,7 @@ def test_sizes_beyond_63_bits_are_refused(shape: str) -> None:
             with pytest.raises(HloVerificationError, match=r"line 2: .*would take 2\^63 bytes or more"):
                 check(module)
     for value in ("1", "{...}"):
-        with pytest.raises(HloSyntaxError, match="takes more memory than there is"):
+        with pytest.raises(HloSyntaxError, match="does not fit into memory"):
             parse(f"HloModule m\nENTRY e {{ ROOT r = {shape} constant({value}) }}", fill_elided=True)
 
 
@@ -210,13 +210,13 @@ def test_sizes_beyond_63_bits_are_found_by_the_verifier() -> None:
 
 
 def test_numpy_running_out_of_memory_is_told_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler.support.memory, "available_bytes", lambda: None)  # where nobody can tell beforehand
+    monkeypatch.setattr(compiler.support.memory, "available_bytes", lambda: None)  # the limit is unknown
     module = _module(TOO_LARGE["temporary"].replace("iota(), iota_dimension=0", "sine(w)"), 10**15)
     with pytest.raises(MemoryLimitError, match=r"not enough memory for %i \(sine of shape"):
         evaluate(module, [np.ones(1, np.float32)])
 
 
-# ---- how much there is
+# ---- available memory
 
 
 def test_there_is_memory_here_and_little_things_are_not_asked_for() -> None:

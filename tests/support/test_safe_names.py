@@ -1,4 +1,4 @@
-"""Names for each place: what the place itself takes, and different names stay different."""
+"""Names for each destination are valid there, and different names stay different."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ AWKWARD = (
     "a\\b", "a//b", "a:b", "\udc80", "_hidden", "a\x00b", "`x`", "[x](http://y)", "<script>alert(1)</script>", "&amp;",
     "\\", "\\|", "evil-0fbfd372a4", "a_b__c_d__x-70526738b1",
 )  # fmt: skip
-TEXTS = st.one_of(st.text(), st.text("aA.-_/\\ $|\n:e\u0301é"), st.sampled_from(AWKWARD))
+STRINGS = st.one_of(st.text(), st.text("aA.-_/\\ $|\n:e\u0301é"), st.sampled_from(AWKWARD))
 
 
 @settings(deadline=None)
-@given(TEXTS)
+@given(STRINGS)
 def test_a_file_name_is_one_on_every_system(name: str) -> None:
     made = file_name(name, ".json")
     assert re.fullmatch(r"[a-z0-9_][a-z0-9._+-]*\.json", made)
@@ -40,9 +40,9 @@ def test_a_file_name_is_one_on_every_system(name: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(TEXTS, unique=True, max_size=20))
+@given(st.lists(STRINGS, unique=True, max_size=20))
 def test_different_names_have_different_files_and_metrics(names: list[str]) -> None:
-    # What systems that fold case and accents take for the same file.
+    # File systems that fold case and accents treat these as the same file.
     files = {unicodedata.normalize("NFD", file_name(n)).casefold() for n in names}
     assert len(files) == len(names)
     assert len({metric_name(n) for n in names}) == len(names)
@@ -51,7 +51,7 @@ def test_different_names_have_different_files_and_metrics(names: list[str]) -> N
 def test_awkward_names_have_different_files_and_metrics() -> None:
     assert len({file_name(n).casefold() for n in AWKWARD}) == len(AWKWARD)
     assert len({metric_name(n) for n in AWKWARD}) == len(AWKWARD)
-    # A name chosen to be another one's file still is not.
+    # A name chosen to collide with the file name of another one does not.
     assert len({file_name(n) for n in ("a|b", file_name("a|b"), file_name(file_name("a|b")))}) == 3
     assert len({metric_name(n) for n in ("a|b", metric_name("a|b"), metric_name(metric_name("a|b")))}) == 3
 
@@ -64,7 +64,7 @@ def test_plain_names_stay_as_they_are(name: str) -> None:
 
 
 @settings(deadline=None)
-@given(TEXTS)
+@given(STRINGS)
 def test_mlflow_takes_every_metric_name(name: str) -> None:
     from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, _validate_metric_name
 
@@ -74,7 +74,7 @@ def test_mlflow_takes_every_metric_name(name: str) -> None:
 
 
 @settings(deadline=None)
-@given(TEXTS)
+@given(STRINGS)
 def test_a_terminal_gets_nothing_to_act_on(name: str) -> None:
     shown = one_line(name)
     assert not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in shown)
@@ -85,7 +85,7 @@ def test_a_terminal_gets_nothing_to_act_on(name: str) -> None:
 
 
 @settings(deadline=None)
-@given(TEXTS)
+@given(STRINGS)
 def test_a_markdown_row_keeps_its_cells(name: str) -> None:
     row = f"| {markdown_cell(name)} | 1 |"
     cells = re.split(r"(?<!\\)(?:\\\\)*\|", row)
@@ -97,7 +97,7 @@ def test_a_markdown_row_keeps_its_cells(name: str) -> None:
 
 
 @settings(deadline=None)
-@given(TEXTS)
+@given(STRINGS)
 def test_html_has_no_tag_or_end_of_attribute(name: str) -> None:
     shown = html_text(name)
     assert not set("<>\"'") & set(shown)
@@ -128,9 +128,9 @@ def test_what_can_be_a_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("", "empty"), ("  ", "empty"), (None, "text"), (3, "text"), (["a"], "text"), ("x" * 251, "at most 250"),
-        ("../../evil", "leads elsewhere"), ("..", "leads elsewhere"), (".", "leads elsewhere"),
-        ("/etc", "leads elsewhere"), ("a\\..\\b", "leads elsewhere"), ("a\nb", "control"), ("a\x1b[2J", "control"),
+        ("", "empty"), ("  ", "empty"), (None, "string"), (3, "string"), (["a"], "string"), ("x" * 251, "at most 250"),
+        ("../../evil", "absolute path"), ("..", "absolute path"), (".", "absolute path"),
+        ("/etc", "absolute path"), ("a\\..\\b", "absolute path"), ("a\nb", "control"), ("a\x1b[2J", "control"),
         ("a\u202eb", "control"), ("\udc80", "control"), (" a", "space"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""jaxlib's HLO parser, the reference that ours is held against."""
+"""jaxlib's HLO parser, the reference for ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compiler.text import parse
 
 
 def reprint(text: str) -> str:
-    """What XLA prints of a text it has read; its error when it cannot read it."""
+    """Return HLO text as XLA prints it after parsing; raise XLA's error if it cannot parse it."""
     options = hlo.HloPrintOptions()
     options.print_large_constants = True
     printed: str = hlo.hlo_module_from_text(text).to_string(options)
@@ -17,11 +17,11 @@ def reprint(text: str) -> str:
 
 
 def assert_round_trip(text: str) -> HloModule:
-    """Our print reads back as itself, XLA reads it, and what XLA prints of it is the same program to us."""
+    """Check that printing and parsing round-trips, here and through XLA's parser and printer."""
     module = parse(text)
     printed = str(module)
     assert str(parse(printed)) == printed
-    # Short elements (`t#1`) are newer than this jaxlib.
+    # This jaxlib does not support tuple elements written as `t#1`.
     for given in (printed,) if "#" in text else (text, printed):
         theirs = parse(reprint(given))
         assert theirs.fingerprint() == module.fingerprint(), f"XLA reads another program in:\n{given}"

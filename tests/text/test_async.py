@@ -1,4 +1,4 @@
-"""Async forms: short forms, operands and results bound late, computations that the text defines further down."""
+"""Async ops: short forms, operands and results bound by updates, computations defined after their callers."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.text.reference import assert_round_trip, reprint
 
 NEGATE = "f {\n p = f32[8] parameter(0)\n ROOT r = f32[8] negate(p)\n}\n"
 PAIR = "g {\n p = f32[8] parameter(0)\n q = f32[8] parameter(1)\n ROOT r = (f32[8], f32[8]) tuple(p, q)\n}\n"
-# A name that the parser itself would give.
+# A name that the parser would generate.
 SINE = "async_wrapped {\n p = f32[8] parameter(0)\n ROOT r = f32[8] sine(p)\n}\n"
 LOOP = """body {
  s = (f32[8], ((f32[8]), f32[8], u32[])) parameter(0)
@@ -109,10 +109,10 @@ BROKEN = {
     "calls f, not g": "s = ((f32[8]), f32[8], u32[]) async-start(x), calls=f\n ROOT d = f32[8] async-done(s), calls=g",
     "runs on thread 'main', not 'side'": "s = ((f32[8]), f32[8], u32[]) async-start(x), calls=f\n"
     ' ROOT d = f32[8] async-done(s), async_execution_thread="side"',
-    "cannot go on from an async-done": "s = ((f32[8]), f32[8], u32[]) negate-start(x)\n d = f32[8] negate-done(s)\n"
+    "cannot continue an async-done": "s = ((f32[8]), f32[8], u32[]) negate-start(x)\n d = f32[8] negate-done(s)\n"
     " ROOT k = f32[8] negate-done(d)",
     "needs the async instruction": "ROOT d = f32[8] negate-done()",
-    "has a shape \\(\\(operands": "s = f32[8] negate-start(x)\n ROOT d = f32[8] negate-done(s)",
+    "must declare its shape": "s = f32[8] negate-start(x)\n ROOT d = f32[8] negate-done(s)",
     "no computation named 'async_wrapped'": "s = ((f32[8]), f32[8], u32[]) negate-start(x)\n"
     " d = f32[8] negate-done(s)\n ROOT c = f32[8] call(d), to_apply=async_wrapped",
 }

@@ -13,8 +13,8 @@ from tests.text.reference import assert_round_trip
 
 ADD = "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }\n"
 
-# Texts in every form of the grammar. XLA reads each, and what it prints of it is the same program to us.
-TEXTS = {
+# Programs in every form of the grammar; each round-trips through XLA's parser and printer.
+PROGRAMS = {
     "short_form": "HloModule m\nENTRY e {\n x = f32[2] parameter(0)\n ROOT y = negate(x)\n}",
     "no_header": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = f32[2] negate(x)\n}",
     "no_entry": "HloModule m\na { ROOT x = f32[] parameter(0) }\nb { y = f32[] parameter(0) ROOT z = f32[] call(y), to_apply=a }",
@@ -64,13 +64,13 @@ TEXTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [n for n in TEXTS if n != "called_below"])
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "called_below"])
 def test_xla_agrees(name: Any) -> None:
-    verify(assert_round_trip(TEXTS[name]))
+    verify(assert_round_trip(PROGRAMS[name]))
 
 
 def test_a_computation_may_stand_below_its_call() -> None:
-    text = TEXTS["called_below"] + "\nf {\n x = f32[] parameter(0)\n ROOT y = f32[] negate(x)\n}\n"
+    text = PROGRAMS["called_below"] + "\nf {\n x = f32[] parameter(0)\n ROOT y = f32[] negate(x)\n}\n"
     module = parse(text)
     verify(module)
     assert module.entry.name == "e" and len(module.computations) == 2
@@ -119,7 +119,7 @@ def test_a_bare_value_for_an_array_sets_its_first_element() -> None:
 
 
 def test_an_async_short_form_is_a_start_with_a_computation() -> None:
-    module = parse(TEXTS["async_short"])
+    module = parse(PROGRAMS["async_short"])
     start: Any = module.entry.find("s")
     assert start.opcode is Opcode.ASYNC_START and start.attr("calls").root.opcode is Opcode.ADD
     assert [i.opcode.text for i in module.entry.instructions][2:] == ["async-start", "async-update", "async-done"]
@@ -145,9 +145,9 @@ BROKEN = {
     "direction cannot be 'LS'": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = pred[2] compare(x, x), direction=LS\n}",
     "the body of 'e' is never closed": "HloModule m\nENTRY e {\n x = f32[2] parameter(0)\n",
     "comment is never closed": "HloModule m /* forever",
-    "cannot tell the result's shape": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = convert(x)\n}",
-    "is said to have shape f32\\[3\\], it has f32\\[2\\]": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = f32[2] negate(f32[3] x)\n}",
-    "is said to return f32\\[3\\]": "HloModule m\nENTRY e (x: f32[2]) -> f32[3] {\n ROOT x = f32[2] parameter(0)\n}",
+    "cannot infer the result shape": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = convert(x)\n}",
+    "is declared with shape f32\\[3\\], but has f32\\[2\\]": "ENTRY e {\n x = f32[2] parameter(0)\n ROOT y = f32[2] negate(f32[3] x)\n}",
+    "is declared to return f32\\[3\\]": "HloModule m\nENTRY e (x: f32[2]) -> f32[3] {\n ROOT x = f32[2] parameter(0)\n}",
     "computation cannot call itself": "HloModule m\nf { x = f32[] parameter(0) ROOT y = f32[] call(x), to_apply=f }",
     "no header attribute 'is_schedule'; did you mean 'is_scheduled'": "HloModule m, is_schedule=true\nENTRY e { x = f32[] parameter(0) }",
     "nest deeper than": "ENTRY e {\n x = f32[] parameter(0)\n ROOT y = f32[] " + "abs(" * 500 + "x" + ")" * 500 + "\n}",

@@ -1,4 +1,4 @@
-"""Where jaxlib's parser is known to read another program than the text says; a change there shows here."""
+"""Known bugs of jaxlib's parser; these tests fail once jaxlib fixes them."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from compiler.text import parse
 
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_jaxlib_copies_a_nan_real_part_into_the_imaginary_part(dtype: type[np.generic]) -> None:
-    """XLA's `hlo_parser.cc` hands the real part to its treatment of NaN for both parts of a complex literal."""
+    """XLA's `hlo_parser.cc` uses the real part to handle NaN in both parts of a complex literal."""
     kind = "c64" if dtype is np.complex64 else "c128"
     text = f"HloModule m\nENTRY e {{\n ROOT c = {kind}[2] constant({{(nan, 0), (0, nan)}})\n}}"
     value = parse(text).entry.root.value.value
@@ -19,7 +19,7 @@ def test_jaxlib_copies_a_nan_real_part_into_the_imaginary_part(dtype: type[np.ge
 
 
 def test_jaxlib_reads_minus_zero_without_its_sign() -> None:
-    """Its scanner takes `-0` for an integer, and its printer writes negative zeros so."""
+    """Its scanner parses `-0` as an integer, although its printer prints negative zeros like that."""
     text = "HloModule m\nENTRY e {\n ROOT c = f32[2] constant({-0, -0.0})\n}"
     assert np.signbit(parse(text).entry.root.value.value).tolist() == [True, True]
     assert "constant({0, -0})" in hlo.hlo_module_from_text(text).to_string()

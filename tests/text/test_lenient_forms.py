@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # programs in one line each read better in a table
-"""Forms that XLA's own programs use and its documents do not show: what is passed over, told anew, or meant by default."""
+"""Undocumented forms that XLA's own programs use: ignored text, repeated information, implicit defaults."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_accuracy_may_be_in_capitals(mode: str) -> None:
 
 
 REFUSED = {
-    DOT % "operand_precision={high,fast}": "no precision is called 'fast': default, high, highest",
+    DOT % "operand_precision={high,fast}": "unknown precision 'fast', expected one of default, high, highest",
     DOT % "algorithm=dot_f32_f32_f64": "algorithm cannot be 'dot_f32_f32_f64'; did you mean 'dot_f32_f32_f32'?",
     DOT % "algorithm=rng_default": "algorithm cannot be 'rng_default'",
     BITS % "dot_f32_f32_f32": "algorithm cannot be 'dot_f32_f32_f32'; rng_default, rng_three_fry, rng_philox",
@@ -83,7 +83,7 @@ def test_what_xla_refuses_is_refused_with_a_reason(text: str) -> None:
 @pytest.mark.parametrize("value", ["0", "{...}"])
 def test_a_constant_no_machine_holds_is_refused(value: str) -> None:
     text = f"HloModule m\nENTRY e {{\n ROOT c = f32[4000000000,4000000000,4000000000] constant({value})\n}}"
-    with pytest.raises(HloSyntaxError, match="takes more memory than there is"):
+    with pytest.raises(HloSyntaxError, match="does not fit into memory"):
         parse(text, fill_elided=True)
 
 

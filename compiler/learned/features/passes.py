@@ -1,14 +1,14 @@
-"""A program and the passes run on it so far, as a vector: opcode counts, facts of the graph, the history.
+"""The observation of pass ordering: opcode counts, facts of the graph and the history of an episode, as a vector.
 
-    opcodes   log(1 + instructions of that opcode), one number for each opcode of XLA
-    looped    the same of what stands inside loops
+    opcodes   log(1 + instructions of that opcode), one number per opcode of XLA
+    looped    the same for the instructions inside loops
     facts     FACTS, logarithms of sizes and shares
     passes    for each pass: log(1 + times it has run), whether it is idle here, and by how much its last
               application lowered the log of the op count
     budget    share of the applications used; log(1 + applications since the last that changed something)
-    mask      1 where an action is worth trying: passes not idle, and stop
+    mask      1 where an action is worth trying: passes that are not idle, and stop
 
-Everything but the history is the same for the same text, and is worked out once for a state.
+All but the history depends on the module only, and is computed once per state.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from compiler.learned.pass_states import PassState
 __all__ = ["FACTS", "FEATURE_VERSION", "LIMIT", "History", "describe", "mask_of", "observation_size", "observe"]
 
 FEATURE_VERSION = 1
-"""Changes when a number here changes its meaning: what was learned on others is refused."""
+"""Changes when a number here changes its meaning; policies of other versions are refused."""
 FACTS = (
     "ops", "share of ops left", "instructions", "computations", "longest path", "flops", "elements made",
     "share elementwise", "share data movement", "share with several users", "constants", "parameters",
 )  # fmt: skip
-"""What is told of the graph as a whole."""
+"""The facts of the whole graph."""
 
 Vector = npt.NDArray[np.float32]
 _OPCODES = {opcode: n for n, opcode in enumerate(op for op in Opcode if not op.has(Trait.EXTENSION))}
 """Opcodes with their places in the vector; those of extensions have none, so policies outlive a new op."""
 _ELEMENTWISE, _MOVEMENT = (frozenset(op for op in Opcode if op.has(t)) for t in (Trait.ELEMENTWISE, Trait.MOVEMENT))
 LIMIT = 8.0
-"""No number is larger."""
+"""Largest absolute value; greater values are clipped."""
 
 
 @dataclass
 class History:
-    """What an episode has done: one entry a pass.
+    """The history of an episode, with one entry per pass.
 
     Attributes:
-        times: how often each has run.
+        times: how often each pass has run.
         gains: by how much its last application lowered the log of the op count.
-        used: applications so far.
-        quiet: applications since the last that changed something.
+        used: number of applications so far.
+        quiet: number of applications since the last that changed something.
     """
 
     times: npt.NDArray[np.int64]
@@ -62,11 +62,11 @@ class History:
 
     @staticmethod
     def empty(passes: int) -> History:
-        """Before the first pass."""
+        """Return the history before the first pass."""
         return History(np.zeros(passes, np.int64), np.zeros(passes))
 
-    def note(self, action: int, before: PassState, after: PassState) -> None:
-        """A pass has run."""
+    def record(self, action: int, before: PassState, after: PassState) -> None:
+        """Record the application of a pass."""
         self.used += 1
         self.quiet = self.quiet + 1 if after is before else 0
         self.times[action] += 1
@@ -74,40 +74,40 @@ class History:
 
 
 def observation_size(passes: int) -> int:
-    """Length of the vector for so many passes."""
+    """Return the length of the vector for a number of passes."""
     return 2 * len(_OPCODES) + len(FACTS) + 3 * passes + 2 + passes + 1
 
 
 def mask_of(observation: npt.NDArray[Any], actions: int) -> npt.NDArray[np.bool_]:
-    """The mask within an observation, or within each row of a batch of them.
+    """Return the mask in an observation, or in each row of a batch of observations.
 
     Args:
         observation: [..., size].
-        actions: passes and stop, counted together.
+        actions: number of passes and stop together.
     """
     return np.asarray(observation[..., -actions:] > 0.5)
 
 
 def observe(state: PassState, start: PassState, history: History, budget: int, idle: Sequence[bool]) -> Vector:
-    """The vector of a moment.
+    """Return the observation of an episode.
 
     Args:
-        state: the program now.
-        start: as it was at first.
-        history: what has been done.
-        budget: how many applications an episode has.
-        idle: for each pass, whether it is known to change nothing now.
+        state: the current program.
+        start: the program at the start of the episode.
+        history: of the episode.
+        budget: number of applications in an episode.
+        idle: for each pass, whether it is known to change nothing in this state.
     """
-    quiet = np.asarray(idle, np.float64)
+    is_idle = np.asarray(idle, np.float64)
     facts = describe(state).copy()
     facts[2 * len(_OPCODES) + 1] = state.ops / max(start.ops, 1)
-    moment = [history.used / max(budget, 1), math.log1p(history.quiet)]
-    parts = (facts, np.log1p(history.times), quiet, history.gains, moment, 1.0 - quiet, [1.0])
+    progress = [history.used / max(budget, 1), math.log1p(history.quiet)]
+    parts = (facts, np.log1p(history.times), is_idle, history.gains, progress, 1.0 - is_idle, [1.0])
     return np.concatenate(parts).clip(-LIMIT, LIMIT).astype(np.float32)
 
 
 def describe(state: PassState) -> Vector:
-    """The part of the vector that hangs on the text alone."""
+    """Return the part of the observation that depends on the module only."""
     known: Vector | None = state.notes.get("described")
     if known is None:
         known = state.notes["described"] = _describe(state.module, state.ops)

@@ -1,6 +1,7 @@
-"""Arithmetic identities: adding zero, multiplying by one, double negation, rounding twice, and the like.
+"""Arithmetic identities: adding zero, multiplying by one, double negation, rounding twice, and similar.
 
-Floating point keeps NaN and infinities: x*0 and x-x stay. Signs of zero are given up only in x+0 -> x, as XLA does.
+NaN and infinities are preserved, so x*0 and x-x are kept for floats. The sign of zero is lost only in x+0 -> x, as in
+XLA.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class ArithmeticIdentities(RewritePass):
-    """Identities of add, subtract, multiply, negate, abs, maximum, minimum, clamp, rounding and complex parts."""
+    """Apply identities of add, subtract, multiply, negate, abs, max, min, clamp, rounding and complex parts."""
 
     name: ClassVar[str] = "arithmetic-identities"
     rules: ClassVar[RuleSet] = RULES
@@ -45,7 +46,7 @@ def _add(i: HloInstruction, b: Builder) -> HloInstruction | None:
     for p, q in ((x, y), (y, x)):
         if is_op(q, Opcode.NEGATE):
             return b.add(Opcode.SUBTRACT, p, q.operands[0])
-        # (a - b) + b: exact for integers only
+        # (a - b) + b -> a is exact for integers only
         if is_integral(i.shape) and is_op(q, Opcode.SUBTRACT) and q.operands[1] is p:
             return q.operands[0]
     return None
@@ -89,7 +90,7 @@ def _multiply(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _square(x: HloInstruction, b: Builder) -> HloInstruction | None:
-    """|x| * |x| is x * x, and the square of a root is what the root is of."""
+    """Rewrite |x| * |x| -> x * x and sqrt(x) * sqrt(x) -> x for non-negative x."""
     if is_op(x, Opcode.ABS) and x.operands[0].shape.element_type is x.shape.element_type:
         return b.add(Opcode.MULTIPLY, x.operands[0], x.operands[0])
     if is_op(x, Opcode.SQRT) and is_real_float(x.shape) and _has_no_sign(x.operands[0]):
@@ -123,7 +124,7 @@ def _abs(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _has_no_sign(x: HloInstruction, depth: int = 4) -> bool:
-    """Whether no element is below zero, a zero's sign aside: as `non_negative`, and through choices, of floats."""
+    """Check whether no element is negative, ignoring the sign of zero: `non_negative`, also through max, select etc."""
     if non_negative(x):
         return True
     if depth == 0 or not x.shape.is_array or not x.shape.element_type.is_float:
@@ -153,7 +154,7 @@ def _max_min(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _of_clamp(i: HloInstruction, x: HloInstruction, bound: HloInstruction) -> HloInstruction | None:
-    """max(clamp(low, v, high), c) with constant c <= low <= high is the clamp; so is the minimum with c >= high."""
+    """Rewrite max(clamp(low, v, high), c) -> clamp(low, v, high) for constants c <= low <= high; min likewise."""
     c = splat_value(bound)
     if c is None or not is_op(x, Opcode.CLAMP):
         return None
@@ -164,7 +165,7 @@ def _of_clamp(i: HloInstruction, x: HloInstruction, bound: HloInstruction) -> Hl
 
 
 def _to_clamp(i: HloInstruction, x: HloInstruction, bound: HloInstruction, b: Builder) -> HloInstruction | None:
-    """min(max(x, low), high) with constant low <= high is one clamp; so is max(min(x, high), low)."""
+    """Rewrite min(max(x, low), high) -> clamp(low, x, high) for constants low <= high; max of min likewise."""
     inner = Opcode.MINIMUM if i.opcode is Opcode.MAXIMUM else Opcode.MAXIMUM
     outer_value = splat_value(bound)
     if outer_value is None or not is_op(x, inner) or len(x.users) > 1:

@@ -1,4 +1,4 @@
-"""Comparisons, selects and logic: what is decided already, and what says the same in fewer ops."""
+"""Simplification of comparisons, selects, logic and shifts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SWAPPED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE
 @register
 @dataclass(frozen=True)
 class CompareSelectLogic(RewritePass):
-    """Compare of equal or extreme operands, select of a known or negated predicate, and/or/xor/not and shifts."""
+    """Simplify comparisons of equal or extreme operands, selects of known or negated predicates, logic and shifts."""
 
     name: ClassVar[str] = "compare-select-logic"
     rules: ClassVar[RuleSet] = RULES
@@ -44,7 +44,7 @@ def _is_pred(i: HloInstruction) -> bool:
 
 
 def _by_total_order(i: HloInstruction) -> bool:
-    """Whether a comparison tells zeros and NaN apart."""
+    """Check whether a comparison distinguishes signed zeros and NaN."""
     return bool(i.attr("type") == "TOTALORDER") and i.operands[0].shape.element_type.is_float
 
 
@@ -63,7 +63,7 @@ def _not(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if not is_op(x, Opcode.COMPARE) or not single_use(x):
         return None
     direction = x.attributes["direction"]
-    # not (a < b) is not (a >= b) where a NaN may stand
+    # not (a < b) differs from a >= b if an operand may be NaN
     total_order = not x.operands[0].shape.element_type.is_float and not x.operands[0].shape.element_type.is_complex
     if total_order or direction in ("EQ", "NE"):
         return b.add(Opcode.COMPARE, *x.operands, **{**x.attributes, "direction": INVERSE[direction]})
@@ -96,7 +96,7 @@ def _and_or(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.AND, Opcode.OR)
 def _and_or_of_bounds(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Two bounds on one side are one: x < c and x < d -> x < min(c, d)."""
+    """Merge two bounds on the same side: x < c and x < d -> x < min(c, d)."""
     x, y = i.operands
     if not is_op(x, Opcode.COMPARE) or not is_op(y, Opcode.COMPARE) or x.operands[0] is not y.operands[0]:
         return None
@@ -107,7 +107,7 @@ def _and_or_of_bounds(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if direction not in ("LT", "LE", "GT", "GE") or direction != y.attributes["direction"] or c is None or d is None:
         return None
     if not (c <= d or d <= c):
-        return None  # a NaN
+        return None  # one bound is NaN
     narrow = x if (c <= d) == (direction in ("LT", "LE")) else y
     wide = y if narrow is x else x
     return narrow if i.opcode is Opcode.AND else wide
@@ -182,7 +182,7 @@ def _compare(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.COMPARE)
 def _compare_shifted(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(x + c) == d -> x == d - c, and a ^ b == 0 -> a == b, of integers; order would need no overflow."""
+    """Rewrite (x + c) == d -> x == d - c and a ^ b == 0 -> a == b for integers; `<` would require no overflow."""
     x, y = i.operands
     direction = i.attributes["direction"]
     d = splat_value(y)
@@ -204,7 +204,7 @@ def _compare_shifted(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.COMPARE)
 def _compare_iota(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """An iota against a constant beyond its range."""
+    """Decide the comparison of an iota with a constant, if the result is the same for all elements."""
     x, y = i.operands
     d = splat_value(y)
     if d is None or not is_op(x, Opcode.IOTA) or not is_integral(x.shape):
@@ -226,7 +226,7 @@ def _compare_iota(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.COMPARE)
 def _compare_extremum(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """A maximum against its operand: max(x, y) > x -> y > x, max(x, y) == x -> x >= y; a NaN makes all false."""
+    """Rewrite max(x, y) > x -> y > x and max(x, y) == x -> x >= y; with a NaN, all of these are false."""
     if _by_total_order(i):
         return None
     direction = i.attributes["direction"]
@@ -244,7 +244,7 @@ def _compare_extremum(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.COMPARE)
 def _compare_magnitude(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """|x| < 0 of floats; of integers the least one has no magnitude."""
+    """Rewrite |x| < 0 -> false for floats; the absolute value of the smallest integer is negative."""
     x, y = i.operands
     if not is_op(x, Opcode.ABS) or not x.shape.element_type.is_float or i.attributes["direction"] != "LT":
         return None
@@ -256,7 +256,7 @@ def _compare_magnitude(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.COMPARE)
 def _compare_choice(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """select(p, c, d) against e, all known: p, its negation, or nothing to ask."""
+    """Rewrite select(p, c, d) == e with constants c, d, e -> p, not p, true or false; other directions likewise."""
     x, y = i.operands
     if not is_op(x, Opcode.SELECT) or x.operands[0].shape.rank != i.shape.rank:
         return None
@@ -301,7 +301,7 @@ def _select(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SELECT)
 def _select_of_select(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """The same predicate twice: the inner choice is made already."""
+    """Simplify nested selects with the same predicate, which decides the inner one, too."""
     p, x, y = i.operands
     if is_op(x, Opcode.SELECT) and x.operands[0] is p:
         return b.add(Opcode.SELECT, p, x.operands[1], y)
@@ -312,7 +312,7 @@ def _select_of_select(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SELECT)
 def _select_of_same_op(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """select(p, -a, -b) -> -select(p, a, b): one op less."""
+    """Rewrite select(p, -a, -b) -> -select(p, a, b), which is one op less."""
     p, x, y = i.operands
     if x.opcode is not y.opcode or len(x.operands) != 1 or not x.opcode.is_elementwise or not x.shape.is_array:
         return None
@@ -326,7 +326,7 @@ def _select_of_same_op(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SELECT)
 def _select_extremum(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """select(a < b, a, b) -> minimum(a, b) for integers; with NaN the two differ."""
+    """Rewrite select(a < b, a, b) -> minimum(a, b) for integers; they differ for NaN."""
     p, x, y = i.operands
     if not is_op(p, Opcode.COMPARE) or not is_integral(i.shape) or p.operands[0].shape != i.shape:
         return None
@@ -342,7 +342,7 @@ def _select_extremum(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SELECT)
 def _select_of_equal(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """select(a == b, a, b) -> b, select(a != b, a, b) -> a; zeros of floats are equal and differ."""
+    """Rewrite select(a == b, a, b) -> b and select(a != b, a, b) -> a, but not for floats, where 0 == -0."""
     p, x, y = i.operands
     if not is_op(p, Opcode.COMPARE) or set(p.operands) != {x, y} or not (is_integral(i.shape) or _is_pred(i)):
         return None
@@ -351,7 +351,7 @@ def _select_of_equal(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SELECT)
 def _select_magnitude(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """select(x < 0, -x, x) -> |x|, and its three other spellings; with |x| for -x too."""
+    """Rewrite select(x < 0, -x, x) -> |x| and its three variants, also with |x| instead of -x."""
     p, x, y = i.operands
     t = i.shape.element_type
     if not is_op(p, Opcode.COMPARE) or not (t.is_float or (t.is_integer and t.is_signed)):
@@ -362,5 +362,5 @@ def _select_magnitude(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return None
     if p.operands[0] is not y or not is_splat(p.operands[1], 0) or not is_op(x, Opcode.NEGATE, Opcode.ABS):
         return None
-    # Of a NaN every comparison is false: with GT and GE it would be negated, and stays a NaN.
+    # Comparisons with NaN are false: with GT and GE, NaN would be negated, but it stays NaN.
     return b.add(Opcode.ABS, y) if x.operands[0] is y else None

@@ -1,4 +1,4 @@
-"""Values compared with what was chosen from among them are computed once."""
+"""Prevents recomputation of values that are compared with a value selected from among them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHOOSING = frozenset(
         Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT,
     }
 )  # fmt: skip
-"""What a reducer may hold that returns one of the values it is given."""
+"""Opcodes of reducers that return one of their arguments."""
 _ALL_OPERANDS = frozenset(
     {
         Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.CLAMP, Opcode.ABS, Opcode.NEGATE, Opcode.CONVERT, Opcode.COPY,
@@ -25,22 +25,22 @@ _ALL_OPERANDS = frozenset(
     }
 )  # fmt: skip
 _RECOMPUTED = frozenset({Opcode.REDUCE})
-"""Ops besides elementwise arithmetic that fusion may compute in more than one kernel."""
+"""Ops besides elementwise arithmetic that fusion may compute in several kernels."""
 
 
 @dataclass(frozen=True)
 class ComparedValues(ComputationPass):
-    """Put a barrier behind a float that is compared with a maximum, a sorted copy or the like of itself.
+    """Insert a barrier after a float that is compared with a maximum, a sorted copy or the like of itself.
 
-    The gradient of a maximum asks which elements equal it. Were the elements computed once for the maximum and once
-    more for the comparison, in another loop, they could differ in the last bit, none would be equal, and the gradient
-    would be 0 / 0. Behind a barrier both read the same array.
+    The gradient of a maximum tests which elements equal it. If the elements were computed once for the maximum and
+    again for the comparison in another loop, they could differ in the last bit; no element would be equal, and the
+    gradient would be 0 / 0. The barrier makes both read the same array.
     """
 
     name: ClassVar[str] = "compared-values"
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         found: dict[HloInstruction, None] = {}
         for i in computation.post_order():
             if i.opcode is Opcode.COMPARE and i.operands[0].shape.element_type.is_float:
@@ -54,7 +54,7 @@ class ComparedValues(ComputationPass):
 
 
 def _sides(compare: HloInstruction) -> Sequence[HloInstruction]:
-    """What is compared; of a difference compared with 0, its two terms."""
+    """Return the operands of a comparison; for a difference compared with 0, the two terms of the difference."""
     a, b = compare.operands
     if a.opcode is Opcode.SUBTRACT and splat_value(b) == 0:
         return a.operands
@@ -62,7 +62,7 @@ def _sides(compare: HloInstruction) -> Sequence[HloInstruction]:
 
 
 def origins(value: HloInstruction) -> dict[HloInstruction, None]:
-    """The instructions whose elements the elements of a value are, but for their sign and type."""
+    """Return the instructions that the elements of a value are copied from, ignoring changes of sign and type."""
     found: dict[HloInstruction, None] = {}
     work, seen = [value], {value}
     while work:
@@ -78,7 +78,7 @@ def origins(value: HloInstruction) -> dict[HloInstruction, None]:
 
 
 def _chosen_from(i: HloInstruction) -> Sequence[HloInstruction]:
-    """The operands whose elements the result has; none where it computes new ones."""
+    """Return the operands that the elements of the result are copied from; none if the op computes new elements."""
     op = i.opcode
     if op in _ALL_OPERANDS:
         return i.operands
@@ -103,7 +103,7 @@ def _chooses(reduce: HloInstruction) -> bool:
 
 
 def _is_recomputed(i: HloInstruction) -> bool:
-    """Whether fusion may compute it in two places, with results that differ in the last bit."""
+    """Check whether fusion may compute it in two kernels, with results that differ in the last bit."""
     if not i.shape.is_array or not i.shape.element_type.is_float or i.opcode is Opcode.CONSTANT:
         return False
     return i.opcode.has(Trait.ELEMENTWISE) or i.opcode in _RECOMPUTED

@@ -1,4 +1,4 @@
-"""Convert chains: conversions that undo each other or pass through a type that loses nothing."""
+"""Simplification of chains of conversions."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class ConvertChains(RewritePass):
-    """convert(convert(x)) where the type between holds every value of x's; bitcast-converts likewise."""
+    """Simplify convert(convert(x)) if the intermediate type represents every value of x; bitcast-convert likewise."""
 
     name: ClassVar[str] = "convert-chains"
     rules: ClassVar[RuleSet] = RULES
 
 
 def is_lossless(source: PrimitiveType, target: PrimitiveType) -> bool:
-    """Whether every value of `source` is a value of `target`."""
+    """Check whether `target` can represent every value of `source`."""
     if source is target:
         return True
     if target is PrimitiveType.F8E8M0FNU:
-        return False  # it has neither zero nor negative numbers
+        return False  # it has no zero and no negative numbers
     if source is PrimitiveType.PRED:
         return target.is_integer or target.is_float or target.is_complex
     if source.is_integer and target.is_integer:
@@ -64,7 +64,7 @@ def _convert(i: HloInstruction, b: Builder) -> HloInstruction | None:
     first = x.operands[0].shape.element_type
     if not is_lossless(first, x.shape.element_type):
         return _through_integers(i, x, b)
-    # A negative integer that went through a float saturates at an unsigned type, directly it would wrap.
+    # A negative integer saturates when a float is converted to unsigned, but wraps when converted directly.
     if first.is_integer and x.shape.element_type.is_float and i.shape.element_type.is_integer:
         return x.operands[0] if first is i.shape.element_type else None
     if i.shape.element_type is PrimitiveType.PRED or x.shape.element_type.is_complex != first.is_complex:
@@ -73,7 +73,7 @@ def _convert(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _through_integers(i: HloInstruction, x: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Integer to integer to integer of no more bits: the low bits are the same either way."""
+    """Skip the middle one of three integer types if the last has no more bits: the low bits are the same."""
     first, middle, last = x.operands[0].shape.element_type, x.shape.element_type, i.shape.element_type
     if not (first.is_integer and middle.is_integer and last.is_integer and last.bits <= middle.bits):
         return None

@@ -1,4 +1,4 @@
-"""Convert mover: integer arithmetic of which only the low bits are wanted is done in the narrow type."""
+"""Convert mover: computes integer arithmetic in a narrower type if only the low bits are used."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from compiler.passes.infrastructure.rewrite_limits import pinned
 _LOW_BITS = frozenset(
     {Opcode.ADD, Opcode.SUBTRACT, Opcode.MULTIPLY, Opcode.AND, Opcode.OR, Opcode.XOR, Opcode.NEGATE, Opcode.NOT}
 )
-"""Ops whose low bits depend on the low bits of the operands alone."""
+"""Ops whose low bits depend only on the low bits of the operands."""
 
 
 @register
 @dataclass(frozen=True)
 class ConvertMover(ComputationPass):
-    """`convert(u32 <- add(a, b) u64)` becomes an add of u32, where at most one convert of an operand has to be made.
+    """Rewrite convert(add(a, b)) from u64 to u32 -> add(convert(a), convert(b)), if that adds at most one convert.
 
-    Users come first, so one run carries a convert to the leaves: constants, iotas and other converts absorb it. A
-    convert of a broadcast converts before it broadcasts, whatever the types.
+    Users are processed before operands, so that one run moves a convert to the leaves: constants, iotas and other
+    converts absorb it. A convert of a broadcast becomes a broadcast of a convert for all types.
     """
 
     name: ClassVar[str] = "convert-mover"
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         order = computation.post_order()
         if not any(i.opcode is Opcode.CONVERT for i in order):
             return False

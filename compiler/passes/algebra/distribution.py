@@ -1,8 +1,7 @@
-"""Distribution: a common factor or divisor of two terms is taken out, A*C + B*C -> (A + B)*C.
+"""Distribution: factors out a common factor or divisor, A*C + B*C -> (A + B)*C.
 
-Exact for integers; for floats within rounding of the terms (not of their sum, where they cancel: neither form is
-the more accurate one). `float_terms=false` keeps to integers and to factors that are powers of two, which is what
-XLA does.
+Exact for integers. For floats the error is within rounding of the terms (not of their sum, if they cancel); neither
+form is more accurate. `float_terms=false` restricts it to integers and to factors that are powers of two, like XLA.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ EXACT = RuleSet()
 @register
 @dataclass(frozen=True)
 class Distribution(RewritePass):
-    """A*C + B*C -> (A+B)*C, A/C + B/C -> (A+B)/C, x*c + x -> x*(c+1), and the same of differences and bit masks.
+    """Rewrite A*C + B*C -> (A+B)*C, A/C + B/C -> (A+B)/C, x*c + x -> x*(c+1); differences and bit masks likewise.
 
-    Only where the products have no other user, so that the number of operations falls.
+    Only if the products have no other users, so that the number of ops decreases.
     """
 
     name: ClassVar[str] = "distribution"
@@ -34,7 +33,7 @@ class Distribution(RewritePass):
     float_terms: bool = True
 
     def rules_of(self) -> RulesOf:
-        """See the class."""
+        """Return the rules of the pass."""
         return (RULES if self.float_terms else EXACT).of
 
 
@@ -49,7 +48,7 @@ def _exact_common_factor(i: HloInstruction, b: Builder) -> HloInstruction | None
 
 
 def _factored(i: HloInstruction, b: Builder, exact: bool = False) -> HloInstruction | None:
-    """The common factor taken out; with `exact` only one that is a power of two."""
+    """Factor out a common factor; with `exact`, only a power of two."""
     x, y = i.operands
     if x is y or not (is_op(x, Opcode.MULTIPLY) and is_op(y, Opcode.MULTIPLY)):
         return None
@@ -89,7 +88,7 @@ def _common_divisor(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.ADD, Opcode.SUBTRACT)
 def _multiple_of_itself(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """x*c + x -> x*(c+1); x*c - x -> x*(c-1)."""
+    """Rewrite x*c + x -> x*(c+1) and x*c - x -> x*(c-1)."""
     x, y = i.operands
     pairs = ((x, y), (y, x)) if i.opcode is Opcode.ADD else ((x, y),)
     for product, plain in pairs:
@@ -106,7 +105,7 @@ def _multiple_of_itself(i: HloInstruction, b: Builder) -> HloInstruction | None:
 @RULES.on(Opcode.OR, Opcode.AND)
 @EXACT.on(Opcode.OR, Opcode.AND)
 def _bit_distribution(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(a & c) | (b & c) -> (a | b) & c, and the dual."""
+    """Rewrite (a & c) | (b & c) -> (a | b) & c, and its dual."""
     x, y = i.operands
     inner = Opcode.AND if i.opcode is Opcode.OR else Opcode.OR
     if x is y or not (is_op(x, inner) and is_op(y, inner) and single_use(x) and single_use(y)):
@@ -121,7 +120,7 @@ def _bit_distribution(i: HloInstruction, b: Builder) -> HloInstruction | None:
 @RULES.on(Opcode.MAXIMUM, Opcode.MINIMUM)
 @EXACT.on(Opcode.MAXIMUM, Opcode.MINIMUM)
 def _extremum_of_shifted(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """max(-a, -b) -> -min(a, b): one negation instead of two; NaN goes through both."""
+    """Rewrite max(-a, -b) -> -min(a, b), which has one negation less; both propagate NaN."""
     x, y = i.operands
     if x is y or not (is_op(x, Opcode.NEGATE) and is_op(y, Opcode.NEGATE) and single_use(x) and single_use(y)):
         return None

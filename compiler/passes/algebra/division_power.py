@@ -1,7 +1,7 @@
-"""Division, remainder, power and roots: cheaper forms of the same value.
+"""Division, remainder, power and roots: cheaper equivalent forms.
 
-Float tolerance: x / c -> x * (1/c) rounds twice (1 ulp of the result more), as XLA does it on every float type; it
-is skipped where 1/c is not a normal number. a / sqrt(b) -> a * rsqrt(b) and products for small powers likewise.
+Accuracy: x / c -> x * (1/c) rounds twice (one more ulp of the result), as in XLA for all float types; it is skipped if
+1/c is not a normal number. The same holds for a / sqrt(b) -> a * rsqrt(b) and for products instead of small powers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DivisionPower(RewritePass):
-    """Division by constants and roots, chains of divisions, unsigned division by 2^k, small powers, log of power."""
+    """Rewrite divisions by constants and roots, chained divisions, unsigned division by 2^k, and small powers."""
 
     name: ClassVar[str] = "division-power"
     rules: ClassVar[RuleSet] = RULES
@@ -59,7 +59,7 @@ def _by_constant(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _reciprocal(value: Scalar) -> Scalar | None:
-    """1/value in its own type; None where that is not a normal number or value itself is not."""
+    """Return 1/value in its own type, or None unless both are normal numbers."""
     tiny = float(ml_dtypes.finfo(value.dtype).tiny)  # type: ignore[no-untyped-call]
     wide = abs(float(value))
     if not np.isfinite(wide) or wide < tiny or 1.0 / wide < tiny:
@@ -86,14 +86,14 @@ def _remainder(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.REMAINDER)
 def _remainder_twice(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(x rem c) rem c -> x rem c."""
+    """Rewrite (x rem c) rem c -> x rem c."""
     x, y = i.operands
     return x if is_op(x, Opcode.REMAINDER) and x.operands[1] is y and is_integral(i.shape) else None
 
 
 @RULES.on(Opcode.DIVIDE)
 def _by_root(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """A / sqrt(b) -> a * rsqrt(b); a / rsqrt(b) -> a * sqrt(b)."""
+    """Rewrite a / sqrt(b) -> a * rsqrt(b) and a / rsqrt(b) -> a * sqrt(b)."""
     x, y = i.operands
     if not is_op(y, Opcode.SQRT, Opcode.RSQRT) or not is_real_float(i.shape) or not single_use(y):
         return None
@@ -104,14 +104,14 @@ def _by_root(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.RSQRT)
 def _rsqrt_of_reciprocal(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """rsqrt(1 / x) -> sqrt(x)."""
+    """Rewrite rsqrt(1 / x) -> sqrt(x)."""
     x = i.operands[0]
     return b.add(Opcode.SQRT, x.operands[1]) if is_op(x, Opcode.DIVIDE) and is_splat(x.operands[0], 1) else None
 
 
 @RULES.on(Opcode.DIVIDE)
 def _chain(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(a/b)/c -> a/(b*c), a/(b/c) -> (a*c)/b: one division less, for floats."""
+    """Rewrite (a/b)/c -> a/(b*c) and a/(b/c) -> (a*c)/b for floats, which have one division less."""
     x, y = i.operands
     if not is_real_float(i.shape) or not has_room(i.shape):
         return None
@@ -124,7 +124,7 @@ def _chain(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.MULTIPLY)
 def _times_reciprocal(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """A * (1/b) -> a / b, where the reciprocal serves nothing else."""
+    """Rewrite a * (1/b) -> a / b, if the reciprocal has no other user."""
     if not is_real_float(i.shape):
         return None
     for x, y in (i.operands, (i.operands[1], i.operands[0])):
@@ -160,7 +160,7 @@ def _power(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return b.add(Opcode.MULTIPLY, square, square)
     if is_real_float(i.shape) and value == -1:
         return b.add(Opcode.DIVIDE, b.splat(1, i.shape), x)
-    # Of negative numbers the root is NaN, but pow(-inf, 0.5) is inf; the root of -0 keeps its sign.
+    # sqrt and pow differ for -inf (NaN and inf) and for -0 (-0 and 0).
     if is_real_float(i.shape) and abs(value) == 0.5 and non_negative(x) and x.opcode is not Opcode.SQRT:
         return b.add(Opcode.SQRT if value > 0 else Opcode.RSQRT, x)
     return None
@@ -168,7 +168,7 @@ def _power(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.POWER)
 def _power_of_exponential(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """pow(exp(x), y) -> exp(x*y)."""
+    """Rewrite pow(exp(x), y) -> exp(x*y)."""
     x, y = i.operands
     if not is_op(x, Opcode.EXPONENTIAL) or not single_use(x) or not is_real_float(i.shape):
         return None

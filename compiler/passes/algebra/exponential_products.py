@@ -1,7 +1,7 @@
-"""Products and quotients of exponentials, and logarithms of them: fewer transcendental functions.
+"""Products, quotients and logarithms of exponentials: fewer transcendental functions.
 
-Where a single exponential overflows or vanishes but their product would not, the rewritten form keeps the finite
-value; everything else agrees within rounding of the exponent. XLA does the same.
+If a single exponential overflows or underflows but the product would not, the rewritten form returns the finite value.
+Otherwise both agree within rounding of the exponent. XLA does the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class ExponentialProducts(RewritePass):
-    """exp(a)*exp(b) -> exp(a+b), exp(a)/exp(b) -> exp(a-b), x/exp(-b) -> x*exp(b), log(exp(x)) -> x."""
+    """Rewrite exp(a)*exp(b) -> exp(a+b), exp(a)/exp(b) -> exp(a-b), x/exp(-b) -> x*exp(b), log(exp(x)) -> x."""
 
     name: ClassVar[str] = "exponential-products"
     rules: ClassVar[RuleSet] = RULES
@@ -65,7 +65,7 @@ def _log(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.LOG)
 def _log_of_root(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """log(sqrt(x)) -> log(x)*0.5, log(rsqrt(x)) -> log(x)*(-0.5): a product for a root."""
+    """Rewrite log(sqrt(x)) -> log(x)*0.5 and log(rsqrt(x)) -> log(x)*(-0.5)."""
     x = i.operands[0]
     if not is_op(x, Opcode.SQRT, Opcode.RSQRT) or not single_use(x) or not is_real_float(i.shape):
         return None

@@ -1,4 +1,4 @@
-"""Functions written out in simpler ops are named: logistic, expm1, log1p, abs, tangent."""
+"""Recognition of functions expressed by simpler ops: logistic, expm1, log1p, abs, tan."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class FunctionRecognition(RewritePass):
-    """1/(1+exp(-x)) -> logistic(x), exp(x)-1 -> expm1(x), log(x+1) -> log1p(x), max(x,-x) -> abs(x), sin/cos -> tan.
+    """Rewrite 1/(1+exp(-x)) -> logistic(x), exp(x)-1 -> expm1(x), log(x+1) -> log1p(x), max(x,-x) -> abs(x) etc.
 
-    expm1 and log1p are the more accurate near zero.
+    expm1 and log1p are more accurate near zero.
     """
 
     name: ClassVar[str] = "function-recognition"
@@ -44,8 +44,8 @@ def _logistic(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 @RULES.on(Opcode.DIVIDE)
-def _logistic_of_positive(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """exp(x) / (1 + exp(x)) would overflow where the logistic does not; left alone. sin(x)/cos(x) -> tan(x)."""
+def _tangent(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Rewrite sin(x) / cos(x) -> tan(x)."""
     x, y = i.operands
     if not (is_op(x, Opcode.SINE) and is_op(y, Opcode.COSINE)) or x.operands[0] is not y.operands[0]:
         return None
@@ -81,7 +81,7 @@ def _abs(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SELECT)
 def _abs_by_select(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """select(x < 0, -x, x) and select(x > 0, x, -x): the sign of a zero aside."""
+    """Rewrite select(x < 0, -x, x) -> |x| and select(x > 0, x, -x) -> |x|, ignoring the sign of zero."""
     p, x, y = i.operands
     if not is_op(p, Opcode.COMPARE) or not is_splat(p.operands[1], 0):
         return None

@@ -1,4 +1,4 @@
-"""Range simplification: integer work whose outcome follows from the bounds of its operands."""
+"""Range simplification: integer ops whose result follows from the ranges of their operands."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from compiler.passes.infrastructure.rewrite_limits import pinned
 @register
 @dataclass(frozen=True)
 class RangeSimplifier:
-    """Use what is known of iotas, constants, counters and invariants of loops.
+    """Use the value ranges of iotas, constants, loop counters and loop invariants.
 
-    A result that can only be one number is a constant (the high half of a small counter, a counter compared with 0);
-    masks, remainders, clamps, minima and maxima that change nothing go.
+    A result with a single possible value becomes a constant (the high half of a small counter, a counter compared with
+    0). Masks, remainders, clamps, minima and maxima without effect are removed.
     """
 
     name: ClassVar[str] = "range-simplifier"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         ranges = module_ranges(module)
         changed = False
         fixed = {i for c in module.control_flow_computations() for i in pinned(c)}
@@ -59,7 +59,7 @@ def _known(i: HloInstruction, r: Range, b: Builder) -> HloInstruction | None:
 
 
 def _unchanged(i: HloInstruction, ranges: dict[HloInstruction, Range]) -> HloInstruction | None:
-    """The operand that the result always equals."""
+    """Return the operand that the result always equals, or None."""
     r = [ranges.get(o) for o in i.operands]
     if i.opcode is Opcode.CLAMP:
         return _clamped(i, r)
@@ -83,7 +83,7 @@ def _unchanged(i: HloInstruction, ranges: dict[HloInstruction, Range]) -> HloIns
 
 
 def _shifted(i: HloInstruction, ranges: dict[HloInstruction, Range], b: Builder) -> HloInstruction | None:
-    """A remainder of what stays between two multiples of the divisor: a subtraction."""
+    """Rewrite x rem n -> x - k*n, if x is always between k*n and (k+1)*n."""
     if i.opcode is not Opcode.REMAINDER:
         return None
     a, n = ranges.get(i.operand(0)), ranges.get(i.operand(1))

@@ -1,6 +1,6 @@
-"""Reassociation: constants to the right, and constants that meet along a chain of one op are combined.
+"""Reassociation: moves constants to the right, and combines constants in a chain of the same op.
 
-(x + c1) + c2 -> x + (c1 + c2) holds within rounding for floats, as XLA does it; exactly for integers.
+(x + c1) + c2 -> x + (c1 + c2) is exact for integers and within rounding for floats, as in XLA.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class Reassociation(RewritePass):
-    """Constants right, and together: (x+c)+d, (x*c)*d, (x-c)+d, (x+c)+y -> (x+y)+c and their like."""
+    """Canonicalize constants to the right and combine them: (x+c)+d, (x*c)*d, (x-c)+d, (x+c)+y -> (x+y)+c etc."""
 
     name: ClassVar[str] = "reassociation"
     rules: ClassVar[RuleSet] = RULES
@@ -46,7 +46,7 @@ def _constant_right(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(*COMMUTATIVE)
 def _combine_constants(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """op(op(x, c), d) -> op(x, op(c, d))."""
+    """Rewrite op(op(x, c), d) -> op(x, op(c, d))."""
     x, y = i.operands
     d = splat_value(y)
     if d is None or not is_op(x, i.opcode) or not _reassociates(i):
@@ -60,7 +60,7 @@ def _combine_constants(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(*COMMUTATIVE)
 def _combine_arrays(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """op(op(x, C), D) -> op(x, op(C, D)) of constant arrays, where it is exact: of integers and predicates."""
+    """Rewrite op(op(x, C), D) -> op(x, op(C, D)) for constant arrays of integers or pred, where it is exact."""
     x, y = i.operands
     if y.opcode is not Opcode.CONSTANT or not is_op(x, i.opcode) or not single_use(x):
         return None
@@ -72,13 +72,13 @@ def _combine_arrays(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.ADD, Opcode.SUBTRACT)
 def _combine_sums(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(x - c) + d, (c - x) + d, (x + c) - d, (x - c) - d: one constant remains."""
+    """Combine the constants of (x - c) + d, (c - x) + d, (x + c) - d and (x - c) - d."""
     x, y = i.operands
     d = splat_value(y)
     if d is None or not is_op(x, Opcode.ADD, Opcode.SUBTRACT) or not _reassociates(i):
         return None
     if i.opcode is Opcode.ADD and x.opcode is Opcode.ADD:
-        return None  # _combine_constants has it
+        return None  # see _combine_constants
     p, q = x.operands
     left, right = splat_value(p), splat_value(q)
     if (left is None) == (right is None):
@@ -96,7 +96,7 @@ def _combine_sums(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SUBTRACT)
 def _subtract_constant(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """X - c -> x + (-c), so that constants of sums have one form; c - (x + d) -> (c - d) - x."""
+    """Rewrite x - c -> x + (-c), so that sums have one form, and c - (x + d) -> (c - d) - x."""
     x, y = i.operands
     c = splat_value(y)
     if c is not None and splat_value(x) is None and _reassociates(i):
@@ -116,7 +116,7 @@ def _subtract_constant(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.ADD, Opcode.MULTIPLY)
 def _constants_outwards(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(x + c) + y -> (x + y) + c, so that constants of a chain meet; only where x + c has no other user."""
+    """Rewrite (x + c) + y -> (x + y) + c, if x + c has no other user, so that constants of a chain meet."""
     if not _reassociates(i) or splat_value(i.operands[1]) is not None:
         return None
     for x, y in (i.operands, (i.operands[1], i.operands[0])):
@@ -133,7 +133,7 @@ def _has_constant(i: HloInstruction) -> bool:
 
 
 def _meets_constant(i: HloInstruction) -> bool:
-    """Whether moving a constant out of `i` lets it meet another one: its only user adds (multiplies) a constant."""
+    """Check whether the only user of `i` adds (multiplies) a constant, which a constant moved out of `i` would meet."""
     if not single_use(i):
         return False
     (user,) = i.users
@@ -142,7 +142,7 @@ def _meets_constant(i: HloInstruction) -> bool:
 
 @RULES.on(Opcode.ADD, Opcode.MULTIPLY)
 def _two_constants_meet(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(x + c) + (y + d) -> (x + y) + (c + d)."""
+    """Rewrite (x + c) + (y + d) -> (x + y) + (c + d)."""
     x, y = i.operands
     if not (is_op(x, i.opcode) and is_op(y, i.opcode) and single_use(x) and single_use(y) and x is not y):
         return None
@@ -157,7 +157,7 @@ def _two_constants_meet(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.ADD, Opcode.MULTIPLY)
 def _scalars_meet(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(x * c) * s -> x * (c * s) with a constant c and a broadcast scalar s: one op an element less."""
+    """Rewrite (x * c) * s -> x * (c * s) for a constant c and a broadcast scalar s, with one op per element less."""
     if i.shape.rank == 0 or not has_room(i.shape) or splat_value(i.operands[0]) is not None:
         return None
     for x, s in (i.operands, (i.operands[1], i.operands[0])):
@@ -177,7 +177,7 @@ def _repeats_a_scalar(i: HloInstruction) -> bool:
 
 
 def _moderate(opcode: Opcode, c: Scalar) -> bool:
-    """Whether a factor takes no other number out of the range of floats that the whole product stays in."""
+    """Check whether the factor is so moderate that applying it earlier hardly causes overflow or underflow."""
     return opcode is Opcode.ADD or np.issubdtype(c.dtype, np.integer) or 1e-4 <= abs(float(c)) <= 1e4
 
 
@@ -202,9 +202,9 @@ _COMBINE = {
 
 
 def combine(opcode: Opcode, c: Scalar, d: Scalar) -> Scalar | None:
-    """op(c, d) of two scalars of one type, wrapping for integers; None when a float leaves the finite range.
+    """Compute op(c, d) for two scalars of the same type; integers wrap; return None if a float is not finite.
 
-    An overflow or underflow in the constant could change results that stayed in range before.
+    Overflow or underflow of the constant could change results that were in range before.
     """
     with np.errstate(all="ignore"):
         value = _COMBINE[opcode](np.asarray(c), np.asarray(d)).astype(c.dtype)[()]

@@ -1,4 +1,4 @@
-"""Softmax and log-sum-exp: cheaper forms that keep the subtraction of the maximum."""
+"""Softmax and log-sum-exp: cheaper forms that still subtract the maximum."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ RECIPROCAL = RuleSet()
 @register
 @dataclass(frozen=True)
 class SoftmaxRewrites(RewritePass):
-    """log(exp(a) / s) -> a - log(s), so that a logarithm of a softmax cannot take log of zero; and its kin.
+    """Rewrite log(exp(a) / s) -> a - log(s), so that the logarithm of a softmax is never log(0); and similar.
 
-    Works through broadcasts of s, whose logarithm is then taken once a row.
+    If s is a broadcast, its logarithm is computed before the broadcast, once per row.
     """
 
     name: ClassVar[str] = "softmax-rewrites"
@@ -30,10 +30,9 @@ class SoftmaxRewrites(RewritePass):
 @register
 @dataclass(frozen=True)
 class BroadcastReciprocal(RewritePass):
-    """x / broadcast(s) -> x * broadcast(1/s): one division a row. Rounds twice; 1/s must not overflow.
+    """Rewrite x / broadcast(s) -> x * broadcast(1/s), with one division per row; it rounds twice, and 1/s may overflow.
 
-    Not in the default pipeline: it adds an op, and pays where divisions are what a kernel waits for.
-
+    Not in the default pipeline, because it adds an op, and only helps kernels that are bound by divisions.
     """
 
     name: ClassVar[str] = "broadcast-reciprocal"
@@ -59,7 +58,7 @@ def _log(total: HloInstruction, b: Builder) -> HloInstruction:
 
 @RULES.on(Opcode.LOG)
 def _log_of_product(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """log(exp(a) * broadcast(s)) -> a + broadcast(log(s))."""
+    """Rewrite log(exp(a) * broadcast(s)) -> a + broadcast(log(s))."""
     x = i.operands[0]
     if not is_real_float(i.shape) or not is_op(x, Opcode.MULTIPLY) or not single_use(x):
         return None

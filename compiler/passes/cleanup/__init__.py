@@ -1,1 +1,1 @@
-"""Passes that remove what is redundant, dead or known at compile time."""
+"""Passes that remove redundant and dead code and fold constants."""

@@ -1,4 +1,4 @@
-"""Collectives and placements among one: on a single replica and partition they change nothing."""
+"""Collective simplification: removes collectives and device placements from modules for a single device."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _PLACEMENTS = frozenset(
         "xla.sdy.FuncResultSharding", "MoveToHost", "MoveToDevice",
     }
 )  # fmt: skip
-"""Custom calls that say where a value lives, and on one device with one memory say nothing."""
+"""Custom calls that place a value; without effect on one device with one memory."""
 
 
 @register
 @dataclass(frozen=True)
 class CollectiveSimplifier:
-    """In a module for one device, collectives are their operands, and the device's numbers are 0.
+    """Replace collectives by their operands and device ids by 0 in a module for a single device.
 
-    A permute that sends nothing to device 0 yields zeros there. Placements, which say where a value lives, are their
-    operands too.
+    A collective-permute that sends nothing to device 0 yields zeros there. Placement custom calls are replaced by their
+    operands, too.
     """
 
     name: ClassVar[str] = "collective-simplifier"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         if not _single_device(module):
             return False
         changed = False

@@ -1,4 +1,4 @@
-"""Constant folding: what depends on constants alone is computed now, by the interpreter."""
+"""Constant folding: evaluates instructions on constants with the interpreter."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _TINY_BYTES = 4096
 class ConstantFolding(ComputationPass):
     """Replace instructions on constants by their value.
 
-    Broadcasts and iotas stay as they are (they cost nothing to make and much to store), but small ones count as
-    constants for their users. Nothing random, nothing with side effects, no control flow, no library routine.
+    Broadcasts and iotas are kept, because they are free to compute and costly to store, but small ones count as
+    constants for their users. Random ops, side effects, control flow and library calls are not folded.
 
     Attributes:
-        max_bytes: no constant larger than this is made, nor one larger than its operands unless it is tiny.
+        max_bytes: no larger constant is created, nor one larger than its constant operands unless it is tiny.
     """
 
     name: ClassVar[str] = "constant-folding"
     max_bytes: int = number_option(1 << 20, 0, 1 << 28)
 
     def run_on(self, computation: HloComputation) -> bool:
-        """Fold in one computation, operands first."""
+        """Fold constants in one computation, operands first; return whether it changed."""
         changed = False
         for i in computation.post_order():
             if i.parent is computation and not i.is_dead:
@@ -58,11 +58,11 @@ class ConstantFolding(ComputationPass):
             with np.errstate(all="ignore"):
                 value = evaluate_op(i, [_leaf_value(o) for o in i.operands])
         except HlogymError:
-            return False  # an op without an evaluator: it stays as it is
+            return False  # an op that the interpreter cannot evaluate
         if not isinstance(value, np.ndarray):
             return False
         if _counts_up(value):
-            # An iota costs nothing to read in a kernel, a constant array is kept outside.
+            # An iota is computed in the kernel, while a constant array is loaded from memory.
             return substitute(i, computation.add(Opcode.IOTA, [], i.shape, iota_dimension=0), fresh=True)
         constant = computation.add_constant(Literal.from_array(value, i.shape))
         return substitute(i, constant, fresh=True)
@@ -83,12 +83,12 @@ class ConstantFolding(ComputationPass):
 
 
 def _counts_up(a: np.ndarray[Any, Any]) -> bool:
-    """Whether it is 0, 1, 2 and so on, in integers."""
+    """Check whether an array is 0, 1, 2... in integers."""
     return a.ndim == 1 and a.size > 2 and a.dtype.kind in "iu" and bool(np.array_equal(a, np.arange(a.size)))
 
 
 def _plain_bitcast(i: HloInstruction) -> bool:
-    """Whether a bitcast is a reshape: same type, both layouts row-major."""
+    """Check whether a bitcast is a reshape: same element type, and both layouts row-major."""
     shapes = (i.shape, i.operands[0].shape)
     if i.shape.element_type is not i.operands[0].shape.element_type:
         return False
@@ -111,5 +111,5 @@ def _leaf_value(i: HloInstruction) -> np.ndarray[Any, Any]:
     from compiler.interpreter import evaluate_op
 
     value = evaluate_op(i, [_leaf_value(o) for o in i.operands])
-    assert isinstance(value, np.ndarray)  # noqa: S101 - _is_leaf let arrays through only
+    assert isinstance(value, np.ndarray)  # noqa: S101 - _is_leaf accepts only arrays
     return value

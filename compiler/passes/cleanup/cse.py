@@ -1,4 +1,4 @@
-"""Common subexpressions: equal instructions on equal operands become one, reductions by equal functions included."""
+"""Common subexpression elimination, and deduplication of computations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from compiler.passes.infrastructure.registry import register
 class CommonSubexpressionElimination:
     """Merge instructions that compute the same.
 
-    Two instructions are the same when opcode, shape, attributes (metadata aside), constants and operands are, the
-    operands of commutative ops in any order, and when the computations they call are equal but for names.
+    They must have the same opcode, shape, attributes (except metadata), constants and operands (in any order for
+    commutative ops), and call computations that are equal up to names.
     """
 
     name: ClassVar[str] = "cse"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
-        # A computation is numbered when its first caller is treated, and by then it is done itself.
+        """Run the pass; return whether the module changed."""
+        # In post order, a computation has already been processed when its first caller numbers it.
         ids = StructuralIds()
         return sum(_merge(c, ids) for c in module.post_order()) > 0
 
@@ -53,15 +53,15 @@ def _merge(computation: HloComputation, ids: StructuralIds) -> int:
 @register
 @dataclass(frozen=True)
 class ComputationDeduplication:
-    """Point calls of computations that are equal but for names at one of them, and drop the others.
+    """Redirect calls of computations that are equal up to names to one of them, and remove the others.
 
-    The bodies of fusions stay: each belongs to its fusion alone.
+    Fused computations are kept, because each must have a single caller.
     """
 
     name: ClassVar[str] = "computation-deduplication"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         ids = StructuralIds()
         first: dict[int, HloComputation] = {}
         mapping: dict[HloComputation, HloComputation] = {}

@@ -1,4 +1,4 @@
-"""Dead code elimination: instructions nothing needs, and computations nothing calls."""
+"""Dead code elimination: removes dead instructions and unreachable computations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from compiler.passes.infrastructure.registry import register
 @register
 @dataclass(frozen=True)
 class DeadCodeElimination:
-    """Remove instructions without users and side effects, and computations the entry does not reach.
+    """Remove instructions without users and side effects, and computations that the entry does not reach.
 
-    An instruction that others name as control predecessor goes too when it is dead: an order against
-    something without effect constrains nothing. Its own predecessors are handed on.
+    Dead control predecessors are removed, too, because an order relative to an op without effect constrains nothing;
+    their own control predecessors take their place.
     """
 
     name: ClassVar[str] = "dce"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         gone = 0
         for computation in module.post_order():
             gone += computation.remove_dead()

@@ -1,4 +1,4 @@
-"""Dead outputs: elements of a result that nobody reads are not computed, nor what only they need."""
+"""Dead output elimination: removes unused elements of results, and what only they depend on."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from compiler.passes.loops.scans import view_scan
 @register
 @dataclass(frozen=True)
 class DeadOutputElimination:
-    """Reductions of several arrays, scans and fusions without the results that nobody reads.
+    """Remove unused results of multi-output reductions, scans and fusions.
 
-    Operands that only those needed go too. Loops, conditionals and sorts have passes of their own for this.
+    Operands that only those results depend on are removed, too. Loops, conditionals and sorts have their own passes.
     """
 
     name: ClassVar[str] = "dead-output-elimination"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         return trim_each(module, reversed(module.post_order()), frozenset(_TRIMMED), _trim)
 
 
@@ -35,13 +35,13 @@ def trim_each(
     opcodes: frozenset[Opcode],
     trim: Callable[[HloInstruction, HloComputation, HloModule], bool],
 ) -> bool:
-    """Call `trim` for the instructions that yield tuples of which only elements are used; whether any was changed.
+    """Call `trim` for instructions whose tuple result is only used by element; return whether any changed.
 
     Args:
-        module: what is trimmed.
-        computations: callers first, so that what they stop reading is not made in what they call.
-        opcodes: of the instructions to trim, all of them notable; those with control edges are left alone.
-        trim: says whether it changed the instruction.
+        module: the module to change.
+        computations: callers first, so that callees see which results their callers no longer use.
+        opcodes: opcodes to trim, all of them notable; instructions with control edges are skipped.
+        trim: returns whether it changed the instruction.
     """
     changed = False
     for computation in computations:
@@ -70,10 +70,10 @@ def _trim(i: HloInstruction, computation: HloComputation, module: HloModule) -> 
     for user in list(i.users):
         index = user.attributes["index"]
         if index in kept:
-            same = made
+            value = made
             if made.shape.is_tuple:
-                same = computation.add(Opcode.GET_TUPLE_ELEMENT, [made], index=kept.index(index), name=user.name)
-            computation.replace_uses(user, same)
+                value = computation.add(Opcode.GET_TUPLE_ELEMENT, [made], index=kept.index(index), name=user.name)
+            computation.replace_uses(user, value)
         computation.remove(user)
     operands = i.operands
     computation.remove(i)
@@ -86,7 +86,7 @@ def _function(i: HloInstruction) -> HloComputation:
 
 
 def _reached(roots: Iterable[HloInstruction]) -> set[HloInstruction]:
-    """Parameters that `roots` are computed from."""
+    """Return the parameters that `roots` depend on."""
     seen = set(roots)
     work = list(seen)
     while work:
@@ -97,8 +97,8 @@ def _reached(roots: Iterable[HloInstruction]) -> set[HloInstruction]:
     return {i for i in seen if i.opcode is Opcode.PARAMETER}
 
 
-def _closed(start: Iterable[int], needs: Callable[[int], set[int]]) -> list[int]:
-    """`start` and all that those need, in order."""
+def _closure(start: Iterable[int], needs: Callable[[int], set[int]]) -> list[int]:
+    """Return `start` and everything it transitively needs, sorted."""
     found = set(start)
     work = list(found)
     while work:
@@ -108,10 +108,10 @@ def _closed(start: Iterable[int], needs: Callable[[int], set[int]]) -> list[int]
     return sorted(found)
 
 
-def _shorter(
+def _trimmed_function(
     function: HloComputation, parameters: Sequence[int], outputs: Sequence[int], module: HloModule, as_tuple: bool
 ) -> HloComputation:
-    """A copy with these parameters, renumbered, and these elements of its root."""
+    """Add a copy of `function` that has these parameters, renumbered, and these elements of the root."""
     copy, mapping = function.clone_with_mapping()
     root = mapping[function.root]
     parts = [root.operand(n) for n in outputs]
@@ -127,12 +127,12 @@ def _shorter(
     return module.add(copy)
 
 
-def _replaced(
+def _trimmed_op(
     i: HloInstruction, operands: Sequence[HloInstruction], outputs: Sequence[int], function: HloComputation, **more: int
 ) -> HloInstruction:
-    """The op on fewer operands, in front of nothing yet."""
+    """Add the op with fewer operands and results."""
     computation = i.parent
-    assert computation is not None  # noqa: S101 - the pass has found it there
+    assert computation is not None  # noqa: S101 - the pass found it in a computation
     named = next(k for k, v in i.attributes.items() if v is _function(i))
     attributes = {k: v for k, v in i.attributes.items() if k != "sharding"} | {named: function, **more}
     shapes = [i.shape.tuple_shapes[n] for n in outputs]
@@ -142,19 +142,19 @@ def _replaced(
 
 
 def _reduction(i: HloInstruction, read: set[int], module: HloModule) -> tuple[list[int], HloInstruction] | None:
-    """Result k combines accumulator k and element k, with whatever others its part of the function looks at."""
+    """Trim a reduction: result k depends on accumulator k, element k, and what else part k of the reducer reads."""
     function, count = _function(i), len(i.shape.tuple_shapes)
     root = function.root
 
     def needs(k: int) -> set[int]:
         return {(p.parameter_number or 0) % count for p in _reached([root.operand(k)])}
 
-    kept = _closed(read, needs)
+    kept = _closure(read, needs)
     if len(kept) == count:
         return None
     numbers = [*kept, *(count + k for k in kept)]
-    shorter = _shorter(function, numbers, kept, module, as_tuple=False)
-    return kept, _replaced(i, [i.operand(n) for n in numbers], kept, shorter)
+    shorter = _trimmed_function(function, numbers, kept, module, as_tuple=False)
+    return kept, _trimmed_op(i, [i.operand(n) for n in numbers], kept, shorter)
 
 
 def _fusion(i: HloInstruction, read: set[int], module: HloModule) -> tuple[list[int], HloInstruction] | None:
@@ -163,12 +163,12 @@ def _fusion(i: HloInstruction, read: set[int], module: HloModule) -> tuple[list[
     function, kept = _function(i), sorted(read)
     reached = _reached([function.root.operand(k) for k in kept])
     numbers = [n for n, p in enumerate(function.parameters) if p in reached]
-    shorter = _shorter(function, numbers, kept, module, as_tuple=False)
-    return kept, _replaced(i, [i.operand(n) for n in numbers], kept, shorter)
+    shorter = _trimmed_function(function, numbers, kept, module, as_tuple=False)
+    return kept, _trimmed_op(i, [i.operand(n) for n in numbers], kept, shorter)
 
 
 def _scan(i: HloInstruction, read: set[int], module: HloModule) -> tuple[list[int], HloInstruction] | None:
-    """A carry is needed when it is read at the end, or when something needed is computed from it."""
+    """Trim a scan: a carry is needed if its last value is used, or if a needed result depends on it."""
     view = view_scan(i)
     if view is None or not view.inputs:
         return None
@@ -179,16 +179,16 @@ def _scan(i: HloInstruction, read: set[int], module: HloModule) -> tuple[list[in
         numbers = ((p.parameter_number or 0) - inputs for p in _reached([returned[k]]))
         return {outputs + n for n in numbers if n >= 0}
 
-    kept = _closed(read, needs)
+    kept = _closure(read, needs)
     if len(kept) == len(returned):
         return None
     reached = {p.parameter_number or 0 for p in _reached([returned[k] for k in kept])}
-    # The first input stays where no other does: a scan takes its length from one.
+    # The first input is kept if no other is, because a scan infers its length from an input.
     taken = [n for n in range(inputs) if n in reached] or [0]
     carries = [k - outputs for k in kept if k >= outputs]
     numbers = [*taken, *(inputs + n for n in carries)]
-    shorter = _shorter(view.function, numbers, kept, module, as_tuple=True)
-    return kept, _replaced(i, [i.operand(n) for n in numbers], kept, shorter, num_carries=len(carries))
+    shorter = _trimmed_function(view.function, numbers, kept, module, as_tuple=True)
+    return kept, _trimmed_op(i, [i.operand(n) for n in numbers], kept, shorter, num_carries=len(carries))
 
 
 _Trim = Callable[[HloInstruction, set[int], HloModule], "tuple[list[int], HloInstruction] | None"]

@@ -1,4 +1,4 @@
-"""Ops that do nothing: copies, precision that is kept anyway, barriers where the user gives them up."""
+"""Removal of ops without effect: copies, redundant reduce-precision, optimization barriers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BARRIERS = RuleSet()
 @register
 @dataclass(frozen=True)
 class NoOpRemoval(RewritePass):
-    """Copies that keep the layout, reduce-precision to as many bits as there are (or twice the same)."""
+    """Remove copies, and reduce-precision that keeps all bits or repeats an earlier one."""
 
     name: ClassVar[str] = "no-op-removal"
     rules: ClassVar[RuleSet] = RULES
@@ -29,7 +29,7 @@ class NoOpRemoval(RewritePass):
 @register
 @dataclass(frozen=True)
 class OptimizationBarrierRemoval(RewritePass):
-    """opt-barrier(x) -> x: gives up what barriers are for (keeping apart what was written apart)."""
+    """Replace opt-barrier(x) by x, which lets passes optimize across it."""
 
     name: ClassVar[str] = "optimization-barrier-removal"
     rules: ClassVar[RuleSet] = BARRIERS
@@ -37,7 +37,7 @@ class OptimizationBarrierRemoval(RewritePass):
 
 @RULES.on(Opcode.COPY)
 def _copy(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """XLA takes a copy into another element type, and converts."""
+    """Replace a copy by its operand, converted if the copy changes the floating-point type."""
     return b.convert(i.operands[0], i.shape.element_type) if i.shape.is_array else i.operands[0]
 
 

@@ -1,4 +1,4 @@
-"""Tuple simplification: elements of tuples that were just made, and tuples made of all elements of another."""
+"""Tuple simplification: elements of new tuples, and tuples of all elements of another tuple."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from compiler.passes.infrastructure.rewrite_limits import pinned
 @register
 @dataclass(frozen=True)
 class TupleSimplifier(ComputationPass):
-    """`gte(tuple(a, b), 1)` is `b`; `tuple(gte(t, 0), gte(t, 1))` is `t`.
+    """Replace `gte(tuple(a, b), 1)` by `b` and `tuple(gte(t, 0), gte(t, 1))` by `t`.
 
-    Tuples that are roots or enter a loop keep their elements in view: loop passes look at them one by one.
+    Tuples that are roots or operands of a loop are kept, because loop passes work on their elements.
     """
 
     name: ClassVar[str] = "tuple-simplifier"
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         candidates = [i for i in computation.post_order() if i.opcode in (Opcode.GET_TUPLE_ELEMENT, Opcode.TUPLE)]
         if not candidates:
             return False

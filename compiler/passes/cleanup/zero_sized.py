@@ -1,4 +1,4 @@
-"""Arrays without elements need no computing."""
+"""Zero-sized elimination: arrays without elements are not computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEPT = (Opcode.PARAMETER, Opcode.CONSTANT, Opcode.BROADCAST, Opcode.IOTA)
 @register
 @dataclass(frozen=True)
 class ZeroSizedElimination(RewritePass):
-    """An op whose result has no elements becomes a broadcast constant of that shape; side effects stay."""
+    """Replace an op without side effects whose result has no elements by a broadcast constant of that shape."""
 
     name: ClassVar[str] = "zero-sized-elimination"
     rules: ClassVar[RuleSet] = RULES

@@ -1,1 +1,1 @@
-"""Passes over calls, conditionals, fusions and asynchronous pairs."""
+"""Passes on calls, conditionals, fusions and async ops."""

@@ -1,4 +1,4 @@
-"""Asynchronous pairs: a start and its done become the op that does both, where nothing waits for the time between."""
+"""Async expansion: merges async pairs of start and done into a single op."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _DONES = frozenset(
 @register
 @dataclass(frozen=True)
 class AsyncExpander(ComputationPass):
-    """async-start and async-done become a call, copy-start and copy-done a copy, those of collectives the collective.
+    """Replace async pairs by a call, copy pairs by a copy, and pairs of collectives by the collective.
 
-    For devices that do one thing after the other, and for passes that look into what is called. A pair stays when its
-    state goes around a loop, when control edges order it, or when what is called has side effects or another thread.
+    For devices that execute sequentially, and for passes that look into called computations. A pair is kept if a loop
+    carries its state, if it has control edges, or if the called computation has side effects or another thread.
     """
 
     name: ClassVar[str] = "async-expander"
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         dones = [i for i in computation.post_order() if i.opcode in _DONES]
         fixed = pinned(computation) if dones else set()
         return sum(_expand(i, computation, fixed) for i in dones) > 0
@@ -69,7 +69,7 @@ def _attributes(start: HloInstruction, whole: Opcode) -> dict[str, Any] | None:
         called = start.called_computations()
         if len(called) != 1 or called[0].has_side_effect or "execution_thread" in called[0].attributes:
             return None
-        if len(called[0].parameters) != len(start.operands):  # the others are bound on the way
+        if len(called[0].parameters) != len(start.operands):  # updates bind the others
             return None
         return {"to_apply": called[0]}
     named = {*whole.row.required, *whole.row.optional, "metadata", "frontend_attributes"}

@@ -1,4 +1,4 @@
-"""Call inlining: a `call` becomes the body of what it calls."""
+"""Call inlining: replaces a `call` by the body of the computation it calls."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from compiler.passes.infrastructure.rewrite_limits import pinned, separate_fusio
 @register
 @dataclass(frozen=True)
 class CallInliner(Options):
-    """Replace every call by a copy of its callee, so that none is left.
+    """Replace every call by a copy of its callee.
 
-    A call with control edges stays: they order the call as a whole. So do calls that would make the module larger than
-    can be worked on. Computations that nothing calls any more go.
+    Calls with control edges are kept, because the edges order the call as a whole, and so are calls that would make the
+    module too large. Computations without callers are removed.
 
     Attributes:
-        max_ops: callees of more instructions, once their own calls are inlined, stay calls.
+        max_ops: calls of callees with more instructions, counted after inlining into the callee, are kept.
     """
 
     name: ClassVar[str] = "call-inliner"
     max_ops: int = number_option(1_000_000, 0, 1_000_000)
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         treated = treatable(module)
         inlining = _Inlining(treated, self.max_ops, MAX_INSTRUCTIONS - module.instruction_count)
-        # From the entry down: a callee is copied as it was written, and nobody copies what was copied already. From
-        # the bottom up a chain of calls would be copied a quadratic number of times.
+        # From the entry down, a callee is copied before calls in it are expanded, so that no copy is copied again. From
+        # the bottom up, a chain of calls would be copied a quadratic number of times.
         if not sum([inlining.expand(c) for c in reversed(treated) if inlining.stays(c)]):
             return False
         module.remove_unreachable()
@@ -41,12 +41,12 @@ class CallInliner(Options):
 
 
 class _Inlining:
-    """What one run inlines.
+    """The plan of one run.
 
     Args:
-        treated: the computations to treat, callees first.
+        treated: the computations to process, callees first.
         max_ops: see `CallInliner`.
-        budget: instructions that may be made.
+        budget: maximum number of new instructions.
     """
 
     def __init__(self, treated: list[HloComputation], max_ops: int, budget: int) -> None:
@@ -55,22 +55,22 @@ class _Inlining:
         self.wanted: dict[HloComputation, list[HloInstruction]] = {}
         for c in treated:
             self.wanted[c] = self._wanted(c)
-            # A call and the callee's parameters go, the rest of the callee comes.
+            # Inlining removes the call and the callee's parameters, and adds the rest of the callee.
             self.sizes[c] = len(c) + sum([self.sizes[_callee(i)] - 1 - len(i.operands) for i in self.wanted[c]])
         self._staying = {treated[-1]} if treated else set()
 
     def _wanted(self, computation: HloComputation) -> list[HloInstruction]:
-        """The calls of a computation that may be inlined."""
+        """Return the calls of a computation that may be inlined."""
         calls = [i for i in computation.notable if i.opcode is Opcode.CALL]
         fixed = pinned(computation) if calls else set()
         return [i for i in calls if i not in fixed and self.sizes.get(_callee(i), self.max_ops + 1) <= self.max_ops]
 
     def stays(self, computation: HloComputation) -> bool:
-        """Whether anything but inlined calls leads to this computation; asked of callers before their callees."""
+        """Check whether calls remain that reach this computation; ask for callers before their callees."""
         return computation in self._staying
 
     def expand(self, computation: HloComputation) -> int:
-        """Inline the calls of a computation, and the calls of what that puts there; how many."""
+        """Inline the calls of a computation, also those in inlined code; return how many."""
         count = 0
         work = []
         for call in self.wanted[computation]:

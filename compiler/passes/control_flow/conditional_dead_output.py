@@ -1,4 +1,4 @@
-"""Dead outputs of conditionals: results that nobody reads are not made in any branch."""
+"""Dead outputs of conditionals: removes unused results from all branches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compiler.passes.infrastructure.registry import register
 @register
 @dataclass(frozen=True)
 class ConditionalDeadOutput:
-    """Give conditionals new branches without the elements of their result that nobody reads."""
+    """Give conditionals new branches without the elements of their result that are unused."""
 
     name: ClassVar[str] = "conditional-dead-output"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         computations = reversed(module.control_flow_computations())
         return trim_each(module, computations, frozenset({Opcode.CONDITIONAL}), _trim)
 

@@ -1,4 +1,4 @@
-"""Conditional simplification: branches known beforehand, branches cheap enough to run both, results nobody reads."""
+"""Conditional simplification: selects known branches, and converts cheap conditionals to selects."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from compiler.passes.infrastructure.rewrite_limits import pinned, separate_fusio
 @register
 @dataclass(frozen=True)
 class ConditionalSimplifier(Options):
-    """Replace conditionals that need not be.
+    """Replace conditionals by a branch or by selects.
 
-    - A constant predicate or index, or branches that are all one computation: the branch itself.
-    - Branches without effects, control flow or expensive ops, together within `max_ops` instructions: all of them, and
-      selects between their results. An index out of range means the last branch.
+    - With a constant predicate or index, or if all branches are the same computation: the branch. - If no branch has
+    effects, control flow or expensive ops, and they have at most `max_ops` instructions in total: all
+      branches, and selects between their results. An index out of range selects the last branch.
 
     Attributes:
-        max_ops: instructions of all branches of a conditional that becomes selects; 0 keeps all.
+        max_ops: maximum number of instructions in all branches of a conditional that becomes selects; 0 disables this.
     """
 
     name: ClassVar[str] = "conditional-simplifier"
     max_ops: int = number_option(48, 0, 10_000)
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         changed = False
         treated = set(treatable(module))
         for computation in module.control_flow_computations():
@@ -55,7 +55,7 @@ class ConditionalSimplifier(Options):
         if taken is not None:
             result = computation.inline(branches[taken], [i.operand(1 + taken)])
             computation.replace_uses(i, result)
-            computation.remove(i)  # whatever its effects: they are in the copy
+            computation.remove(i)  # also if it has side effects, which the copy has, too
             return True
         if not all(map(_flattenable, branches)) or sum(len(c) for c in branches) > self.max_ops:
             return False
@@ -66,7 +66,7 @@ class ConditionalSimplifier(Options):
 
 
 def branches_of(conditional: HloInstruction) -> tuple[HloComputation, ...]:
-    """The branches by number; of a predicate, true comes first."""
+    """Return the branches by number; for a predicate, true comes first."""
     found: tuple[HloComputation, ...] | None = conditional.attr("branch_computations")
     if found is not None:
         return found
@@ -102,7 +102,7 @@ def _flattenable(branch: HloComputation) -> bool:
 
 
 def _choose(which: HloInstruction, results: Sequence[HloInstruction], b: Builder) -> HloInstruction:
-    """Selects between results of one shape, arrays or tuples of arrays."""
+    """Select between results of the same shape, arrays or tuples of arrays."""
     shape = results[0].shape
     if not shape.is_tuple:
         return _select(which, results, b)

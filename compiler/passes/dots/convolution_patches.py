@@ -1,4 +1,4 @@
-"""Convolutions as matrix products over patches of the input, or as shifted multiplications and additions."""
+"""Convolution expansion: matrix products over patches of the input (im2col), or scaled and added slices."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from compiler.passes.reductions.windows import at_position, edges, under_element
 
 RULES = RuleSet()
 _TYPES = {PrimitiveType.F32, PrimitiveType.F64}
-"""Narrower ones are rounded once a result, which additions one by one would not do."""
+"""Narrower types must be rounded once per result, which a sequence of additions would not do."""
 
 
 @register
 @dataclass(frozen=True)
 class ConvolutionToPatches(RewritePass):
-    """Write out a convolution: patches of the padded input side by side, and one matrix product a group.
+    """Rewrite a convolution as patches of the padded input, concatenated, and one matrix product per group.
 
-    What is put side by side are the input's parts under each element of the kernel or, where these are fewer, under
-    each position of the window. With one feature in and out a group, the parts are scaled and added instead.
-    Convolutions of f32 and of f64 only.
+    The parts that are concatenated are the input's slices under each kernel element or, if these are fewer, under each
+    window position. With one input and one output feature per group, the slices are scaled and added instead. Only for
+    f32 and f64.
 
     Attributes:
-        max_parts: parts that one convolution may be cut into.
-        max_elements: elements that the patches may have in all.
+        max_parts: maximum number of parts per convolution.
+        max_elements: maximum number of elements of all patches.
     """
 
     name: ClassVar[str] = "convolution-to-patches"
@@ -42,7 +42,7 @@ class ConvolutionToPatches(RewritePass):
     max_elements: int = number_option(1 << 26, 0, 1 << 30)
 
     def rules_of(self) -> RulesOf:
-        """See the class."""
+        """Return the rules of the pass."""
 
         def write_out(i: HloInstruction, b: Builder) -> HloInstruction | None:
             return self._rewrite(i, b)
@@ -70,11 +70,11 @@ class _Form:
 
     Attributes:
         instruction: the convolution.
-        groups: of features, or of the batch.
-        by_batch: the batch is what is grouped.
-        window: a dimension of it for each of space.
+        groups: number of groups, of features or of the batch.
+        by_batch: whether the batch is grouped.
+        window: one window dimension per spatial dimension.
         batch, features, outputs: sizes within a group.
-        space: sizes of the input; `kernel` and `positions` those of the kernel and of the result.
+        space: spatial sizes of the input; `kernel` and `positions` are those of the kernel and the result.
     """
 
     instruction: HloInstruction
@@ -90,7 +90,7 @@ class _Form:
 
     @staticmethod
     def of(i: HloInstruction) -> _Form | None:
-        """The form of a convolution; None where it has no elements to multiply."""
+        """Return the form of a convolution, or None if an array is empty or both kinds of groups are used."""
         labels: ConvDimLabels = i.attributes["dim_labels"]
         window: Window = i.attr("window", Window())
         x, kernel = i.operands
@@ -101,8 +101,8 @@ class _Form:
         if 0 in (*x.shape.dimensions, *kernel.shape.dimensions, *i.shape.dimensions):
             return None
 
-        def sizes(shape: Shape, spelled: str, wanted: str) -> tuple[int, ...]:
-            return tuple(shape.dimensions[spelled.index(c)] for c in wanted)
+        def sizes(shape: Shape, labeled: str, wanted: str) -> tuple[int, ...]:
+            return tuple(shape.dimensions[labeled.index(c)] for c in wanted)
 
         space = "".join(sorted(c for c in labels.lhs if c.isdigit()))
         (batch,), (features,) = sizes(x.shape, labels.lhs, "b"), sizes(kernel.shape, labels.rhs, "i")
@@ -114,18 +114,18 @@ class _Form:
 
     @property
     def is_depthwise(self) -> bool:
-        """Every feature has a kernel of its own and becomes one."""
+        """Whether every feature has its own kernel and yields one output feature."""
         return self.groups > 1 and not self.by_batch and self.features == self.outputs == 1
 
     @property
     def patch_elements(self) -> int:
-        """Elements of all patches."""
+        """Number of elements of all patches."""
         return self.groups * self.batch * math.prod(self.positions) * math.prod(self.kernel) * self.features
 
-    # ---- the two ways
+    # ---- the two expansions
 
     def product(self, b: Builder) -> HloInstruction:
-        """Patches, and a matrix product with the kernel."""
+        """Build the patches and their matrix product with the kernel."""
         length, rows = math.prod(self.kernel) * self.features, self.batch * math.prod(self.positions)
         group: tuple[int, ...] = () if self.groups == 1 else (self.groups,)
         dims = DotDims((2,), (0,), (0,), (1,)) if group else DotDims((1,), (0,))
@@ -141,7 +141,7 @@ class _Form:
         return self._as_result(b.reshape(made, (self.batch, *self.positions, self.groups * self.outputs)), b)
 
     def scaled_and_added(self, b: Builder) -> HloInstruction:
-        """Each part of the input times its element of the kernel."""
+        """Build the sum of the input's slices, each multiplied by its kernel element."""
         x = self._padded(b)
         x = b.reshape(x, (self.groups, *x.shape.dimensions[1:-1]))
         x = b.transpose(x, (*range(1, x.shape.rank), 0))  # [batch, space..., groups]
@@ -175,7 +175,7 @@ class _Form:
         return "".join(sorted(c for c in self._labels.lhs if c.isdigit()))
 
     def _padded(self, b: Builder) -> HloInstruction:
-        """[groups, batch, space..., features], with the edges and holes of the window's padding and dilation."""
+        """Return [groups, batch, space..., features], padded and dilated as in the window."""
         x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in f"b{self._digits}f"])
         if self.by_batch or self.groups == 1:
             x = b.reshape(x, (self.groups, self.batch, *self.space, self.features))
@@ -187,14 +187,14 @@ class _Form:
         return b.pad(x, b.scalar(0, self._type), (none, none, *edges(self.window), none))
 
     def _weights(self, b: Builder) -> HloInstruction:
-        """[space..., features, groups * outputs], in the order in which the window meets them."""
+        """Return [space..., features, groups * outputs], with reversed dimensions flipped."""
         order = [self._labels.rhs.index(c) for c in f"{self._digits}io"]
         kernel = b.transpose(self.instruction.operands[1], order)
         turned = tuple(d for d, w in enumerate(self.window) if w.reversal)
         return b.add(Opcode.REVERSE, kernel, dimensions=turned) if turned else kernel
 
     def _patches(self, x: HloInstruction, b: Builder) -> HloInstruction:
-        """[groups, batch, positions..., kernel elements * features], its dimensions perhaps merged."""
+        """Return [groups, batch, positions..., kernel elements * features]; some dimensions may be merged."""
         whole = (SliceDim(0, self.groups), SliceDim(0, self.batch))
         features = SliceDim(0, self.features)
         if math.prod(self.kernel) <= math.prod(self.positions):
@@ -217,5 +217,5 @@ class _Form:
         return itertools.product(*map(range, self.kernel))
 
     def _as_result(self, made: HloInstruction, b: Builder) -> HloInstruction:
-        """From [batch, space..., features] to the order of the result."""
+        """Transpose [batch, space..., features] to the order of the result."""
         return b.transpose(made, [f"b{self._digits}f".index(c) for c in self._labels.out])

@@ -1,4 +1,4 @@
-"""Convolutions: without spatial extent they are dots, and every other one has a canonical order of dimensions."""
+"""Convolution simplification: rewrites convolutions as dots where possible, and canonicalizes all others."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CANONICAL = RuleSet()
 @register
 @dataclass(frozen=True)
 class ConvolutionToDot(RewritePass):
-    """A convolution by a kernel of 1x1, without stride, padding or groups, is a matrix product over the features.
+    """Rewrite 1x1 convolutions without stride, padding and groups as dots over the features.
 
-    So is one whose kernel covers the whole input without padding: then the window positions are one. With as many
-    groups as features, each scaled by a number of its own, it is a multiplication.
+    A convolution whose kernel covers the whole input without padding has a single window position and is a dot, too. If
+    there are as many groups as features, each scaled by one number, it is a multiplication.
     """
 
     name: ClassVar[str] = "convolution-to-dot"
@@ -31,10 +31,10 @@ class ConvolutionToDot(RewritePass):
 @register
 @dataclass(frozen=True)
 class ConvolutionCanonicalization(RewritePass):
-    """Bring convolutions to input b01f, kernel 01io, output b01f, by transposes; drop what has no effect.
+    """Canonicalize convolutions to input b01f, kernel 01io, output b01f by transposes, and drop what has no effect.
 
-    Dilation of an input or kernel of size 1, and strides with one window position, become 1; a reversal of a kernel
-    dimension of size 1 is dropped.
+    Dilation of an input or kernel dimension of size 1, strides with one window position, and reversal of a kernel
+    dimension of size 1 are reset to their defaults.
     """
 
     name: ClassVar[str] = "convolution-canonicalization"
@@ -74,7 +74,7 @@ def _pointwise(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @TO_DOT.on(Opcode.CONVOLUTION)
 def _scaled_features(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """A kernel of 1x1 with one feature in and out a group."""
+    """Rewrite a 1x1 kernel with one input and one output feature per group as a multiplication."""
     x, kernel = i.operands
     labels = _labels(i)
     plain = all(replace(w, rhs_dilate=1, reversal=False) == WindowDim(1) for w in _window(i).dims)
@@ -96,7 +96,7 @@ def _precision(i: HloInstruction) -> dict[str, object]:
 
 @TO_DOT.on(Opcode.CONVOLUTION)
 def _covering(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """The kernel as large as the input: contract the spatial dimensions too."""
+    """Contract the spatial dimensions, too, if the kernel is as large as the input."""
     labels, window = _labels(i), _window(i)
     x, kernel = i.operands
     spatial = [c for c in labels.lhs if c.isdigit()]
@@ -118,7 +118,7 @@ def _covering(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @CANONICAL.on(Opcode.CONVOLUTION)
 def _idle_window(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Window fields without effect go back to their defaults."""
+    """Reset window fields without effect to their defaults."""
     labels = _labels(i)
     x = i.operands[0]
     dims = []

@@ -1,4 +1,4 @@
-"""Chains of matrix products: the products flattened into factors, and what the best order of them costs."""
+"""Chains of matrix products: their factors, and the cheapest order of multiplication."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from compiler.passes.infrastructure.patterns import is_op, single_use
 
 @dataclass(frozen=True)
 class Factor:
-    """A matrix or vector of a chain; a vector is a column, transposed a row."""
+    """A matrix or vector of a chain; a vector is a column, or a row if transposed."""
 
     value: HloInstruction
     transposed: bool
 
     @property
     def rows(self) -> int:
-        """Rows as the chain sees it."""
+        """Number of rows in the chain."""
         return self._size(1 if self.transposed else 0)
 
     @property
     def columns(self) -> int:
-        """Columns as the chain sees it."""
+        """Number of columns in the chain."""
         return self._size(0 if self.transposed else 1)
 
     def _size(self, d: int) -> int:
@@ -33,7 +33,7 @@ class Factor:
         return dims[d] if d < len(dims) else 1
 
     def flipped(self) -> Factor:
-        """Its transpose."""
+        """Return the transpose of the factor."""
         return Factor(self.value, not self.transposed)
 
 
@@ -41,7 +41,7 @@ Chain = tuple[Factor, ...]
 
 
 def is_matrix_product(i: HloInstruction) -> bool:
-    """A dot of matrices or vectors over one dimension, without batch dimensions, in one element type."""
+    """Check for a dot of matrices or vectors over one dimension, without batch dimensions, of one element type."""
     if not is_uniform_dot(i):
         return False
     dims = DotDims.of(i)
@@ -50,13 +50,13 @@ def is_matrix_product(i: HloInstruction) -> bool:
 
 
 def chain_of(i: HloInstruction, expand: bool = True) -> Chain:
-    """The factors of `i` from left to right, products without other users taken apart.
+    """Return the factors of `i` from left to right, splitting nested products that have no other users.
 
-    A result of rank 1 counts as a column; one of rank 0 is a product of a row and a column.
+    A result of rank 1 is a column; a result of rank 0 is the product of a row and a column.
 
     Args:
-        i: a matrix product, a transpose, or anything else (a chain of one).
-        expand: take `i` itself apart though it has other users.
+        i: a matrix product, a transpose, or any other instruction (a chain of one factor).
+        expand: split `i` itself, even if it has several users.
     """
     if is_op(i, Opcode.TRANSPOSE) and i.shape.rank == 2 and (expand or single_use(i)):
         return transposed(chain_of(i.operands[0], expand=False))
@@ -71,27 +71,27 @@ def chain_of(i: HloInstruction, expand: bool = True) -> Chain:
     if rhs.shape.rank == 2 and dims.rhs_contracting == (1,):
         right = transposed(right)
     whole = left + right
-    # row * matrix gives a vector, which the chain above sees as a column
+    # row * matrix yields a vector, which the chain so far treats as a column
     return transposed(whole) if i.shape.rank == 1 and lhs.shape.rank == 1 else whole
 
 
 def transposed(chain: Chain) -> Chain:
-    """The factors of the transpose of the product."""
+    """Return the factors of the transposed product."""
     return tuple(f.flipped() for f in reversed(chain))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to multiply a chain: flops (2 for each multiplication and addition), and where the last product splits it."""
+    """An order of multiplication: flops (2 per multiply-add), and the split of the last product of each subchain."""
 
     flops: int
     splits: tuple[tuple[int, ...], ...]
 
 
 def best_plan(chain: Chain) -> Plan:
-    """The cheapest order of multiplication; a half that repeats the other, or its transpose, is computed once.
+    """Return the cheapest order of multiplication; a half equal to the other, or to its transpose, costs nothing.
 
-    The textbook dynamic programme, cubic in the number of factors.
+    This is the textbook dynamic program, cubic in the number of factors.
     """
     numbers: dict[HloInstruction, int] = {}
     names = tuple((numbers.setdefault(f.value, len(numbers)), f.transposed) for f in chain)
@@ -123,7 +123,7 @@ def _plan(sizes: tuple[int, ...], names: Names) -> Plan:
 
 
 def repeats(left: Names, right: Names) -> bool | None:
-    """Whether the right half is the left one over again: False as it is, True transposed, None not."""
+    """Return whether the right half equals the left one: False if equal, True if its transpose, None if neither."""
     if len(left) != len(right):
         return None
     if left == right:
@@ -132,12 +132,12 @@ def repeats(left: Names, right: Names) -> bool | None:
 
 
 def chain_sizes(chain: Chain) -> tuple[int, ...]:
-    """Rows of the first factor, then the columns of each."""
+    """Return the rows of the first factor, then the columns of each."""
     return (chain[0].rows, *(f.columns for f in chain))
 
 
 def chain_flops(i: HloInstruction) -> int:
-    """Flops of the products within `i` as they are ordered now, those with other users aside."""
+    """Return the flops of the products within `i` in their current order, except those with other users."""
     return _current(i, True)
 
 
@@ -151,7 +151,7 @@ def _current(i: HloInstruction, expand: bool) -> int:
 
 
 def build(chain: Chain, plan: Plan, like: HloInstruction, b: Builder) -> HloInstruction:
-    """The product in the planned order; transposed factors are contracted along the other dimension."""
+    """Build the product in the planned order; transposed factors are contracted along their other dimension."""
     names = tuple((id(f.value), f.transposed) for f in chain)
 
     def part(a: int, z: int) -> Factor:
@@ -159,8 +159,8 @@ def build(chain: Chain, plan: Plan, like: HloInstruction, b: Builder) -> HloInst
             return chain[a]
         k = plan.splits[a][z]
         left = part(a, k)
-        again = repeats(names[a : k + 1], names[k + 1 : z + 1])
-        right = part(k + 1, z) if again is None else Factor(left.value, left.transposed != again)
+        repeated = repeats(names[a : k + 1], names[k + 1 : z + 1])
+        right = part(k + 1, z) if repeated is None else Factor(left.value, left.transposed != repeated)
         dims = DotDims((_contracted(left, as_left=True),), (_contracted(right, as_left=False),))
         product = make_dot(b, like, left.value, right.value, dims)
         row = left.value.shape.rank == 1

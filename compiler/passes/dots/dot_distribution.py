@@ -1,4 +1,4 @@
-"""Products of sums, both ways by cost: AB + AC -> A(B+C), and (A + UV)x -> Ax + U(Vx) where that is cheaper."""
+"""Distribution of matrix products over sums: AB + AC -> A(B+C), or (A + UV)x -> Ax + U(Vx) if that is cheaper."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DotDistribution(RewritePass):
-    """Take a common matrix out of a sum of products, or multiply a sum term by term, whichever needs fewer flops.
+    """Factor out a common matrix of a sum of products, or distribute a product over a sum, whichever has fewer flops.
 
-    Each rewrite lowers the flops of the program as it stands, so the two directions cannot undo each other.
+    Each rewrite decreases the program's flops, so the two directions cannot undo each other.
     """
 
     name: ClassVar[str] = "dot-distribution"
@@ -65,7 +65,7 @@ def _common_operand(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.DOT)
 def _multiply_out(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """(P + Q) x -> P x + Q x where P or Q is itself a product that x shortens."""
+    """Rewrite (P + Q) x -> P x + Q x, if P or Q is a product that is cheaper to multiply with x."""
     if not is_matrix_product(i):
         return None
     dims = DotDims.of(i)
@@ -86,7 +86,7 @@ def _multiply_out(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _term_chain(term: HloInstruction, other: HloInstruction, k: int, dims: DotDims) -> Chain:
-    """The factors of one term times the other operand, which both terms will use and so stays whole."""
+    """Return the factors of one term times the other operand, which both terms use and is therefore not split."""
     chains = [chain_of(term, expand=False), (Factor(other, False),)]
     operands = [term, other]
     if k == 1:

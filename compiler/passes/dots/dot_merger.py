@@ -1,4 +1,4 @@
-"""Dot merging: products that share an operand become one product of the others joined, then sliced."""
+"""Dot merging: dots that share an operand become one dot of their concatenated other operands."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from compiler.passes.infrastructure.rewriting import substitute
 @register
 @dataclass(frozen=True)
 class DotMerger(ComputationPass):
-    """dot(a, b1), dot(a, b2) -> slices of dot(a, concatenate(b1, b2)), where neither depends on the other.
+    """Rewrite dot(a, b1), dot(a, b2) -> slices of dot(a, concatenate(b1, b2)) for independent dots.
 
-    One large library call instead of several small ones, at the price of a copy; not in the default pipeline.
+    This makes one large library call of several small ones at the cost of a copy; not in the default pipeline.
 
     Attributes:
-        max_bytes: products whose results are larger are left alone: they fill the machine as they are.
+        max_bytes: dots with larger results are not merged, because they utilize the machine on their own.
     """
 
     name: ClassVar[str] = "dot-merger"
     max_bytes: int = number_option(1 << 22, 0, 1 << 32)
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         depth = _depths(computation)
         changed = False
         for group in _groups(computation, depth, self.max_bytes):
@@ -39,7 +39,7 @@ class DotMerger(ComputationPass):
 
 
 def _depths(computation: HloComputation) -> dict[HloInstruction, int]:
-    """Dots on the longest path to each instruction: equal numbers cannot depend on each other."""
+    """Return the number of dots on the longest path to each instruction; dots of equal depth are independent."""
     depth: dict[HloInstruction, int] = {}
     for i in computation.post_order():
         own = max((depth[o] for o in (*i.operands, *i.control_predecessors)), default=0)

@@ -1,4 +1,4 @@
-"""What passes on matrix products share: the dimensions of a dot, its cost, and building one like another."""
+"""Shared functions of passes on dots: dimension numbers, cost, and construction."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from compiler.passes.infrastructure.builder import Builder
 
 @dataclass(frozen=True)
 class DotDims:
-    """Batch and contracting dimensions of both operands; what is left over is free.
+    """Batch and contracting dimensions of both operands; the remaining dimensions are free.
 
-    The result has the batch dimensions, then the free ones of the left operand, then those of the right, each in order.
+    The result has the batch dimensions, then the free dimensions of the lhs, then those of the rhs, each in order.
     """
 
     lhs_contracting: tuple[int, ...] = ()
@@ -24,7 +24,7 @@ class DotDims:
 
     @staticmethod
     def of(dot: HloInstruction) -> DotDims:
-        """As the attributes say."""
+        """Return the dimension numbers of a dot."""
         get = dot.attributes.get
         return DotDims(
             tuple(get("lhs_contracting_dims", ())),
@@ -34,19 +34,19 @@ class DotDims:
         )
 
     def lhs_free(self, rank: int) -> list[int]:
-        """Dimensions of the left operand that are neither batch nor contracting."""
+        """Return the dimensions of the lhs that are neither batch nor contracting."""
         return [d for d in range(rank) if d not in self.lhs_contracting and d not in self.lhs_batch]
 
     def rhs_free(self, rank: int) -> list[int]:
-        """Dimensions of the right operand that are neither batch nor contracting."""
+        """Return the dimensions of the rhs that are neither batch nor contracting."""
         return [d for d in range(rank) if d not in self.rhs_contracting and d not in self.rhs_batch]
 
     def swapped(self) -> DotDims:
-        """Of the product with its operands exchanged."""
+        """Return the dimension numbers of the dot with swapped operands."""
         return DotDims(self.rhs_contracting, self.lhs_contracting, self.rhs_batch, self.lhs_batch)
 
     def attributes(self) -> dict[str, tuple[int, ...]]:
-        """By their text names, empty batch dimensions left out."""
+        """Return the attributes by name, without empty batch dimensions."""
         found = {"lhs_contracting_dims": self.lhs_contracting, "rhs_contracting_dims": self.rhs_contracting}
         if self.lhs_batch:
             found |= {"lhs_batch_dims": self.lhs_batch, "rhs_batch_dims": self.rhs_batch}
@@ -57,12 +57,12 @@ _DIM_NAMES = frozenset({"lhs_contracting_dims", "rhs_contracting_dims", "lhs_bat
 
 
 def is_plain_dot(i: HloInstruction) -> bool:
-    """A dot of two operands without sparsity."""
+    """Check for a dot of two operands without sparsity."""
     return i.opcode is Opcode.DOT and len(i.operands) == 2 and "sparsity" not in i.attributes
 
 
 def is_uniform_dot(i: HloInstruction) -> bool:
-    """A plain dot whose operands have the result's element type."""
+    """Check for a plain dot whose operands have the element type of the result."""
     if not is_plain_dot(i):
         return False
     t = i.shape.element_type
@@ -72,7 +72,7 @@ def is_uniform_dot(i: HloInstruction) -> bool:
 def make_dot(
     b: Builder, like: HloInstruction, lhs: HloInstruction, rhs: HloInstruction, dims: DotDims
 ) -> HloInstruction:
-    """A dot with the precision and element type of `like` on other operands and dimensions."""
+    """Add a dot with the precision and element type of `like`, but other operands and dimensions."""
     kept: dict[str, Any] = {
         k: v
         for k, v in like.attributes.items()
@@ -83,6 +83,6 @@ def make_dot(
 
 
 def dot_flops(i: HloInstruction) -> int:
-    """Multiplications and additions of a plain dot: 2 for each element of the result and each contracted element."""
+    """Return the flops of a plain dot: 2 per result element and contracted element."""
     contracted = math.prod(i.operands[0].shape.dimensions[d] for d in DotDims.of(i).lhs_contracting)
     return 2 * i.shape.num_elements * contracted

@@ -1,6 +1,6 @@
-"""Dots that need no multiplication: by zero, by the identity, by a diagonal, over nothing; factors and signs outside.
+"""Dot simplification: dots by zero, by the identity or a diagonal matrix; factors and signs are moved out.
 
-A zero operand makes a zero result even where the other holds NaN or infinity, as XLA has it.
+As in XLA, a zero operand makes the result zero even if the other operand contains NaN or infinity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DotSimplifier(RewritePass):
-    """Dot of zero, of the identity matrix, of a diagonal matrix, of a negated or scaled operand."""
+    """Simplify dots of zeros, of identity and diagonal matrices, and of negated or scaled operands."""
 
     name: ClassVar[str] = "dot-simplifier"
     rules: ClassVar[RuleSet] = RULES
@@ -62,7 +62,7 @@ def _identity_or_diagonal(i: HloInstruction, b: Builder) -> HloInstruction | Non
 
 
 def diagonal_of(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """The diagonal, a vector, of what can be seen to be a square diagonal matrix; None where it cannot."""
+    """Return the diagonal (a vector) of a matrix that is recognizably diagonal and square, or None."""
     if i.shape.rank != 2 or i.shape.dimensions[0] != i.shape.dimensions[1]:
         return None
     vector = i.shape.with_dimensions(i.shape.dimensions[:1])
@@ -78,7 +78,7 @@ def diagonal_of(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _vector(values: HloInstruction, b: Builder) -> HloInstruction | None:
-    """The diagonal of a matrix of repeated rows, columns or one value."""
+    """Return the diagonal of a matrix with repeated rows, columns or elements."""
     if not is_op(values, Opcode.BROADCAST):
         return None
     source = values.operands[0]
@@ -96,7 +96,7 @@ def _is_eye(i: HloInstruction) -> bool:
 
 
 def _is_eye_mask(i: HloInstruction) -> bool:
-    """compare(iota along 0, iota along 1, EQ), through broadcasts of one iota; or a constant mask."""
+    """Match compare(iota along 0, iota along 1, EQ), also via broadcasts of a 1-d iota, or an equal constant."""
     if i.shape.rank != 2 or i.shape.dimensions[0] != i.shape.dimensions[1]:
         return False
     if i.literal is not None and i.literal.array is not None:
@@ -116,7 +116,7 @@ def _iota_dimension(i: HloInstruction) -> int | None:
 
 @RULES.on(Opcode.DOT)
 def _factor_outside(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """dot(-a, b) -> -dot(a, b) and dot(a*c, b) -> dot(a, b)*c where the result is no larger than the operand."""
+    """Rewrite dot(-a, b) -> -dot(a, b) and dot(a*c, b) -> dot(a, b)*c, if the result is no larger than the operand."""
     if not is_uniform_dot(i) or not has_room(i.shape):
         return None
     for k, o in enumerate(i.operands):
@@ -144,7 +144,7 @@ def _both_negated(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.REDUCE)
 def _sum_of_dot(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Sums over free dimensions of a product sum its operands first: sum_i (A B)_ij = (sum_i A_ik) B_kj."""
+    """Sum the operands before the product: sum_i (A B)_ij = (sum_i A_ik) B_kj, for sums over free dimensions."""
     if len(i.operands) != 2 or scalar_function(i.attributes["to_apply"]) is not Opcode.ADD or not starts_neutral(i):
         return None
     x = i.operands[0]
@@ -171,5 +171,5 @@ def _sum_of_dot(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _without(dims: tuple[int, ...], gone: list[int]) -> tuple[int, ...]:
-    """Dimension numbers once `gone` are gone."""
+    """Renumber dimensions after the removal of `gone`."""
     return tuple(d - sum(g < d for g in gone) for d in dims)

@@ -1,4 +1,4 @@
-"""Dots as elementwise work: outer products are multiplications, small products multiplications and sums."""
+"""Dot strength reduction: outer products become multiplications, small dots multiplications and sums."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DotStrengthReduction(RewritePass):
-    """Make dots into multiplications (and a reduction) that fuse with what stands around them.
+    """Rewrite dots as multiplications (and a reduction), which fuse with their neighbors.
 
     Attributes:
-        max_contracted: contract at most so many elements this way; 1 takes outer products alone.
-        max_elements: the multiplied array has at most so many elements.
-        max_multiplications: one product of the batch does at most so many.
+        max_contracted: maximum number of contracted elements; 1 restricts it to outer products.
+        max_elements: maximum number of elements of the multiplied array.
+        max_multiplications: maximum number of multiplications per batch element.
     """
 
     name: ClassVar[str] = "dot-strength-reduction"
@@ -35,7 +35,7 @@ class DotStrengthReduction(RewritePass):
     max_multiplications: int = number_option(1 << 24, 0, 1 << 28)
 
     def rules_of(self) -> RulesOf:
-        """See the class."""
+        """Return the rules of the pass."""
 
         def reduce_strength(i: HloInstruction, b: Builder) -> HloInstruction | None:
             return self._rewrite(i, b)
@@ -59,14 +59,14 @@ class DotStrengthReduction(RewritePass):
 
 
 def _multiply(i: HloInstruction, dims: DotDims, contracted: list[int], b: Builder) -> HloInstruction:
-    """Both operands in the shape of the result and the contracted dimensions; multiplied, and those summed."""
+    """Broadcast both operands to the result's dimensions and the contracted ones, multiply, and sum over the latter."""
     lhs, rhs = i.operands
     result, at = i.shape.dimensions, _summed_at(i, dims)
     sizes = (*result[:at], *contracted, *result[at:])
     batch, left_free = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank)
 
     def place(n: int) -> int:
-        """Where dimension `n` of the result stands among the sizes."""
+        """Return the position of result dimension `n` in the broadcast shape."""
         return n if n < at else n + len(contracted)
 
     first = {d: place(n) for n, d in enumerate(dims.lhs_batch)}
@@ -82,15 +82,15 @@ def _multiply(i: HloInstruction, dims: DotDims, contracted: list[int], b: Builde
         return b.reshape(product, result)
     module = b.computation.parent
     if module is None:
-        raise ValueError("a computation outside of a module cannot take a reduction")
+        raise ValueError("a computation outside of a module cannot have a reducer")
     over = range(at, at + len(contracted))
     return b.reduce(product, b.scalar(0, i.shape.element_type), tuple(over), _sum_of(i, module))
 
 
 def _summed_at(i: HloInstruction, dims: DotDims) -> int:
-    """Where the contracted dimensions go: last, unless neighbours in memory are neighbours in the result.
+    """Return where to insert the contracted dimensions: last, unless that breaks contiguous access.
 
-    The operand that the fastest dimension of the result comes from is then walked along that dimension.
+    The operand that the result's minor dimension comes from should be read along that dimension.
     """
     lhs, rhs = i.operands
     batch, left, right = len(dims.lhs_batch), dims.lhs_free(lhs.shape.rank), dims.rhs_free(rhs.shape.rank)
@@ -110,7 +110,7 @@ def _spread(x: HloInstruction, sizes: tuple[int, ...], where: dict[int, int], b:
 
 
 def _sum_of(i: HloInstruction, module: HloModule) -> HloComputation:
-    """A function that adds two scalars of the element type, found in the module or added to it."""
+    """Return a scalar addition of the element type, which is added to the module if it does not exist."""
     scalar = i.shape.with_dimensions(())
     name = f"add_{i.shape.element_type.text}"
     found = module.find(name)

@@ -1,4 +1,4 @@
-"""Dots of parts: slices of products, and products of matrices made of blocks and of zeros."""
+"""Dots of slices and blocks: slices of dots, and dots of operands with zero blocks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DotSlicing(ComputationPass):
-    """slice(dot(a, b)) -> dot(slice(a), slice(b)), where all users are slices, together less than the whole."""
+    """Rewrite slice(dot(a, b)) -> dot(slice(a), slice(b)), if all users are slices with fewer elements in total."""
 
     name: ClassVar[str] = "dot-slicing"
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         changed = False
         for i in computation.post_order():
             if i.parent is computation and is_plain_dot(i) and not i.is_root and i.users:
@@ -65,7 +65,7 @@ def _sliced(dot: HloInstruction, spec: tuple[SliceDim, ...], b: Builder) -> HloI
 @register
 @dataclass(frozen=True)
 class DotOfBlocks(RewritePass):
-    """Zero padding of an operand is not multiplied; a concatenate of blocks with zeros is multiplied block by block."""
+    """Remove zero padding of an operand, and split dots of concatenates that contain zero blocks."""
 
     name: ClassVar[str] = "dot-of-blocks"
     rules: ClassVar[RuleSet] = RULES
@@ -73,7 +73,7 @@ class DotOfBlocks(RewritePass):
 
 @dataclass(frozen=True)
 class _Side:
-    """One operand of a dot, so that a rule is written once for both."""
+    """One operand of a dot, so that rules are written once for both sides."""
 
     dot: HloInstruction
     left: bool
@@ -92,13 +92,13 @@ class _Side:
         return dims if self.left else dims.swapped()
 
     def partner(self, dimension: int) -> int | None:
-        """The dimension of the other operand that `dimension` is paired with; None for a free one."""
+        """Return the dimension of the other operand paired with `dimension`; None for a free dimension."""
         own = (*self.dims.lhs_contracting, *self.dims.lhs_batch)
         theirs = (*self.dims.rhs_contracting, *self.dims.rhs_batch)
         return theirs[own.index(dimension)] if dimension in own else None
 
     def result_dimension(self, dimension: int) -> int | None:
-        """Where a free or batch dimension stands in the result; None for a contracted one."""
+        """Return the result's dimension for a free or batch dimension; None for a contracted one."""
         dims = self.dims
         if dimension in dims.lhs_batch:
             return dims.lhs_batch.index(dimension)
@@ -115,7 +115,7 @@ class _Side:
 
 @RULES.on(Opcode.DOT)
 def _padded(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Zeros around (not between) the elements of an operand."""
+    """Remove zero padding around (not between) the elements of an operand."""
     if not is_uniform_dot(i):
         return None
     for side in (_Side(i, True), _Side(i, False)):
@@ -154,7 +154,7 @@ def _is_mostly_zero(i: HloInstruction) -> bool:
 
 @RULES.on(Opcode.DOT)
 def _blocks(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """A concatenate with zeros in it: along a free dimension the products are joined, along a contracted one added."""
+    """Split a concatenate with zero blocks: along a free dimension concatenate the dots, along a contracted one add."""
     if not is_uniform_dot(i):
         return None
     for side in (_Side(i, True), _Side(i, False)):
@@ -189,7 +189,7 @@ def _sum_of_blocks(side: _Side, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.DOT)
 def _of_broadcast(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """An operand that repeats along a free dimension: multiply once, repeat the result."""
+    """Multiply once and broadcast the result if an operand is broadcast along a free dimension."""
     if not is_uniform_dot(i):
         return None
     for side in (_Side(i, True), _Side(i, False)):

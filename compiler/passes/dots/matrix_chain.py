@@ -1,4 +1,4 @@
-"""Matrix chains: the order of multiplication that costs the fewest flops, A(B(Cv)) rather than ((AB)C)v."""
+"""Matrix chain optimization: the order of multiplication with the fewest flops, A(B(Cv)) instead of ((AB)C)v."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LONGEST = 24
 @register
 @dataclass(frozen=True)
 class MatrixChain(ComputationPass):
-    """Reorder products of three or more matrices or vectors by cost; products with other users stay as they are."""
+    """Reorder products of three or more matrices or vectors by cost; products with several users are not split."""
 
     name: ClassVar[str] = "matrix-chain"
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         changed = False
         for i in reversed(computation.post_order()):
             if i.parent is computation and is_matrix_product(i) and not i.is_dead and not _within_chain(i):
@@ -33,7 +33,7 @@ class MatrixChain(ComputationPass):
 
 
 def _within_chain(i: HloInstruction) -> bool:
-    """Whether the chain of its only user takes this product apart already."""
+    """Check whether the chain of its only user includes this product."""
     while single_use(i):
         (user,) = i.users
         if is_matrix_product(user) and user.operands[0] is not user.operands[1]:

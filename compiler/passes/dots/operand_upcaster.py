@@ -1,4 +1,4 @@
-"""Products of narrow numbers in f32 or f64, which matrix libraries know."""
+"""Operand upcasting: dots of narrow types in f32 or f64, which matrix libraries support."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
 
 RULES = RuleSet()
 _EXACT_F32, _EXACT_F64 = 24, 53
-"""Bits of whole numbers that each holds exactly."""
+"""Bits of integers that each type represents exactly."""
 
 
 @register
 @dataclass(frozen=True)
 class OperandUpcaster(RewritePass):
-    """Convert the operands of dots and convolutions that are narrower than 32 bits, and the result back.
+    """Convert operands of dots and convolutions that are narrower than 32 bits, and the result back.
 
-    Floats are multiplied and added in f32 and rounded once. Integers are, in f32 where every sum is exact there and in
-    f64 elsewhere, and wrap around in the type of the result.
+    Floats are multiplied and added in f32 and rounded once. Integers use f32 if every sum is exact in it, else f64, and
+    wrap around in the result type.
     """
 
     name: ClassVar[str] = "operand-upcaster"
@@ -48,7 +48,7 @@ def _convolution(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _upcast(i: HloInstruction, terms: int, b: Builder) -> HloInstruction | None:
-    """The same product of converted operands; `terms`: how many products each element of the result is the sum of."""
+    """Rebuild the op with converted operands; `terms` is the number of products per result element."""
     types = [o.shape.element_type for o in i.operands]
     wide = _wide_type(types, i.shape.element_type, terms)
     if wide is None:

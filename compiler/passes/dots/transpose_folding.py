@@ -1,4 +1,4 @@
-"""Transpose folding: a dot reads its operands and writes its result in any order, so transposes around it go."""
+"""Transpose folding: dots absorb transposes of their operands and of their result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class TransposeFolding(RewritePass):
-    """dot(transpose(a), b) contracts another dimension of a; transpose(dot(a, b)) is dot(b, a)."""
+    """Rewrite dot(transpose(a), b) to contract another dimension of a, and transpose(dot(a, b)) -> dot(b, a)."""
 
     name: ClassVar[str] = "transpose-folding"
     rules: ClassVar[RuleSet] = RULES
@@ -76,12 +76,12 @@ def _of_dot(i: HloInstruction, b: Builder) -> HloInstruction | None:
 @register
 @dataclass(frozen=True)
 class TransposedDotCse(ComputationPass):
-    """Of a product and its transpose, dot(a, b) and dot(b, a), one is computed and the other transposed."""
+    """Replace dot(b, a) by a transpose of dot(a, b) if both exist."""
 
     name: ClassVar[str] = "transposed-dot-cse"
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         known: dict[Hashable, HloInstruction] = {}
         changed = False
         for i in computation.post_order():

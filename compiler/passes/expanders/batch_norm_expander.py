@@ -1,4 +1,4 @@
-"""Batch norm expansion: training, inference and gradient in elementwise ops and reductions."""
+"""Batch norm expansion: training, inference and gradient as elementwise ops and reductions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class BatchNormExpander(RewritePass):
-    """Write out batch-norm-training, -inference and -grad by their definitions.
+    """Replace batch-norm-training, -inference and -grad by their definitions.
 
-    Means and variances are computed in f32 where the operand is narrower.
+    Means and variances are computed in f32 if the operand is narrower.
     """
 
     name: ClassVar[str] = "batch-norm-expander"
@@ -30,7 +30,7 @@ class BatchNormExpander(RewritePass):
 
 @dataclass(frozen=True)
 class _Norm:
-    """One batch norm: its input, in the type that is computed in, and how vectors spread over it."""
+    """A batch norm: its input in the compute type, and helpers for per-feature vectors."""
 
     x: HloInstruction
     feature: int
@@ -42,23 +42,23 @@ class _Norm:
         return self.x.shape.num_elements / max(1, self.x.shape.dimensions[self.feature])
 
     def spread(self, vector: HloInstruction) -> HloInstruction:
-        """A vector over features, repeated over everything else."""
+        """Broadcast a per-feature vector to the shape of the input."""
         wide = self.b.convert(vector, self.x.shape.element_type)
         return self.b.broadcast(wide, self.x.shape.dimensions, (self.feature,))
 
     def sum(self, value: HloInstruction) -> HloInstruction:
-        """Sums over everything but features."""
+        """Sum over all dimensions except the features."""
         dims = [d for d in range(self.x.shape.rank) if d != self.feature]
         zero = self.b.scalar(0, self.x.shape.element_type)
         return self.b.reduce(value, zero, dims, _addition(self.b.computation, self.x.shape.element_type))
 
     def mean(self, value: HloInstruction) -> HloInstruction:
-        """Means over everything but features."""
+        """Average over all dimensions except the features."""
         total = self.sum(value)
         return self.b.add(Opcode.DIVIDE, total, self.b.splat(self.count, total.shape))
 
     def inverse_deviation(self, variance: HloInstruction) -> HloInstruction:
-        """1 / sqrt(variance + epsilon), as a vector."""
+        """Return the vector 1 / sqrt(variance + epsilon)."""
         wide = self.b.convert(variance, self.x.shape.element_type)
         return self.b.add(Opcode.RSQRT, self.b.add(Opcode.ADD, wide, self.b.splat(self.epsilon, wide.shape)))
 
@@ -75,7 +75,7 @@ def _norm(i: HloInstruction, b: Builder) -> _Norm | None:
 def _addition(computation: HloComputation, kind: PrimitiveType) -> HloComputation:
     module = computation.parent
     if module is None:
-        raise ValueError(f"computation %{computation.name} stands alone: there is nowhere to put a reducer")
+        raise ValueError(f"computation %{computation.name} is not in a module, so it cannot have a reducer")
     name = f"batch_norm_add_{kind.text}"
     found = module.find(name)
     if found is not None and scalar_function(found) is Opcode.ADD and found.root.shape.element_type is kind:
@@ -124,7 +124,7 @@ def _training(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.BATCH_NORM_GRAD)
 def _gradient(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Gradients of (x - mean) / sqrt(var + eps) * scale + offset, mean and var being those of x."""
+    """Return the gradients of (x - mean) / sqrt(var + eps) * scale + offset, where mean and var are those of x."""
     norm = _norm(i, b)
     if norm is None:
         return None

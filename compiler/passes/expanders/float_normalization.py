@@ -1,4 +1,4 @@
-"""Float normalisation: arithmetic in a narrow type is done in a wider one, for targets without the narrow one."""
+"""Float normalization: computes narrow float types in a wider one, for targets that lack the narrow type."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _EXACT = frozenset(
 @register
 @dataclass(frozen=True)
 class FloatNormalization(RewritePass):
-    """Elementwise arithmetic in the type `narrow` becomes conversions around the same op in `wide`.
+    """Convert the operands of elementwise arithmetic in the type `narrow` to `wide`, and the result back.
 
-    Every op still rounds to the narrow type, so results stay what they were to within one rounding. Ops that round
-    nothing (select, maximum, negate...) stay.
+    Every op still rounds to the narrow type, so results differ by at most one rounding. Ops that do not round (select,
+    maximum, negate...) are kept.
 
     Attributes:
-        narrow: the type that is not computed in.
-        wide: the type that is.
+        narrow: the type to avoid.
+        wide: the type to compute in.
     """
 
     name: ClassVar[str] = "float-normalization"
@@ -45,7 +45,7 @@ class FloatNormalization(RewritePass):
     def __post_init__(self) -> None:
         super().__post_init__()
         narrow, wide = (ml_dtypes.finfo(t.dtype) for t in self._types())  # type: ignore[no-untyped-call]
-        # Where the wide type holds less, or the same, this would change results, or never end.
+        # With a type that is not wider, results would change, or the rewrite would never terminate.
         if wide.nmant <= narrow.nmant or wide.max <= narrow.max:
             raise PassOptionError(
                 f"option wide of pass {self.name!r} must be a type that holds more than {self.narrow}, not {self.wide}"
@@ -55,7 +55,7 @@ class FloatNormalization(RewritePass):
         return _float_type(self.narrow), _float_type(self.wide)
 
     def rules_of(self) -> RulesOf:
-        """See the class."""
+        """Return the rules of the pass."""
         narrow, wide = self._types()
 
         def widen(i: HloInstruction, b: Builder) -> HloInstruction | None:

@@ -1,4 +1,4 @@
-"""Gather and scatter expansion: a loop over the indices that moves one window at a time."""
+"""Gather and scatter expansion: a loop over the indices that processes one window per iteration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GATHERS, SCATTERS = RuleSet(), RuleSet()
 @register
 @dataclass(frozen=True)
 class GatherExpander(RewritePass):
-    """A gather as a loop of dynamic slices."""
+    """Replace a gather by a loop of dynamic slices."""
 
     name: ClassVar[str] = "gather-expander"
     rules: ClassVar[RuleSet] = GATHERS
@@ -31,13 +31,13 @@ class GatherExpander(RewritePass):
 @register
 @dataclass(frozen=True)
 class ScatterExpander(RewritePass):
-    """A scatter as a loop that reads, combines and writes back one window after the other.
+    """Replace a scatter by a loop that reads, combines and writes one window per iteration.
 
-    Windows that do not lie inside leave the operands as they are. Scatters of several operands stay when their function
-    is no elementwise work.
+    Windows that are out of bounds leave the operands unchanged. Scatters of several operands are kept if their function
+    has ops that are not elementwise.
 
     Attributes:
-        simple: whether to expand those too that replace elements of one operand, or combine them by one operation.
+        simple: also expand scatters that replace elements of one operand, or combine them by a single op.
     """
 
     name: ClassVar[str] = "scatter-expander"
@@ -45,7 +45,7 @@ class ScatterExpander(RewritePass):
     simple: bool = True
 
     def rules_of(self) -> RulesOf:
-        """See the class."""
+        """Return the rules of the pass."""
         if self.simple:
             return self.rules.of
 
@@ -62,7 +62,7 @@ def _is_simple(scatter: HloInstruction) -> bool:
 
 
 def _index_rows(indices: HloInstruction, vector_dim: int, b: Builder) -> HloInstruction:
-    """Indices as a matrix, one row an index vector, in order."""
+    """Return the indices as a matrix with one index vector per row, in order."""
     rank = indices.shape.rank
     if vector_dim == rank:
         return b.reshape(indices, (indices.shape.num_elements, 1))
@@ -73,13 +73,13 @@ def _index_rows(indices: HloInstruction, vector_dim: int, b: Builder) -> HloInst
 
 
 @dataclass(frozen=True)
-class _Places:
-    """Where windows stand.
+class _Windows:
+    """The windows of a gather or scatter.
 
     Attributes:
-        rows: start indices, one row a window.
-        mapped: the dimension of the operand that each number of a row is for.
-        dropped: dimensions of the operand that windows do not have.
+        rows: start indices, one row per window.
+        mapped: the operand dimension that each element of a row indexes.
+        dropped: operand dimensions that the windows do not have.
     """
 
     rows: HloInstruction
@@ -87,26 +87,26 @@ class _Places:
     dropped: tuple[int, ...]
 
 
-def _places(
+def _windows(
     indices: HloInstruction,
     vector_dim: int,
     mapped: Sequence[int],
     dropped: Sequence[int],
     batching: Sequence[tuple[int, int]],
     b: Builder,
-) -> _Places:
-    """The windows of a gather or scatter; batching dimensions are spelled out as one more index each.
+) -> _Windows:
+    """Return the windows of a gather or scatter; batching dimensions become additional indices.
 
     Args:
         indices: all start indices.
-        vector_dim: the dimension along which an index vector lies.
-        mapped: the dimension of the operand for each of its numbers.
-        dropped: dimensions of the operand that are collapsed or inserted.
-        batching: pairs of a batching dimension of the operand and of the indices.
-        b: where to build.
+        vector_dim: the dimension of the index vectors.
+        mapped: the operand dimension for each element of an index vector.
+        dropped: collapsed or inserted dimensions of the operand.
+        batching: pairs of batching dimensions of operand and indices.
+        b: adds the instructions.
     """
     if not batching:
-        return _Places(_index_rows(indices, vector_dim, b), tuple(mapped), tuple(dropped))
+        return _Windows(_index_rows(indices, vector_dim, b), tuple(mapped), tuple(dropped))
     kind = indices.shape.element_type
     wide = b.convert(indices, kind if kind.bits >= 32 else PrimitiveType.S32)
     sizes = wide.shape.dimensions
@@ -116,13 +116,13 @@ def _places(
     counts = [b.add(Opcode.IOTA, shape=one, iota_dimension=d) for _, d in batching]
     whole = b.concatenate([*counts, wide], vector_dim)
     own = tuple(d for d, _ in batching)
-    return _Places(_index_rows(whole, vector_dim, b), (*own, *mapped), tuple(sorted((*own, *dropped))))
+    return _Windows(_index_rows(whole, vector_dim, b), (*own, *mapped), tuple(sorted((*own, *dropped))))
 
 
 def _starts(
     rows: HloInstruction, i: HloInstruction, mapped: Sequence[int], rank: int, b: Builder
 ) -> list[HloInstruction]:
-    """Scalar start indices of row `i` for each dimension of the operand."""
+    """Return the scalar start indices in row `i` for all dimensions of the operand."""
     zero = b.scalar(0, PrimitiveType.S32)
     row = b.add(Opcode.DYNAMIC_SLICE, rows, i, zero, dynamic_slice_sizes=(1, len(mapped)))
     nothing = b.scalar(0, rows.shape.element_type)
@@ -133,7 +133,7 @@ def _starts(
 
 
 def _cut(x: HloInstruction, starts: Sequence[HloInstruction], sizes: Sequence[int], b: Builder) -> HloInstruction:
-    """The window at `starts`; a scalar is its own."""
+    """Return the window at `starts`; that of a scalar is the scalar."""
     return b.add(Opcode.DYNAMIC_SLICE, x, *starts, dynamic_slice_sizes=tuple(sizes)) if starts else x
 
 
@@ -143,24 +143,24 @@ def _gather(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if i.shape.num_elements == 0 or source.shape.num_elements == 0:
         return None
     batching = zip(i.attr("operand_batching_dims", ()), i.attr("start_indices_batching_dims", ()), strict=True)
-    places = _places(
+    windows = _windows(
         indices, i.attributes["index_vector_dim"], i.attributes["start_index_map"],
         i.attributes["collapsed_slice_dims"], list(batching), b,
     )  # fmt: skip
-    count = places.rows.shape.dimensions[0]
+    count = windows.rows.shape.dimensions[0]
     sizes: tuple[int, ...] = i.attributes["slice_sizes"]
-    window = tuple(n for d, n in enumerate(sizes) if d not in places.dropped)
+    window = tuple(n for d, n in enumerate(sizes) if d not in windows.dropped)
     empty = b.splat(0, source.shape.with_dimensions((count, *window)))
 
     def step(c: Builder, n: HloInstruction, carried: Sequence[HloInstruction]) -> Sequence[HloInstruction]:
         data, at, result = carried
-        starts = _starts(at, n, places.mapped, data.shape.rank, c)
+        starts = _starts(at, n, windows.mapped, data.shape.rank, c)
         taken = _cut(data, starts, sizes, c)
         zero = c.scalar(0, PrimitiveType.S32)
         put = c.reshape(taken, (1, *window))
         return data, at, c.add(Opcode.DYNAMIC_UPDATE_SLICE, result, put, n, *[zero] * len(window))
 
-    (flat,) = counted_loop(b, count, (source, places.rows, empty), step, (2,), "gather")
+    (flat,) = counted_loop(b, count, (source, windows.rows, empty), step, (2,), "gather")
     offsets: tuple[int, ...] = i.attributes["offset_dims"]
     batch = [d for d in range(i.shape.rank) if d not in offsets]
     shaped = b.reshape(flat, [i.shape.dimensions[d] for d in (*batch, *offsets)])
@@ -175,17 +175,17 @@ def _scatter(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if first.num_elements == 0 or whole.num_elements == 0:
         return b.add(Opcode.TUPLE, *sources) if i.shape.is_tuple else sources[0]
     batching = zip(i.attr("input_batching_dims", ()), i.attr("scatter_indices_batching_dims", ()), strict=True)
-    places = _places(
+    windows = _windows(
         indices, i.attributes["index_vector_dim"], i.attributes["scatter_dims_to_operand_dims"],
         i.attributes["inserted_window_dims"], list(batching), b,
     )  # fmt: skip
-    steps, mapped = places.rows.shape.dimensions[0], places.mapped
+    steps, mapped = windows.rows.shape.dimensions[0], windows.mapped
     window_dims: tuple[int, ...] = i.attributes["update_window_dims"]
     batch = [d for d in range(first.rank) if d not in window_dims]
     window = [first.dimensions[d] for d in window_dims]
     flat = [b.reshape(b.transpose(u, (*batch, *window_dims)), (steps, *window)) for u in updates]
     kept = iter(window)
-    sizes = tuple(1 if d in places.dropped else next(kept) for d in range(whole.rank))
+    sizes = tuple(1 if d in windows.dropped else next(kept) for d in range(whole.rank))
     if count > 1 and lifted(i.attributes["to_apply"], [*sources, *sources], whole.dimensions, b) is None:
         return None
 
@@ -207,7 +207,7 @@ def _scatter(i: HloInstruction, b: Builder) -> HloInstruction | None:
         written = [c.add(Opcode.DYNAMIC_UPDATE_SLICE, x, p, *starts) if starts else p for x, p in parts]
         return *written, at, *news
 
-    results = counted_loop(b, steps, (*sources, places.rows, *flat), step, range(count), "scatter")
+    results = counted_loop(b, steps, (*sources, windows.rows, *flat), step, range(count), "scatter")
     return b.add(Opcode.TUPLE, *results) if i.shape.is_tuple else results[0]
 
 
@@ -222,7 +222,7 @@ def _combined(
 
 
 def _inside(starts: Sequence[HloInstruction], most: Sequence[int], b: Builder) -> HloInstruction | None:
-    """Whether all starts lie in [0, most]; None where their type cannot leave it."""
+    """Return whether all starts are in [0, most]; None if their type cannot represent other values."""
     tests: list[HloInstruction] = []
     for start, limit in zip(starts, most, strict=True):
         kind = start.shape.element_type

@@ -1,4 +1,4 @@
-"""Map inlining: a map is the elementwise ops of its function."""
+"""Map inlining: replaces a map by the elementwise ops of its function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class MapInliner(RewritePass):
-    """Replace a map whose function is made of elementwise ops and constants by those ops on arrays."""
+    """Replace a map whose function consists of elementwise ops and constants by those ops on arrays."""
 
     name: ClassVar[str] = "map-inliner"
     rules: ClassVar[RuleSet] = RULES
@@ -32,9 +32,9 @@ def _inline(i: HloInstruction, b: Builder) -> HloInstruction | None:
 def lifted(
     function: HloComputation, arguments: Sequence[HloInstruction], sizes: tuple[int, ...], b: Builder
 ) -> list[HloInstruction] | None:
-    """What a function of scalars makes of each element of arrays of those sizes; several where its root is a tuple.
+    """Apply a scalar function elementwise to arrays of these sizes; return its results, several for a tuple root.
 
-    None where that takes more than elementwise ops and constants.
+    Return None if the function contains anything but elementwise ops and constants.
     """
     root = function.root
     results = root.operands if root.opcode is Opcode.TUPLE else (root,)

@@ -1,7 +1,7 @@
-"""Random bits in elementwise ops: the counter-based generators Threefry and Philox, rounds unrolled.
+"""Random bits from elementwise ops: the counter-based generators Threefry and Philox, with unrolled rounds.
 
-Facts from Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); how counters are spread over an
-array follows `xla/hlo/builder/lib/prng.cc`, so that the numbers are XLA's.
+The generators follow Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). The layout of counters
+over an array is that of `xla/hlo/builder/lib/prng.cc`, so that the numbers equal XLA's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PHILOX_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 def threefry2x32(
     keys: Sequence[HloInstruction], counters: Sequence[HloInstruction], b: Builder
 ) -> tuple[HloInstruction, HloInstruction]:
-    """Twenty rounds of Threefry-2x32 on u32 arrays; keys are scalars or have the counters' shape."""
+    """Build the twenty rounds of Threefry-2x32 on u32 arrays; keys are scalars or have the shape of the counters."""
     dims = counters[0].shape.dimensions
     k0, k1 = keys
     k2 = b.add(Opcode.XOR, b.add(Opcode.XOR, k0, k1), b.splat(_PARITY, k0.shape))
@@ -52,17 +52,17 @@ def _rotate(x: HloInstruction, amount: int, b: Builder) -> HloInstruction:
 
 
 def low_half(x: HloInstruction, b: Builder) -> HloInstruction:
-    """The low 32 bits of u64 values."""
+    """Return the low 32 bits of u64 values."""
     return b.convert(x, U32)
 
 
 def high_half(x: HloInstruction, b: Builder) -> HloInstruction:
-    """The high 32 bits of u64 values."""
+    """Return the high 32 bits of u64 values."""
     return b.convert(b.add(Opcode.SHIFT_RIGHT_LOGICAL, x, b.splat(32, x.shape)), U32)
 
 
 def joined(low: HloInstruction, high: HloInstruction, b: Builder) -> HloInstruction:
-    """u64 values from two halves."""
+    """Combine two halves into u64 values."""
     wide = b.convert(high, U64)
     return b.add(Opcode.OR, b.convert(low, U64), b.add(Opcode.SHIFT_LEFT, wide, b.splat(32, wide.shape)))
 
@@ -70,14 +70,14 @@ def joined(low: HloInstruction, high: HloInstruction, b: Builder) -> HloInstruct
 def threefry_bits(
     key: HloInstruction, start: HloInstruction, dims: Sequence[int], bits: int, b: Builder
 ) -> tuple[HloInstruction, HloInstruction]:
-    """Threefry bits of an array, u64 for 64 bits and u32 otherwise, and the counter after them.
+    """Build Threefry bits of an array, as u64 for 64 bits and u32 otherwise; return them and the next counter.
 
     Args:
         key: a u64 scalar.
         start: the counter, a u64 scalar.
-        dims: of the result.
-        bits: of an element; below 32 the caller takes the low ones.
-        b: where to build.
+        dims: dimensions of the result.
+        bits: bits per element; below 32 the caller uses the low bits.
+        b: adds the instructions.
     """
     if bits == 64:
         counters, after = _counters(start, dims, math.prod(dims), b)
@@ -98,7 +98,7 @@ def threefry_bits(
 def _counters(
     start: HloInstruction, dims: Sequence[int], count: int, b: Builder
 ) -> tuple[HloInstruction, HloInstruction]:
-    """`start` plus the row-major position of each element, as u64, and `start + count`."""
+    """Return `start` plus the row-major position of each element as u64, and `start + count`."""
     shape = Shape(U64, tuple(dims))
     found, inner = _spread(start, dims, b), 1
     for d in reversed(range(len(dims))):
@@ -114,14 +114,14 @@ def _counters(
 def philox_bits(
     key: HloInstruction, start: Sequence[HloInstruction], dims: Sequence[int], bits: int, b: Builder
 ) -> tuple[HloInstruction, tuple[HloInstruction, HloInstruction]]:
-    """Philox-4x32 bits of an array, u64 for 64 bits and u32 otherwise, and the counter after them.
+    """Build Philox-4x32 bits of an array, as u64 for 64 bits and u32 otherwise; return them and the next counter.
 
     Args:
         key: a u64 scalar.
-        start: the low and the high half of the 128-bit counter, u64 scalars.
-        dims: of the result.
-        bits: of an element; below 32 the caller takes the low ones.
-        b: where to build.
+        start: the low and high halves of the 128-bit counter, u64 scalars.
+        dims: dimensions of the result.
+        bits: bits per element; below 32 the caller uses the low bits.
+        b: adds the instructions.
     """
     total = math.prod(dims)
     blocks = -(-total * (2 if bits == 64 else 1) // 4)

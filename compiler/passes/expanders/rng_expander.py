@@ -1,4 +1,4 @@
-"""Random number lowering: generators that are single ops or library calls become integer arithmetic that fuses."""
+"""Random number expansion: lowers generators to integer arithmetic that can be fused."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ _THREEFRY_CALLS = frozenset({"cu_threefry2x32", "cu_threefry2x32_ffi", "hip_thre
 @register
 @dataclass(frozen=True)
 class RngExpander(InstructionPass):
-    """`rng-bit-generator` (Threefry, Philox) and the Threefry custom calls of JAX in elementwise ops.
+    """Expand `rng-bit-generator` (Threefry, Philox) and the Threefry custom calls of JAX to elementwise ops.
 
-    The numbers and the state afterwards are those XLA computes. `rng` itself, whose numbers no program may rely on,
-    stays.
+    Numbers and next state equal those of XLA. `rng` itself is kept; programs must not rely on its numbers.
     """
 
     name: ClassVar[str] = "rng-expander"
 
     def visit(self, instruction: HloInstruction) -> bool:
-        """See the class."""
+        """Expand one instruction; return whether it changed."""
         computation = instruction.parent
         if computation is None or instruction.control_predecessors or instruction.is_dead:
             return False
@@ -70,7 +69,7 @@ def _generated(i: HloInstruction, b: Builder) -> HloInstruction | None:
         values, after = threefry_bits(words[0], words[1], bits_shape.dimensions, width, b)
         news = [words[0], after]
     elif algorithm in ("rng_philox", "rng_default") and len(words) in (2, 3):
-        # Without a high word of the counter, XLA takes the key for it.
+        # Without a high word of the counter, XLA uses the key.
         high = words[2] if len(words) == 3 else words[0]
         values, counter = philox_bits(words[0], (words[1], high), bits_shape.dimensions, width, b)
         news = [words[0], *counter][: len(words)]

@@ -1,4 +1,4 @@
-"""Scan expansion: a `scan` becomes a while loop that reads a step of each input and writes a step of each output."""
+"""Scan expansion: replaces a `scan` by a while loop that reads and writes one slice per iteration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class ScanExpander(RewritePass):
-    """Every scan of arrays as a counted loop; one of no steps is its initial carries and empty outputs.
+    """Replace every scan of arrays by a counted loop; a scan of length 0 by its initial carries and empty outputs.
 
-    The loop carries the carries, the inputs and the outputs, as XLA's (`xla/service/scan_expander.cc`).
+    The loop carries the carries, inputs and outputs, as in XLA (`xla/service/scan_expander.cc`).
     """
 
     name: ClassVar[str] = "scan-expander"

@@ -1,4 +1,4 @@
-"""Select-and-scatter expansion: the gradient of pooling by windows side by side, in pointwise work."""
+"""Select-and-scatter expansion: computes the gradient of pooling with elementwise ops."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MOST_POSITIONS = 64
 @register
 @dataclass(frozen=True)
 class SelectAndScatterExpander(RewritePass):
-    """Find the selected position of each window by comparing its positions in turn, and put the source there.
+    """Find the selected position of each window by comparing its positions in turn, and scatter the source there.
 
-    Done where a window has at most 64 positions and nothing is dilated, and
-    - windows do not overlap (stride and size are one) and nothing is padded, or
-    - sources are added up: then each position in the window yields one array, and they are added.
+    Windows may have up to 64 positions and no dilation, and must either
+    - not overlap (stride equals size) and have no padding, or
+    - add the sources: then each position in the window yields one array, and these are added.
     """
 
     name: ClassVar[str] = "select-and-scatter-expander"
@@ -95,7 +95,7 @@ def _overlapping(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _tiles(windows: HloInstruction, counts: Sequence[int], sizes: Sequence[int], b: Builder) -> list[HloInstruction]:
-    """The elements at each position of windows side by side, positions in row-major order."""
+    """Return the elements at each position of non-overlapping windows, positions in row-major order."""
     found = []
     for place in itertools.product(*(range(k) for k in sizes)):
         spec = itertools.chain.from_iterable(
@@ -108,9 +108,9 @@ def _tiles(windows: HloInstruction, counts: Sequence[int], sizes: Sequence[int],
 def _chosen_position(
     candidates: Sequence[HloInstruction], inside: Sequence[HloInstruction], select: HloComputation, b: Builder
 ) -> HloInstruction:
-    """Row-major number of the position that `select` prefers to all others of its window.
+    """Return the row-major number of the position that `select` prefers in each window.
 
-    `inside` says which candidates are elements and not padding; empty means all.
+    `inside` tells which candidates are elements, not padding; empty means all.
     """
     best = candidates[0]
     chosen = b.splat(0, best.shape.with_type(PrimitiveType.S32))
@@ -127,7 +127,7 @@ def _chosen_position(
 
 
 def _positions(tiled: Sequence[int], sizes: Sequence[int], b: Builder) -> HloInstruction:
-    """The row-major number of each element within its window."""
+    """Return the row-major position of each element within its window."""
     shape = Shape(PrimitiveType.S32, tuple(tiled))
     total = b.splat(0, shape)
     for axis in range(len(sizes)):
@@ -138,7 +138,7 @@ def _positions(tiled: Sequence[int], sizes: Sequence[int], b: Builder) -> HloIns
 
 
 def _applied(function: HloComputation, operands: Sequence[HloInstruction], b: Builder) -> HloInstruction:
-    """A scalar function of two arguments, element by element."""
+    """Apply a scalar function of two arguments elementwise."""
     known = scalar_function(function)
     if known is not None and known is not Opcode.COMPARE:
         return b.add(known, *operands)

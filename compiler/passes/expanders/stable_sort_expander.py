@@ -1,4 +1,4 @@
-"""Stable sort expansion: ties are broken by position, so that any sort will do."""
+"""Stable sort expansion: breaks ties by position, so that any sorting algorithm can be used."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
 @register
 @dataclass(frozen=True)
 class StableSortExpander:
-    """Turn a stable sort into one that also compares positions where the comparator sees no order.
+    """Replace a stable sort by one that also compares positions if the comparator does not order two elements.
 
-    Positions are s32 and come last among the operands; dimensions beyond 2^31 stay as they are.
+    Positions are s32 and the last operand; dimensions of 2^31 or more elements are not supported.
     """
 
     name: ClassVar[str] = "stable-sort-expander"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         changed = False
         for computation in treatable(module):
             sorts = [i for i in computation.instructions if i.opcode is Opcode.SORT and i.attr("is_stable")]
@@ -49,7 +49,7 @@ def _expand(sort: HloInstruction, computation: HloComputation, module: HloModule
 
 
 def _with_positions(comparator: HloComputation, count: int) -> HloComputation:
-    """before(a, b), or neither before the other and a's position first."""
+    """Return a comparator that orders by `comparator`, then by position."""
     made = HloComputation(f"{comparator.name}_stable")
     parameters = [made.add_parameter(n, p.shape, p.name) for n, p in enumerate(comparator.parameters)]
     positions = [made.add_parameter(2 * count + n, Shape(PrimitiveType.S32)) for n in range(2)]

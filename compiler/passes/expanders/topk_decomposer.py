@@ -1,4 +1,4 @@
-"""Top-k as a sort of which the beginning is used."""
+"""Top-k decomposition: a sort, of which the first k elements are used."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class TopkDecomposer(RewritePass):
-    """Write a topk as a stable sort of the values with their positions, and slices of it.
+    """Replace topk by a stable sort of values and positions, and slices of its results.
 
-    Floats are in total order, as topk has them: NaN beyond infinity, and zeros by their sign.
+    Floats are in total order, as in topk: NaN is above infinity, and zeros are ordered by sign.
     """
 
     name: ClassVar[str] = "topk-decomposer"

@@ -1,1 +1,1 @@
-"""What passes are made of: the protocol, rewrite rules, pattern helpers, pipelines and the registry."""
+"""Infrastructure of passes: the protocol, rewrite rules, pattern helpers, pipelines and the registry."""

@@ -1,4 +1,4 @@
-"""What a pass is, and the two common forms of one: visit every computation, visit every instruction."""
+"""The pass protocol, and base classes of passes over computations and over instructions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 from compiler.errors import HlogymError
 from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.passes.infrastructure.rewrite_limits import treatable
-from compiler.support.untrusted import shown, whole_number
+from compiler.support.untrusted import as_integer, short_repr
 
 MAX_SWEEPS = 1000
-"""Most sweeps that a pass may be held to; rewrites settle in a few."""
+"""Largest number of sweeps that a pass can be limited to; rewrites converge in a few."""
 
 
 class PassOptionError(HlogymError, ValueError):
-    """An option a pass does not have, or a value it cannot take."""
+    """Raised for an unknown option of a pass or an invalid value."""
 
 
 def number_option(default: int, least: int, most: int) -> int:
-    """A field of a pass that is a whole number within bounds, both included.
+    """Declare a pass option that is an integer within inclusive bounds.
 
-    The bounds keep what the pass makes, and the time it takes, in proportion to the module: options may come from a
-    text or a plan that anybody wrote.
+    The bounds keep run time and output size proportional to the module, because options may come from an untrusted text
+    or plan.
     """
     made: int = field(default=default, metadata={"bounds": (least, most)})
     return made
@@ -31,9 +31,9 @@ def number_option(default: int, least: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """Fields that are the options of a pass, checked when it is made: types, and bounds of `number_option`.
+    """Base class whose fields are the options of a pass; checks types and the bounds of `number_option`.
 
-    PassOptionError names the option and what it may be.
+    Raises PassOptionError with the option and its allowed values.
     """
 
     def __post_init__(self) -> None:
@@ -41,76 +41,76 @@ class Options:
             value = getattr(self, f.name)
             if isinstance(f.default, bool) or not isinstance(f.default, int):
                 if not isinstance(value, type(f.default)):
-                    wanted = "true or false" if isinstance(f.default, bool) else "a text"
-                    raise PassOptionError(f"{self._called(f.name)} takes {wanted}, got {shown(value)}")
+                    wanted = "true or false" if isinstance(f.default, bool) else "a string"
+                    raise PassOptionError(f"{self._describe(f.name)} takes {wanted}, got {short_repr(value)}")
                 continue
-            number = whole_number(value)
+            number = as_integer(value)
             least, most = f.metadata["bounds"]
             if number is None or not least <= number <= most:
                 raise PassOptionError(
-                    f"{self._called(f.name)} takes a whole number from {least} to {most}, got {shown(value)}"
+                    f"{self._describe(f.name)} takes an integer from {least} to {most}, got {short_repr(value)}"
                 )
             object.__setattr__(self, f.name, number)
 
-    def _called(self, option: str) -> str:
+    def _describe(self, option: str) -> str:
         return f"option {option} of pass {getattr(self, 'name', type(self).__name__)!r}"
 
 
 @runtime_checkable
 class HloPass(Protocol):
-    """A rewrite of a whole module.
+    """A rewrite of a module.
 
-    A pass is a frozen dataclass: its options are its fields, its `name` is how text and plans call it.
-    It is correct on every verified module and in any order. `run` changes the module in place and returns
-    whether it did; False means that the module's text is what it was.
+    A pass is a frozen dataclass: its fields are its options, and `name` is its name in text and plans. It must be
+    correct for every verified module and in any order. `run` changes the module in place and returns whether it did;
+    False means that the module's text is unchanged.
     """
 
     @property
     def name(self) -> str:
-        """The name passes are called by in text: words joined by dashes."""
+        """The name of the pass in text: words joined by dashes."""
         ...
 
     def run(self, module: HloModule) -> bool:
-        """Rewrite `module`; whether anything changed."""
+        """Rewrite `module`; return whether it changed."""
         ...
 
 
 class SweepingPass(HloPass, Protocol):
-    """A pass that otherwise works to a fixed point of its own, and can be held to fewer sweeps over the module."""
+    """A pass that by default runs until nothing changes, and can be limited to a number of sweeps over the module."""
 
     def run_sweeps(self, module: HloModule, sweeps: int) -> bool:
-        """As `run`, in at most `sweeps` sweeps: each visits an instruction once, and nothing made since it began."""
+        """Run at most `sweeps` sweeps; a sweep visits each instruction once, and none that it creates."""
         ...
 
 
 def is_sweeping(hlo_pass: HloPass) -> TypeGuard[SweepingPass]:
-    """Whether a pass can be held to sweeps (an `isinstance` with a protocol takes longer than a small pass)."""
+    """Check whether a pass supports sweeps (`isinstance` with a protocol takes longer than a small pass)."""
     return hasattr(hlo_pass, "run_sweeps")
 
 
 @dataclass(frozen=True)
 class Swept:
-    """A pass held to `sweeps` sweeps an application; itself a pass, with the name of the one within.
+    """A pass limited to `sweeps` sweeps per application; itself a pass with the name of the inner one.
 
-    Passes that are no `SweepingPass` walk over the module once in any case, and run as they are.
-    In text it is the pass followed by `@sweeps`: `shape-movement@1`.
+    Passes that are not a `SweepingPass` walk over the module once anyway, and run unchanged. In text, the pass is
+    followed by `@sweeps`: `shape-movement@1`.
     """
 
     within: HloPass
     sweeps: int = 1
 
     def __post_init__(self) -> None:
-        sweeps = whole_number(self.sweeps)
+        sweeps = as_integer(self.sweeps)
         if sweeps is None or not 1 <= sweeps <= MAX_SWEEPS:
-            raise PassOptionError(f"a pass can be held to 1 to {MAX_SWEEPS} sweeps, not {shown(self.sweeps)}")
+            raise PassOptionError(f"a pass can be limited to 1 to {MAX_SWEEPS} sweeps, not {short_repr(self.sweeps)}")
 
     @property
     def name(self) -> str:
-        """The name of the pass within."""
+        """The name of the inner pass."""
         return self.within.name
 
     def run(self, module: HloModule) -> bool:
-        """Run the pass within so many sweeps; whether anything changed."""
+        """Run the inner pass for at most that many sweeps; return whether the module changed."""
         if is_sweeping(self.within):
             return self.within.run_sweeps(module, self.sweeps)
         return self.within.run(module)
@@ -118,16 +118,16 @@ class Swept:
 
 @dataclass(frozen=True)
 class ComputationPass(Options, ABC):
-    """A pass that treats each computation the entry reaches on its own, callees first, as `treatable` has them."""
+    """A pass that rewrites each of the `treatable` computations by itself, callees first."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def run_on(self, computation: HloComputation) -> bool:
-        """Rewrite one computation; whether anything changed."""
+        """Rewrite one computation; return whether it changed."""
 
     def run(self, module: HloModule) -> bool:
-        """`run_on` for every computation, callees first."""
+        """Rewrite every computation, callees first; return whether any changed."""
         changed = False
         for computation in treatable(module):
             changed |= self.run_on(computation)
@@ -136,18 +136,18 @@ class ComputationPass(Options, ABC):
 
 @dataclass(frozen=True)
 class InstructionPass(ComputationPass):
-    """A pass that looks once at each instruction, operands first.
+    """A pass that visits each instruction once, operands first.
 
-    `visit` does the whole rewrite, removal of what it replaced included, and says whether it changed anything.
-    Instructions it makes are not visited in the same run.
+    `visit` does the whole rewrite, including removal of replaced instructions. Instructions that it creates are not
+    visited in the same run.
     """
 
     @abstractmethod
     def visit(self, instruction: HloInstruction) -> bool:
-        """Rewrite one instruction; whether anything changed."""
+        """Rewrite one instruction; return whether anything changed."""
 
     def run_on(self, computation: HloComputation) -> bool:
-        """`visit` for every instruction still there."""
+        """Visit every instruction that has not been removed in the meantime."""
         changed = False
         for instruction in computation.post_order():
             if instruction.parent is computation:
@@ -156,7 +156,7 @@ class InstructionPass(ComputationPass):
 
 
 def op_count(module: HloModule) -> int:
-    """Instructions the entry reaches; parameters, constants and tuples aside, a fusion counted by its body."""
+    """Count the reachable instructions, without parameters, constants and tuples; a fusion counts as its body."""
     return sum(_counts(i) for c in module.post_order() for i in c.instructions)
 
 

@@ -1,4 +1,4 @@
-"""What rewrite rules ask of an instruction: its constant value, what it repeats, which scalar function it applies."""
+"""Queries for rewrite rules: constant values, splats, and the scalar functions of reductions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SPLAT_LIMIT = 1 << 16
 
 
 def is_op(i: HloInstruction, *opcodes: Opcode) -> bool:
-    """Whether the instruction is one of these."""
+    """Check whether the instruction has one of these opcodes."""
     return i.opcode in opcodes
 
 
 def single_use(i: HloInstruction) -> bool:
-    """Whether one instruction alone uses it (perhaps in two operands), and it is no root."""
+    """Check whether exactly one instruction uses it (possibly as several operands), and it is not the root."""
     return len(i.users) == 1 and not i.is_root
 
 
 def splat_value(i: HloInstruction) -> Scalar | None:
-    """The value every element has, where that is known: a scalar or uniform constant, or a broadcast of one."""
+    """Return the common value of all elements of a constant, or of a broadcast of one; None if unknown."""
     while i.opcode in (Opcode.BROADCAST, Opcode.RESHAPE) and i.operands[0].opcode in _SPLAT_SOURCES:
         i = i.operands[0]
     if i.opcode is not Opcode.CONSTANT or i.literal is None or i.literal.array is None:
@@ -45,49 +45,50 @@ _SPLAT_SOURCES = (Opcode.CONSTANT, Opcode.BROADCAST, Opcode.RESHAPE)
 
 
 def is_splat(i: HloInstruction, value: complex) -> bool:
-    """Whether every element is known to be `value`."""
+    """Check whether every element is known to be `value`."""
     found = splat_value(i)
     if found is None or (found.dtype == np.bool_ and value not in (0, 1)):
         return False
     try:
         return bool(found == found.dtype.type(value))
-    except OverflowError:  # a value the type does not have
+    except OverflowError:  # the type cannot represent the value
         return False
 
 
 def is_constant(i: HloInstruction) -> bool:
-    """Whether it is a constant, or a broadcast or reshape of one."""
+    """Check whether it is a constant, or a broadcast or reshape of one."""
     while i.opcode in (Opcode.BROADCAST, Opcode.RESHAPE):
         i = i.operands[0]
     return i.opcode is Opcode.CONSTANT
 
 
 def all_ones(element_type: PrimitiveType) -> int:
-    """The value whose bits are all set: True for pred, -1 for signed, the maximum for unsigned."""
+    """Return the value with all bits set: True for pred, -1 for signed, the maximum for unsigned types."""
     if element_type is PrimitiveType.PRED:
         return 1
     return (1 << element_type.bits) - 1 if element_type.is_unsigned else -1
 
 
 def is_real_float(shape: Shape) -> bool:
-    """Whether elements are floating point, complex excluded."""
+    """Check whether elements are real floating-point numbers."""
     return shape.element_type.is_float
 
 
 def is_integral(shape: Shape) -> bool:
-    """Whether elements are integers, pred excluded."""
+    """Check whether elements are integers, excluding pred."""
     return shape.element_type.is_integer
 
 
 def is_numeric(shape: Shape) -> bool:
-    """Whether elements are integers or standard floats (f16, bf16, f32, f64) on which numpy computes as XLA does."""
+    """Check whether elements are integers or standard floats (f16, bf16, f32, f64), which numpy computes like XLA."""
     return shape.element_type.is_integer or shape.element_type in STANDARD_FLOATS
 
 
 def has_room(shape: Shape) -> bool:
-    """Whether sums and products may be taken in another order: numbers as `is_numeric`, but for f16.
+    """Check whether sums and products may be reordered: types as in `is_numeric`, except f16.
 
-    f16 ends at 65504, which a sum passes easily that is scaled afterwards and not before, or a product of divisors.
+    The maximum of f16, 65504, is easily exceeded by a sum that is scaled afterwards instead of before, or by a product
+    of divisors.
     """
     return is_numeric(shape) and shape.element_type is not PrimitiveType.F16
 
@@ -96,20 +97,20 @@ STANDARD_FLOATS = (PrimitiveType.F16, PrimitiveType.BF16, PrimitiveType.F32, Pri
 
 
 def operands_with_constant_right(i: HloInstruction) -> tuple[HloInstruction, HloInstruction]:
-    """Both operands of a binary op, the one with a known splat second where one has it."""
+    """Return both operands of a binary op, with a splat second if exactly one operand is a splat."""
     a, b = i.operands
     return (b, a) if splat_value(a) is not None and splat_value(b) is None else (a, b)
 
 
 def other_operand(i: HloInstruction, operand: HloInstruction) -> HloInstruction:
-    """The operand of a binary op that is not `operand`; `operand` itself where both are."""
+    """Return the operand of a binary op that is not `operand`, or `operand` if both are."""
     return i.operands[1] if i.operands[0] is operand else i.operands[0]
 
 
 def scalar_function(computation: HloComputation) -> Opcode | None:
-    """The binary opcode a two-parameter scalar computation applies to its parameters (either order if commutative).
+    """Return the binary opcode that a scalar computation applies to its two parameters, in any order if commutative.
 
-    None for a comparison too, which its opcode alone does not tell.
+    Return None for comparisons, too, because their opcode does not determine the function.
     """
     root = computation.root
     if root.opcode is Opcode.COMPARE:
@@ -128,7 +129,7 @@ COMMUTATIVE = (Opcode.ADD, Opcode.MULTIPLY, Opcode.MAXIMUM, Opcode.MINIMUM, Opco
 
 
 def identity_value(function: Opcode, element_type: PrimitiveType) -> Scalar | None:
-    """The value that a reduction by `function` may start from without changing it; None where there is none."""
+    """Return the identity element of a reduction by `function`, or None if there is none."""
     dtype = element_type.dtype
     if function in (Opcode.ADD, Opcode.XOR, Opcode.OR):
         return dtype.type(0)
@@ -142,7 +143,7 @@ def identity_value(function: Opcode, element_type: PrimitiveType) -> Scalar | No
 
 
 def lowest(element_type: PrimitiveType) -> Scalar | None:
-    """The least value of a real type, minus infinity for the standard floats."""
+    """Return the smallest value of a real type, which is minus infinity for the standard floats."""
     if element_type in STANDARD_FLOATS:
         return element_type.dtype.type(-np.inf)
     if element_type is PrimitiveType.PRED:
@@ -153,7 +154,7 @@ def lowest(element_type: PrimitiveType) -> Scalar | None:
 
 
 def highest(element_type: PrimitiveType) -> Scalar | None:
-    """The greatest value of a real type, infinity for the standard floats."""
+    """Return the largest value of a real type, which is infinity for the standard floats."""
     if element_type in STANDARD_FLOATS:
         return element_type.dtype.type(np.inf)
     if element_type is PrimitiveType.PRED:
@@ -164,7 +165,7 @@ def highest(element_type: PrimitiveType) -> Scalar | None:
 
 
 def inverse_permutation(dims: Sequence[int]) -> tuple[int, ...]:
-    """The permutation that undoes `dims`."""
+    """Return the inverse permutation."""
     out = [0] * len(dims)
     for i, d in enumerate(dims):
         out[d] = i
@@ -172,7 +173,7 @@ def inverse_permutation(dims: Sequence[int]) -> tuple[int, ...]:
 
 
 def non_negative(i: HloInstruction) -> bool:
-    """Whether every element is known to be zero, positive or NaN, from the instruction alone."""
+    """Check whether every element is known to be zero, positive or NaN, looking only at a few ops."""
     if i.opcode in (Opcode.EXPONENTIAL, Opcode.LOGISTIC, Opcode.COSH):
         return i.shape.element_type.is_float
     if i.opcode in (Opcode.ABS, Opcode.SQRT):

@@ -1,4 +1,4 @@
-"""Pipelines: passes in order, passes to a fixed point, with statistics, hooks and verification around each."""
+"""Pass pipelines: sequences and fixed points of passes, with statistics, hooks and verification."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compiler.passes.infrastructure.base import HloPass, Swept, op_count
 from compiler.support.gc_pause import gc_paused
 
 Hook = Callable[[HloPass, HloModule, bool], None]
-"""Called after each single pass with the pass, the module as it left it, and whether it changed."""
+"""Called after each pass with the pass, the module, and whether the pass changed it."""
 
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One application of one pass: op counts before and after (see `op_count`), and its time."""
+    """One application of a pass: op counts before and after (see `op_count`), and its time."""
 
     name: str
     changed: bool
@@ -31,12 +31,12 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class PassStatistics:
-    """All applications of one pass in a run, added up.
+    """The sum of all applications of a pass in a run.
 
     Attributes:
         before: op count before the first application.
-        after: op count after the last.
-        removed: by all of them; other passes between them do not count. May be negative.
+        after: op count after the last application.
+        removed: ops removed by all applications together, which may be negative.
     """
 
     name: str
@@ -49,19 +49,19 @@ class PassStatistics:
 
 
 class PipelineStopped(Exception):  # noqa: N818 - control flow, not an error
-    """Raised within a run when `stop_after` has been reached; `PipelineRun.run` catches it."""
+    """Raised within a run when the pass `stop_after` has run; `PipelineRun.run` catches it."""
 
 
 @dataclass
 class PipelineRun:
-    """One run of passes over a module: what to do around each, and what was recorded.
+    """A run of passes on a module: what to do after each pass, and records of all applications.
 
     Attributes:
-        verify: check the module after each pass that changed it.
-        stop_after: end the run once a pass of this name has run.
-        hooks: called after each single pass.
-        records: filled by the run, one entry an application.
-        unsettled: filled by the run, names of the fixed points that were cut off by their limit of rounds.
+        verify: verify the module after each pass that changed it.
+        stop_after: end the run after the pass of this name.
+        hooks: called after each pass.
+        records: filled by the run, one entry per application.
+        unsettled: filled by the run with the names of fixed points that reached their limit of rounds.
     """
 
     verify: bool = False
@@ -71,11 +71,11 @@ class PipelineRun:
     unsettled: list[str] = field(default_factory=list)
 
     def run(self, hlo_pass: HloPass, module: HloModule) -> bool:
-        """Run a pass or a pipeline, with the collector of cycles paused; whether anything changed.
+        """Apply a pass or a pipeline with the garbage collector paused; return whether the module changed.
 
         Raises:
-            HloVerificationError: `verify` is set and a pass broke a rule; the message names the pass.
-            UnsupportedError: the module is larger or nests deeper than passes can work on.
+            HloVerificationError: `verify` is set and a pass produced an invalid module; the message names the pass.
+            UnsupportedError: the module is too large or nests too deeply for passes.
         """
         check_call_graph(module)
         try:
@@ -85,7 +85,7 @@ class PipelineRun:
             return any(r.changed for r in self.records)
 
     def apply(self, hlo_pass: HloPass, module: HloModule) -> bool:
-        """As `run`, within a run: a stop goes through to the outermost."""
+        """Apply a pass within a run: PipelineStopped is passed on to `run`."""
         if is_composite(hlo_pass):
             return hlo_pass.run_within(self, module)
         before = self.records[-1].after if self.records else op_count(module)
@@ -105,7 +105,7 @@ class PipelineRun:
         return changed
 
     def statistics(self) -> list[PassStatistics]:
-        """The records added up by pass, in order of first application."""
+        """Return the sums of the records by pass, in order of first application."""
         by_name: dict[str, list[PassRecord]] = {}
         for r in self.records:
             by_name.setdefault(r.name, []).append(r)
@@ -124,36 +124,36 @@ class PipelineRun:
 
 
 class CompositePass(HloPass, Protocol):
-    """A pass made of others, each of which a run records on its own."""
+    """A pass that consists of other passes, which a run records individually."""
 
     @property
     def passes(self) -> tuple[HloPass, ...]:
-        """What it is made of."""
+        """The passes that it consists of."""
         ...
 
     def run_within(self, run: PipelineRun, module: HloModule) -> bool:
-        """`run`, recorded in `run`."""
+        """Run the passes and record them in `run`; return whether the module changed."""
         ...
 
 
 def is_composite(hlo_pass: HloPass) -> TypeGuard[CompositePass]:
-    """Whether a pass is made of others."""
+    """Check whether a pass consists of other passes."""
     return hasattr(hlo_pass, "run_within")
 
 
 @dataclass(frozen=True)
 class PassPipeline:
-    """Passes one after the other; itself a pass."""
+    """A sequence of passes; itself a pass."""
 
     name: str
     passes: tuple[HloPass, ...]
 
     def run(self, module: HloModule) -> bool:
-        """Run every pass once, in order."""
+        """Run every pass once in order; return whether the module changed."""
         return PipelineRun().run(self, module)
 
     def run_within(self, run: PipelineRun, module: HloModule) -> bool:
-        """`run`, recorded in `run`."""
+        """Run the passes and record them in `run`; return whether the module changed."""
         changed = False
         for p in self.passes:
             changed |= run.apply(p, module)
@@ -162,9 +162,9 @@ class PassPipeline:
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Passes over and over until a whole round changes nothing, `limit` rounds at most; itself a pass.
+    """Repeats passes until a whole round changes nothing, for at most `limit` rounds; itself a pass.
 
-    A pass is left out of a round when nothing has changed since it last ran without effect.
+    A round ends early once every pass has run without effect since the last change.
     """
 
     name: str
@@ -172,11 +172,11 @@ class FixedPoint:
     limit: int = 25
 
     def run(self, module: HloModule) -> bool:
-        """Run rounds of the passes."""
+        """Run rounds of the passes; return whether the module changed."""
         return PipelineRun().run(self, module)
 
     def run_within(self, run: PipelineRun, module: HloModule) -> bool:
-        """`run`, recorded in `run`."""
+        """Run the passes and record them in `run`; return whether the module changed."""
         changed, quiet = False, 0
         for _ in range(self.limit):
             for p in self.passes:
@@ -191,23 +191,23 @@ class FixedPoint:
 
 
 def run_pass(hlo_pass: HloPass, module: HloModule, sweeps: int | None = None, verify: bool = True) -> bool:
-    """Apply one pass once; whether the text of the module changed.
+    """Apply a pass once; return whether the text of the module changed.
 
     Args:
-        hlo_pass: what to apply.
+        hlo_pass: the pass to apply.
         module: changed in place.
-        sweeps: visit each instruction so many times, and what the rewrites made not within the same sweep; None: to
-            the pass's own fixed point.
-        verify: check the module afterwards, if it changed.
+        sweeps: limits the number of sweeps, each of which visits every instruction once and none that it creates; None
+            runs the pass until nothing changes.
+        verify: verify the module afterwards if it changed.
 
     Raises:
-        HloVerificationError: the pass broke a rule; the message names it.
+        HloVerificationError: the pass produced an invalid module; the message names the pass.
     """
     return PipelineRun(verify=verify).run(hlo_pass if sweeps is None else Swept(hlo_pass, sweeps), module)
 
 
 def leaves(hlo_pass: HloPass) -> tuple[HloPass, ...]:
-    """The single passes of a pipeline, in order, each nested one once."""
+    """Return the individual passes of a pipeline in order, each nested one once."""
     if is_composite(hlo_pass):
         return tuple(leaf for p in hlo_pass.passes for leaf in leaves(p))
     return (hlo_pass,)

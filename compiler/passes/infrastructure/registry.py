@@ -1,4 +1,4 @@
-"""Passes by name: each registers itself, and text such as `while-loop-unroller{factor=4}` makes one."""
+"""The registry of passes: each registers itself by name, and text such as `while-loop-unroller{factor=4}` makes one."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, TypeVar, get_type_hints
 from compiler.errors import UnknownNameError
 from compiler.passes.infrastructure.base import HloPass, Swept
 from compiler.passes.infrastructure.base import PassOptionError as PassOptionError
-from compiler.support.untrusted import shown
+from compiler.support.untrusted import short_repr
 
 PASSES: dict[str, type[HloPass]] = {}
-"""Every pass by name, in the order of their files' names."""
+"""All passes by name, in the order of their module names."""
 
 P = TypeVar("P", bound=HloPass)
 _SPEC = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\{([^{}]*)\}\s*)?(?:@\s*([1-9][0-9]{0,8}))?")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 MAX_TEXT = 1000
-"""Longest text that is read as a pass."""
+"""Longest text that is parsed as a pass."""
 
 
 def register(cls: type[P]) -> type[P]:
-    """Class decorator: make a pass known by its `name`."""
+    """Register a pass class by its `name` (a class decorator)."""
     name: Any = cls.name
     if not isinstance(name, str):
         raise TypeError(f"{cls.__name__} has no name")
@@ -33,18 +33,18 @@ def register(cls: type[P]) -> type[P]:
 
 
 def make_pass(text: str) -> HloPass:
-    """A pass from its name and options: `dce`, `while-loop-unroller{factor=4,full=true}`.
+    """Make a pass from its name and options: `dce`, `while-loop-unroller{factor=4,full=true}`.
 
-    `@1` behind it holds it to one sweep over the module an application (see `Swept`).
+    A suffix `@1` limits it to one sweep over the module per application (see `Swept`).
 
     Raises:
-        UnknownNameError: no pass has that name.
-        PassOptionError: the options are not of that pass, or malformed.
+        UnknownNameError: there is no pass of that name.
+        PassOptionError: the pass does not have these options, or they are malformed.
     """
     match = _SPEC.fullmatch(text.strip()) if len(text) <= MAX_TEXT else None
     if match is None:
         raise PassOptionError(
-            f"cannot read {shown(text)} as a pass; write name or name{{option=value,...}}, then @sweeps"
+            f"cannot parse {short_repr(text)} as a pass; write name or name{{option=value,...}}, then @sweeps"
         )
     name, options, sweeps = match.groups()
     if name not in PASSES:
@@ -55,13 +55,13 @@ def make_pass(text: str) -> HloPass:
 
 
 def make_passes(text: str) -> tuple[HloPass, ...]:
-    """Passes from a comma-separated list; commas within braces belong to the options."""
+    """Make passes from a comma-separated list; commas within braces separate options."""
     parts = re.split(r",(?![^{}]*\})", text)
     return tuple(make_pass(p) for p in parts if p.strip())
 
 
 def pass_text(hlo_pass: HloPass) -> str:
-    """What `make_pass` reads back as an equal pass: its name, and the options that are not at their defaults."""
+    """Return the text from which `make_pass` makes an equal pass: the name, and the options that are not defaults."""
     if isinstance(hlo_pass, Swept):
         return f"{pass_text(hlo_pass.within)}@{hlo_pass.sweeps}"
     shown = [
@@ -73,7 +73,7 @@ def pass_text(hlo_pass: HloPass) -> str:
 
 
 def describe_options(cls: type[HloPass]) -> str:
-    """`factor=4, full=false`: the options of a pass with their defaults; empty when it has none."""
+    """Return the options of a pass with their defaults, such as `factor=4, full=false`; empty if it has none."""
     return ", ".join(f"{f.name}={_value_text(f.default)}" for f in _fields(cls))
 
 
@@ -93,7 +93,7 @@ def _options(cls: type[HloPass], text: str) -> dict[str, Any]:
         key, equals, value = (s.strip() for s in part.partition("="))
         if not equals or key not in known:
             there = describe_options(cls) or "none"
-            raise PassOptionError(f"pass {cls.name!r} has no option {shown(key)}; options: {there}")
+            raise PassOptionError(f"pass {cls.name!r} has no option {short_repr(key)}; options: {there}")
         if key in found:
             raise PassOptionError(f"option {key} of pass {cls.name!r} is given twice")
         found[key] = _parse(f"option {key} of pass {cls.name!r}", known[key], value)
@@ -103,10 +103,10 @@ def _options(cls: type[HloPass], text: str) -> dict[str, Any]:
 def _parse(what: str, kind: Any, text: str) -> Any:
     if kind is bool:
         if text not in ("true", "false"):
-            raise PassOptionError(f"{what} takes true or false, got {shown(text)}")
+            raise PassOptionError(f"{what} takes true or false, got {short_repr(text)}")
         return text == "true"
     if kind is str:
         return text
     if not _NUMBER.fullmatch(text):
-        raise PassOptionError(f"{what} takes a number (int), got {shown(text)}")
+        raise PassOptionError(f"{what} takes a number (int), got {short_repr(text)}")
     return int(text)

@@ -1,4 +1,4 @@
-"""What passes must leave as it is: ends of control edges, single ops run asynchronously, and whose body is whose."""
+"""What passes must not change: ends of control edges, computations wrapped by async ops, ownership of fusions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 
 
 def pinned(computation: HloComputation) -> set[HloInstruction]:
-    """Instructions at either end of a control edge."""
+    """Return the instructions at either end of a control edge."""
     found: set[HloInstruction] = set()
     if not computation.may_have_control_edges:
         return found
@@ -20,7 +20,7 @@ def pinned(computation: HloComputation) -> set[HloInstruction]:
 
 
 def caller_counts(module: HloModule) -> Counter[HloComputation]:
-    """How many attribute slots of instructions name each computation; absent means none."""
+    """Count the calls of each computation by all instructions; computations without callers are absent."""
     found: Counter[HloComputation] = Counter()
     for c in module.computations:
         for i in c.notable:
@@ -29,14 +29,14 @@ def caller_counts(module: HloModule) -> Counter[HloComputation]:
 
 
 def treatable(module: HloModule) -> list[HloComputation]:
-    """The computations that the entry reaches, callees first, but for those that async-start wraps around one op."""
+    """Return the reachable computations, callees first, without those that an async-start wraps around one op."""
     order = module.post_order()
     wrapped = {f for c in order for i in c.notable if i.opcode is Opcode.ASYNC_START for f in i.called_computations()}
     return [c for c in order if c not in wrapped] if wrapped else order
 
 
 def separate_fusions(module: HloModule) -> None:
-    """Give each fusion a body of its own again, after instructions have been copied."""
+    """Clone shared fused computations after instructions have been copied, so that each fusion has its own."""
     owned: set[HloComputation] = set()
     work = list(module.computations)
     while work:

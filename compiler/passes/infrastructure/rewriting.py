@@ -1,8 +1,8 @@
-"""Passes as lists of rewrite rules, and the driver that applies them to a fixed point in time linear in the program.
+"""Passes that are lists of rewrite rules, and the driver that applies the rules until nothing changes.
 
-A rule is `rule(instruction, builder) -> HloInstruction | None`: what computes the same value, or None for no match.
-Rules are kept by opcode, so that an instruction meets only those that can match it. The driver visits operands
-first, visits what a rule made at once, and repeats rounds until one changes nothing.
+A rule is `rule(instruction, builder) -> HloInstruction | None`: an instruction that computes the same value, or None if
+the rule does not match. Rules are indexed by opcode, so that an instruction is only tested against rules that can match
+it. The driver visits operands first, visits new instructions at once, and repeats rounds until one changes nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Rule = Callable[[HloInstruction, Builder], HloInstruction | None]
 RulesOf = Callable[[Opcode], Sequence[Rule]]
 
 MAX_ROUNDS = 50
-"""A guard against rules that undo each other, not a tuning knob: programs settle in two to five rounds."""
+"""Guards against rules that undo each other; programs converge in two to five rounds."""
 
 
 class RuleSet:
-    """Rules by the opcode they match; filled by `on` where they are defined, in order of preference."""
+    """Rules by the opcode they match, in order of preference; `on` adds them where they are defined."""
 
     def __init__(self) -> None:
         self._by_opcode: dict[Opcode, list[Rule]] = {}
 
     def on(self, *opcodes: Opcode) -> Callable[[Rule], Rule]:
-        """Decorator: the function is a rule for these opcodes."""
+        """Register the decorated function as a rule for these opcodes."""
 
         def keep(rule: Rule) -> Rule:
             for opcode in opcodes:
@@ -43,7 +43,7 @@ class RuleSet:
         return keep
 
     def of(self, opcode: Opcode) -> Sequence[Rule]:
-        """The rules that may match an instruction of this opcode."""
+        """Return the rules that may match an instruction of this opcode."""
         return self._by_opcode.get(opcode, ())
 
 
@@ -52,20 +52,20 @@ ELEMENTWISE = tuple(op for op in Opcode if op.has(Trait.ELEMENTWISE))
 
 @dataclass(frozen=True)
 class RewritePass(ComputationPass):
-    """A pass that is a set of rules; `rules_of` is what a pass with options overrides."""
+    """A pass that consists of rewrite rules; passes with options override `rules_of`."""
 
     rules: ClassVar[RuleSet]
 
     def rules_of(self) -> RulesOf:
-        """The rules to try on an instruction, by its opcode."""
+        """Return a function from an opcode to the rules to try."""
         return self.rules.of
 
     def run_on(self, computation: HloComputation) -> bool:
-        """Apply the rules to a fixed point."""
+        """Apply the rules until nothing changes; return whether anything did."""
         return rewrite(computation, self.rules_of())
 
     def run_sweeps(self, module: HloModule, sweeps: int) -> bool:
-        """Apply the rules in at most `sweeps` sweeps over each computation; whether anything changed."""
+        """Apply the rules in at most `sweeps` sweeps over each computation; return whether anything changed."""
         rules_of = self.rules_of()
         changed = False
         for computation in treatable(module):
@@ -74,18 +74,18 @@ class RewritePass(ComputationPass):
 
 
 def rewrite(computation: HloComputation, rules_of: RulesOf) -> bool:
-    """Apply rules to a computation until none matches; whether any did.
+    """Apply rules to a computation until none matches; return whether any did.
 
-    Left alone: instructions with or without users that control dependencies name, those with side effects, and those
-    with dynamic dimensions.
+    Instructions at either end of a control edge, with side effects, or with dynamic dimensions are skipped.
     """
     return _rounds(computation, rules_of, MAX_ROUNDS, revisit=True)
 
 
 def sweep(computation: HloComputation, rules_of: RulesOf, sweeps: int = 1) -> bool:
-    """Visit each instruction once a sweep, operands first, and apply the first rule that matches; whether any did.
+    """Visit each instruction once per sweep, operands first, and apply the first matching rule; return whether any did.
 
-    What a rule makes is not visited in the same sweep. Left alone: as `rewrite` does.
+    Instructions that a rule creates are not visited in the same sweep. The same instructions as in `rewrite` are
+    skipped.
     """
     return _rounds(computation, rules_of, sweeps, revisit=False)
 
@@ -96,7 +96,7 @@ def _rounds(computation: HloComputation, rules_of: RulesOf, limit: int, revisit:
         if not _round(computation, rules_of, revisit):
             break
         changed = True
-        computation.reorder()  # so that whoever walks it next finds it in order
+        computation.reorder()  # the next walk then gets the order for free
     return changed
 
 
@@ -106,6 +106,7 @@ def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> boo
     if not work:
         return False
     fixed = pinned(computation)
+    # The budget bounds a round in case that rules keep creating new matches.
     budget = 20 * len(order) + 1000
     changed = False
     builder = Builder(computation)
@@ -125,7 +126,7 @@ def _round(computation: HloComputation, rules_of: RulesOf, revisit: bool) -> boo
 
 
 def _apply(i: HloInstruction, rules: Iterable[Rule], builder: Builder) -> bool:
-    """Put what the first matching rule makes in the place of `i`; False when none matches."""
+    """Replace `i` by the result of the first matching rule; return False if none matches."""
     for rule in rules:
         new = rule(i, builder)
         if new is not None and new is not i and substitute(i, new, fresh=new in builder.made):
@@ -138,16 +139,16 @@ def _apply(i: HloInstruction, rules: Iterable[Rule], builder: Builder) -> bool:
 
 
 def substitute(old: HloInstruction, new: HloInstruction, fresh: bool) -> bool:
-    """Put `new` in the place of `old` and remove what that leaves dead; False when the layouts forbid it.
+    """Replace `old` by `new` and remove what becomes dead; return False if their layouts differ.
 
     Args:
-        old: what is replaced.
-        new: of a compatible shape, in the same computation.
-        fresh: `new` has just been made and has no other user, so it may take over layout and metadata.
+        old: the instruction to replace.
+        new: an instruction of a compatible shape in the same computation.
+        fresh: `new` was just created and has no other user, so it may adopt the layout and metadata of `old`.
     """
     computation = old.parent
     if computation is None or not new.shape.compatible(old.shape):
-        raise ValueError(f"%{new.name} of shape {new.shape} cannot stand for %{old.name} of shape {old.shape}")
+        raise ValueError(f"%{new.name} of shape {new.shape} cannot replace %{old.name} of shape {old.shape}")
     if fresh:
         if new.shape is not old.shape and not _same_layout(new, old):
             new.shape = replace(new.shape, layout=old.shape.layout)

@@ -1,1 +1,1 @@
-"""Passes over while loops and scans."""
+"""Passes on while loops and scans."""

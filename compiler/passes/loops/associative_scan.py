@@ -1,4 +1,4 @@
-"""Scans by an associative function: running reductions by doubling, plain ones by a reduce."""
+"""Associative scans: prefix sums by doubling, and plain reductions by a reduce."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _ASSOCIATIVE = frozenset(
 @register
 @dataclass(frozen=True)
 class AssociativeScanRewriter(RewritePass):
-    """A scan that combines each step with the carry by add, multiply, maximum, minimum, and, or, xor.
+    """Rewrite scans that combine each step with the carry by add, multiply, maximum, minimum, and, or, xor.
 
-    - Outputs that are the carry before or behind each step: as many combinations with a shifted copy as the length has
-      bits, all steps at once.
-    - No outputs: one combination after the other becomes a reduction over the walked dimension, to be split at will.
+    - If the outputs are the carry before or after each step: log2(length) combinations with a shifted copy, each of
+    which
+      processes all steps at once (Hillis and Steele, "Data parallel algorithms", 1986).
+    - If there are no outputs: a reduce over the scanned dimension, which can be parallelized.
 
-    Sums change their order, so a float near the greatest may overflow in one order and not in the other.
+    The order of summation changes, so a float sum near the maximum may overflow in one order and not in the other.
     """
 
     name: ClassVar[str] = "associative-scan-rewriter"
@@ -58,7 +59,7 @@ def _carry(view: ScanView) -> HloInstruction:
 
 
 def _function(view: ScanView) -> Opcode | None:
-    """What combines a step with the carry, where that is all the function does."""
+    """Return the opcode that combines a step with the carry, if the function does nothing else."""
     following = view.returned[-1]
     if following.opcode not in _ASSOCIATIVE or set(following.operands) != set(view.function.parameters):
         return None
@@ -76,7 +77,7 @@ def _reduced(view: ScanView, function: Opcode, neutral: Any, b: Builder) -> HloI
 def _combiner(function: Opcode, kind: PrimitiveType, b: Builder) -> HloComputation:
     module = b.computation.parent
     if module is None:
-        raise ValueError(f"computation %{b.computation.name} stands alone: a reduction needs a module for its function")
+        raise ValueError(f"computation %{b.computation.name} is not in a module, so it cannot have a reducer")
     made = module.add(HloComputation(function.text))
     first, second = (made.add_parameter(n, Shape(kind)) for n in range(2))
     made.root = made.add(function, [first, second])
@@ -86,12 +87,13 @@ def _combiner(function: Opcode, kind: PrimitiveType, b: Builder) -> HloComputati
 def _prefixes(
     view: ScanView, function: Opcode, neutral: Any, b: Builder
 ) -> tuple[HloInstruction, HloInstruction, HloInstruction]:
-    """The carries before and behind each step, and the last one."""
+    """Return the carries before each step, those after each step, and the last carry."""
     x, init, axis = view.inputs[0], view.init[0], view.axis
     start = b.reshape(init, with_steps(init.shape.dimensions, axis, 1))
-    # The initial carry is one more step in front.
+    # The initial carry becomes an additional first step.
     total = b.concatenate((x, start) if view.reverse else (start, x), axis)
     filler, shift = b.scalar(neutral, x.shape.element_type), 1
+    # Before round k, element i combines up to `shift` = 2^k elements that end at i.
     while shift <= view.length:
         moved = PadDim(-shift, shift) if view.reverse else PadDim(shift, -shift)
         padding = [moved if d == axis else PadDim(0, 0) for d in range(total.shape.rank)]

@@ -1,7 +1,7 @@
-"""Batching rules: what an instruction computes for all iterations of a loop at once, with a new leading dimension.
+"""Batching rules: compute an instruction for all iterations of a loop at once, with a new leading dimension.
 
-Each rule takes the instruction, its operands (batched, with the iterations first, or the same in every iteration) and
-which of them are batched, and returns the batched result; None where there is no rule.
+A rule takes the instruction and its operands, which are batched (iterations first) or the same in every iteration, and
+returns the batched result, or None if it does not support the case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compiler.passes.infrastructure.builder import Builder
 
 @dataclass(frozen=True)
 class Batched:
-    """A value in the computation around the loop; `varies` says whether it has the leading dimension."""
+    """A value in the computation around the loop; `varies` tells whether it has the leading dimension."""
 
     value: HloInstruction
     varies: bool
@@ -27,18 +27,18 @@ Rule: TypeAlias = Callable[[HloInstruction, Sequence[Batched], int, Builder], "H
 
 
 def has_rule(i: HloInstruction) -> bool:
-    """Whether the instruction can be batched, as far as its opcode tells."""
+    """Check whether there is a rule for the instruction's opcode."""
     return i.shape.is_array and (i.opcode in _RULES or (i.opcode.is_elementwise and i.opcode is not Opcode.MAP))
 
 
 def batch(i: HloInstruction, operands: Sequence[Batched], count: int, b: Builder) -> HloInstruction | None:
-    """The results of `count` iterations of `i`, stacked."""
+    """Return the stacked results of `count` iterations of `i`."""
     rule = _elementwise if i.opcode.is_elementwise else _RULES[i.opcode]
     return rule(i, operands, count, b)
 
 
 def stacked(operand: Batched, count: int, b: Builder) -> HloInstruction:
-    """The operand with the leading dimension, repeated where it does not vary."""
+    """Return the operand with the leading dimension, broadcast if it does not vary."""
     if operand.varies:
         return operand.value
     dims = operand.value.shape.dimensions
@@ -52,7 +52,7 @@ def _elementwise(i: HloInstruction, operands: Sequence[Batched], count: int, b: 
 
 
 def _to_shape(x: HloInstruction, sizes: tuple[int, ...], b: Builder) -> HloInstruction:
-    """A scalar of each iteration (of a select or clamp) spread over its iteration."""
+    """Broadcast one scalar per iteration (of a select or clamp) to the shape of the iteration's result."""
     return x if x.shape.dimensions == sizes else b.broadcast(x, sizes, (0,))
 
 
@@ -129,4 +129,4 @@ _RULES: dict[Opcode, Rule] = {
     Opcode.REDUCE: _reduce,
     Opcode.DOT: _dot,
 }
-"""Rules for everything that is not elementwise."""
+"""Rules of opcodes that are not elementwise."""

@@ -1,4 +1,4 @@
-"""Building a counted loop: a while over a counter from zero, with what it carries and a body given as a function."""
+"""Construction of counted loops: a while with a counter from zero, and a body given as a Python function."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from compiler.ir.shape import tuple_shape
 from compiler.passes.infrastructure.builder import Builder
 
 Step: TypeAlias = Callable[[Builder, HloInstruction, Sequence[HloInstruction]], Sequence[HloInstruction]]
-"""From a builder in the body, the s32 counter and the carried values to the next values."""
+"""Maps a builder in the body, the s32 counter and the carried values to the next values."""
 
 
 def counted_loop(
     b: Builder, count: int, init: Sequence[HloInstruction], step: Step, results: Sequence[int], name: str
 ) -> list[HloInstruction]:
-    """A loop of `count` iterations in the builder's computation, which must stand in a module.
+    """Add a loop of `count` iterations to the builder's computation, which must be in a module.
 
     Returns:
-        Carried values number `results` after the last iteration.
+        The carried values with the indices `results` after the last iteration.
     """
     module = b.computation.parent
     if module is None:
-        raise ValueError(f"computation %{b.computation.name} stands alone: a loop needs a module for its body")
+        raise ValueError(f"computation %{b.computation.name} is not in a module, so it cannot have a loop")
     counter = b.scalar(0, PrimitiveType.S32)
     shape = tuple_shape(counter.shape, *(i.shape for i in init))
     body = module.add(_body(shape, step, f"{name}_body"))

@@ -1,4 +1,4 @@
-"""Changing while loops: owning their computations, explicit form, other carried elements, copies of the body."""
+"""Rewriting of while loops: unshared computations, explicit form, other carried elements, copies of the body."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from compiler.passes.infrastructure.rewrite_limits import caller_counts, pinned,
 class Loops:
     """The loops of a module during one run of a pass.
 
-    `owned` keeps count of who calls what, so that a computation shared by several callers is copied before it is
-    changed. Whoever copies instructions that call computations must say so through `note_copy`.
+    `owned` counts callers, so that a computation shared by several callers is cloned before it is changed. Callers that
+    copy instructions with called computations must report them by `note_copies`.
     """
 
     module: HloModule
     _counts: Counter[HloComputation] | None = field(default=None, init=False)
 
     def views(self) -> Iterator[LoopView]:
-        """Each loop in explicit form, inner ones first; those with control edges, and those nobody reads, are left out.
+        """Yield each loop in explicit form, inner loops first, except those with control edges and those without users.
 
-        The caller may change or remove the loop it was given, and others; one that is gone is not yielded.
+        The caller may change or remove this loop and others; removed loops are not yielded.
         """
         treated = set(treatable(self.module))
         for computation in self.module.control_flow_computations():
@@ -43,7 +43,7 @@ class Loops:
                     yield view
 
     def owned(self, view: LoopView) -> LoopView:
-        """The same loop with a body and a condition that nothing else calls."""
+        """Return the loop with a body and a condition that nothing else calls, cloning them if necessary."""
         loop, counts = view.instruction, self._caller_counts()
         copied = False
         for name in ("body", "condition"):
@@ -57,11 +57,11 @@ class Loops:
             loop.attributes[name] = copy
             copied = True
         again = view_loop(loop) if copied else view
-        assert again is not None  # noqa: S101 - a copy has the form of what it copies
+        assert again is not None  # noqa: S101 - a clone has the same form
         return again
 
     def note_copies(self, instructions: Sequence[HloInstruction]) -> None:
-        """Count the callees of instructions that were just made; fusions among them get bodies of their own."""
+        """Count the callees of new instructions, and give new fusions their own fused computations."""
         counts = self._caller_counts()
         for i in instructions:
             if not i.attributes:
@@ -82,9 +82,9 @@ def _is_read(loop: HloInstruction) -> bool:
 
 
 def make_explicit(loop: HloInstruction) -> bool:
-    """Give a loop over a tuple explicit form (see `LoopView`); whether that took a change.
+    """Bring a loop over a tuple into explicit form (see `LoopView`); return whether that required changes.
 
-    Only the uses that stand in the way are rewritten: they go through a tuple of all elements.
+    Only uses that prevent the form are rewritten, to use a tuple of all elements.
     """
     if view_loop(loop) is not None or not loop.shape.is_tuple or loop.parent is None:
         return False
@@ -92,16 +92,16 @@ def make_explicit(loop: HloInstruction) -> bool:
     condition: HloComputation = loop.attributes["condition"]
     start = loop.operand(0)
     if start.opcode is not Opcode.TUPLE:
-        loop.replace_operand(0, _spelled_out(loop.parent, start))
+        loop.replace_operand(0, _rebuilt_tuple(loop.parent, start))
     if body.root.opcode is not Opcode.TUPLE:
-        body.root = _spelled_out(body, body.root)
+        body.root = _rebuilt_tuple(body, body.root)
     _read_by_element(body, body.parameters[0])
     _read_by_element(condition, condition.parameters[0])
     _read_by_element(loop.parent, loop)
     return True
 
 
-def _spelled_out(computation: HloComputation, value: HloInstruction) -> HloInstruction:
+def _rebuilt_tuple(computation: HloComputation, value: HloInstruction) -> HloInstruction:
     size = len(value.shape.tuple_shapes)
     elements = [computation.add(Opcode.GET_TUPLE_ELEMENT, [value], index=n) for n in range(size)]
     return computation.add(Opcode.TUPLE, elements)
@@ -111,7 +111,7 @@ def _read_by_element(computation: HloComputation, value: HloInstruction) -> None
     others = [u for u in value.users if u.opcode is not Opcode.GET_TUPLE_ELEMENT]
     if not others and not value.is_root:
         return
-    whole = _spelled_out(computation, value)
+    whole = _rebuilt_tuple(computation, value)
     for user in others:
         user.replace_operands(value, whole)
     if value.is_root:
@@ -119,17 +119,17 @@ def _read_by_element(computation: HloComputation, value: HloInstruction) -> None
 
 
 def attributes_for_other_elements(loop: HloInstruction) -> dict[str, Any]:
-    """The attributes of a loop but for those that name or enumerate what it carries."""
+    """Return the attributes of a loop except those that refer to its carried elements."""
     return {k: v for k, v in loop.attributes.items() if k not in ("backend_config", "sharding", "origin")}
 
 
 @dataclass
 class LoopEdit:
-    """A loop on its way to other carried elements.
+    """A loop whose carried elements are being changed.
 
-    `begin` gives the computations their new parameters, the caller then rewrites the body with `body_read`, and
-    `finish` builds the new loop. What read dropped elements must have been replaced by then, inside the body;
-    outside, `old_results` of dropped elements are the caller's to replace before `discard`.
+    `begin` changes the parameters of body and condition, the caller rewrites the body using `body_read`, and `finish`
+    builds the new loop. Before `finish`, the caller must replace reads of dropped elements in body and condition;
+    before `discard`, it must replace the old loop's results of dropped elements.
     """
 
     view: LoopView
@@ -138,29 +138,29 @@ class LoopEdit:
 
     @staticmethod
     def begin(view: LoopView, init: Sequence[HloInstruction], new_index: Mapping[int, int]) -> LoopEdit:
-        """Start to carry `init`; `new_index` says where the kept ones of the old elements stand among them."""
+        """Start carrying `init`; `new_index` maps the old index of each kept element to the new one."""
         carried = tuple_shape(*(i.shape for i in init))
         for computation, reads in ((view.body, view.body_reads), (view.condition, view.condition_reads)):
             computation.parameters[0].shape = carried
             for old, gtes in enumerate(reads):
                 for gte in gtes:
-                    # A dropped read keeps a number that is out of range, so that a leftover is found by the verifier.
+                    # Reads of dropped elements get an index out of range, so that the verifier finds any that are left.
                     gte.attributes["index"] = new_index.get(old, len(init) + old)
         return LoopEdit(view, tuple(init), new_index)
 
     def body_read(self, index: int) -> HloInstruction:
-        """A new read of a new element in the body."""
+        """Add a read of a new element to the body."""
         return self.view.body.add(Opcode.GET_TUPLE_ELEMENT, [self.view.body.parameters[0]], index=index)
 
     def condition_read(self, index: int) -> HloInstruction:
-        """A new read of a new element in the condition."""
+        """Add a read of a new element to the condition."""
         return self.view.condition.add(Opcode.GET_TUPLE_ELEMENT, [self.view.condition.parameters[0]], index=index)
 
     def finish(self, outputs: Sequence[HloInstruction]) -> HloInstruction:
-        """Build the new loop on the body's new `outputs`; users of kept results are moved over to it."""
+        """Build the new loop with `outputs` of the body; users of kept results are redirected to it."""
         view, old = self.view, self.view.instruction
         computation, body = old.parent, view.body
-        assert computation is not None  # noqa: S101 - a loop stands somewhere until `discard`
+        assert computation is not None  # noqa: S101 - a loop is in a computation until `discard`
         before = body.root
         body.root = body.add(Opcode.TUPLE, outputs, name=before.name)
         dropped = [g for n, gtes in enumerate(view.body_reads) if n not in self.new_index for g in gtes]
@@ -179,7 +179,7 @@ class LoopEdit:
         return loop
 
     def discard(self) -> None:
-        """Remove the old loop."""
+        """Remove the old loop; raise ValueError if it still has users."""
         old = self.view.instruction
         computation = old.parent
         assert computation is not None  # noqa: S101 - see `finish`
@@ -194,19 +194,19 @@ class LoopEdit:
         computation.remove_dead([start])
 
 
-def viewed_again(view: LoopView) -> LoopView:
-    """The loop as it is now, after changes that left it in explicit form."""
+def refreshed_view(view: LoopView) -> LoopView:
+    """Return a new view of the loop after changes that kept its explicit form."""
     again = view_loop(view.instruction)
     assert again is not None  # noqa: S101 - see above
     return again
 
 
 def keep_elements(view: LoopView, kept: Sequence[int]) -> HloInstruction:
-    """Carry only the `kept` elements, in their order; nothing may need the others any more."""
-    # Dead code may still read what is dropped.
+    """Carry only the `kept` elements, in this order; the others must be unused, except by dead code."""
+    # Dead code may still read the dropped elements.
     view.body.remove_dead()
     view.condition.remove_dead()
-    view = viewed_again(view)
+    view = refreshed_view(view)
     new_index = {old: new for new, old in enumerate(kept)}
     edit = LoopEdit.begin(view, [view.init[n] for n in kept], new_index)
     loop = edit.finish([view.outputs[n] for n in kept])
@@ -221,9 +221,9 @@ def copy_iteration(
     leaves: dict[HloInstruction, HloInstruction],
     loops: Loops,
 ) -> list[HloInstruction]:
-    """Copy the body into `computation` with `values` for what it carries; returns what it makes of them.
+    """Copy the body into `computation` with `values` as carried elements; return their next values.
 
-    `leaves` remembers the copies of constants and iotas from one iteration to the next.
+    `leaves` maps constants and iotas to their copies, which all iterations share.
     """
     mapping: dict[HloInstruction, HloInstruction] = {}
     for n, gtes in enumerate(view.body_reads):
@@ -255,10 +255,10 @@ def replace_computations(
     condition: HloComputation | None,
     loops: Loops,
 ) -> HloInstruction:
-    """Run another body on other carried elements in the place of a loop, which stays for the caller to remove.
+    """Add a loop with another body and other carried elements; the caller must remove the old loop.
 
-    Results keep their numbers; those of elements with another initial value now are left on the old loop. Without a
-    new `condition` the old one is kept; it must read none of these.
+    Results keep their indices; those of elements whose initial value changed still refer to the old loop. Without a new
+    `condition` the old one is kept, and must not read these elements.
     """
     old = view.instruction
     computation = old.parent
@@ -286,12 +286,12 @@ def replace_computations(
 def copy_with_operands(
     root: HloInstruction, to: HloComputation, mapping: dict[HloInstruction, HloInstruction]
 ) -> HloInstruction:
-    """Copy an instruction, and what it is computed from, into a computation.
+    """Copy an instruction and everything it depends on into a computation.
 
     Args:
-        root: what is wanted there; no control edges are copied.
-        to: where copies are made.
-        mapping: what stands there for what already; copies are added to it.
+        root: the instruction to copy; control edges are not copied.
+        to: the computation to add copies to.
+        mapping: maps instructions to existing equivalents in `to`; copies are added to it.
     """
     stack = [root]
     while stack:

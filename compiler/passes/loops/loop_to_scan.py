@@ -1,4 +1,4 @@
-"""Loop to scan: a counted loop that walks arrays entry by entry becomes the `scan` op."""
+"""Loop to scan: replaces counted loops that process arrays entry by entry by the `scan` op."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from compiler.passes.loops.while_loop_widening import Entries, counted_entries
 @register
 @dataclass(frozen=True)
 class LoopToScan:
-    """A while of known trip count that reads `x[i]` and writes `y[i]` becomes a scan over them.
+    """Rewrite a while of known trip count that reads `x[i]` and writes `y[i]` as a scan.
 
-    Invariant arrays of which each iteration reads the entry that the counter names become inputs, arrays that each
-    iteration only writes one entry of become outputs, everything else is carried on. All of them must be walked along
-    one dimension; those walked against the others are reversed. There must be an input, or an output. A body with side
-    effects or control edges stays a loop.
+    Invariant arrays of which each iteration reads the entry given by the counter become inputs; arrays of which each
+    iteration only writes one entry become outputs; everything else is carried. All inputs and outputs must be along the
+    same dimension; those traversed in the opposite direction are reversed. There must be at least one of them. Loops
+    whose body has side effects or control edges are kept.
 
-    Not in the default pipeline: kernels are made from loops, and `scan-expander` brings scans back into that form.
+    Not in the default pipeline: kernels are generated from loops, and `scan-expander` turns scans back into loops.
     """
 
     name: ClassVar[str] = "loop-to-scan"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         loops = Loops(module)
         changed = False
         for view in loops.views():
@@ -52,7 +52,7 @@ class LoopToScan:
 
 
 def _plain(view: LoopView) -> bool:
-    """Only arrays, no side effects, no order but that of the data."""
+    """Check that the loop has only arrays, no side effects and no control edges."""
     if any(not i.shape.is_array or i.shape.is_dynamic for i in view.init) or pinned(view.body):
         return False
     return not any(has_side_effect(i) for c in (view.body, view.condition) for i in c.instructions)
@@ -60,13 +60,13 @@ def _plain(view: LoopView) -> bool:
 
 @dataclass(frozen=True)
 class _Walk:
-    """What a loop reads and writes entry by entry.
+    """The arrays that a loop reads and writes entry by entry.
 
     Attributes:
-        axis: along which.
-        reverse: whether iterations go downwards.
-        reads: dynamic slices of invariant elements, by the element and the entries they walk.
-        writes: elements that each iteration writes an entry of.
+        axis: the dimension of the entries.
+        reverse: whether iterations traverse it downwards.
+        reads: dynamic slices of invariant elements, by element index and entries.
+        writes: the entries written, by index of the element.
     """
 
     axis: int
@@ -76,7 +76,7 @@ class _Walk:
 
     @staticmethod
     def of(view: LoopView, counter: Induction) -> _Walk | None:
-        """The arrays that are walked along the axis most of them have; None when there are none."""
+        """Return the arrays traversed along the most frequent axis, or None if there are none."""
         reads, writes = _reads(view, counter), _writes(view, counter)
         entries = [e for _, e in reads] + list(writes.values())
         if not entries:
@@ -129,7 +129,7 @@ def _replace(view: LoopView, counter: Induction, walk: _Walk, loops: Loops) -> N
     inputs = [_walked(view.init[n], e, walk, counter.trip_count, b) for n, e in walk.reads]
     init = [view.init[n] for n in carried]
     if not inputs:
-        # A scan takes its length from its inputs.
+        # A scan infers its length from its inputs.
         steps = view.init[counter.index].shape.with_dimensions((1,) * walk.axis + (counter.trip_count,))
         inputs = [b.add(Opcode.IOTA, shape=steps, iota_dimension=walk.axis)]
     found = add_scan(b, function, inputs, init, walk.axis, walk.reverse)
@@ -144,7 +144,7 @@ def _replace(view: LoopView, counter: Induction, walk: _Walk, loops: Loops) -> N
 
 
 def _carried(view: LoopView, counter: Induction, walk: _Walk) -> list[int]:
-    """Elements that go from step to step: all but those written and those read by nothing but the walk."""
+    """Return the elements that become carries: all except written ones and those that only the traversal reads."""
     picks = {i for found in walk.reads.values() for i in found}
     updates = {view.outputs[n] for n in walk.writes}
     found = []
@@ -159,7 +159,7 @@ def _carried(view: LoopView, counter: Induction, walk: _Walk) -> list[int]:
 
 
 def _needs_counter(view: LoopView, counter: Induction, walks: set[HloInstruction]) -> bool:
-    """Whether something besides the counter's own next value and the places of the walk is computed from it."""
+    """Check whether anything but its own next value and the indices of the traversal depends on the counter."""
     reached: set[HloInstruction] = set()
     work = [out for n, out in enumerate(view.outputs) if n != counter.index]
     while work:
@@ -176,7 +176,7 @@ def _needs_counter(view: LoopView, counter: Induction, walks: set[HloInstruction
 
 
 def _function(view: LoopView, counter: Induction, walk: _Walk, carried: list[int], loops: Loops) -> HloComputation:
-    """One step: parameters are a step of each input, then the carries."""
+    """Build the function of one step, whose parameters are one step of each input, then the carries."""
     function = HloComputation(view.body.name)
     b = Builder(function)
     mapping: dict[HloInstruction, HloInstruction] = {}
@@ -207,7 +207,7 @@ def _without(x: HloInstruction, axis: int) -> tuple[int, ...]:
 
 
 def _walked(x: HloInstruction, entries: Entries, walk: _Walk, count: int, b: Builder) -> HloInstruction:
-    """The entries that the loop reads, in the order of the scan's steps."""
+    """Return the entries that the loop reads, in the order of the scan's steps."""
     spec = [SliceDim(0, n) for n in x.shape.dimensions]
     spec[walk.axis] = SliceDim(entries.low, entries.low + count)
     return _turned(b.slice(x, spec), entries, walk, b)
@@ -216,7 +216,7 @@ def _walked(x: HloInstruction, entries: Entries, walk: _Walk, count: int, b: Bui
 def _written(
     start: HloInstruction, stack: HloInstruction, entries: Entries, walk: _Walk, count: int, b: Builder
 ) -> HloInstruction:
-    """The initial array with the entries that the loop writes."""
+    """Return the initial array with the entries that the loop writes."""
     block = _turned(stack, entries, walk, b)
     if count == start.shape.dimensions[walk.axis]:
         return block

@@ -1,4 +1,4 @@
-"""Scan widening: a scan does several steps in one."""
+"""Scan widening: processes several steps of a scan at once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from compiler.passes.loops.while_loop_unroller import unroll_factor, unroll_mark
 @register
 @dataclass(frozen=True)
 class ScanWidening(Options):
-    """Do `factor` steps of a scan at once: it walks blocks of its inputs and puts blocks of its outputs together.
+    """Process `factor` steps of a scan at once: it reads blocks of its inputs and writes blocks of its outputs.
 
-    Steps left over are done behind the scan. A scan without inputs stays. What the steps share is computed once a
-    block, and a loop made of the scan has fewer iterations; what has been widened is marked and stays as it is. Not in
-    the default pipeline: loops are mostly one kernel there, in which an iteration costs nothing.
+    Remaining steps follow after the scan. Scans without inputs are kept. Work shared between steps is done once per
+    block, and a loop made from the scan has fewer iterations. Widened scans are marked and not widened again. Not in
+    the default pipeline, where most loops become one kernel, in which iterations have no overhead.
 
     Attributes:
-        factor: steps of one new step; scans of less than twice as many stay.
-        max_ops: a new step has so many instructions at most.
+        factor: old steps per new step; scans of less than `2 * factor` steps are kept.
+        max_ops: maximum number of instructions of a new step.
     """
 
     name: ClassVar[str] = "scan-widening"
@@ -35,20 +35,20 @@ class ScanWidening(Options):
     max_ops: int = number_option(2000, 0, 100_000)
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         changed = False
         for computation in treatable(module):
             scans = [v for i in computation.post_order() if (v := view_scan(i)) is not None]
             fixed = pinned(computation) if scans else set()
             for view in scans:
-                if view.instruction not in fixed and self._pays(view):
+                if view.instruction not in fixed and self._is_profitable(view):
                     _widen(view, self.factor, computation, module)
                     changed = True
         if changed:
             module.remove_unreachable()
         return changed
 
-    def _pays(self, view: ScanView) -> bool:
+    def _is_profitable(self, view: ScanView) -> bool:
         small = self.factor * len(view.function) <= self.max_ops
         fresh = bool(view.inputs) and unroll_factor(view.instruction) == 1
         return self.factor > 1 and view.length >= 2 * self.factor and small and fresh
@@ -85,7 +85,7 @@ def _in_blocks(x: HloInstruction, axis: int, first: int, blocks: int, factor: in
 
 
 def _wide(view: ScanView, factor: int, inputs: Sequence[HloInstruction]) -> HloComputation:
-    """`factor` steps after each other; the block of an output has its steps along the axis."""
+    """Build a function of `factor` consecutive steps; output blocks have the steps along the axis."""
     wide = HloComputation(view.function.name)
     b = Builder(wide)
     blocks = [wide.add_parameter(n, _step_shape(x, view.axis)) for n, x in enumerate(inputs)]

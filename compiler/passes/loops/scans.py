@@ -1,7 +1,7 @@
-"""The `scan` op taken apart, and building one: inputs are walked along one dimension, carries go from step to step.
+"""A structured view of the `scan` op, and its construction: inputs are sliced along one dimension, carries updated.
 
-A scan's operands are its inputs, then the initial carries; its function takes one step of each input and the carries,
-and returns one step of each output, then the next carries; its result is the outputs, then the last carries
+The operands of a scan are its inputs, then the initial carries. Its function takes one step of each input and the
+carries, and returns one step of each output, then the next carries. The result has the outputs, then the last carries
 (`HloScanInstruction` of `xla/hlo/ir/hlo_instructions.h`).
 """
 
@@ -21,12 +21,12 @@ class ScanView:
     """A scan of arrays.
 
     Attributes:
-        instruction: the scan itself.
-        axis: the dimension it goes along, in inputs and outputs.
+        instruction: the scan.
+        axis: the dimension of the steps in inputs and outputs.
         length: number of steps.
-        reverse: whether it starts at the last one.
+        reverse: whether it starts at the last step.
         inputs, init: its operands.
-        outputs: shapes of the whole outputs, all steps together.
+        outputs: shapes of the outputs with all steps.
     """
 
     instruction: HloInstruction
@@ -39,19 +39,19 @@ class ScanView:
 
     @property
     def function(self) -> HloComputation:
-        """What one step does."""
+        """The computation of one step."""
         found: HloComputation = self.instruction.attributes["to_apply"]
         return found
 
     @property
     def returned(self) -> tuple[HloInstruction, ...]:
-        """What the function returns: a step of each output, then the next carries."""
+        """The results of the function: one step of each output, then the next carries."""
         root = self.function.root
         return root.operands if root.opcode is Opcode.TUPLE else (root,)
 
 
 def view_scan(i: HloInstruction) -> ScanView | None:
-    """The scan taken apart; None for anything else, for dynamic shapes, and for values that are no arrays."""
+    """Return the structured view of a scan; None for other ops, dynamic shapes, and values that are not arrays."""
     if i.opcode is not Opcode.SCAN or any(not o.shape.is_array or o.shape.is_dynamic for o in i.operands):
         return None
     leaves = i.shape.tuple_shapes if i.shape.is_tuple else (i.shape,)
@@ -75,7 +75,7 @@ def add_scan(
     axis: int,
     reverse: bool,
 ) -> list[HloInstruction]:
-    """A scan by a function that returns a tuple; its outputs whole, then its last carries."""
+    """Add a scan by a function that returns a tuple; return its outputs, then its last carries."""
     length = inputs[0].shape.dimensions[axis]
     returned = function.root.shape.tuple_shapes
     count = len(returned) - len(init)
@@ -89,19 +89,19 @@ def add_scan(
 
 
 def with_steps(dims: Sequence[int], axis: int, length: int) -> tuple[int, ...]:
-    """Dimensions of `length` steps of arrays of `dims`."""
+    """Return the dimensions of `length` stacked arrays of dimensions `dims`."""
     return (*dims[:axis], length, *dims[axis:])
 
 
 def step_of_array(x: HloInstruction, axis: int, n: int, b: Builder) -> HloInstruction:
-    """Entry `n` along the axis, without that dimension."""
+    """Return entry `n` along the axis, without that dimension."""
     dims = x.shape.dimensions
     spec = [SliceDim(n, n + 1) if d == axis else SliceDim(0, m) for d, m in enumerate(dims)]
     return b.reshape(b.slice(x, spec), (*dims[:axis], *dims[axis + 1 :]))
 
 
 def inline_step(function: HloComputation, values: Sequence[HloInstruction], b: Builder) -> list[HloInstruction]:
-    """One step in the builder's computation; what the function returns. The tuple around that is left behind, dead."""
+    """Inline one step into the builder's computation; return the results (their tuple is left dead)."""
     before = set(b.computation.notable)
     root = b.computation.inline(function, values)
     for i in b.computation.notable:

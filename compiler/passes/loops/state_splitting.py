@@ -1,4 +1,4 @@
-"""State splitting: an array that a loop carries and only ever uses by constant parts becomes several arrays."""
+"""State splitting: replaces a carried array that is only used by constant parts by several arrays."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from compiler.passes.movement.unit_dimension_movement import UnitDimensionMoveme
 @register
 @dataclass(frozen=True)
 class StateSplitting(Options):
-    """Carry `f32[N]` four times instead of `f32[N,4]`, when the loop takes columns apart and puts them together again.
+    """Carry four `f32[N]` instead of `f32[N,4]` if the loop slices out the columns and concatenates them again.
 
-    Where to cut follows from the slices that the body takes of the element, or else from the concatenate that makes its
-    next value. The split is tried on copies of body and condition, with slices carried to the leaves and pointwise work
-    and reductions done part by part; it is kept when nothing in them needs the whole array any more and the body
-    puts fewer arrays together than before. Parts of size 1 along the cut lose that dimension.
+    The cuts follow from the body's slices of the element, or else from the concatenate that defines its next value. The
+    split is tried on clones of body and condition, in which slices are moved to the leaves, and elementwise ops and
+    reductions are done part by part. It is kept if nothing uses the whole array any more, and if the body joins fewer
+    arrays than before. Parts of size 1 along the cut lose that dimension.
 
     Attributes:
-        max_pieces: an array is split into so many parts at most.
+        max_pieces: maximum number of parts per array.
     """
 
     name: ClassVar[str] = "state-splitting"
     max_pieces: int = number_option(16, 0, 1024)
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         loops = Loops(module)
         changed = False
         for view in loops.views():
@@ -63,6 +63,7 @@ class StateSplitting(Options):
         return changed
 
     def _where_to_cut(self, view: LoopView, n: int) -> Cut | None:
+        # Cut at all bounds of slices along an axis; try the last (contiguous) axis first.
         shape = view.init[n].shape
         if not shape.is_array or shape.is_dynamic or shape.rank == 0:
             return None
@@ -81,14 +82,14 @@ class StateSplitting(Options):
 
 @dataclass(frozen=True)
 class Cut:
-    """Where an array is cut: the axis, and [start, limit) of each part along it."""
+    """The cut of an array: the axis, and [start, limit) of each part along it."""
 
     axis: int
     parts: tuple[tuple[int, int], ...]
 
 
 def _slices_downstream(reads: Sequence[HloInstruction]) -> Iterable[tuple[SliceDim, ...]]:
-    """Slices taken of the values, or of what is computed from them element by element."""
+    """Yield the slices of the values, and of what depends on them elementwise."""
     seen = set(reads)
     work = list(reads)
     while work:
@@ -101,7 +102,7 @@ def _slices_downstream(reads: Sequence[HloInstruction]) -> Iterable[tuple[SliceD
 
 
 def _concatenate_bounds(output: HloInstruction, axis: int) -> set[int]:
-    """Where the parts of the first concatenate along `axis` end that the output is computed from element by element."""
+    """Return the ends of the parts of the first concatenate along `axis` that the output depends on elementwise."""
     seen = {output}
     work = [output]
     while work:
@@ -119,7 +120,7 @@ def _concatenate_bounds(output: HloInstruction, axis: int) -> set[int]:
 
 
 def _try(view: LoopView, n: int, cut: Cut, max_pieces: int, loops: Loops) -> HloInstruction | None:
-    """Split element `n`: its first part takes its place, the others follow at the end; None when that does not pay."""
+    """Split element `n`: the first part replaces it, the others are appended; return None if that is not profitable."""
     computation = view.instruction.parent
     assert computation is not None  # noqa: S101 - the loop was found in it
     dims = view.init[n].shape.dimensions
@@ -128,10 +129,11 @@ def _try(view: LoopView, n: int, cut: Cut, max_pieces: int, loops: Loops) -> Hlo
     carried = tuple_shape(*elements[:n], parts[0], *elements[n + 1 :], *parts[1:])
     numbers = [n, *range(view.size, view.size + len(parts) - 1)]
 
+    # First the clones, which are not yet in the module and can simply be dropped; then the loop itself.
     body = view.body.clone()
     whole = _read_parts(body, n, carried, numbers, cut, dims)
     outputs = body.root.operands
-    taken = _take_apart(outputs[n], cut, Builder(body))
+    taken = _split(outputs[n], cut, Builder(body))
     before = body.root
     body.root = body.add(Opcode.TUPLE, [*outputs[:n], taken[0], *outputs[n + 1 :], *taken[1:]], name=before.name)
     body.remove_dead([before])
@@ -144,12 +146,12 @@ def _try(view: LoopView, n: int, cut: Cut, max_pieces: int, loops: Loops) -> Hlo
             return None
 
     outside = Builder(computation)
-    start = _take_apart(view.init[n], cut, outside)
+    start = _split(view.init[n], cut, outside)
     init = [*view.init[:n], start[0], *view.init[n + 1 :], *start[1:]]
     loop = replace_computations(view, init, body, condition, loops)
     if view.results[n]:
         ends = [outside.add(Opcode.GET_TUPLE_ELEMENT, loop, index=k) for k in numbers]
-        result = _put_together(ends, dims, cut, outside)
+        result = _join(ends, dims, cut, outside)
         for gte in view.results[n]:
             computation.replace_uses(gte, result)
             computation.remove(gte)
@@ -163,13 +165,13 @@ def _try(view: LoopView, n: int, cut: Cut, max_pieces: int, loops: Loops) -> Hlo
 def _read_parts(
     computation: HloComputation, n: int, carried: Shape, numbers: Sequence[int], cut: Cut, dims: tuple[int, ...]
 ) -> HloInstruction:
-    """Let a body or condition read the parts and put them together where it read the whole; returns that."""
+    """Make a body or condition read the parts and join them instead of reading the whole; return the joined array."""
     parameter = computation.parameters[0]
     before = [u for u in parameter.users if u.attributes.get("index") == n]
     parameter.shape = carried
     b = Builder(computation)
     reads = [b.add(Opcode.GET_TUPLE_ELEMENT, parameter, index=k) for k in numbers]
-    whole = _put_together(reads, dims, cut, b)
+    whole = _join(reads, dims, cut, b)
     for gte in before:
         computation.replace_uses(gte, whole)
         computation.remove(gte)
@@ -177,10 +179,10 @@ def _read_parts(
 
 
 def _dissolves(whole: HloInstruction, computation: HloComputation, max_pieces: int) -> bool:
-    """Carry slices to the leaves and work on the whole to its parts; whether nothing needs the whole any more.
+    """Move slices to the leaves, and ops on the whole to its parts; return whether the whole became unused.
 
-    What does not hang on an array put together from parts is not taken apart: its slices cost nothing, while one op a
-    part would make the program as many times longer (a random generator for all columns stays one).
+    Ops that do not depend on a joined array are not split: their slices are free, while one op per part would multiply
+    the size of the program (a random generator for all columns remains one).
     """
     resolving, splitting = SliceMovement(), SliceMovement(split=True, max_pieces=max_pieces)
     units, sinking = UnitDimensionMovement(), ConcatenateSinking(max_parts=max_pieces)
@@ -188,14 +190,14 @@ def _dissolves(whole: HloInstruction, computation: HloComputation, max_pieces: i
     while changed:
         while resolving.run_on(computation) | units.run_on(computation):
             pass
-        changed = splitting.run_on_some(computation, _behind_joins(computation))
+        changed = splitting.run_on_some(computation, _downstream_of_joins(computation))
         changed |= whole.parent is computation and sinking.run_on(computation)
     computation.remove_dead()
     return whole.parent is not computation
 
 
-def _behind_joins(computation: HloComputation) -> set[HloInstruction]:
-    """What is computed from arrays that are put together from parts."""
+def _downstream_of_joins(computation: HloComputation) -> set[HloInstruction]:
+    """Return the instructions that depend on an array joined from parts."""
     found: set[HloInstruction] = set()
     for i in computation.post_order():
         if i.opcode in _JOINS or any(o in found for o in i.operands):
@@ -204,7 +206,7 @@ def _behind_joins(computation: HloComputation) -> set[HloInstruction]:
 
 
 def _joins(computation: HloComputation) -> int:
-    """How many ops put arrays together from parts."""
+    """Count the ops that join arrays from parts."""
     return sum(i.opcode in _JOINS for i in computation.instructions)
 
 
@@ -217,7 +219,7 @@ def _part_shape(dims: tuple[int, ...], cut: Cut, part: tuple[int, int]) -> tuple
     return (*dims[: cut.axis], *middle, *dims[cut.axis + 1 :])
 
 
-def _take_apart(value: HloInstruction, cut: Cut, b: Builder) -> list[HloInstruction]:
+def _split(value: HloInstruction, cut: Cut, b: Builder) -> list[HloInstruction]:
     dims = value.shape.dimensions
     found = []
     for part in cut.parts:
@@ -226,7 +228,7 @@ def _take_apart(value: HloInstruction, cut: Cut, b: Builder) -> list[HloInstruct
     return found
 
 
-def _put_together(parts: Sequence[HloInstruction], dims: tuple[int, ...], cut: Cut, b: Builder) -> HloInstruction:
+def _join(parts: Sequence[HloInstruction], dims: tuple[int, ...], cut: Cut, b: Builder) -> HloInstruction:
     wide = [
         b.reshape(p, (*dims[: cut.axis], end - start, *dims[cut.axis + 1 :]))
         for p, (start, end) in zip(parts, cut.parts, strict=True)

@@ -1,4 +1,4 @@
-"""Constant sinking: what a loop carries around unchanged and knows beforehand is made in the loop instead."""
+"""Constant sinking: recreates invariant elements with known values in the loop instead of carrying them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from compiler.passes.loops.loop_editing import Loops
 @register
 @dataclass(frozen=True)
 class WhileLoopConstantSinking:
-    """Replace reads of an invariant element by a copy of its initial value, when that is known at compile time.
+    """Replace reads of an invariant element by a copy of its initial value, if that is known at compile time.
 
-    Known are constants, iotas, and scalars of them broadcast. `while-loop-simplifier` then stops carrying them.
+    Constants, iotas and broadcast constants are known. `while-loop-simplifier` then stops carrying them.
     """
 
     name: ClassVar[str] = "while-loop-constant-sinking"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         loops = Loops(module)
         changed = False
         for view in loops.views():
@@ -52,7 +52,7 @@ def _is_read(view: LoopView, n: int) -> bool:
 
 
 def _uses(gte: HloInstruction, view: LoopView, n: int) -> list[tuple[HloInstruction, int]]:
-    """Users with the position of the operand, but for the one that hands element `n` on unchanged."""
+    """Return users with operand positions, except the body's root that returns element `n` unchanged."""
     return [
         (user, position)
         for user in gte.users

@@ -1,4 +1,4 @@
-"""Loop-invariant code motion: what each iteration computes alike is computed once, before the loop."""
+"""Loop-invariant code motion: hoists what each iteration computes identically out of the loop."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from compiler.passes.loops.loop_editing import LoopEdit, Loops, copy_with_operan
 @register
 @dataclass(frozen=True)
 class WhileLoopInvariantCodeMotion(Options):
-    """Move out of a loop what depends on invariant elements and constants alone, and carry the result.
+    """Hoist ops that depend only on invariant elements and constants, and carry their results.
 
-    An op is worth carrying when it does work and its result is no larger than what it is made of; broadcasts, reshapes
-    and the like stay inside with what follows them. Nothing that runs computations as control flow is moved: the loop
-    may run never.
+    An op is hoisted if it does work and its result is no larger than its operands; broadcasts, reshapes and similar ops
+    stay with their users. Ops that run computations as control flow are not hoisted, because the loop may run zero
+    times.
 
     Attributes:
-        inflating: also move what is larger than its operands.
+        inflating: also hoist ops whose result is larger than their operands.
     """
 
     name: ClassVar[str] = "while-loop-invariant-code-motion"
     inflating: bool = False
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         loops = Loops(module)
         changed = False
         for view in loops.views():
             moved = _Invariants(view, self.inflating).frontier()
             if not moved:
                 continue
-            # Positions find the same instructions again where the body has to be copied first.
+            # The positions identify the instructions again if the body has to be cloned first.
             where = {i: n for n, i in enumerate(view.body.instructions)}
             positions = [where[i] for i in moved]
             view = loops.owned(view)
@@ -49,7 +49,12 @@ class WhileLoopInvariantCodeMotion(Options):
 
 
 class _Invariants:
-    """What of one body does not change from iteration to iteration."""
+    """The invariant instructions of a loop body.
+
+    Attributes:
+        fixed: instructions that compute the same in each iteration.
+        depends: those of them that depend on a carried element, so that hoisting them saves work.
+    """
 
     def __init__(self, view: LoopView, inflating: bool) -> None:
         self.view = view
@@ -66,7 +71,8 @@ class _Invariants:
                     self.depends.add(i)
 
     def frontier(self) -> list[HloInstruction]:
-        """Invariant results worth carrying that something in the loop needs, operands first."""
+        """Return the invariant instructions to hoist, which something in the loop uses, operands first."""
+        # From users to operands: an invariant instruction that is not worth carrying stays, and may need its operands.
         stay = {i for i in self.order if i not in self.fixed}
         found: set[HloInstruction] = set()
         for i in reversed(self.order):

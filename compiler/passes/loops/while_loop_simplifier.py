@@ -1,4 +1,4 @@
-"""While loop simplification: carry less, and no loop where none is needed."""
+"""While loop simplification: carries fewer elements, and removes loops that run at most once."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from compiler.analysis.while_loop import LoopView, induction, invariant_elements
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect
 from compiler.passes.infrastructure.registry import register
-from compiler.passes.loops.loop_editing import Loops, copy_iteration, keep_elements, make_explicit, viewed_again
+from compiler.passes.loops.loop_editing import Loops, copy_iteration, keep_elements, make_explicit, refreshed_view
 
 
 @register
 @dataclass(frozen=True)
 class WhileLoopSimplifier:
-    """Drop what a loop carries without need, and loops that run never or once.
+    """Drop unnecessary carried elements, and loops that run zero times or once.
 
-    - Elements that nothing needs, not even through other elements, are no longer carried.
-    - The result of an invariant element is its initial value.
-    - Elements that start equal and are updated alike are one.
-    - A loop that runs never is its initial value; one that runs once is its body.
-    - A loop whose operand, parameters or root are not taken apart element by element is brought into that form.
+    - Elements that nothing needs, also not through other elements, are not carried.
+    - The result of an invariant element is replaced by its initial value.
+    - Elements with equal initial values and equal updates are merged.
+    - A loop that runs zero times is replaced by its initial value, one that runs once by its body.
+    - A loop whose tuples are not only used by element is brought into explicit form.
     """
 
     name: ClassVar[str] = "while-loop-simplifier"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         loops = Loops(module)
         changed = _make_all_explicit(module)
         for view in loops.views():
@@ -53,7 +53,7 @@ def _simplify(view: LoopView, loops: Loops) -> bool:
         return _flatten(view, counter.trip_count, loops)
     changed = _forward_invariants(view)
     if changed:
-        view = viewed_again(view)
+        view = refreshed_view(view)
     merged = _duplicates(view)
     if merged:
         view = _merge(loops.owned(view), merged)
@@ -77,7 +77,7 @@ def _flatten(view: LoopView, trip_count: int, loops: Loops) -> bool:
 
 
 def replace_loop(view: LoopView, values: list[HloInstruction]) -> None:
-    """Use `values` for the results of a loop, and remove it."""
+    """Replace the results of a loop by `values`, and remove it."""
     loop = view.instruction
     computation = loop.parent
     if computation is None:
@@ -110,7 +110,7 @@ def _forward_invariants(view: LoopView) -> bool:
 
 
 def _duplicates(view: LoopView) -> dict[int, int]:
-    """Elements that always equal an earlier one, which stands for them."""
+    """Map elements that always equal an earlier element to that one."""
     first: dict[object, int] = {}
     found: dict[int, int] = {}
     for n in range(view.size):
@@ -126,7 +126,7 @@ def _duplicates(view: LoopView) -> dict[int, int]:
 
 
 def _update_key(view: LoopView, n: int) -> object:
-    """What the body does to element `n`, when that depends on the element alone and in one step."""
+    """Return a key of the update of element `n`, if that is one op of the element and invariants, else None."""
     out = view.outputs[n]
     if view.index_of(out) == n:
         return "same"
@@ -149,10 +149,10 @@ def _value_key(instruction: HloInstruction) -> object:
 
 
 def _merge(view: LoopView, merged: dict[int, int]) -> LoopView:
-    """Make everything that reads a merged element read the one that stands for it."""
+    """Redirect all reads of merged elements to the elements that replace them."""
     outside = view.instruction.parent
     assert outside is not None  # noqa: S101 - the loop was found in it
-    for old, stays in merged.items():
+    for old, kept in merged.items():
         for computation, reads in (
             (view.body, view.body_reads),
             (view.condition, view.condition_reads),
@@ -161,17 +161,17 @@ def _merge(view: LoopView, merged: dict[int, int]) -> LoopView:
             if not reads[old]:
                 continue
             source = reads[old][0].operand(0)
-            instead = reads[stays][0] if reads[stays] else None
+            instead = reads[kept][0] if reads[kept] else None
             if instead is None:
-                instead = computation.add(Opcode.GET_TUPLE_ELEMENT, [source], index=stays)
+                instead = computation.add(Opcode.GET_TUPLE_ELEMENT, [source], index=kept)
             for gte in reads[old]:
                 computation.replace_uses(gte, instead)
                 computation.remove(gte)
-    return viewed_again(view)
+    return refreshed_view(view)
 
 
 def _needed(view: LoopView) -> list[int]:
-    """Elements that the outside, the condition or an effect needs, directly or through other needed elements."""
+    """Return the elements that the result, the condition or a side effect needs, directly or through other elements."""
     needed = {n for n, gtes in enumerate(view.results) if any(g.users or g.is_root for g in gtes)}
     needed |= _reads_behind(view, [view.condition.root, *_with_effects(view.condition)], set())
     seen: set[HloInstruction] = set()
@@ -189,7 +189,7 @@ def _with_effects(computation: HloComputation) -> list[HloInstruction]:
 
 
 def _reads_behind(view: LoopView, roots: list[HloInstruction], seen: set[HloInstruction]) -> set[int]:
-    """Elements read by what `roots` are computed from; `seen` is not walked again."""
+    """Return the elements that `roots` depend on; instructions in `seen` are not visited again."""
     found: set[int] = set()
     work = [r for r in roots if r not in seen]
     seen.update(work)

@@ -1,4 +1,4 @@
-"""Trip counts: what is known of a loop's counter is written on the loop, as XLA writes it."""
+"""Trip count annotation: writes what is known of a loop's counter into its backend_config, as XLA does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WhileLoopTripCountAnnotator:
     name: ClassVar[str] = "while-loop-trip-count-annotator"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         changed = False
         for view in Loops(module).views():
             counter = induction(view)
@@ -48,5 +48,5 @@ def _annotate(loop: HloInstruction, counter: Induction) -> bool:
 
 
 def _config(loop: HloInstruction) -> dict[str, Any] | None:
-    """The configuration so far; None when it is not JSON and so not ours to change."""
+    """Return the current configuration, or None if it is not JSON and must not be changed."""
     return read_config(str(loop.attr("backend_config", "{}")))

@@ -1,4 +1,4 @@
-"""While loop unrolling: several iterations in one body, or no loop at all."""
+"""While loop unrolling: several iterations per body, or no loop at all."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _MARK = re.compile(r'\bunrolled_by="(\d+)"')
 @register
 @dataclass(frozen=True)
 class WhileLoopUnroller(Options):
-    """Unroll loops of known trip count, inner ones first.
+    """Unroll loops of known trip count, inner loops first.
 
-    A loop whose trip count is at most `max_trips` and whose iterations together stay within `max_ops` becomes
-    straight code. With `factor` above 1, any other loop does that many iterations at once; what is left over of
-    the trip count is peeled off in front. Innermost loops only are unrolled by `factor`.
+    A loop with at most `max_trips` iterations and `max_ops` instructions in all of them becomes straight-line code.
+    With `factor` above 1, any other innermost loop runs that many iterations at once, and the remainder of the trip
+    count is peeled off before the loop.
 
     Attributes:
-        factor: iterations of one new body.
-        full: whether to unroll loops entirely.
-        max_trips: greatest trip count to unroll entirely.
-        max_ops: greatest number of instructions that unrolling one loop may make.
+        factor: iterations per new body.
+        full: whether to unroll loops completely.
+        max_trips: largest trip count to unroll completely.
+        max_ops: maximum number of instructions that unrolling one loop may create.
     """
 
     name: ClassVar[str] = "while-loop-unroller"
@@ -43,7 +43,7 @@ class WhileLoopUnroller(Options):
     max_ops: int = number_option(4000, 0, 100_000)
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         loops = Loops(module)
         changed = False
         for view in loops.views():
@@ -68,12 +68,12 @@ class WhileLoopUnroller(Options):
 
 def _worth_a_factor(view: LoopView, counter: Induction, factor: int) -> bool:
     innermost = all(i.opcode is not Opcode.WHILE for i in view.body.instructions)
-    # What has been unrolled is left alone, so that running the pass again changes nothing.
+    # Unrolled loops are not unrolled again, so that the pass is idempotent.
     return innermost and counter.trip_count >= 2 * factor and unroll_factor(view.instruction) == 1
 
 
 def unroll_fully(view: LoopView, counter: Induction, loops: Loops) -> None:
-    """Put as many copies of the body in the place of the loop as it runs; the counter becomes constants."""
+    """Replace the loop by one copy of the body per iteration, in which the counter is constant."""
     computation = view.instruction.parent
     if computation is None:
         raise ValueError(f"%{view.instruction.name} has been removed already")
@@ -85,11 +85,11 @@ def unroll_fully(view: LoopView, counter: Induction, loops: Loops) -> None:
 def _copy_iterations(
     view: LoopView, counter: Induction, count: int, computation: HloComputation, loops: Loops
 ) -> tuple[list[HloInstruction], list[HloInstruction]]:
-    """The first `count` iterations in the loop's own computation.
+    """Copy the first `count` iterations into the loop's own computation.
 
     Returns:
-        The values after them, and the counters that constants stand for now. These are to be removed once all values
-        are in use: what an iteration hands on may have no other user than a counter so far.
+        The values after them, and the copies of the counter that constants replace. Remove these only after all values
+        are in use: a value's only user so far may be such a copy.
     """
     values, counted = list(view.init), []
     leaves: dict[HloInstruction, HloInstruction] = {}
@@ -102,7 +102,7 @@ def _copy_iterations(
 
 
 def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> HloInstruction:
-    """Do `factor` iterations in one; the remainder of the trip count comes before the loop, which is returned."""
+    """Run `factor` iterations in one, with the remainder of the trip count before the loop; return the new loop."""
     loop = view.instruction
     computation = loop.parent
     if computation is None:
@@ -130,13 +130,13 @@ def unroll_by(view: LoopView, counter: Induction, factor: int, loops: Loops) -> 
 
 
 def unroll_factor(loop: HloInstruction) -> int:
-    """How many iterations of the original loop (or steps of a scan) one of this does, as far as that is noted on it."""
+    """Return how many original iterations (or steps of a scan) one iteration runs, according to the loop's mark."""
     found = _MARK.search(str(loop.attr("frontend_attributes", "")))
     return int(found.group(1)) if found else 1
 
 
 def unroll_mark(loop: HloInstruction, factor: int) -> Raw:
-    """The loop's `frontend_attributes` with a note for `unroll_factor`."""
+    """Return the loop's `frontend_attributes` with a mark for `unroll_factor`."""
     mark = f'unrolled_by="{factor}"'
     attributes: Raw | None = loop.attr("frontend_attributes", None)
     others = "" if attributes is None else attributes.text.strip()[1:-1].strip()

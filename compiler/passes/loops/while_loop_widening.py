@@ -1,4 +1,4 @@
-"""Loop widening: what iterations compute independently of each other is computed for all of them at once."""
+"""Loop widening: computes what iterations compute independently of each other for all of them at once."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewrite_limits import pinned
 from compiler.passes.loops.batching import Batched, batch, has_rule, stacked
-from compiler.passes.loops.loop_editing import LoopEdit, Loops, viewed_again
+from compiler.passes.loops.loop_editing import LoopEdit, Loops, refreshed_view
 
 
 @register
 @dataclass(frozen=True)
 class WhileLoopWidening(Options):
-    """Move work out of a counted loop that depends on the counter and invariants alone, and do it in one go.
+    """Hoist work that depends only on the counter and invariants, and do it for all iterations at once.
 
-    - Matrix products of a slice that the counter picks become one product for all iterations, of which each iteration
-      picks its part (the input projections of a recurrent network).
-    - An array that each iteration writes one entry of, from such values, is made outside the loop (`lax.map`).
+    - Dots of a slice selected by the counter become one dot for all iterations, of which each iteration takes its slice
+    (the
+      input projections of a recurrent network).
+    - An array of which each iteration writes one entry, computed from such values, is built outside the loop
+    (`lax.map`).
 
     Attributes:
-        max_bytes: the stacked values of one loop may take so much memory.
+        max_bytes: maximum memory of the stacked values of one loop.
     """
 
     name: ClassVar[str] = "while-loop-widening"
     max_bytes: int = number_option(1 << 28, 0, 1 << 32)
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         loops = Loops(module)
         changed = False
         for view in loops.views():
@@ -57,26 +59,26 @@ class WhileLoopWidening(Options):
         outside = _Outside(view, counter, independent.picks, loops)
         stacks = {i: outside.stacked(i) for i in (*written.values(), *products)}
         if any(s is None for s in stacks.values()):
-            outside.give_up()
+            outside.discard()
             return False
         for n, update in written.items():
             _write(view, n, stacks[update], counter, outside.b)
         places = [n for n, i in enumerate(view.body.instructions) if i in products]
         if products:
             carried = [stacks[view.body.instructions[n]] for n in places]
-            view = loops.owned(viewed_again(view))
+            view = loops.owned(refreshed_view(view))
             body = view.body.instructions
             _read_parts(view, counter, [body[n] for n in places], [c for c in carried if c is not None])
         return True
 
 
 class _Independent:
-    """Which instructions of a body depend on the counter, invariants and constants alone, and can be batched.
+    """The instructions of a body that depend only on the counter, invariants and constants, and can be batched.
 
     Attributes:
-        same: what is the same in all iterations.
-        varies: what differs, but does not depend on what earlier iterations made.
-        picks: dynamic-slices that pick the entry of an invariant that the counter names, with the axis.
+        same: instructions with the same value in all iterations.
+        varies: instructions that differ between iterations, but do not depend on earlier iterations.
+        picks: dynamic-slices that select the entry of an invariant given by the counter, with their entries.
     """
 
     def __init__(self, view: LoopView, counter: Induction) -> None:
@@ -106,7 +108,7 @@ class _Independent:
         return counted_entries(i, 1, i.shape, self.view, self.counter) if i.operand(0) in self.same else None
 
     def products(self) -> list[HloInstruction]:
-        """Values that differ between iterations, cost a matrix product, and are needed by what depends on more."""
+        """Return the varying values that cost a dot and are used by instructions that depend on earlier iterations."""
         heavy: set[HloInstruction] = set()
         for i in self.order:
             if i in self.varies and (i.opcode is Opcode.DOT or any(o in heavy for o in i.operands)):
@@ -115,7 +117,7 @@ class _Independent:
         return [i for i in self.order if i in heavy and any(u not in self.varies and u not in writes for u in i.users)]
 
     def written(self) -> dict[int, HloInstruction]:
-        """Elements of which each iteration writes one entry and does nothing else, with what it writes."""
+        """Return the elements of which each iteration only writes one entry, with the value that it writes."""
         uses = Counter(self.view.outputs)
         found = {}
         for n, out in enumerate(self.view.outputs):
@@ -144,29 +146,29 @@ def _pure(i: HloInstruction) -> bool:
 
 @dataclass(frozen=True)
 class Entries:
-    """The entries along one axis that iterations read or write in turn: upwards from `low`, or downwards to it."""
+    """The entries along one axis that iterations access in turn: upwards from `low`, or downwards to it."""
 
     axis: int
     low: int
     downwards: bool
 
     def in_order(self, x: HloInstruction, axis: int, b: Builder) -> HloInstruction:
-        """From the order of the array to the order of iterations, or back."""
+        """Convert between the order of the array and that of the iterations, in either direction."""
         return b.add(Opcode.REVERSE, x, dimensions=(axis,)) if self.downwards else x
 
 
 def counted_entries(i: HloInstruction, first: int, part: Shape, view: LoopView, counter: Induction) -> Entries | None:
-    """Which entries iterations take when one start index counts, all other dimensions being taken whole.
+    """Return the entries that iterations access if one start index counts, and all other dimensions are complete.
 
     Args:
-        i: a dynamic slice or update of its first operand.
+        i: a dynamic-slice or dynamic-update-slice of its first operand.
         first: position of the first start index among its operands.
         part: the shape read or written.
         view: the loop.
-        counter: its counter.
+        counter: its induction variable.
 
     Returns:
-        None when it is not so, or when an index may be out of bounds.
+        None if the accesses are different, or an index may be out of bounds.
     """
     sizes, starts = i.operand(0).shape.dimensions, i.operands[first:]
     if len(starts) != len(sizes):
@@ -198,13 +200,13 @@ class _Outside:
         self.known: dict[HloInstruction, Batched | None] = {}
 
     def stacked(self, root: HloInstruction) -> HloInstruction | None:
-        """The values of `root` in all iterations, iterations first; None where a rule is missing."""
+        """Return the values of `root` in all iterations, stacked; None if a rule is missing."""
         stack = [root]
         while stack:
             i = stack.pop()
             if i in self.known:
                 continue
-            # The array an iteration picks from is not stacked itself, nor is the counter that picks.
+            # Neither the array that an iteration slices nor the slice's index has to be stacked.
             needs = () if i in self.picks else i.operands
             missing = [] if self.view.index_of(i) is not None else [o for o in needs if o not in self.known]
             if missing:
@@ -214,8 +216,8 @@ class _Outside:
         found = self.known[root]
         return None if found is None else stacked(found, self.counter.trip_count, self.b)
 
-    def give_up(self) -> None:
-        """Remove everything made."""
+    def discard(self) -> None:
+        """Remove all new instructions."""
         self.b.computation.remove_dead(self.b.made)
 
     def _outside(self, i: HloInstruction) -> Batched | None:
@@ -260,11 +262,11 @@ class _Outside:
 
 
 def _write(view: LoopView, n: int, stack: HloInstruction | None, counter: Induction, b: Builder) -> None:
-    """Make the results of element `n` its initial value with all entries written."""
-    assert stack is not None  # noqa: S101 - seen to by the caller
+    """Replace the results of element `n` by its initial value with all entries written."""
+    assert stack is not None  # noqa: S101 - the caller has checked it
     out, start = view.outputs[n], view.init[n]
     entries = counted_entries(out, 2, out.operand(1).shape, view, counter)
-    assert entries is not None  # noqa: S101 - `written` has seen to it
+    assert entries is not None  # noqa: S101 - `written` has checked it
     dims, axis = start.shape.dimensions, entries.axis
     rest = [m for d, m in enumerate(dims) if d != axis]
     flat = b.reshape(stack, (counter.trip_count, *rest))
@@ -282,7 +284,7 @@ def _write(view: LoopView, n: int, stack: HloInstruction | None, counter: Induct
 def _read_parts(
     view: LoopView, counter: Induction, products: Sequence[HloInstruction], stacks: Sequence[HloInstruction]
 ) -> None:
-    """Carry the stacks, and let each iteration pick its part of them."""
+    """Carry the stacks, and let each iteration read its slice of them."""
     edit = LoopEdit.begin(view, [*view.init, *stacks], {n: n for n in range(view.size)})
     b = Builder(view.body)
     place = b.add(Opcode.GET_TUPLE_ELEMENT, view.body.parameters[0], index=counter.index)

@@ -1,4 +1,4 @@
-"""Broadcast sinking: an elementwise op on broadcasts is done once before the broadcast, not once for every copy."""
+"""Broadcast sinking: computes an elementwise op on broadcasts once before the broadcast, not once per copy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SINKABLE = tuple(op for op in ELEMENTWISE if op not in (Opcode.COPY, Opcode.STO
 @register
 @dataclass(frozen=True)
 class BroadcastSinking(RewritePass):
-    """op(broadcast(a), broadcast(b)) -> broadcast(op(a, b)), where both repeat along the same dimensions.
+    """Rewrite op(broadcast(a), broadcast(b)) -> broadcast(op(a, b)), if both broadcast along the same dimensions.
 
-    Operands that hold one value everywhere fit any broadcast.
+    Splat operands match any broadcast.
     """
 
     name: ClassVar[str] = "broadcast-sinking"
@@ -47,7 +47,7 @@ def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _sink_scalars(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Every operand is one value everywhere: compute on scalars."""
+    """Compute on scalars if every operand is a splat."""
     if any(o.shape.rank > 0 and o.opcode is not Opcode.BROADCAST for o in i.operands):
         return None
     operands = [o.operands[0] if o.shape.rank > 0 else o for o in i.operands]
@@ -61,7 +61,7 @@ def _scalar_splat(o: HloInstruction) -> bool:
 
 
 def _before(o: HloInstruction, sizes: tuple[int, ...], b: Builder) -> HloInstruction:
-    """The operand as it was before the broadcast."""
+    """Return the operand before the broadcast."""
     if not _scalar_splat(o):
         return o.operands[0]
     value = splat_value(o)

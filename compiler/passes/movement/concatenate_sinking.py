@@ -1,4 +1,4 @@
-"""Concatenate sinking: work on a concatenate is done on its parts, where nothing needs them in one array."""
+"""Concatenate sinking: processes the parts of a concatenate separately if no user needs them in one array."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from compiler.passes.infrastructure.rewrite_limits import pinned
 @register
 @dataclass(frozen=True)
 class ConcatenateSinking(ComputationPass):
-    """Take a concatenate apart that only feeds pointwise work, slices within a part, and reductions.
+    """Split a concatenate that only feeds elementwise ops, slices within one part, and reductions.
 
-    Followed through pointwise ops, every use must end in a slice of one part or in a reduction: one over the
+    Followed through elementwise ops, every use must end in a slice of one part or in a reduction. A reduction over the
     concatenated dimension becomes a combination of reductions of the parts, which changes the order of a sum; one over
-    other dimensions concatenates smaller results. Then the concatenate is gone, and no element is computed twice.
+    other dimensions concatenates smaller results. The concatenate disappears, and no element is computed twice.
 
     Attributes:
-        max_ops: pointwise ops and reductions that taking one concatenate apart may make.
-        max_parts: a concatenate of more operands stays.
+        max_ops: maximum number of elementwise ops and reductions that splitting one concatenate may create.
+        max_parts: concatenates of more operands are kept.
     """
 
     name: ClassVar[str] = "concatenate-sinking"
@@ -33,7 +33,7 @@ class ConcatenateSinking(ComputationPass):
     max_parts: int = number_option(16, 1, 1024)
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         found = [i for i in computation.post_order() if i.opcode is Opcode.CONCATENATE]
         fixed = pinned(computation) if found else set()
         changed = False
@@ -42,13 +42,13 @@ class ConcatenateSinking(ComputationPass):
                 continue
             region = _region(i, fixed)
             if region is not None and len(region) * len(i.operands) <= self.max_ops:
-                _take_apart(i, region, Builder(computation))
+                _split(i, region, Builder(computation))
                 changed = True
         return changed
 
 
 def _region(source: HloInstruction, fixed: set[HloInstruction]) -> list[HloInstruction] | None:
-    """Everything downstream that has to be done on parts, operands first; None when some use needs the whole."""
+    """Return everything downstream to be computed on parts, operands first; None if some use needs the whole."""
     (axis,) = source.dimensions
     found: dict[HloInstruction, None] = {}
     reductions = 0
@@ -69,7 +69,7 @@ def _region(source: HloInstruction, fixed: set[HloInstruction]) -> list[HloInstr
             if len(found) > 256:
                 return None
     if not reductions:
-        return None  # slices alone are for slice-movement
+        return None  # slice-movement handles slices alone
     inside = {source, *found}
     if any(not _other_operands_cut(i, inside) for i in found):
         return None
@@ -87,7 +87,7 @@ def _fits(user: HloInstruction, operand: HloInstruction, source: HloInstruction,
 
 
 def _combination(reduction: HloInstruction) -> Opcode | None:
-    """The op that combines reductions of parts; the initial value must not count twice."""
+    """Return the op that combines reductions of parts; None if the initial value would count several times."""
     function = scalar_function(reduction.attributes["to_apply"])
     if function in (Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.AND, Opcode.OR):
         return function
@@ -97,7 +97,7 @@ def _combination(reduction: HloInstruction) -> Opcode | None:
 
 
 def _part_of(cut: SliceDim, source: HloInstruction, axis: int) -> tuple[int, int] | None:
-    """Which operand the slice lies in, and where that begins."""
+    """Return the operand that contains the slice, and where that operand begins."""
     begin = 0
     for n, o in enumerate(source.operands):
         end = begin + o.shape.dimensions[axis]
@@ -108,13 +108,13 @@ def _part_of(cut: SliceDim, source: HloInstruction, axis: int) -> tuple[int, int
 
 
 def _other_operands_cut(i: HloInstruction, inside: set[HloInstruction]) -> bool:
-    """Whether what comes in from the side can be cut for nothing: a scalar, a broadcast, an iota, a parameter."""
+    """Check whether the other operands can be sliced for free: scalars, broadcasts, iotas, parameters etc."""
     if not i.opcode.is_elementwise:
         return True
-    return all(o in inside or o.shape.rank == 0 or o.opcode in _CUT_FOR_NOTHING for o in i.operands)
+    return all(o in inside or o.shape.rank == 0 or o.opcode in _FREE_TO_SLICE for o in i.operands)
 
 
-_CUT_FOR_NOTHING = frozenset(
+_FREE_TO_SLICE = frozenset(
     {Opcode.BROADCAST, Opcode.IOTA, Opcode.PARAMETER, Opcode.GET_TUPLE_ELEMENT, Opcode.CONCATENATE, Opcode.CONSTANT}
 )
 
@@ -134,7 +134,7 @@ def _in_order(source: HloInstruction, found: dict[HloInstruction, None]) -> list
     return order
 
 
-def _take_apart(source: HloInstruction, region: list[HloInstruction], b: Builder) -> None:
+def _split(source: HloInstruction, region: list[HloInstruction], b: Builder) -> None:
     (axis,) = source.dimensions
     bounds, at = [], 0
     for o in source.operands:
@@ -170,7 +170,7 @@ def _sliced(
 ) -> HloInstruction:
     spec: tuple[SliceDim, ...] = i.attributes["slice"]
     place = _part_of(spec[axis], source, axis)
-    assert place is not None  # noqa: S101 - `_fits` has seen to it
+    assert place is not None  # noqa: S101 - `_fits` has checked it
     n, begin = place
     moved = SliceDim(spec[axis].start - begin, spec[axis].limit - begin, spec[axis].stride)
     return b.slice(parts[n], [moved if d == axis else s for d, s in enumerate(spec)])
@@ -181,7 +181,7 @@ def _reduced(i: HloInstruction, axis: int, parts: list[HloInstruction], b: Build
     if axis not in i.dimensions:
         return b.concatenate(reduced, axis - sum(d < axis for d in i.dimensions))
     combine = _combination(i)
-    assert combine is not None  # noqa: S101 - `_fits` has seen to it
+    assert combine is not None  # noqa: S101 - `_fits` has checked it
     total = reduced[0]
     for r in reduced[1:]:
         total = b.add(combine, total, r)

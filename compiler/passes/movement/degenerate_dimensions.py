@@ -1,4 +1,4 @@
-"""Dimensions of size 1 in dots, gathers and windows: they pair, contract and repeat nothing."""
+"""Degenerate dimensions: removes dimensions of size 1 from the operands of dots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DegenerateDimensions(RewritePass):
-    """Reshape dimensions of size 1 away from the operands of a dot: batch, contracted and free ones."""
+    """Reshape away dimensions of size 1 of dot operands: batch, contracting and free ones."""
 
     name: ClassVar[str] = "degenerate-dimensions"
     rules: ClassVar[RuleSet] = RULES
@@ -44,7 +44,7 @@ def _dot(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _dropped(x: HloInstruction, free: list[int], batch: tuple[int, ...], contracting: tuple[int, ...]) -> set[int]:
-    """Dimensions of size 1, but for the last contracted one of all (a dot keeps one, to stay a dot of matrices)."""
+    """Return the dimensions of size 1, except one if all contracting dimensions are (a dot keeps contracting one)."""
     sizes = x.shape.dimensions
     gone = {d for d in (*free, *batch) if sizes[d] == 1}
     units = [d for d in contracting if sizes[d] == 1]

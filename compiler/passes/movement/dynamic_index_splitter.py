@@ -1,4 +1,4 @@
-"""Dynamic index splitting: start indices given as one vector become scalars."""
+"""Dynamic index splitting: replaces a vector of start indices by scalars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DynamicIndexSplitter(RewritePass):
-    """Bring dynamic-slice and dynamic-update-slice of the old form, one vector of indices, into the new one."""
+    """Convert the legacy form of dynamic-slice and dynamic-update-slice, with an index vector, to scalar indices."""
 
     name: ClassVar[str] = "dynamic-index-splitter"
     rules: ClassVar[RuleSet] = RULES

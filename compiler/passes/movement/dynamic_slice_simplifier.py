@@ -1,4 +1,4 @@
-"""Dynamic slices and updates whose position is known, or that take everything."""
+"""Dynamic slice simplification: slices and updates at known positions, or of the whole array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DynamicSliceSimplifier(RewritePass):
-    """Dynamic-slice with constant indices -> slice; slices and updates of everything; a slice of its own update."""
+    """Rewrite dynamic-slices with constant indices -> slice; drop complete slices and updates, and own updates."""
 
     name: ClassVar[str] = "dynamic-slice-simplifier"
     rules: ClassVar[RuleSet] = RULES
@@ -28,9 +28,9 @@ class DynamicSliceSimplifier(RewritePass):
 def known_starts(
     starts: Sequence[HloInstruction], sizes: Sequence[int], whole: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Clamped start indices, where each is constant or the slice leaves no room to move; else None."""
+    """Return the clamped start indices if each is constant or the slice spans the dimension, else None."""
     if len(starts) == 1 and starts[0].shape.rank == 1:
-        return None  # the old form with a vector of indices
+        return None  # the legacy form with a vector of indices
     found = []
     for start, size, n in zip(starts, sizes, whole, strict=True):
         value = splat_value(start)
@@ -59,7 +59,7 @@ def _slice(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _same_place(a: Sequence[HloInstruction], b: Sequence[HloInstruction]) -> bool:
-    """Whether two lists of start indices are the same instructions, or the same constants."""
+    """Check whether two lists of start indices are the same instructions or the same constants."""
     if len(a) != len(b):
         return False
     return all(x is y or _same_constant(x, y) for x, y in zip(a, b, strict=True))
@@ -79,7 +79,7 @@ def _of_broadcast(i: HloInstruction, x: HloInstruction, b: Builder) -> HloInstru
 
 @RULES.on(Opcode.DYNAMIC_SLICE)
 def _zero_where_full(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """An index along a dimension that is taken whole is 0, whatever it says."""
+    """Set the start index to 0 along dimensions that the slice spans, because it is clamped to 0."""
     return _with_zero_starts(i, 1, i.operands[0].shape.dimensions, i.shape.dimensions, b)
 
 
@@ -118,7 +118,7 @@ def _update(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.DYNAMIC_UPDATE_SLICE)
 def _update_of_equal_values(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """What is written at a known place among equal values is padded with them."""
+    """Rewrite an update at a known position of a splat array -> pad of the update."""
     x, update = i.operands[:2]
     value = splat_value(x)
     at = known_starts(i.operands[2:], update.shape.dimensions, i.shape.dimensions)

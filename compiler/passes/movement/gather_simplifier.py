@@ -1,4 +1,4 @@
-"""Gathers and scatters that are slices: one index, or positions that are known."""
+"""Gather and scatter simplification: those that are slices, because of a single index or known positions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class GatherSimplifier(RewritePass):
-    """Gather by one index -> dynamic-slice; by evenly spaced known rows -> slice; of nothing.
+    """Rewrite gathers by one index -> dynamic-slice and by evenly spaced known rows -> slice; drop empty gathers.
 
-    Scatter of one window, or of known neighbouring rows -> update.
+    Scatters of one window, or of consecutive known rows, become updates.
     """
 
     name: ClassVar[str] = "gather-simplifier"
@@ -30,7 +30,7 @@ class GatherSimplifier(RewritePass):
 
 
 def _index_count(indices: HloInstruction, vector_dim: int) -> int:
-    """How many index vectors there are."""
+    """Return the number of index vectors."""
     dims = indices.shape.dimensions
     total = indices.shape.num_elements
     return total if vector_dim >= len(dims) else total // max(1, dims[vector_dim])
@@ -39,7 +39,7 @@ def _index_count(indices: HloInstruction, vector_dim: int) -> int:
 def _starts(
     indices: HloInstruction, vector_dim: int, mapped: tuple[int, ...], rank: int, b: Builder
 ) -> list[HloInstruction]:
-    """Scalar start indices of the only index vector, 0 for dimensions it does not name."""
+    """Return the scalar start indices of the only index vector; 0 for dimensions that it does not index."""
     element = indices.shape.element_type
     found = [b.scalar(0, element) if d not in mapped else None for d in range(rank)]
     flat = b.reshape(indices, (len(mapped),))
@@ -50,7 +50,7 @@ def _starts(
 
 @RULES.on(Opcode.GATHER)
 def _gather_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """One index vector: the window it points at, clamped just as a dynamic-slice clamps."""
+    """Rewrite a gather by one index vector -> dynamic-slice, which clamps in the same way."""
     x, indices = i.operands
     vector_dim: int = i.attributes["index_vector_dim"]
     if i.attr("operand_batching_dims", ()) or i.shape.num_elements == 0 or x.shape.num_elements == 0:
@@ -60,7 +60,7 @@ def _gather_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
     starts = _starts(indices, vector_dim, i.attributes["start_index_map"], x.shape.rank, b)
     sizes: tuple[int, ...] = i.attributes["slice_sizes"]
     window = b.add(Opcode.DYNAMIC_SLICE, x, *starts, dynamic_slice_sizes=sizes)
-    # All batch dimensions are 1, and the window dimensions keep their order: a reshape is enough.
+    # All batch dimensions are 1 and window dimensions keep their order, so a reshape suffices.
     return b.reshape(window, i.shape.dimensions)
 
 
@@ -71,7 +71,7 @@ def _gather_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.GATHER)
 def _gather_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Rows k, k+s, k+2s... of an array (an iota, or constants) are a slice, reversed where s is negative."""
+    """Rewrite a gather of rows k, k+s, k+2s... (an iota, or constants) -> slice, reversed if s is negative."""
     x, indices = i.operands
     mapped: tuple[int, ...] = i.attributes["start_index_map"]
     if len(mapped) != 1 or i.attr("operand_batching_dims", ()):
@@ -99,7 +99,7 @@ def _gather_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @dataclass(frozen=True)
 class _Run:
-    """Evenly spaced numbers; the step is not zero."""
+    """Evenly spaced numbers with a non-zero step."""
 
     first: int
     step: int
@@ -111,12 +111,12 @@ class _Run:
 
 
 def _run_of(indices: HloInstruction) -> _Run | None:
-    """The indices, where they are known and evenly spaced."""
+    """Return the indices if they are known and evenly spaced, else None."""
     while is_op(indices, Opcode.RESHAPE) and indices.operands[0].shape.num_elements == indices.shape.num_elements:
         indices = indices.operands[0]
     if is_op(indices, Opcode.IOTA):
         n = indices.shape.dimensions[indices.attributes["iota_dimension"]]
-        # A narrow type that does not hold so many numbers would begin anew.
+        # In a narrow type, so many numbers would wrap around.
         fits = n == indices.shape.num_elements and n <= 1 << (indices.shape.element_type.bits - 1)
         return _Run(0, 1, n) if fits else None
     if indices.literal is None or indices.literal.array is None or indices.shape.num_elements == 0:
@@ -128,7 +128,7 @@ def _run_of(indices: HloInstruction) -> _Run | None:
 
 @RULES.on(Opcode.SCATTER)
 def _scatter_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """One window at a known place within the array: an update, combined with what is there first."""
+    """Rewrite a scatter of one window at a known position in bounds -> update, combined with the old values."""
     if len(i.operands) != 3 or i.attr("input_batching_dims", ()):
         return None
     x, indices, updates = i.operands
@@ -148,7 +148,7 @@ def _scatter_one(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.SCATTER)
 def _scatter_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Whole rows k, k+1, k+2... of an array within its bounds."""
+    """Rewrite a scatter of complete rows k, k+1, k+2... in bounds -> update."""
     if len(i.operands) != 3 or i.attr("input_batching_dims", ()):
         return None
     x, indices, updates = i.operands
@@ -170,7 +170,7 @@ def _scatter_in_order(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _updated(i: HloInstruction, place: HloInstruction, at: list[int], b: Builder) -> HloInstruction | None:
-    """The scatter's operand with `place` at known starts, combined with what is there as the scatter says."""
+    """Return the operand with `place` at known starts, combined with the old values by the scatter's function."""
     x, root = i.operands[0], i.attributes["to_apply"].root
     if root.parameter_number != 1:
         numbers = [o.parameter_number for o in root.operands]

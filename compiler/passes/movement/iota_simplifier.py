@@ -1,4 +1,4 @@
-"""Iota simplification: a counter along one axis is made once and repeated along the others."""
+"""Iota simplification: computes a counter along one dimension and broadcasts it to the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class IotaSimplifier(RewritePass):
-    """An iota of several dimensions is a broadcast of one of rank 1; one along a dimension of size 1 is zero."""
+    """Rewrite an iota of several dimensions -> broadcast of a 1-d iota, and one along a dimension of size 1 -> zero."""
 
     name: ClassVar[str] = "iota-simplifier"
     rules: ClassVar[RuleSet] = RULES

@@ -1,4 +1,4 @@
-"""Reshape mover: reshapes and transposes move below elementwise ops, where they meet and cancel."""
+"""Reshape mover: sinks reshapes and transposes below elementwise ops, where they meet and cancel."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOVABLE = tuple(op for op in ELEMENTWISE if op not in (Opcode.COPY, Opcode.STOC
 @register
 @dataclass(frozen=True)
 class ReshapeMover(RewritePass):
-    """op(reshape(a), reshape(b)) -> reshape(op(a, b)), and the same of transposes with one permutation.
+    """Rewrite op(reshape(a), reshape(b)) -> reshape(op(a, b)); transposes with the same permutation likewise.
 
-    Only where all operands come through the same movement or hold one value everywhere, and one of the movements
-    serves nothing else, so that none is added.
+    Only if all operands have the same movement or are splats, and at least one movement has no other user, so that none
+    is added.
     """
 
     name: ClassVar[str] = "reshape-mover"
@@ -39,7 +39,7 @@ def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
     first = moved[0]
     dims = first.operands[0].shape.dimensions
     if first.shape.dimensions != i.shape.dimensions:
-        return None  # the scalar predicate of a select, a scalar bound of a clamp
+        return None  # a scalar predicate of a select, or a scalar bound of a clamp
     operands = []
     for o in i.operands:
         before = _before(o, first, dims, b)
@@ -53,13 +53,13 @@ def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _drops_units(o: HloInstruction) -> bool:
-    """Whether a reshape only drops dimensions of 1: those rise to the leaves (unit-dimension-movement)."""
+    """Check whether a reshape only drops dimensions of size 1; unit-dimension-movement moves those to the leaves."""
     source, target = o.operands[0].shape.dimensions, o.shape.dimensions
     return len(target) < len(source) and kept_dimensions(source, target) is not None
 
 
 def _before(o: HloInstruction, first: HloInstruction, dims: tuple[int, ...], b: Builder) -> HloInstruction | None:
-    """The operand before the movement that `first` makes; None where it has another."""
+    """Return the operand before the movement of `first`, or None if it has another movement."""
     if o.opcode is first.opcode and o.operands[0].shape.dimensions == dims and o.dimensions == first.dimensions:
         return o.operands[0]
     value = splat_value(o)

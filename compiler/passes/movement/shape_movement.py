@@ -1,4 +1,4 @@
-"""Reshape, transpose, broadcast, reverse and iota: chains of them become one, and what moves nothing goes."""
+"""Shape movement: merges chains of reshape, transpose, broadcast, reverse and iota; drops what moves nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class ShapeMovement(RewritePass):
-    """Chains of reshapes, transposes, broadcasts and reverses, reshapes of broadcasts, and iotas behind them."""
+    """Simplify chains of reshapes, transposes, broadcasts and reverses, reshapes of broadcasts, and moved iotas."""
 
     name: ClassVar[str] = "shape-movement"
     rules: ClassVar[RuleSet] = RULES
@@ -41,7 +41,7 @@ def _reshape(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _reshape_of_broadcast(i: HloInstruction, x: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Reshape the smaller array instead, where no group of dimensions mixes repeated ones with the operand's."""
+    """Reshape the smaller array instead, if no group of dimensions mixes broadcast ones with the operand's."""
     y, dims = x.operands[0], x.dimensions
     sizes: list[int] = []
     positions: list[int] = []
@@ -61,7 +61,7 @@ def _reshape_of_broadcast(i: HloInstruction, x: HloInstruction, b: Builder) -> H
 
 @RULES.on(Opcode.BITCAST)
 def _bitcast(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """A bitcast between row-major arrays of one type is a reshape."""
+    """Rewrite a bitcast between row-major arrays of the same type -> reshape."""
     x = i.operands[0]
     if not (i.shape.is_array and x.shape.is_array) or i.shape.element_type is not x.shape.element_type:
         return None
@@ -92,7 +92,7 @@ def _transpose(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.TRANSPOSE)
 def _transpose_of_degenerate_reshape(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """transpose(reshape(x)) -> reshape(transpose(x)) where the reshape only adds dimensions of 1."""
+    """Rewrite transpose(reshape(x)) -> reshape(transpose(x)), if the reshape only adds dimensions of size 1."""
     x, dims = i.operands[0], i.dimensions
     if not is_op(x, Opcode.RESHAPE):
         return None
@@ -126,7 +126,7 @@ def _broadcast(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.BROADCAST)
 def _broadcast_of_reshape(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """A reshape that only adds dimensions of 1 is not needed before a broadcast; nor is a transpose."""
+    """Drop a transpose, or a reshape that only adds dimensions of size 1, before a broadcast."""
     x, dims = i.operands[0], i.dimensions
     if is_op(x, Opcode.TRANSPOSE):
         order = x.dimensions
@@ -183,9 +183,9 @@ def _iota(like: HloInstruction, dim: int, b: Builder) -> HloInstruction:
 
 @RULES.on(Opcode.CONSTANT)
 def _uniform_constant(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """An array of equal values is a broadcast scalar: one form for every rule to match.
+    """Canonicalize a constant array of equal elements to a broadcast scalar, so that rules match a single form.
 
-    A single element stays: its broadcast would be a reshape, which constant folding makes an array again.
+    Single elements are kept: their broadcast would become a reshape, which constant folding turns back into an array.
     """
     if i.literal is None or i.literal.array is None or i.shape.num_elements <= 1:
         return None

@@ -1,6 +1,6 @@
-"""Slices, concatenates and pads that move nothing, or that one of them says alone.
+"""Slices, concatenates and pads: drops those without effect, and merges adjacent ones.
 
-How slices travel through other ops is the subject of slice-movement; here they meet only each other.
+slice-movement moves slices through other ops; here they only meet each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class SliceConcatPad(RewritePass):
-    """Whole slices, slices of slices, nested and neighbouring concatenates, pads of pads, crops, constant padding."""
+    """Simplify complete slices, slices of slices, nested and adjacent concatenates, pads of pads, and splat padding."""
 
     name: ClassVar[str] = "slice-concat-pad"
     rules: ClassVar[RuleSet] = RULES
@@ -70,7 +70,7 @@ def _concatenate(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _merge_slices(parts: list[HloInstruction], dim: int, b: Builder) -> list[HloInstruction]:
-    """Neighbours that are adjacent slices of one array become one slice of it."""
+    """Merge neighboring parts that are adjacent slices of the same array."""
     out: list[HloInstruction] = []
     for p in parts:
         joined = _join(out[-1], p, dim) if out else None
@@ -99,7 +99,7 @@ def _join(x: HloInstruction, y: HloInstruction, dim: int) -> list[SliceDim] | No
 
 @RULES.on(Opcode.CONCATENATE)
 def _concatenate_constants(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """One part among equal values is a pad; nothing but equal values is a broadcast."""
+    """Rewrite one part among equal splats -> pad, and nothing but equal splats -> broadcast."""
     (dim,) = i.dimensions
     values = [splat_value(o) for o in i.operands]
     known = [v for v in values if v is not None]
@@ -118,7 +118,7 @@ def _concatenate_constants(i: HloInstruction, b: Builder) -> HloInstruction | No
 
 @RULES.on(Opcode.CONCATENATE)
 def _concatenate_broadcasts(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Parts that repeat one array along the dimension they are joined by are one broadcast."""
+    """Rewrite parts that broadcast one array along the concatenated dimension -> one broadcast."""
     (dim,) = i.dimensions
     first = i.operands[0]
     if not is_op(first, Opcode.BROADCAST) or dim in first.dimensions:

@@ -1,4 +1,4 @@
-"""Slice movement: slices go through what they are taken of, towards the leaves, where nobody needs the rest."""
+"""Slice movement: pushes slices through ops towards the leaves, so that unused elements are not computed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from compiler.passes.movement.slice_pushing import Spec, is_computing, push_slic
 @register
 @dataclass(frozen=True)
 class SliceMovement(ComputationPass):
-    """Compute only what slices take: `slice(add(a, b))` becomes `add(slice(a), slice(b))`.
+    """Compute only what slices use: rewrite `slice(add(a, b))` -> `add(slice(a), slice(b))`.
 
-    An op is taken apart when all its users are slices and together they take less than the whole. Slices of leaves and
-    of pure movement (broadcast, iota, concatenate, pad, another slice) are resolved whoever else uses those. Users
-    come first, so one run carries a slice all the way.
+    An op is split if all its users are slices that together use less than the whole. Slices of leaves and of pure data
+    movement (broadcast, iota, concatenate, pad, slice) are resolved whatever other users these have. Users are
+    processed before operands, so that one run moves a slice all the way.
 
     Attributes:
-        split: also take apart what slices use up entirely, as long as no element is computed twice.
-        max_pieces: an op becomes at most so many.
+        split: also split ops that slices use completely, if no element is computed twice.
+        max_pieces: maximum number of pieces per op.
     """
 
     name: ClassVar[str] = "slice-movement"
@@ -35,11 +35,11 @@ class SliceMovement(ComputationPass):
     max_pieces: int = number_option(16, 0, 1024)
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         return self.run_on_some(computation, None)
 
     def run_on_some(self, computation: HloComputation, splittable: Container[HloInstruction] | None) -> bool:
-        """As `run_on`, but ops that slices use up entirely are only taken apart when they are among `splittable`."""
+        """Run like `run_on`, but split ops that slices use completely only if they are in `splittable`."""
         order = computation.post_order()
         if not any(i.opcode is Opcode.SLICE for i in order):
             return False
@@ -61,14 +61,16 @@ class SliceMovement(ComputationPass):
                 by_spec.setdefault(_normal(user.attributes["slice"]), []).append(user)
             else:
                 others = True
-        if not by_spec or not (op.opcode in _RESOLVED or (not others and self._pays(op, list(by_spec), split))):
+        if not by_spec or not (
+            op.opcode in _RESOLVED or (not others and self._is_profitable(op, list(by_spec), split))
+        ):
             return False
         changed = False
         for spec, slices in by_spec.items():
             changed |= _replace(slices, op, spec, computation)
         return changed
 
-    def _pays(self, op: HloInstruction, specs: list[Spec], split: bool) -> bool:
+    def _is_profitable(self, op: HloInstruction, specs: list[Spec], split: bool) -> bool:
         if not is_computing(op):
             return True
         taken, whole = sum(map(spec_elements, specs)), op.shape.num_elements
@@ -93,7 +95,7 @@ def _replace(slices: list[HloInstruction], op: HloInstruction, spec: Spec, compu
 
 
 def _normal(spec: Spec) -> Spec:
-    """The same elements spelled one way: a single element has stride 1, the limit lies behind the last element."""
+    """Normalize a slice: a single element has stride 1, and the limit is right after the last element."""
     return tuple(
         SliceDim(d.start, d.start + (d.size - 1) * d.stride + 1, d.stride if d.size > 1 else 1) if d.size else d
         for d in spec

@@ -1,7 +1,7 @@
-"""What a slice of an op's result is in terms of slices of its operands, one small function an opcode.
+"""Rules that express a slice of an op's result by slices of its operands, one function per opcode.
 
-Each `push` builds the slice from the operands, or returns None where that cannot be done without more work than the
-slice saves. The slices of operands that it makes are plain slices, to be pushed on in their turn.
+A rule returns the slice built from the operands, or None if that takes more work than the slice saves. The slices of
+operands that it creates are plain slices, which are pushed further in turn.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Push: TypeAlias = Callable[[HloInstruction, Spec, Builder], HloInstruction | Non
 
 
 def spec_sizes(spec: Spec) -> tuple[int, ...]:
-    """Dimensions of what the slice yields."""
+    """Return the dimensions of a slice's result."""
     return tuple(d.size for d in spec)
 
 
 def spec_elements(spec: Spec) -> int:
-    """Elements of what the slice yields."""
+    """Return the number of elements of a slice's result."""
     return math.prod(spec_sizes(spec))
 
 
 def push_slice(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction | None:
-    """The slice `spec` of the result of `op`, from its operands; None where no rule fits."""
+    """Return the slice `spec` of the result of `op`, built from its operands; None if no rule applies."""
     if op.opcode.is_elementwise or _same_width_bitcast(op):
         return _elementwise(op, spec, b)
     rule = PUSHES.get(op.opcode)
@@ -39,7 +39,7 @@ def push_slice(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction | N
 
 
 def is_computing(op: HloInstruction) -> bool:
-    """Whether the op computes anew for each element, so that slices of it that overlap cost more than the whole."""
+    """Check whether the op does work per element, so that overlapping slices of it cost more than the whole."""
     return op.opcode in (Opcode.REDUCE, Opcode.REVERSE) or op.opcode.is_elementwise or _same_width_bitcast(op)
 
 
@@ -88,6 +88,7 @@ def _reshape(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction | Non
     source = op.operand(0)
     if op.shape.num_elements == 0 or spec_elements(spec) == 0:
         return None
+    # Split both shapes into the finest blocks of dimensions of equal size, and push the slice through each block.
     inner: list[SliceDim] = []
     for out_dims, in_dims in _blocks(op.shape.dimensions, source.shape.dimensions):
         found = _reshape_block(
@@ -102,7 +103,7 @@ def _reshape(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction | Non
 
 
 def _blocks(left: Sequence[int], right: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Runs of dimensions on both sides with equal products, as short as they can be."""
+    """Return the finest runs of dimensions on both sides with equal products of sizes."""
     found: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(left) or j < len(right):
@@ -128,6 +129,7 @@ def _blocks(left: Sequence[int], right: Sequence[int]) -> list[tuple[list[int], 
 
 
 def _reshape_block(out: Sequence[int], cut: Sequence[SliceDim], source: Sequence[int]) -> list[SliceDim] | None:
+    """Push a slice through one block: possible if it is complete, in one real dimension only, or contiguous."""
     if all(c == SliceDim(0, n) for c, n in zip(cut, out, strict=True)):
         return [SliceDim(0, n) for n in source]
     strided = _only_real_dimension(out, cut, source)
@@ -145,8 +147,9 @@ def _only_real_dimension(out: Sequence[int], cut: Sequence[SliceDim], source: Se
 
 
 def _contiguous(sizes: Sequence[int], cut: Sequence[SliceDim]) -> tuple[int, int] | None:
-    """Row-major positions [first, last) of a slice, when they are without gaps."""
+    """Return the row-major positions [first, last) of a slice if they are contiguous, else None."""
     first, last, inner, open_ended = 0, 0, 1, True
+    # From the minor dimension outwards there may be complete dimensions, then one range, then single elements.
     for n, c in zip(reversed(sizes), reversed(cut), strict=True):
         full = c.start == 0 and c.limit == n and c.stride == 1
         if not open_ended and c.size != 1:
@@ -162,7 +165,7 @@ def _contiguous(sizes: Sequence[int], cut: Sequence[SliceDim]) -> tuple[int, int
 
 
 def _range_of(sizes: Sequence[int], first: int, last: int) -> list[SliceDim] | None:
-    """The slice that yields the row-major positions [first, last), when there is one."""
+    """Return the slice with the row-major positions [first, last), or None if there is none."""
     found: list[SliceDim] = []
     for position in range(len(sizes)):
         inner = math.prod(sizes[position + 1 :])
@@ -192,7 +195,7 @@ def _concatenate(op: HloInstruction, spec: Spec, b: Builder) -> HloInstruction |
         if cut.start <= offset and end <= cut.limit:
             parts.append(o)
         offset = end
-    # Several operands: only where they are taken as they are, so that no slice is made for the one that goes.
+    # Several operands only if each is used completely, so that no new slices replace the removed one.
     rest_whole = all(
         c == SliceDim(0, n) for d, (c, n) in enumerate(zip(spec, op.shape.dimensions, strict=True)) if d != at
     )
@@ -276,4 +279,4 @@ PUSHES: dict[Opcode, Push] = {
     Opcode.REDUCE: _reduce,
     Opcode.DYNAMIC_UPDATE_SLICE: _dynamic_update_slice,
 }
-"""Rules for everything that is not elementwise."""
+"""Rules of opcodes that are not elementwise."""

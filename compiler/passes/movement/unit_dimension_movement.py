@@ -1,4 +1,4 @@
-"""Unit dimension movement: reshapes that drop dimensions of size 1 go towards the leaves, where they vanish."""
+"""Unit dimension movement: moves reshapes that drop dimensions of size 1 to the leaves, where they vanish."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewrite_limits import pinned
 
 Kept: TypeAlias = tuple[int, ...]
-"""The dimensions that stay, by their old numbers."""
+"""The kept dimensions, by their old numbers."""
 
 
 @register
 @dataclass(frozen=True)
 class UnitDimensionMovement(ComputationPass):
-    """Compute without the dimensions of size 1 that all users drop.
+    """Compute without dimensions of size 1 that all users drop.
 
-    `reshape(f32[8] <- add(a, b) f32[8,1])` becomes an add of reshapes. Users come first, so one run carries a reshape
-    all the way; broadcasts, iotas and other reshapes absorb it. It stops at slices, which `slice-movement` carries
-    through reshapes.
+    `reshape(add(a, b))` from f32[8,1] to f32[8] becomes an add of reshapes. Users are processed before operands, so
+    that one run moves a reshape all the way; broadcasts, iotas and other reshapes absorb it. It stops at slices, which
+    `slice-movement` moves through reshapes.
     """
 
     name: ClassVar[str] = "unit-dimension-movement"
 
     def run_on(self, computation: HloComputation) -> bool:
-        """See the class."""
+        """Rewrite one computation; return whether it changed."""
         order = computation.post_order()
         if not any(i.opcode is Opcode.RESHAPE for i in order):
             return False
@@ -71,13 +71,13 @@ def _effect(op: HloInstruction) -> bool:
 
 
 def _kept(dims: tuple[int, ...], wanted: tuple[int, ...]) -> Kept | None:
-    """Which of `dims` are left in `wanted`, all others being 1; None when it drops nothing or is another reshape."""
+    """Return which of `dims` remain in `wanted` if all others are 1; None if none is dropped or for other reshapes."""
     if len(wanted) >= len(dims):
         return None
     kept: list[int] = []
     for d, n in enumerate(dims):
         left = len(wanted) - len(kept)
-        # A unit dimension is kept only where the wanted shape asks for one and no more can be dropped before it.
+        # Match greedily: a unit dimension is kept if the wanted shape has one at this position.
         if left and n == wanted[len(kept)]:
             kept.append(d)
         elif n != 1:

@@ -1,4 +1,4 @@
-"""What the default pipeline still finds after another order of passes."""
+"""What the default pipeline can still simplify after another order of passes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from compiler.passes.infrastructure.pipeline import PipelineRun
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, simplification
 
-__all__ = ["Completed", "complete", "run_aside"]
+__all__ = ["Completed", "complete", "run_on_copy"]
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A module after its completion, or any pipeline.
+    """A module after its completion, or after any pipeline.
 
     Attributes:
-        module: the program; after a completion that found nothing, the one given.
-        ops: what is left of it.
-        passes: texts of the passes that lead here from the module given.
-        applications: passes that were run, whether they changed anything or not.
+        module: the program; the given one if the completion did not improve it.
+        ops: its op count.
+        passes: the passes, as strings, that transformed the given module into this one.
+        applications: number of pass applications, also of those without effect.
     """
 
     module: HloModule
@@ -31,11 +31,11 @@ class Completed:
 
 
 def complete(module: HloModule, ops: int) -> Completed:
-    """Simplify to a fixed point, then run the whole default pipeline, each kept only if it leaves fewer ops.
+    """Simplify a module, then run the whole default pipeline; each result is kept only if it has fewer ops.
 
     Args:
-        module: any; it is not changed.
-        ops: `op_count` of it.
+        module: any module; it is not changed.
+        ops: its `op_count`.
     """
     done = Completed(module, ops, [], 0)
     for pipeline in (simplification(), default_pipeline()):
@@ -43,8 +43,8 @@ def complete(module: HloModule, ops: int) -> Completed:
     return done
 
 
-def run_aside(module: HloModule, pipeline: HloPass) -> Completed:
-    """What a pipeline makes of a copy of the module, and how."""
+def run_on_copy(module: HloModule, pipeline: HloPass) -> Completed:
+    """Run a pipeline on a copy of the module; return the result and the passes that changed it."""
     work, changed = module.clone(), []
     run = PipelineRun(hooks=(lambda p, _, did: changed.append(pass_text(p)) if did else None,))
     run.run(pipeline, work)
@@ -52,7 +52,7 @@ def run_aside(module: HloModule, pipeline: HloPass) -> Completed:
 
 
 def _attempt(done: Completed, pipeline: HloPass) -> Completed:
-    made = run_aside(done.module, pipeline)
+    made = run_on_copy(done.module, pipeline)
     applications = done.applications + made.applications
     if made.ops >= done.ops:
         return replace(done, applications=applications)

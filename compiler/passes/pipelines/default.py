@@ -1,4 +1,4 @@
-"""The default pipeline, and XLA's order of the same passes, as lists to read."""
+"""The default pipeline, and XLA's order of the same passes, as lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRUCTURE = (
     "while-loop-constant-sinking",
     "dce",
 )
-"""Calls, branches, loops and tuples: what the graph hangs on."""
+"""Passes on the structure of the program: calls, branches, loops and tuples."""
 
 SIMPLIFICATION = (
     "constant-folding",
@@ -39,7 +39,7 @@ SIMPLIFICATION = (
     "transposed-dot-cse",
     "matrix-chain",
 )
-"""The rules in one walk, what every rewrite leaves behind, and what looks at more than one instruction's operands."""
+"""All rewrite rules in one walk, cleanup after rewrites, and passes that match more than operands."""
 
 LOOPS = (
     "while-loop-unroller{max_trips=8,max_ops=2000}",
@@ -48,7 +48,7 @@ LOOPS = (
     "while-loop-widening",
     "state-splitting",
 )
-"""Loops as a whole: their state, what does not change in them, and short ones written out."""
+"""Passes on whole loops: carried state, invariants, and unrolling of short loops."""
 
 XLA_ORDER = (
     "async-expander", "collective-simplifier", "call-inliner", "dynamic-index-splitter", "batch-norm-expander",
@@ -66,10 +66,10 @@ XLA_ORDER = (
     "range-simplifier", "dce", "reshape-mover", "constant-folding", "conditional-simplifier",
     "conditional-dead-output", "transpose-folding", "transposed-dot-cse", "cse", "dce",
 )  # fmt: skip
-"""The passes of the default pipeline, once each (dce thrice), in the order in which XLA:CPU simplifies.
+"""The passes of the default pipeline, once each (dce three times), in the order in which XLA:CPU simplifies.
 
-Source of the order: `cpu_compiler.cc`, RunHloPassesThroughLayoutAssn; what XLA does within its one algebraic
-simplifier stands together here, as single passes.
+The order is that of RunHloPassesThroughLayoutAssn in `cpu_compiler.cc`; the parts of XLA's single algebraic simplifier
+are adjacent here as individual passes.
 """
 
 LOWERING = (
@@ -78,32 +78,32 @@ LOWERING = (
     "convolution-to-patches", "scatter-expander{simple=false}", "topk-decomposer",
     "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}",
 )  # fmt: skip
-"""Ops that no kernel computes, written as ops that kernels do compute; and products so small that calling a library
-costs more than the product (a microsecond, for four thousand multiplications, on a CPU of 2020)."""
+"""Expanders of ops that kernels cannot compute, and of dots so small that a library call takes longer than the dot
+(about a microsecond, or four thousand multiplications, on a CPU of 2020)."""
 
 
 def simplification() -> FixedPoint:
-    """The part of the default pipeline that leaves loops as they are."""
+    """Return the part of the default pipeline that does not change loops."""
     return FixedPoint("simplify", passes(*STRUCTURE, *SIMPLIFICATION))
 
 
 def default_pipeline() -> PassPipeline:
-    """Target-independent optimisation as `compile` runs it before fusion."""
+    """Return the target-independent optimizations that `compile` runs before fusion."""
     simplify = simplification()
     loops = FixedPoint("loops", (*passes(*LOOPS), simplify), limit=8)
     return PassPipeline("default", (simplify, loops, *passes("computation-deduplication", "cse", "dce")))
 
 
 def xla_order() -> PassPipeline:
-    """Our passes in XLA's order, each run once: a fixed baseline to compare learned orders with."""
+    """Return our passes in XLA's order, each run once: a fixed baseline for learned orders."""
     return PassPipeline("xla-order", passes(*XLA_ORDER))
 
 
 def lower(module: HloModule) -> bool:
-    """Write out what kernels would not compute, or not well, whatever passes ran before; whether anything changed.
+    """Expand ops that kernels cannot compute, or not efficiently; return whether the module changed.
 
-    The default pipeline expands the same ops. Other orders may leave them behind, and the interpreter, which would
-    compute them in the middle of a compiled program, is slower by orders of magnitude.
+    The default pipeline expands the same ops, but other orders may leave them. In a compiled program such ops would run
+    in the interpreter, which is orders of magnitude slower.
     """
     lowering, tidying = _lowering()
     run = PipelineRun()
@@ -115,12 +115,12 @@ def lower(module: HloModule) -> bool:
 
 @cache
 def _lowering() -> tuple[PassPipeline, PassPipeline]:
-    """Made once: each session lowers, and reading passes' texts takes longer than running them on a small module."""
+    """Build the pipelines once: every session lowers, and parsing the specs takes longer than a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
     lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
     return lowering, PassPipeline("after-lowering", tidying)
 
 
-def passes(*texts: str) -> tuple[HloPass, ...]:
-    """Passes by their texts."""
-    return tuple(make_pass(t) for t in texts)
+def passes(*specs: str) -> tuple[HloPass, ...]:
+    """Make passes from specs such as "cse" or "dce@1"."""
+    return tuple(make_pass(t) for t in specs)

@@ -1,4 +1,4 @@
-"""The rules of many rewrite passes in one walk, as an algebraic simplifier has them: what one makes the others see."""
+"""The algebraic simplifier: the rules of many rewrite passes in one walk, so that each sees results of the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPANSION = (
     "zero-sized-elimination",
     "no-op-removal",
 )
-"""Ops that others are made of, and what does nothing."""
+"""Expansions of composite ops, and removal of ops without effect."""
 
 ALGEBRA = (
     "arithmetic-identities",
@@ -46,7 +46,7 @@ MOVEMENT = (
     "reduce-simplifier",
     "reduce-hoisting",
 )
-"""Shapes, slices and reductions."""
+"""Rewrites of shapes, slices and reductions."""
 
 PRODUCTS = (
     "convolution-to-dot",
@@ -56,7 +56,7 @@ PRODUCTS = (
     "transpose-folding",
     "dot-distribution",
 )
-"""Matrix products."""
+"""Rewrites of matrix products."""
 
 MEMBERS = (*EXPANSION, *ALGEBRA, *MOVEMENT, *PRODUCTS)
 
@@ -64,26 +64,26 @@ MEMBERS = (*EXPANSION, *ALGEBRA, *MOVEMENT, *PRODUCTS)
 @register
 @dataclass(frozen=True)
 class AlgebraicSimplifier(RewritePass):
-    """The rules of the rewrite passes of the default pipeline (`MEMBERS`) together, in that order of preference.
+    """Apply the rules of the rewrite passes of the default pipeline (`MEMBERS`) together, in this order of preference.
 
-    The passes one after the other come to the same forms, but a fact that has to pass through rules of several of them
-    moves by one step a round; here it runs through the program in one walk.
+    The individual passes in sequence reach the same forms, but a simplification that takes rules of several passes
+    advances by one step per round, whereas here it propagates through the program in one walk.
     """
 
     name: ClassVar[str] = "algebraic-simplifier"
     rules: ClassVar[RuleSet] = RuleSet()
 
     def rules_of(self) -> RulesOf:
-        """See the class."""
+        """Return the rules of all members."""
         table = _table()
         return lambda opcode: table.get(opcode, ())
 
 
 @cache
 def _table() -> dict[Opcode, Sequence[Rule]]:
-    """Built at the first use, when every pass is registered."""
+    """Build the table on first use, when all passes are registered."""
     members = [p for p in map(make_pass, MEMBERS) if isinstance(p, RewritePass)]
     if len(members) != len(MEMBERS):
-        raise TypeError("a member of algebraic-simplifier is no set of rules")
+        raise TypeError("a member of algebraic-simplifier is not a set of rules")
     found = {op: tuple(r for m in members for r in m.rules_of()(op)) for op in Opcode}
     return {op: rules for op, rules in found.items() if rules}

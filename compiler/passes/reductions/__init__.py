@@ -1,1 +1,1 @@
-"""Passes over reductions, windowed reductions and sorts."""
+"""Passes on reductions, windowed reductions and sorts."""

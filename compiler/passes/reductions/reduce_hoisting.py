@@ -1,7 +1,7 @@
-"""Work moves out of reductions: negation, and factors that are the same for every element summed.
+"""Reduce hoisting: moves negation, and factors that are constant over the reduced elements, out of sums.
 
-sum(c * x) -> c * sum(x) does one multiplication an output element instead of one an input element; for floats it holds
-within rounding of the sum.
+sum(c * x) -> c * sum(x) has one multiplication per output element instead of one per input element; for floats the
+results are equal within rounding of the sum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class ReduceHoisting(RewritePass):
-    """sum(-x) -> -sum(x), sum(x*c) -> sum(x)*c, sum(x/c) -> sum(x)/c, max(-x) -> -min(x) stays."""
+    """Rewrite sum(-x) -> -sum(x), sum(x*c) -> sum(x)*c and sum(x/c) -> sum(x)/c."""
 
     name: ClassVar[str] = "reduce-hoisting"
     rules: ClassVar[RuleSet] = RULES
@@ -53,7 +53,7 @@ def _sum(i: HloInstruction, x: HloInstruction, b: Builder) -> HloInstruction:
 
 
 def _invariant(i: HloInstruction, factor: HloInstruction, b: Builder) -> HloInstruction | None:
-    """The factor in the shape of the result, where it repeats along every reduced dimension."""
+    """Return the factor in the shape of the result if it is constant along every reduced dimension, else None."""
     value = splat_value(factor)
     if value is not None:
         return b.splat(value, i.shape)

@@ -1,4 +1,4 @@
-"""Reductions: of one element, of nothing, of reductions, and of what only moves or repeats elements."""
+"""Reduce simplification: trivial reductions, and reductions of reductions and of data movement."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class ReduceSimplifier(RewritePass):
-    """Trivial reductions, reduce of reduce, transpose, reshape and broadcast."""
+    """Simplify trivial reductions, and reductions of reduce, pad, transpose, reshape and broadcast."""
 
     name: ClassVar[str] = "reduce-simplifier"
     rules: ClassVar[RuleSet] = RULES
 
 
 def starts_neutral(i: HloInstruction) -> bool:
-    """Whether a reduction of one operand starts from the identity of its function, so that starting again is free."""
+    """Check whether a reduction of one operand starts from the identity of its function, which may be repeated."""
     function = scalar_function(i.attributes["to_apply"])
     value = splat_value(i.operands[1])
     if function is None or value is None:
@@ -47,13 +47,13 @@ def starts_neutral(i: HloInstruction) -> bool:
 
 
 def _single(i: HloInstruction) -> bool:
-    """Of one operand, and not with a tuple of one as its result."""
+    """Check for a single operand, and a result that is not a tuple."""
     return len(i.operands) == 2 and i.shape.is_array
 
 
 @RULES.on(Opcode.REDUCE)
 def _trivial(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Nothing to reduce over, or one element only."""
+    """Replace a reduction over no elements or over a single one."""
     if not _single(i):
         return None
     x, init = i.operands
@@ -73,7 +73,7 @@ def _trivial(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.REDUCE)
 def _of_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Several operands without elements to reduce: the starts."""
+    """Replace a multi-operand reduction over no elements by its initial values."""
     half = len(i.operands) // 2
     if not i.shape.is_tuple or any(s.dynamic for s in i.shape.tuple_shapes):
         return None
@@ -85,7 +85,7 @@ def _of_nothing(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.REDUCE)
 def _of_reduce(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Two reductions by one function are one over the dimensions of both."""
+    """Merge two reductions by the same function into one over the dimensions of both."""
     if not _single(i) or not is_op(i.operands[0], Opcode.REDUCE) or not _single(i.operands[0]):
         return None
     x = i.operands[0]
@@ -98,7 +98,7 @@ def _of_reduce(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.REDUCE)
 def _of_pad(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """What is padded with the neutral element along reduced dimensions changes nothing."""
+    """Drop padding with the identity element along reduced dimensions."""
     if not _single(i) or not is_op(i.operands[0], Opcode.PAD) or i.shape.num_elements == 0:
         return None
     x = i.operands[0]
@@ -133,7 +133,7 @@ def _of_transpose(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.REDUCE)
 def _of_reshape(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Dimensions that a reshape only splits, joins or adds between reduced ones can be reduced as they were."""
+    """Reduce before a reshape that only splits, joins or adds reduced dimensions."""
     if not _single(i) or not is_op(i.operands[0], Opcode.RESHAPE) or not _reorders(i):
         return None
     x = i.operands[0]
@@ -156,19 +156,19 @@ def _of_reshape(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _drops_units(y: HloInstruction, x: HloInstruction) -> bool:
-    """Whether the reshape from y to x only drops dimensions of 1; those rise to the leaves by another pass."""
+    """Check whether the reshape only drops dimensions of size 1; unit-dimension-movement moves those to the leaves."""
     source, target = y.shape.dimensions, x.shape.dimensions
     return len(target) < len(source) and kept_dimensions(source, target) is not None
 
 
 def _reorders(i: HloInstruction) -> bool:
-    """Whether the function does not mind the order of elements: a known commutative one."""
+    """Check whether the function is known to be commutative, so that elements may be reordered."""
     return scalar_function(i.attributes["to_apply"]) in COMMUTATIVE
 
 
 @RULES.on(Opcode.REDUCE)
 def _of_broadcast(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Sums of n equal elements are n times one; extrema and bit operations of equal elements are one of them."""
+    """Replace a sum of n equal elements by a product, and extrema and bit operations of them by the element."""
     if not _single(i) or not is_op(i.operands[0], Opcode.BROADCAST) or not starts_neutral(i):
         return None
     x = i.operands[0]
@@ -192,7 +192,7 @@ def _of_broadcast(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _count(n: int, i: HloInstruction) -> object | None:
-    """`n` in the element type, wrapped for integers; None where a float type does not hold it."""
+    """Return `n` in the element type, wrapped for integers; None if a float type cannot represent it."""
     t = i.shape.element_type
     if t.is_integer:
         return np.asarray(n % (1 << t.bits), np.uint64).astype(t.dtype)[()]

@@ -1,4 +1,4 @@
-"""Reduce-window rewriting: windows that do not overlap are reductions, and running sums are done by doubling."""
+"""Reduce-window rewriting: windows without overlap become reductions; cumulative ones are done by doubling."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class ReduceWindowRewriter(RewritePass):
-    """Rewrite reduce-window of one operand, by a function whose neutral element it starts from.
+    """Rewrite reduce-window of one operand that starts from the identity element of its function.
 
-    - Windows side by side, without padding: a reshape and a reduce.
-    - One window that holds all its dimension: a reduce.
-    - A running reduction (window as long as the dimension, one result an element, padding on one side): as many
-      combinations with a shifted copy as the length has bits. Sums change their order; those of floats narrower than
-      32 bits are gathered in f32 and rounded once.
+    - Adjacent windows without padding: a reshape and a reduce.
+    - One window that covers its dimension: a reduce.
+    - A cumulative reduction (window as long as the dimension, one result per element, padding on one side): log2(n)
+      combinations with a shifted copy. Sums change their order; those of floats narrower than 32 bits are computed in
+      f32 and rounded once.
     """
 
     name: ClassVar[str] = "reduce-window-rewriter"
@@ -33,7 +33,7 @@ class ReduceWindowRewriter(RewritePass):
 
 
 @RULES.on(Opcode.REDUCE_WINDOW)
-def _side_by_side(i: HloInstruction, b: Builder) -> HloInstruction | None:
+def _without_overlap(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if not _plain(i):
         return None
     source, init = i.operands
@@ -62,7 +62,7 @@ def _side_by_side(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 @RULES.on(Opcode.REDUCE_WINDOW)
 def _one_element(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """Windows of one element with padding are a pad, dilation and all."""
+    """Rewrite windows of one element with padding or dilation -> pad."""
     if not _plain(i) or any(w.size != 1 or w.stride != 1 for w in _window(i)):
         return None
     spec = edges(_window(i))
@@ -86,6 +86,7 @@ def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
         return None  # see _slice_of_running
     function = scalar_function(i.attributes["to_apply"])
     (total, init), shift = in_summing_type(i, b), 1
+    # Hillis-Steele scan: after round k, each element combines 2^k neighbors.
     while shift < n and function is not None:
         moved = PadDim(shift, -shift) if w == forwards else PadDim(-shift, shift)
         padding = [moved if d == axis else PadDim(0, 0) for d in range(source.shape.rank)]
@@ -95,7 +96,7 @@ def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
 
 
 def _only_the_whole(i: HloInstruction, axis: int, forwards: bool) -> bool:
-    """Whether of a running reduction only what has run through everything is taken."""
+    """Check whether only the last element of a cumulative reduction is used."""
     last = i.shape.dimensions[axis] - 1 if forwards else 0
     taken = SliceDim(last, last + 1)
     return not i.is_root and all(is_op(u, Opcode.SLICE) and u.attributes["slice"][axis] == taken for u in i.users)
@@ -103,7 +104,7 @@ def _only_the_whole(i: HloInstruction, axis: int, forwards: bool) -> bool:
 
 @RULES.on(Opcode.SLICE)
 def _slice_of_running(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    """The end of a running reduction is a reduction."""
+    """Rewrite the last element of a cumulative reduction -> reduce."""
     x = i.operand(0)
     if not is_op(x, Opcode.REDUCE_WINDOW) or not _plain(x):
         return None
@@ -128,7 +129,7 @@ def _window(i: HloInstruction) -> tuple[WindowDim, ...]:
 
 
 def _plain(i: HloInstruction) -> bool:
-    """One operand with elements, and a start that changes nothing."""
+    """Check for one non-empty operand, no reversal, and an initial value that is the identity element."""
     if len(i.operands) != 2 or not i.shape.is_array or i.shape.num_elements == 0 or any(w.reversal for w in _window(i)):
         return False
     function, start = scalar_function(i.attributes["to_apply"]), splat_value(i.operand(1))

@@ -1,4 +1,4 @@
-"""Small windows as elementwise work: the padded input's parts under each element of the window, combined."""
+"""Reduce-window to slices: combines the slices of the padded input under each element of a small window."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from compiler.passes.reductions.windows import edges, in_summing_type, under_ele
 @register
 @dataclass(frozen=True)
 class ReduceWindowToSlices(RewritePass):
-    """Write a reduce-window by one operation as slices of the padded input, combined one after the other.
+    """Rewrite a reduce-window by a binary op -> slices of the padded input, combined one after the other.
 
-    Sums of floats narrower than 32 bits are gathered in f32 and rounded once.
+    Sums of floats narrower than 32 bits are computed in f32 and rounded once.
 
     Attributes:
-        max_parts: elements that the window may have.
+        max_parts: maximum number of elements of the window.
     """
 
     name: ClassVar[str] = "reduce-window-to-slices"
@@ -33,7 +33,7 @@ class ReduceWindowToSlices(RewritePass):
     max_parts: int = number_option(64, 0, 4096)
 
     def rules_of(self) -> RulesOf:
-        """See the class."""
+        """Return the rules of the pass."""
 
         def cut(i: HloInstruction, b: Builder) -> HloInstruction | None:
             return _cut(i, b, self.max_parts)

@@ -1,4 +1,4 @@
-"""Sort simplification: sorts of one element, operands nobody reads, and sorts of which only the top is used."""
+"""Sort simplification: trivial sorts, unused operands, and sorts of which only the first elements are used."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
 @register
 @dataclass(frozen=True)
 class SortSimplifier:
-    """Sort less.
+    """Simplify sorts.
 
-    - A sort along a dimension of size 0 or 1 is its operands.
-    - Operands that the comparator does not look at and whose results nobody reads are no longer carried along.
-    - A sort of what the same comparison has sorted already is that.
-    - A sort of values by a total order, of which only the first k (or only the last) are used, at most half of them, is
-      a topk along the last dimension; with their positions too, when the sort is stable and the first are used.
+    - A sort along a dimension of size 0 or 1 is replaced by its operands. - Operands that the comparator does not read
+    and whose results are unused are dropped. - A sort of an operand that the same comparison has sorted is replaced by
+    that operand. - A sort by a total order of which at most the first (or last) half is used becomes a topk along the
+    last dimension; a
+      stable sort also with its positions, if the first elements are used.
     """
 
     name: ClassVar[str] = "sort-simplifier"
 
     def run(self, module: HloModule) -> bool:
-        """See the class."""
+        """Run the pass; return whether the module changed."""
         changed = False
         for computation in treatable(module):
             sorts = [i for i in computation.post_order() if i.opcode is Opcode.SORT]
@@ -42,7 +42,7 @@ class SortSimplifier:
 
 
 def _results(sort: HloInstruction) -> list[list[HloInstruction]] | None:
-    """Who reads each sorted operand: instructions of its shape; None where the tuple is used as a whole."""
+    """Return the users of each sorted operand: instructions of its shape; None if the tuple is used as a whole."""
     if len(sort.operands) == 1:
         return [[sort]]
     if sort.is_root or any(u.opcode is not Opcode.GET_TUPLE_ELEMENT for u in sort.users):
@@ -80,17 +80,17 @@ def _drop_unread(sort: HloInstruction, module: HloModule) -> bool:
     new = computation.add(Opcode.SORT, [sort.operand(n) for n in kept], attributes=attributes)
     for position, n in enumerate(kept):
         for reader in results[n]:
-            same = new
+            value = new
             if len(kept) > 1:
-                same = computation.add(Opcode.GET_TUPLE_ELEMENT, [new], index=position)
-            computation.replace_uses(reader, same)
+                value = computation.add(Opcode.GET_TUPLE_ELEMENT, [new], index=position)
+            computation.replace_uses(reader, value)
     computation.remove_dead([r for readers in results for r in readers])
     computation.remove_dead([sort])
     return True
 
 
 def _without(comparator: HloComputation, kept: list[int]) -> HloComputation:
-    """The comparator with the parameters of the kept operands only."""
+    """Return the comparator with only the parameters of the kept operands."""
     copy, mapping = comparator.clone_with_mapping()
     for n, p in enumerate(comparator.parameters):
         if n // 2 not in kept:
@@ -160,7 +160,7 @@ def _is_s32(i: HloInstruction) -> bool:
 
 
 def _direction(sort: HloInstruction) -> str | None:
-    """GT where it puts the greatest of its first operand first, LT the least, by a total order; None for others."""
+    """Return GT if the largest element comes first, LT if the smallest, by a total order; None for others."""
     root = sort.attributes["to_apply"].root
     kind = sort.operand(0).shape.element_type
     if root.opcode is not Opcode.COMPARE or not (kind.is_integer or kind.is_float):

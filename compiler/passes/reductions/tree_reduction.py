@@ -1,4 +1,4 @@
-"""Tree reduction: a reduction to few results is done in two steps, the first of which has work for many."""
+"""Tree reduction: splits a reduction to few results into two steps, the first of which has more parallelism."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from compiler.passes.infrastructure.registry import register
 class TreeReduction(InstructionPass):
     """Split the longest reduced dimension in two, and reduce one after the other.
 
-    Done where a dimension of at least `threshold` elements is reduced to at most `max_results` results by a function
-    with a known neutral element; sums change their order. The first step yields about the square root of the dimension.
+    Applies if a dimension of at least `threshold` elements is reduced to at most `max_results` results by a function
+    with a known identity element; sums change their order. The first step yields about the square root of the
+    dimension.
 
     Attributes:
-        threshold: shortest dimension to split.
-        max_results: reductions to more results have enough to do as they are.
+        threshold: smallest dimension to split.
+        max_results: reductions to more results are not split, because they are parallel enough.
     """
 
     name: ClassVar[str] = "tree-reduction"
@@ -30,7 +31,7 @@ class TreeReduction(InstructionPass):
     max_results: int = number_option(32, 0, 1 << 40)
 
     def visit(self, instruction: HloInstruction) -> bool:
-        """See the class."""
+        """Split a reduction, and the parts again; return whether anything changed."""
         work, changed = [instruction], False
         while work:
             i = work.pop()
@@ -52,9 +53,9 @@ class TreeReduction(InstructionPass):
 
 
 def _split(i: HloInstruction, axis: int) -> tuple[HloInstruction, HloInstruction]:
-    """Both steps in the place of the reduction."""
+    """Replace the reduction by two steps, and return both."""
     computation = i.parent
-    assert computation is not None  # noqa: S101 - the pass has found it there
+    assert computation is not None  # noqa: S101 - the pass found it in a computation
     b = Builder(computation)
     source, init = i.operands
     dims = source.shape.dimensions
@@ -68,7 +69,7 @@ def _split(i: HloInstruction, axis: int) -> tuple[HloInstruction, HloInstruction
 
 
 def _factor(size: int) -> int:
-    """The divisor nearest to the square root from below that leaves both parts above 1; 1 when there is none."""
+    """Return the largest divisor of at most the square root that is greater than 1; 1 if there is none."""
     root = int(size**0.5)
     return next((n for n in range(root, 1, -1) if size % n == 0), 1)
 

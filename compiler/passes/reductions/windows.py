@@ -1,4 +1,4 @@
-"""Windows as pads and slices: what convolutions and windowed reductions read."""
+"""Windows as pads and slices, for the expansion of convolutions and windowed reductions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from compiler.passes.infrastructure.patterns import is_real_float, scalar_functi
 
 
 def edges(window: Sequence[WindowDim]) -> list[PadDim]:
-    """The pad that makes of an input what the window slides over."""
+    """Return the padding, with holes, of the input that the window slides over."""
     return [PadDim(w.pad_low, w.pad_high, w.lhs_dilate - 1) for w in window]
 
 
 def under_element(element: Sequence[int], window: Sequence[WindowDim], positions: Sequence[int]) -> list[SliceDim]:
-    """Where the padded input meets one element of the window, at each of its positions."""
+    """Return the slice of the padded input under one element of the window, at all window positions."""
     starts = (k * w.rhs_dilate for k, w in zip(element, window, strict=True))
     return list(_strided(starts, positions, [w.stride for w in window]))
 
 
 def at_position(position: Sequence[int], window: Sequence[WindowDim]) -> list[SliceDim]:
-    """What the window covers of the padded input at one of its positions."""
+    """Return the slice of the padded input under the window at one of its positions."""
     starts = (p * w.stride for p, w in zip(position, window, strict=True))
     return list(_strided(starts, [w.size for w in window], [w.rhs_dilate for w in window]))
 
@@ -34,9 +34,9 @@ def _strided(starts: Iterator[int], counts: Sequence[int], steps: Sequence[int])
 
 
 def in_summing_type(i: HloInstruction, b: Builder) -> tuple[HloInstruction, HloInstruction]:
-    """Operand and initial value of a reduce-window, in f32 where it adds or multiplies narrower floats.
+    """Return operand and initial value of a reduce-window, in f32 if it adds or multiplies narrower floats.
 
-    Such a result is rounded once, whatever the number of terms.
+    The result is then rounded once, whatever the number of terms.
     """
     x, init = i.operands
     sums = scalar_function(i.attributes["to_apply"]) in (Opcode.ADD, Opcode.MULTIPLY)

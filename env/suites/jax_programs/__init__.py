@@ -1,7 +1,7 @@
-"""Real programs, written in JAX: what the compiler meets in practice. `PROGRAMS` maps a name to its builder.
+"""Programs written in JAX, as a compiler sees them in practice. `PROGRAMS` maps a name to its builder.
 
-A builder makes a function and arguments to call it with. `env.suites.lower_jax` writes them out as the suite "jax".
-Importing this needs JAX.
+A builder returns a function and its arguments. `env.suites.lower_jax` lowers them to the suite "jax". Importing this
+package needs JAX.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the programs are gathered: a builder under a name, inputs drawn from the name."""
+"""Collections of program builders by name, and arrays drawn from a seed that is the name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Collection:
         self.builders: dict[str, Builder] = {}
 
     def add(self, builder: Builder) -> Builder:
-        """Take a builder under its function's name."""
+        """Add a builder under the name of its function."""
         name = builder.__name__
         if name in self.builders:
             raise ValueError(f"two programs are called {name!r}")
@@ -29,18 +29,18 @@ class Collection:
 
 
 def normal(name: str, *dims: int, dtype: Any = np.float32, scale: float = 1.0) -> Array:
-    """Normal values that depend on the name and the dimensions alone."""
+    """Return normal values that depend only on the name and the dimensions."""
     rng = np.random.default_rng(zlib.crc32(f"{name}{dims}".encode()))
     return np.asarray(rng.standard_normal(dims) * scale).astype(dtype)
 
 
 def uniform(name: str, low: float, high: float, *dims: int, dtype: Any = np.float32) -> Array:
-    """Values spread over [low, high)."""
+    """Return uniform values in [low, high) that depend only on the name and the dimensions."""
     rng = np.random.default_rng(zlib.crc32(f"{name}{dims}".encode()))
     return rng.uniform(low, high, dims).astype(dtype)
 
 
 def integers(name: str, low: int, high: int, *dims: int, dtype: Any = np.int32) -> Array:
-    """Whole numbers from low to high - 1."""
+    """Return integers from low to high - 1 that depend only on the name and the dimensions."""
     rng = np.random.default_rng(zlib.crc32(f"{name}{dims}".encode()))
     return rng.integers(low, high, dims).astype(dtype)
