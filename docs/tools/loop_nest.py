@@ -31,7 +31,7 @@ def _lines(body: tuple[lir.Stmt, ...], depth: int) -> Iterator[str]:
                     yield f"{indent}else:"
                     yield from _lines(s.otherwise, depth + 1)
             case lir.Sort():
-                yield f"{indent}sort {s.place.extent} entries by {s.before}"
+                yield f"{indent}sort {s.left.extent} elements by {s.before}"
             case _:
                 yield indent + _simple(s)
 

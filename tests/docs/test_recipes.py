@@ -82,8 +82,7 @@ def test_a_backend_is_a_folder(tree: Path) -> None:
     assert not touched.changed
     assert {f.parent for f in touched.new} == {Path("compiler/backends/tracing")}
     out = run_python(tree, "-m", "experiments.cli", "run", str(NEWTON), "--backend", "tracing", "--check", "--profile")
-    assert "equal to the interpreter's outputs" in out
-    assert "while" in out
+    assert "while" in out  # a row of the profile; --check fails when the outputs differ
     assert run_python(tree, "-c", TRACING).split() == ["True", "tanh", "True"]
 
 
@@ -106,7 +105,8 @@ def test_a_suite_is_a_folder(tree: Path) -> None:
 
     assert not touched.changed
     assert {f.parent for f in touched.new} == {Path("my_suite")}
-    assert "equal" in run_python(tree, "-m", "experiments.cli", "run", "my_suite/embedding.hlo", "--check")
+    out = run_python(tree, "-m", "experiments.cli", "run", "my_suite/embedding.hlo", "--check")
+    assert out.startswith("out0: float32")
     assert run_python(tree, "-c", SUITE).split() == ["embedding", "True"]
 
 
