@@ -47,10 +47,11 @@ test: lint  ## lint, types and tests
 test-slow: venv-dev  ## the tests left out of `make test`
 	$(BIN)/python -m pytest -n 2 -m 'slow and not gpu'
 
-lint: venv-dev  ## ruff and mypy
+lint: venv-dev  ## ruff, mypy and the list of words to avoid
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy .
+	$(BIN)/python -m tests.style.check_words
 
 format: venv-dev  ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix .

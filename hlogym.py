@@ -8,8 +8,8 @@ exe = hlogym.compile(open("program.hlo").read())
 env = gym.make("hlogym/Fusion-v0", suite="train")
 ```
 
-Importing this module registers the environments with Gymnasium. The same names can be imported from `compiler`, which
-needs numpy, scipy and ml_dtypes alone.
+Importing this module registers the environments with Gymnasium. The compiler's names can also be imported from
+`compiler`, which requires only NumPy, SciPy and ml_dtypes.
 """
 
 from compiler import CompilationPlan as CompilationPlan

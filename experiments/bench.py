@@ -1,4 +1,4 @@
-"""`hlogym bench`: programs side by side with peers, in turns in one process, outputs compared first."""
+"""`hlogym bench`: compare hlogym with other compilers, interleaved in one process, after comparing their outputs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,19 @@ OURS = "hlogym"
 
 
 class BenchError(HlogymError, RuntimeError):
-    """A comparison in which something is missing that was asked for."""
+    """A program that failed, or a requested peer that could run no program."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One program: seconds a call by contestant, ratios to ours (above one: ours is faster), and who could not run.
+    """The timings of one program.
 
-    `unchecked` says why the comparison of outputs proves nothing, if it does not.
+    Attributes:
+        program: its name.
+        seconds: time per call by contestant.
+        ratios: time of each peer divided by hlogym's; above one, hlogym is faster.
+        failures: the reason for each contestant that was not timed.
+        unchecked: why comparing the outputs proves nothing; None if it does.
     """
 
     program: str
@@ -55,7 +60,7 @@ def bench_programs(
     json_file: Path | None,
     seed: int,
 ) -> None:
-    """See `hlogym bench --help`."""
+    """Run `hlogym bench`; see its `--help`."""
     for peer in against:
         if peer not in PEERS:
             raise UnknownNameError("peer", peer, PEERS)
@@ -70,10 +75,10 @@ def bench_programs(
             bar.update(task, description=f"timing {program.name}")
             try:
                 rows.append(_bench(program, against, policy, backend, rounds, seed))
-            except (HlogymError, OSError, UnicodeError) as error:  # the other programs are timed all the same
+            except (HlogymError, OSError, UnicodeError) as error:  # the other programs are still timed
                 rows.append(Row(program.name, {}, {}, {OURS: str(error)}))
             bar.update(task, advance=1)
-    stdout.print(rich_table(_table(rows, against), "Time of a call; below a peer's time, how many times ours it takes"))
+    stdout.print(rich_table(_table(rows, against), "Time per call; below each peer's time, its ratio to hlogym's"))
     for row in rows:
         if row.unchecked is not None:
             error_console.print(f"{row.program}: {row.unchecked}", markup=False)
@@ -85,10 +90,10 @@ def bench_programs(
 
 
 def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
-    """See whether everything was timed that was asked for.
+    """Check that hlogym ran every program and that each peer ran at least one.
 
     Raises:
-        BenchError: a program of ours failed, or there is a peer that could run none of the programs.
+        BenchError: hlogym failed on a program, or a peer could run none of the programs.
     """
     failed = [row.program for row in rows if OURS in row.failures]
     if failed:
@@ -114,7 +119,7 @@ def _bench(program: Program, against: Sequence[str], policy: str | None, backend
         try:
             contestant = make_peer(peer, read_module(program), arrays)
             contestant.sample(1)
-        except Exception as error:  # whatever another compiler raises, the rest of the comparison goes on
+        except Exception as error:  # another compiler may raise anything; the comparison continues without it
             failures[peer] = (str(error).splitlines() or [type(error).__name__])[0]
         else:
             contestants.append(contestant)

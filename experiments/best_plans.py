@@ -1,4 +1,4 @@
-"""The best plan that a run has found for each program, kept over kills: the plans, and a journal of their speedups."""
+"""The best plan that a training run has found for each program, stored so that it survives a kill of the process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["BestPlans"]
 
 
 class BestPlans:
-    """A file for each program under `run.plans`, replaced by better plans alone.
+    """One plan file per program under `run.plans`, replaced only by a better plan.
 
-    The journal says how fast each plan is that was ever written, by the hash of its text. It is written before the
-    plan, so whichever of the two a kill prevents, the plan that is there is known.
+    A journal records the speedup of each plan that was ever written, keyed by the plan's hash. An entry is written
+    before its plan, so that the speedup of the plan on disk is known even if the process is killed between the two.
 
     Args:
-        run: where they are kept.
-        known: speedups by program that a checkpoint knows of.
+        run: the folder of the training run.
+        known: speedups by program, as stored in a checkpoint.
 
     Attributes:
-        speedups: by program.
+        speedups: the speedup of the best plan, by program.
     """
 
     def __init__(self, run: RunFolder, known: Mapping[str, float]) -> None:
@@ -40,10 +40,10 @@ class BestPlans:
                 self.speedups[program] = found
 
     def offer(self, program: str, speedup: float, plan: str) -> None:
-        """Keep a plan if it is the best so far.
+        """Write a plan if it is the best so far for its program.
 
         Raises:
-            ResultError: it cannot be written.
+            ResultError: the plan or the journal cannot be written.
         """
         if speedup <= self.speedups.get(program, 0.0):
             return
@@ -51,7 +51,7 @@ class BestPlans:
         try:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
             with self._journal.open("a", encoding="utf-8") as file:
-                # A line that was cut short must not take this one with it.
+                # The leading newline separates this entry from a previous one that was truncated.
                 file.write(f"\n{json.dumps(entry)}\n")
         except OSError as error:
             raise ResultError(f"cannot write {self._journal}: {error.strerror}") from error
@@ -59,7 +59,7 @@ class BestPlans:
         self.speedups[program] = speedup
 
     def _entries(self) -> list[tuple[str, str, float]]:
-        """Of the journal; a line that a kill or a full disk has cut short is left out."""
+        """Return (program, plan hash, speedup) of each journal entry; truncated lines are skipped."""
         try:
             lines = self._journal.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:

@@ -1,4 +1,4 @@
-"""The command line `hlogym`: commands, and errors as one readable message."""
+"""The command line `hlogym`: its commands, and errors reported as one readable message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 if __name__ == "__main__":
-    # `python -m` searches the current folder first, where a user's `env.py` or `numpy.py` would replace ours.
+    # `python -m` searches the current folder first, where a user's `env.py` or `numpy.py` would shadow the real module.
     _here = os.path.realpath(os.curdir)
     if _here != os.path.dirname(os.path.dirname(os.path.realpath(__file__))):  # noqa: PTH120 - pathlib is not loaded yet
         sys.path[:] = [p for p in sys.path if p and os.path.realpath(p) != _here]
@@ -22,8 +22,8 @@ from experiments import commands_compile, commands_learn
 __all__ = ["app", "main"]
 
 app = typer.Typer(
-    help="An HLO compiler whose decisions agents learn from measured kernel time.",
-    epilog="Any command takes --debug, which shows where an error came from. A first tour: hlogym demo",
+    help="An HLO compiler whose decisions are learned by agents from measured kernel time.",
+    epilog="Every command accepts --debug, which prints the traceback of an error. Start with: hlogym demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,24 +35,24 @@ commands_learn.register(app)
 
 
 def main() -> None:
-    """Run the command line and exit: 0 on success, 1 on an error, 2 on a command that cannot be read."""
-    if sys.stdout is None:  # closed by whoever started us; the work is done all the same
+    """Run the command line and exit with status 0 on success, 1 on an error, 2 on a usage error."""
+    if sys.stdout is None:  # closed by the parent process; the command still does its work
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     debug = "--debug" in sys.argv
     sys.argv = [a for a in sys.argv if a != "--debug"]
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a name that the terminal's encoding lacks is no reason to fail
+        if isinstance(stream, TextIOWrapper):  # do not fail on characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except BrokenPipeError:
-        # The reader had enough (`| head`); Python would complain once more when it flushes on exit.
+        # The reader closed the pipe (`| head`). Python would raise again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
         if debug:
             raise
-        # A message may quote a program, a file or another compiler.
+        # A message may quote a program, a file or another compiler's output, and with it control characters.
         print(printable(_message(error)), file=sys.stderr)
         sys.exit(1)
 
@@ -65,9 +65,7 @@ def _message(error: Exception) -> str:
             return f"error: {reason}: {error.filename}" if error.filename else f"error: {reason}"
         case _:
             first = (str(error).splitlines() or [""])[0]
-            return (
-                f"error: {type(error).__name__}: {first}\nThis is a fault of hlogym; --debug shows where it happened."
-            )
+            return f"error: {type(error).__name__}: {first}\nThis is a bug in hlogym; --debug shows where it happened."
 
 
 if __name__ == "__main__":

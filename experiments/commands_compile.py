@@ -1,4 +1,4 @@
-"""Commands about one program: run, opt, compile, tune, bench, view, reduce, doctor."""
+"""Commands that work on programs: run, opt, compile, tune, bench, view, reduce, doctor."""
 
 from __future__ import annotations
 
@@ -9,24 +9,35 @@ import typer
 
 __all__ = ["register"]
 
-Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help="An HLO file, or a program of the quickstart suite.")]
-Backend = Annotated[str, typer.Option(help="cpu, cuda, interpreter, or auto: cuda where there is one.")]
-Policy = Annotated[str | None, typer.Option(help="Name of a fusion policy, or folder of an exported one.")]
-Plan = Annotated[Path | None, typer.Option(help="Replay a recorded plan (JSON).")]
-Seed = Annotated[int, typer.Option(help="Of the random inputs.", min=0, max=2**32 - 1)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Program = Annotated[
+    str, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the quickstart suite.")
+]
+Backend = Annotated[str, typer.Option(help="cpu, cuda, interpreter, or auto (cuda if there is a GPU, otherwise cpu).")]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        help="Fusion policy: a name such as priority, or the folder of an exported policy. Default: the compiler's own."
+    ),
+]
+Plan = Annotated[Path | None, typer.Option(help="Replay the decisions of this plan (JSON) instead of asking a policy.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=2**32 - 1)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def run(
     program: Program,
-    inputs: Annotated[Path | None, typer.Option(help="Arguments (.npz); random ones without it.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option(help="Arguments of the program (.npz). Default: random arrays.")
+    ] = None,
     seed: Seed = 0,
     backend: Backend = "auto",
     policy: Policy = None,
     plan: Plan = None,
-    output: Annotated[Path | None, typer.Option(help="Write the outputs to an .npz file.")] = None,
-    profile: Annotated[bool, typer.Option(help="Show the time of each kernel.")] = False,
-    check: Annotated[bool, typer.Option(help="Compare with the interpreter; exit status 1 when they differ.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz file.")] = None,
+    profile: Annotated[bool, typer.Option(help="Print the time of each kernel.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Compare the outputs with the interpreter's; exit with status 1 if they differ.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compile a program and run it.
@@ -39,13 +50,21 @@ def run(
 
 
 def opt(
-    program: Annotated[str | None, typer.Argument(metavar="[FILE.hlo]", help="An HLO file.")] = None,
-    passes: Annotated[str | None, typer.Option(help="Passes in order, with commas between.")] = None,
-    order: Annotated[Path | None, typer.Option(help="Folder of a learned pass order to run instead.")] = None,
-    stop_after: Annotated[str | None, typer.Option(help="Stop once this pass has run.")] = None,
-    list_passes: Annotated[bool, typer.Option(help="List all passes with their options.")] = False,
-    stats: Annotated[bool, typer.Option(help="Print what each pass did, on stderr.")] = False,
-    print_after_all: Annotated[bool, typer.Option(help="Print the module after each pass that changed it.")] = False,
+    program: Annotated[
+        str | None, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the quickstart suite.")
+    ] = None,
+    passes: Annotated[
+        str | None, typer.Option(help="Comma-separated passes to run in this order. Default: the default pipeline.")
+    ] = None,
+    order: Annotated[
+        Path | None, typer.Option(help="Run the learned pass order in this folder; --passes is then ignored.")
+    ] = None,
+    stop_after: Annotated[str | None, typer.Option(help="Stop after the first run of this pass.")] = None,
+    list_passes: Annotated[bool, typer.Option(help="List all passes and their options.")] = False,
+    stats: Annotated[bool, typer.Option(help="Print runs, op counts and time of each pass to stderr.")] = False,
+    print_after_all: Annotated[
+        bool, typer.Option(help="Also print the module after each pass that changed it.")
+    ] = False,
 ) -> None:
     """Run passes over a program and print its HLO.
 
@@ -63,12 +82,12 @@ def opt(
 
 def compile_command(
     program: Program,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the artefact.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the compiled program to.")],
     backend: Backend = "cpu",
     policy: Policy = None,
     plan: Plan = None,
 ) -> None:
-    """Compile ahead of time; `compiler.load(DIR)` runs the result without a C compiler.
+    """Compile a program ahead of time; `hlogym.load(DIR)` loads the result without compiling.
 
     Example: hlogym compile softmax.hlo -o softmax.aot
     """
@@ -79,14 +98,16 @@ def compile_command(
 
 def tune(
     program: Program,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The plan (JSON).")],
-    budget: Annotated[int, typer.Option(help="Plans to measure.", min=1)] = 64,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the best plan to this file (JSON).")],
+    budget: Annotated[int, typer.Option(help="Maximum number of plans to measure.", min=1)] = 64,
     backend: Backend = "auto",
-    policy: Annotated[str | None, typer.Option(help="Folder of an exported policy that proposes plans.")] = None,
-    seed: Seed = 0,
+    policy: Annotated[
+        str | None, typer.Option(help="Folder of an exported policy that also proposes plans. Default: none.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs and of the search.", min=0, max=2**32 - 1)] = 0,
     as_json: Json = False,
 ) -> None:
-    """Search this program's decisions with measurements, and write the best plan.
+    """Search for the fastest plan of a program by measuring candidates.
 
     Example: hlogym tune cartpole_naive.hlo --budget 64 -o plan.json
     """
@@ -96,15 +117,27 @@ def tune(
 
 
 def bench(
-    programs: Annotated[list[str], typer.Argument(metavar="SUITE|FILE...", help="Suites, HLO files or program names.")],
-    against: Annotated[str, typer.Option(help="Peers, with commas between: xla, inductor, eager.")] = "",
+    programs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SUITE|FILE...", help="Suites, HLO files, or names of programs in the quickstart suite."
+        ),
+    ],
+    against: Annotated[
+        str, typer.Option(help="Comma-separated compilers to compare with: xla, inductor, eager. Default: none.")
+    ] = "",
     policy: Policy = None,
     backend: Backend = "cpu",
-    rounds: Annotated[int, typer.Option(help="Timings of each, taken in turns.", min=2)] = 15,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to a file.")] = None,
+    rounds: Annotated[int, typer.Option(help="Number of interleaved timings per program and compiler.", min=2)] = 15,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the results to this file (JSON).")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Time programs side by side with peers: interleaved, outputs compared first, ratios with intervals.
+    """Time programs and compare them with other compilers.
+
+    All compilers run in one process. Their outputs are compared first, their timings are interleaved, and the table
+    gives 95% intervals.
 
     Example: hlogym bench test --against xla,inductor
     """
@@ -117,11 +150,14 @@ def view(
     program: Program,
     plan: Plan = None,
     policy: Policy = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the page here and open nothing.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the HTML page to this file. Default: open it in the browser."),
+    ] = None,
     times: Annotated[bool, typer.Option(help="Measure each kernel and show its time.")] = True,
     backend: Backend = "cpu",
 ) -> None:
-    """Show the graph with its fusions and times, in the browser.
+    """Show the graph of a compiled program, with its fusions and kernel times, as an HTML page.
 
     Example: hlogym view softmax.hlo -o softmax.html
     """
@@ -132,15 +168,16 @@ def view(
 
 def reduce(
     program: Program,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The smaller program (HLO).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the reduced program to this file (HLO).")],
     backend: Backend = "cpu",
     policy: Policy = None,
     passes: Annotated[
-        str | None, typer.Option(help="Look for the fault in these passes instead, run in the interpreter.")
+        str | None,
+        typer.Option(help="Comma-separated passes to test in the interpreter instead of the backend. Default: none."),
     ] = None,
     seed: Seed = 0,
 ) -> None:
-    """Shrink a program on which a backend, or passes, fail or differ from the interpreter, for a report of the fault.
+    """Reduce a program that fails or computes a wrong result to a small one that still does, for a bug report.
 
     Example: hlogym reduce wrong.hlo -o small.hlo
 
@@ -155,7 +192,7 @@ def reduce(
 
 
 def doctor(as_json: Json = False) -> None:
-    """Say what is installed, which backends work here, and why not.
+    """Report what is installed, which backends work, and why the others do not.
 
     Example: hlogym doctor
     """
@@ -165,7 +202,7 @@ def doctor(as_json: Json = False) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
+    """Add the commands of this module to `app`."""
     for name, function in (
         ("run", run), ("opt", opt), ("compile", compile_command), ("tune", tune), ("bench", bench), ("view", view),
         ("reduce", reduce), ("doctor", doctor),

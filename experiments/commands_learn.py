@@ -1,4 +1,4 @@
-"""Commands about learning: train, evaluate, export, report, demo."""
+"""Commands for learning: train, evaluate, export, report, demo."""
 
 from __future__ import annotations
 
@@ -10,35 +10,57 @@ import typer
 
 __all__ = ["register"]
 
-Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+Results = Annotated[Path, typer.Option(help="Folder of evaluation results.")]
 Runs = Annotated[Path, typer.Option(help="Folder of training runs and of the local MLflow store.")]
-Backend = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda where there is one.")]
-Seed = Annotated[int, typer.Option(help="Of everything that is drawn.")]
+Backend = Annotated[str, typer.Option(help="cpu, cuda, or auto (cuda if there is a GPU, otherwise cpu).")]
+Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 
 
 def train(
-    suite: Annotated[str | None, typer.Option(help="Suite or folder of HLO files; commas join several.")] = None,
-    env: Annotated[str, typer.Option(help="Environment.")] = "hlogym/FusionMeasured-v0",
-    agent: Annotated[str, typer.Option(help="maskable-ppo; pass orders also by a2c and dqn.")] = "maskable-ppo",
-    timesteps: Annotated[
-        int | None, typer.Option(help="Environment steps, rounded up to whole rollouts.", min=1)
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated suites or folders of HLO files to train on. Default: train; for PassOrder, "
+            "jax/train,train."
+        ),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Stop after this time; 0: no limit.", min=0)] = 0,
+    env: Annotated[str, typer.Option(help="Environment id.")] = "hlogym/FusionMeasured-v0",
+    agent: Annotated[str, typer.Option(help="maskable-ppo; for PassOrder also a2c or dqn.")] = "maskable-ppo",
+    timesteps: Annotated[
+        int | None,
+        typer.Option(
+            help="Total environment steps, rounded up to whole rollouts. Default: 20000; for PassOrder, 300000.", min=1
+        ),
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="Time limit in minutes; 0 means no limit.", min=0)] = 0,
     backend: Backend = "auto",
     seed: Seed = 0,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Steps between checkpoints.", min=1)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the newest run that was cut short.")] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the run; with --resume, which one.")] = None,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(help="Environment steps between checkpoints. Default: 512; for PassOrder, 16384.", min=1),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the newest unfinished run, or the one given by --name.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run. Default: the environment's name and the time.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other setting of experiments/config.py, as name=value.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change another setting, such as learning_rate=1e-4; may be repeated. The settings are the fields of "
+            "TrainConfig in experiments/config.py.",
+        ),
     ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Train an agent, tracked in MLflow.
+    """Train an agent and track the run in MLflow.
 
     Example: hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
 
-    Pass orders: hlogym train --env hlogym/PassOrder-v0 --agent a2c --set reward=op-count
+    Example: hlogym train --env hlogym/PassOrder-v0 --agent a2c --set reward=op-count
     """
     from experiments.config import TrainConfig
     from experiments.train import start_or_resume
@@ -52,22 +74,40 @@ def train(
 
 
 def evaluate(
-    policy: Annotated[Path, typer.Argument(metavar="POLICY", help="Folder of an exported policy.")],
-    suite: Annotated[str | None, typer.Option(help="Suites, with commas between (default: test, or jax/test).")] = None,
-    baselines: Annotated[str | None, typer.Option(help="Strategies to compare with.")] = None,
-    budget: Annotated[
-        int | None, typer.Option(help="Plans measured by each search (16), or passes it applies (300).", min=1)
+    policy: Annotated[
+        Path, typer.Argument(metavar="POLICY", help="Folder of an exported fusion policy or pass order.")
+    ],
+    suite: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated suites or folders of HLO files. Default: test; for a pass order, jax/test."),
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Timings of the final comparison.", min=2)] = 15,
+    baselines: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated strategies to compare with. Default: none,priority,random; for a pass order, "
+            "random,greedy,beam."
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            help="Plans that each search measures per program. Default: 16. For a pass order, the passes that it and "
+            "each search apply per program. Default: the limit stored with the pass order.",
+            min=1,
+        ),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(help="Number of interleaved timings per strategy; not used for a pass order.", min=2)
+    ] = 15,
     backend: Backend = "auto",
     seed: Seed = 0,
     results: Results = Path("results"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Compare a policy with baselines at equal budgets, on programs it has not seen.
+    """Compare a policy with baselines that have the same budget, on held-out programs.
 
-    A fusion policy is compared in measured time with none,priority,random; a pass order in op counts with
-    random,greedy,beam and with fixed orders.
+    A fusion policy is compared by measured time per call; a pass order is compared by op counts, also with fixed pass
+    orders.
 
     Example: hlogym evaluate runs/my-run/policy --suite test
     """
@@ -89,11 +129,11 @@ def evaluate(
 
 
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run, its folder, or an MLflow run id.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the policy.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a run, or an MLflow run id.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the policy to.")],
     runs: Runs = Path("runs"),
 ) -> None:
-    """Write a run's policy as files that the compiler reads with NumPy alone.
+    """Export the policy of a run to a folder that the compiler loads without PyTorch.
 
     Example: hlogym export my-run -o policy
     """
@@ -103,11 +143,13 @@ def export(
 
 
 def report(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("results/report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the page to this file (HTML).")] = Path(
+        "results/report.html"
+    ),
     results: Results = Path("results"),
     runs: Runs = Path("runs"),
 ) -> None:
-    """Make one page with the tables and plots of the latest results.
+    """Write one HTML page with tables and plots of the latest evaluation and training run.
 
     Example: hlogym report -o report.html
     """
@@ -117,13 +159,13 @@ def report(
 
 
 def demo(
-    minutes: Annotated[float, typer.Option(help="Of training, at most.", min=0.05)] = 3.0,
+    minutes: Annotated[float, typer.Option(help="Maximum training time in minutes.", min=0.05)] = 3.0,
     backend: Backend = "auto",
-    folder: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
+    folder: Annotated[Path, typer.Option(help="Folder for all files that the demo writes.")] = Path("runs/demo"),
     seed: Seed = 0,
-    budget: Annotated[int, typer.Option(help="Plans measured by each strategy that searches.", min=1)] = 12,
+    budget: Annotated[int, typer.Option(help="Plans that each search measures per program.", min=1)] = 12,
 ) -> None:
-    """A tour in some minutes: compile, check, train on measured time, evaluate, export, and use the policy.
+    """Run every step once, in about ten minutes: compile, check, train on measured time, evaluate, export, report.
 
     Example: hlogym demo
     """
@@ -133,7 +175,7 @@ def demo(
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
+    """Add the commands of this module to `app`."""
     for name, function in (
         ("demo", demo), ("train", train), ("evaluate", evaluate), ("export", export), ("report", report),
     ):  # fmt: skip

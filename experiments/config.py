@@ -20,22 +20,22 @@ class ConfigError(HlogymError, ValueError):
 
 @dataclass(frozen=True)
 class TrainConfig(PointerSettings):
-    """Everything a run depends on; stored in its folder as JSON, so that the run can be resumed."""
+    """All settings of a training run; stored in the run's folder as JSON, so that the run can be resumed."""
 
     suite: str = "train"  # suite name, or a folder of HLO files
     env: str = "hlogym/FusionMeasured-v0"  # environment id, with or without the namespace
     agent: str = "maskable-ppo"  # pass orders are also learned by a2c and dqn
-    total_timesteps: int = 20_000  # environment steps in all
-    minutes: float = 0.0  # stop after this much time, summed over all resumptions; 0: no limit
+    total_timesteps: int = 20_000  # environment steps in total
+    minutes: float = 0.0  # time limit in minutes, summed over all resumptions; 0: no limit
     backend: str = "auto"  # where kernels are measured: cpu, cuda, or auto (cuda if there is a GPU)
 
     checkpoint_every: int = 512  # steps between checkpoints, rounded up to whole updates
-    reward: str = ""  # op-count, estimated-time or measured-time; empty: the default of the environment's id
+    reward: str = ""  # op-count, estimated-time or measured-time; empty: the default of the environment id
 
-    # For pass orders only, whose defaults of the other settings differ, see `defaults_for`.
+    # For PassOrder only; its defaults of the other settings are in `defaults_for`.
     budget: int = 150  # pass applications per episode
-    step_cost: float = 0.0  # subtracted from the reward of each application
-    environments: int = 16  # how many environments run side by side, unless they measure
+    step_cost: float = 0.0  # subtracted from the reward of each pass application
+    environments: int = 16  # number of parallel environments; 1 if the reward is measured
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a run's folder stores them."""
@@ -52,10 +52,10 @@ class TrainConfig(PointerSettings):
         )  # fmt: skip
 
     def check(self) -> None:
-        """Raise ConfigError when a setting is out of its bounds.
+        """Raise an error if a setting is out of its bounds.
 
         Raises:
-            ConfigError: a setting that no training can use.
+            ConfigError: a setting is out of its bounds, or two settings contradict each other.
         """
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
@@ -72,10 +72,11 @@ class TrainConfig(PointerSettings):
         return replace(self, backend=backend)
 
     def changed(self, settings: Sequence[str]) -> TrainConfig:
-        """Return these settings with changes given as `name=value`.
+        """Return a copy with the settings given as `name=value` replaced.
 
         Raises:
-            UnknownNameError: no setting of that name. ConfigError: not `name=value`, or no such value.
+            UnknownNameError: there is no setting of that name.
+            ConfigError: an argument is not of the form `name=value`, or its value has the wrong type.
         """
         kinds: dict[str, Callable[[str], Any]] = {f.name: type(getattr(self, f.name)) for f in fields(TrainConfig)}
         values: dict[str, Any] = {}
@@ -121,7 +122,7 @@ _FORMER_NAMES: Mapping[str, str] = {
     "rollout": "n_steps", "batch": "batch_size", "epochs": "n_epochs", "clip": "clip_range", "entropy": "ent_coef",
     "value": "vf_coef", "exploration": "exploration_fraction", "timesteps": "total_timesteps",
 }  # fmt: skip
-"""What settings were called before they took SB3's names; folders of old runs and old commands are still read."""
+"""Former names of settings that now have SB3's names; run folders and the command line may still use them."""
 _DEFAULTS = TrainConfig()
 _TINY, _HUGE = 1e-12, 1e12
 _BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -132,4 +133,4 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "checkpoint_every": (1, _HUGE), "budget": (1, MOST_APPLICATIONS), "step_cost": (-_HUGE, _HUGE),
     "environments": (1, 10_000),
 }  # fmt: skip
-"""Least and greatest values. A network of other sizes could be trained, but its policy could not be loaded."""
+"""Smallest and largest values. Larger networks could be trained, but their policies could not be loaded."""

@@ -1,4 +1,4 @@
-"""What commands print: one console, progress bars, durations as people read them."""
+"""Console output of the commands: consoles, progress bars, and human-readable durations."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["PlainConsole", "duration", "error_console", "factor", "progress", "s
 
 
 class PlainConsole(Console):
-    """Shows texts as they are: no markup or emoji codes are read in them, control characters are spelled out.
+    """A console that prints strings verbatim: without markup or emoji codes, and with control characters escaped.
 
-    What shall have a style is a `rich.text.Text`.
+    Pass a `rich.text.Text` to print styled output.
     """
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every text comes by here, those in tables and titles too."""
+        """Return the escaped text; Rich calls this for every string, including those in tables and titles."""
         return super().render_str(printable(text), **options)
 
 
 def is_terminal() -> bool:
-    """Whether standard output is a terminal; it may also be closed."""
+    """Return whether standard output is a terminal; False if it is closed."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-# Where there is no terminal, a table is read in a file or a log, and is not to be squeezed into 80 columns.
+# Output that is redirected to a file or a log need not fit into 80 columns.
 stdout = PlainConsole(width=None if is_terminal() else 140)
 error_console = PlainConsole(stderr=True)
 
@@ -45,7 +45,7 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 class _Description(TextColumn):
-    """What a bar is of, as it is."""
+    """A column with the task's description as plain text, without markup."""
 
     def render(self, task: Task) -> Text:
         return Text(one_line(task.description))
@@ -53,7 +53,7 @@ class _Description(TextColumn):
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """A progress display on stderr, gone when done; nothing where stderr is no terminal."""
+    """Show a progress bar on stderr and remove it at the end; show nothing if stderr is not a terminal."""
     with Progress(
         SpinnerColumn(),
         _Description(""),
@@ -68,7 +68,7 @@ def progress() -> Iterator[Progress]:
 
 
 def duration(seconds: float) -> str:
-    """Three significant digits with a unit: `1.23 ms`."""
+    """Return a duration with three significant digits and a unit, such as `1.23 ms`."""
     if not math.isfinite(seconds):
         return "-"
     scale, unit = next(((s, u) for s, u in _UNITS if seconds >= s), _UNITS[-1])
@@ -76,14 +76,14 @@ def duration(seconds: float) -> str:
 
 
 def timing(interval: Interval) -> str:
-    """A duration and its interval in the same unit: `1.23 ms [1.20, 1.31]`."""
+    """Return a duration and its interval in the same unit, such as `1.23 ms [1.20, 1.31]`."""
     scale, unit = next(((s, u) for s, u in _UNITS if interval.value >= s), _UNITS[-1])
     v = interval.scaled(1 / scale)
     return f"{_digits(v.value)} {unit} [{_digits(v.low)}, {_digits(v.high)}]"
 
 
 def factor(interval: Interval) -> str:
-    """A ratio and its interval: `1.23x [1.20, 1.31]`."""
+    """Return a ratio and its interval, such as `1.23x [1.20, 1.31]`."""
     return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
 
 

@@ -1,6 +1,6 @@
-"""Delta debugging: a small module that still shows what a large one shows.
+"""Delta debugging: reduce a failing module to a small module that still fails.
 
-`reduce_module(module, fails)` tries ever smaller variants and keeps those on which `fails` is still true.
+`reduce_module(module, fails)` tries smaller and smaller variants and keeps those for which `fails` returns True.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from compiler.ir.verifier import check_module
 
 Fails = Callable[[HloModule], bool]
 Edit = Callable[[HloModule], bool]
-"""Changes a clone in place; False when it does not apply."""
+"""Changes a module in place; returns False if it does not apply."""
 
 T = TypeVar("T")
 
 
 def reduce_module(module: HloModule, fails: Fails, max_tests: int = 5000) -> HloModule:
-    """The smallest variant found on which `fails` is true; `module` itself is left as it is.
+    """Return the smallest variant found for which `fails` returns True; `module` itself is not changed.
 
-    Variants take another root, put what is called where it is called, turn instructions into parameters, operands of
-    theirs or constants, and drop what is then dead. `fails` gets modules that verify, never the original object.
+    A variant chooses another root, inlines a called computation, or replaces an instruction by a parameter, by one of
+    its operands or by a constant; then dead code is removed. `fails` receives clones that pass the verifier.
 
     Args:
-        module: on which `fails` is true; ValueError when it is not.
-        fails: whether a module still shows it; may raise only what the caller wants to see.
-        max_tests: stop after so many calls of `fails`.
+        module: the module to reduce.
+        fails: returns whether a module still fails; exceptions it raises propagate to the caller.
+        max_tests: the maximum number of calls of `fails`.
+
+    Raises:
+        ValueError: `fails` returns False for `module`.
     """
     state = _Reduction(module.clone(), fails, max_tests)
     if not fails(module.clone()):
@@ -47,7 +50,7 @@ def reduce_module(module: HloModule, fails: Fails, max_tests: int = 5000) -> Hlo
 
 
 def reduce_list(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A sublist on which `fails` is still true and from which no single item can be left out (ddmin)."""
+    """Return a sublist for which `fails` returns True and from which no single item can be removed (ddmin)."""
     found = list(items)
     size = max(1, len(found) // 2)
     while size:
@@ -73,14 +76,14 @@ class _Reduction:
     seen: set[str] = field(default_factory=set)
 
     def try_all(self, moves: Callable[[HloModule], Iterator[Edit]]) -> None:
-        """Try every move; after one that is kept, those that no longer apply are passed over."""
+        """Try all edits of one kind; skip those that no longer apply after an earlier one was kept."""
         for edit in list(moves(self.module)):
             if self.tests >= self.max_tests:
                 return
             self.attempt(edit)
 
     def attempt(self, edit: Edit) -> bool:
-        """Keep an edit when the module stays valid and failing."""
+        """Apply an edit and keep it if the module is still valid and still fails; return whether it was kept."""
         candidate = self.module.clone()
         try:
             if not edit(candidate):
@@ -90,7 +93,7 @@ class _Reduction:
             if text in self.seen or check_module(candidate):
                 return False
         except (HlogymError, ValueError, TypeError):
-            return False  # an edit that does not fit this module
+            return False  # the edit does not apply to this module
         self.seen.add(text)
         self.tests += 1
         if not self.fails(candidate.clone()):
@@ -104,7 +107,7 @@ def _tidy(module: HloModule) -> None:
         c.remove_dead()
     module.remove_unreachable()
     _drop_parameters(module)
-    module.header.clear()  # a written entry layout no longer fits
+    module.header.clear()  # an explicit entry layout no longer matches
 
 
 def _drop_parameters(module: HloModule) -> None:
@@ -124,7 +127,7 @@ def _find(module: HloModule, computation: str, name: str) -> HloInstruction | No
 
 
 def _others(module: HloModule) -> list[tuple[HloComputation, HloInstruction]]:
-    """Instructions that may be replaced, users before operands."""
+    """Return all instructions except parameters, users before operands, each with its computation."""
     return [
         (c, i)
         for c in reversed(module.post_order())
@@ -134,7 +137,7 @@ def _others(module: HloModule) -> list[tuple[HloComputation, HloInstruction]]:
 
 
 def _other_roots(module: HloModule) -> Iterator[Edit]:
-    """The entry returns one of its earlier values alone, the earliest first; then fewer elements of its tuple."""
+    """Yield edits that make the entry return one of its other values, the earliest first, or a shorter tuple."""
     for i in module.entry.post_order():
         if i.shape.is_array and not i.is_root and i.opcode is not Opcode.PARAMETER:
             yield _root_edit(i.name)
@@ -167,7 +170,7 @@ def _shorter_tuple(n: int) -> Edit:
 
 
 def _cuts(module: HloModule) -> Iterator[Edit]:
-    """A value of the entry becomes a parameter."""
+    """Yield edits that replace an instruction of the entry by a new parameter."""
     for i in reversed(module.entry.post_order()):
         if i.opcode not in (Opcode.PARAMETER, Opcode.CONSTANT) and i.shape.is_array and not i.is_root:
             yield _cut(i.name)
@@ -186,7 +189,7 @@ def _cut(name: str) -> Edit:
 
 
 def _inlines(module: HloModule) -> Iterator[Edit]:
-    """What is called stands where it is called; a loop's body, once; one of the branches of a conditional."""
+    """Yield edits that inline a call or fusion, one iteration of a loop's body, or one branch of a conditional."""
     for c, i in _others(module):
         if i.opcode in (Opcode.CALL, Opcode.FUSION, Opcode.WHILE):
             yield _inline(c.name, i.name, 0)
@@ -216,7 +219,7 @@ def _forward_elements(computation: HloComputation) -> None:
 
 
 def _bypasses(module: HloModule) -> Iterator[Edit]:
-    """An instruction gives way to an operand of the same shape."""
+    """Yield edits that replace an instruction by one of its operands of the same shape."""
     for c, i in _others(module):
         for n, o in enumerate(i.operands):
             if o.shape.compatible(i.shape):
@@ -235,7 +238,7 @@ def _bypass(computation: str, name: str, n: int) -> Edit:
 
 
 def _constants(module: HloModule) -> Iterator[Edit]:
-    """An array that is computed becomes zeros, or ones."""
+    """Yield edits that replace a computed array by zeros or by ones."""
     for c, i in _others(module):
         if i.shape.is_array and i.opcode is not Opcode.CONSTANT and i.shape.num_elements <= 4096:
             yield from (_constant(c.name, i.name, value) for value in (0, 1))

@@ -1,4 +1,4 @@
-"""`hlogym demo`: the main job from one end to the other, in some minutes."""
+"""`hlogym demo`: compile, check, train, evaluate, export and report in one command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from env.store import KernelStore
 from env.suites import Program, load_suite
 from experiments.config import TrainConfig
 from experiments.console import progress, stdout
-from experiments.evaluate import compare_strategies, print_evaluation, tell_failures, write_evaluation
+from experiments.evaluate import compare_strategies, print_evaluation, report_failures, write_evaluation
 from experiments.provenance import machine_class, provenance
 from experiments.report import build_report
 from experiments.results import Evaluation, ResultError, check_writable
@@ -43,11 +43,11 @@ print(json.dumps({"torch": "torch" in sys.modules, "kernels": list(kernels.value
 
 
 class DemoError(HlogymError, RuntimeError):
-    """A promise of the demo that does not hold; what it was."""
+    """A step of the demo that failed."""
 
 
 def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int) -> None:
-    """See `hlogym demo --help`."""
+    """Run `hlogym demo`; see its `--help`."""
     backend = find_backend(backend).name
     check_writable(folder)
     stdout.print(Text.assemble(("hlogym", "bold"), f" on {backend}: {machine_class()}"))
@@ -64,7 +64,7 @@ def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int)
     stdout.print(
         f"A fresh process without torch compiled the held-out programs with the policy ({kernels} kernels in all).\n\n"
         f"MLflow run   {run_id} in {uri}\n"
-        f"             look at it with: mlflow ui --backend-store-uri {uri}\n"
+        f"             view it with: mlflow ui --backend-store-uri {uri}\n"
         f"policy       {run.policy}\n"
         f"results      {path}\n"
         f"report       {page}",
@@ -73,10 +73,10 @@ def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int)
 
 
 def _compile_suite(measurer: Measurer, backend: str) -> None:
-    """Compile every program by default and compare it with the interpreter, before any time is shown.
+    """Compile each program without fusion and by default, and compare its outputs with the interpreter's.
 
     Raises:
-        DemoError: some do not compile, or compute something else.
+        DemoError: a program does not compile, or its outputs differ.
     """
     programs = load_suite("quickstart").programs
     starts = Starts(backend)
@@ -95,18 +95,18 @@ def _compile_suite(measurer: Measurer, backend: str) -> None:
         raise DemoError("\n  - ".join([f"{len(faults)} of {len(programs)} programs failed:", *faults]))
     stdout.print(
         f"compiled {len(programs)} programs, unfused and by default, in {time.monotonic() - begin:.0f} s; "
-        "all outputs equal the interpreter's"
+        "all outputs agree with the interpreter's"
     )
 
 
 def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFolder, str, str]:
     config = TrainConfig(backend=backend, minutes=minutes, seed=seed, total_timesteps=1_000_000)
-    stdout.print(f"training for {minutes:g} minutes, paid in measured kernel time ...")
+    stdout.print(f"training for {minutes:g} minutes, rewarded by measured kernel time ...")
     run = new_run(folder, time.strftime("train-%Y%m%d-%H%M%S"), config)
     uri, run_id = train(run, config)
     points = read_progress(run.progress)
     if not points:
-        raise ResultError("training ended before its first update; give it more --minutes")
+        raise ResultError("training ended before its first update; increase --minutes")
     last = points[-1]
     stdout.print(f"trained for {last['seconds']:.0f} s: {last['timesteps']} decisions, {last['episodes']} compilations")
     return run, uri, run_id
@@ -115,7 +115,7 @@ def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFo
 def _evaluate(run: RunFolder, measurer: Measurer, backend: str, budget: int, seed: int) -> Evaluation:
     policy = load_policy(run.policy)
     programs = [*load_suite("test").programs, *load_suite("validation").programs, *load_suite("train").programs]
-    stdout.print(f"evaluating on {len(programs)} programs, {budget} plans measured by each search ...")
+    stdout.print(f"evaluating on {len(programs)} programs; each search measures {budget} plans per program ...")
     with progress() as bar:
         task = bar.add_task("evaluating", total=len(programs) * (len(STRATEGIES) + 1))
 
@@ -126,15 +126,15 @@ def _evaluate(run: RunFolder, measurer: Measurer, backend: str, budget: int, see
             compare_strategies(p, STRATEGIES, measurer, budget, policy, backend, seed, step) for p in programs
         )
     evaluation = Evaluation(backend, budget, STRATEGIES, found, provenance(), dict(policy.provenance))
-    tell_failures(evaluation)
+    report_failures(evaluation)
     return evaluation
 
 
 def _compile_in_fresh_process(policy: Path, backend: str) -> int:
-    """Kernels of the held-out programs, compiled with the exported policy where there is no torch.
+    """Compile the held-out programs with the exported policy in a process without torch; return the kernel count.
 
     Raises:
-        DemoError: it failed, or torch was loaded.
+        DemoError: compilation failed, or torch was imported.
     """
     held_out: tuple[Program, ...] = load_suite("test").programs
     command = python_command(_FRESH, str(policy.resolve()), backend, *(str(p.path) for p in held_out))

@@ -1,4 +1,4 @@
-"""`hlogym doctor`: what is installed, which backends work here, and why not."""
+"""`hlogym doctor`: report what is installed, which backends work, and why the others do not."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        group, name: what was looked at.
-        ok: True, False, or None for what is missing but not needed.
-        detail: the version, or why not and what to do.
+        group: the section of the report.
+        name: what was checked.
+        ok: True, False, or None for an optional component that is missing.
+        detail: the version, or what is wrong and what to do.
     """
 
     group: str
@@ -49,7 +50,7 @@ def examine(as_json: bool) -> None:
     """Print the findings.
 
     Raises:
-        SystemExit: with status 1 when something that hlogym needs is missing.
+        SystemExit: with status 1, if something that hlogym requires is missing.
     """
     findings = [*_system(), *_packages(), *_backends()]
     if as_json:
@@ -79,7 +80,7 @@ def _system() -> list[Finding]:
     if compiler is None:
         return [*found, Finding("system", "C compiler", False, "none on the PATH; install gcc for the cpu backend")]
     done = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    first = (done.stdout.splitlines() or ["does not answer"])[0]
+    first = (done.stdout.splitlines() or ["prints no version"])[0]
     return [*found, Finding("system", "C compiler", done.returncode == 0, first)]
 
 
@@ -100,25 +101,25 @@ def _backends() -> list[Finding]:
 
 
 def _backend(name: str, when_missing: bool | None) -> Finding:
-    """Compile and run one small program: that a library is there does not say that it works."""
-    problem = _problem(lambda: _runs(name))
-    detail = "compiles and runs a program here" if problem is None else problem
+    """Compile and run a small program; a backend whose libraries are installed may still not work."""
+    problem = _problem(lambda: _try_backend(name))
+    detail = "compiled and ran a test program" if problem is None else problem
     return Finding("backends", name, True if problem is None else when_missing, detail)
 
 
-def _runs(backend: str) -> None:
+def _try_backend(backend: str) -> None:
     from compiler.api import compile as compile_hlo
 
     x = np.arange(64, dtype=np.float32)
     (out,) = compile_hlo(_TEST, backend=backend)(x)
     got = np.asarray(out.get() if hasattr(out, "get") else out)
     if not np.array_equal(got, x + x):
-        raise RuntimeError("computes wrong results")
+        raise RuntimeError("computed a wrong result")
 
 
 def _problem(check: Callable[[], None]) -> str | None:
     try:
         check()
-    except Exception as error:  # whatever is wrong is what the report is for
+    except Exception as error:  # every failure belongs into the report
         return (str(error).splitlines() or [type(error).__name__])[0]
     return None

@@ -1,4 +1,4 @@
-"""`hlogym evaluate`: a policy against baselines on programs it has not seen, at equal measurement budgets."""
+"""`hlogym evaluate`: compare a policy with baselines on held-out programs, with equal measurement budgets."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ __all__ = [
     "compare_strategies",
     "evaluate_policy",
     "print_evaluation",
-    "tell_failures",
+    "report_failures",
     "write_evaluation",
 ]
 
 
 class EvaluationError(HlogymError, RuntimeError):
-    """An evaluation in which nothing could be measured, and why."""
+    """An evaluation in which no program could be measured."""
 
 
 def evaluate_policy(
@@ -58,7 +58,7 @@ def evaluate_policy(
     results: Path,
     as_json: bool,
 ) -> Evaluation:
-    """See `hlogym evaluate --help`."""
+    """Run `hlogym evaluate` for a fusion policy; see its `--help`."""
     policy = load_policy(folder)
     strategies = _strategies(baselines)
     programs = load_suite(",".join(suites)).programs
@@ -73,7 +73,7 @@ def evaluate_policy(
 
         found = [_compared(p, strategies, measurer, budget, policy, backend, seed, step) for p in programs]
     evaluation = Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
-    tell_failures(evaluation)
+    report_failures(evaluation)
     path = write_evaluation(evaluation, results)
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
@@ -101,10 +101,10 @@ def _compared(
     seed: int,
     step: Callable[[str], None],
 ) -> ProgramResult:
-    """As `compare_strategies`; a program that cannot be used does not end the evaluation of the others."""
+    """Call `compare_strategies`; if the program cannot be used, return a result in which all strategies failed."""
     try:
         return compare_strategies(program, strategies, measurer, budget, policy, backend, seed, step)
-    except (MeasurementError, WorkerStartError):  # the next program would meet it too
+    except (MeasurementError, WorkerStartError):  # would also fail for all other programs
         raise
     except (HlogymError, OSError, UnicodeError) as error:
         failed = StrategyResult(None, None, failure=str(error).splitlines()[0])
@@ -112,11 +112,11 @@ def _compared(
         return ProgramResult(program.name, program.split, False, unknown, dict.fromkeys(strategies, failed))
 
 
-def tell_failures(evaluation: Evaluation) -> None:
-    """Say which strategies failed on which programs, and why.
+def report_failures(evaluation: Evaluation) -> None:
+    """Print each strategy that failed on a program, with the reason.
 
     Raises:
-        EvaluationError: all of them on all programs.
+        EvaluationError: all strategies failed on all programs.
     """
     failures = [
         f"{p.program}: {name}: {result.failure.splitlines()[0] if result.failure else 'not measured'}"
@@ -125,8 +125,8 @@ def tell_failures(evaluation: Evaluation) -> None:
         if result.seconds is None
     ]
     if len(failures) == sum(len(p.strategies) for p in evaluation.programs):
-        told = "\n  - ".join(["", *failures[:10]])
-        raise EvaluationError(f"nothing could be measured on any of {len(evaluation.programs)} programs:{told}")
+        listed = "\n  - ".join(["", *failures[:10]])
+        raise EvaluationError(f"nothing could be measured on any of {len(evaluation.programs)} programs:{listed}")
     for line in failures:
         error_console.print(f"failed: {line}", markup=False, soft_wrap=True)
 
@@ -141,9 +141,19 @@ def compare_strategies(
     seed: int = 0,
     step: Callable[[str], None] = lambda _: None,
 ) -> ProgramResult:
-    """Let each strategy find its plan, then time all of them in turns, end to end, outputs compared first.
+    """Let each strategy find its plan, then time all plans end to end and interleaved, after checking their outputs.
 
-    Strategies that found the same plan share its timings: there is no difference between them to measure.
+    Strategies that found the same plan share its timings.
+
+    Args:
+        program: the program to compile.
+        strategies: names in `agents.search.STRATEGIES`.
+        measurer: measures candidate plans and the final comparison.
+        budget: the number of plans that each search may measure.
+        policy: the policy of the learned strategies.
+        backend: the backend to compile for.
+        seed: the seed of the searches.
+        step: called with a description before each stage.
     """
     starts = Starts(backend)
     found: dict[str, Found] = {}
@@ -178,14 +188,14 @@ def compare_strategies(
 
     whole = base in compared.samples and "again" in compared.samples
     noise = compared.speedup("again", base) if whole else Interval(1.0, 0.0, float("inf"))
-    # A policy that does not say what it learned on is taken to have seen what suites offer for learning.
+    # A policy without a record of its training programs is assumed to have seen the training split.
     learned_on = policy.provenance.get("programs") if policy is not None else None
     seen = program.split == "train" if learned_on is None else program.name in learned_on
     return ProgramResult(program.name, program.split, seen, noise, {n: result(n) for n in strategies})
 
 
 def write_evaluation(evaluation: Evaluation, results: Path) -> Path:
-    """JSON and a table in Markdown; the path of the JSON."""
+    """Write an evaluation as JSON and as a Markdown table; return the path of the JSON file."""
     stem = fresh_stem(results, time.strftime("evaluation-%Y%m%d-%H%M%S"), ".json")
     path = results / f"{stem}.json"
     write_text(path, json.dumps(evaluation.to_json(), indent=1) + "\n")
@@ -196,6 +206,6 @@ def write_evaluation(evaluation: Evaluation, results: Path) -> Path:
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
-    """The table, on stdout."""
-    title = f"Time of a call on {evaluation.backend}; searches measured {evaluation.budget} plans a program"
+    """Print the table of times to stdout."""
+    title = f"Time per call on {evaluation.backend}; searches measured {evaluation.budget} plans per program"
     stdout.print(rich_table(evaluation_rows(evaluation), title))

@@ -1,4 +1,4 @@
-"""`hlogym export`: a run's policy as a policy folder."""
+"""`hlogym export`: write the policy of a training run to a folder."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ __all__ = ["export_run"]
 
 
 def export_run(name: str, output: Path, runs: Path) -> None:
-    """Write the policy of a run: of its end, of its last checkpoint when it has not ended, or from MLflow by id.
+    """Write the policy of a run: the final one, that of its last checkpoint if it is unfinished, or one from MLflow.
+
+    Args:
+        name: name or folder of a run, or an MLflow run id.
+        output: the folder to write.
+        runs: the folder of training runs and of the local MLflow store.
 
     Raises:
-        UnknownNameError: no such run, here or in MLflow.
-        PolicyError: the output is in the way, or cannot be written.
+        UnknownNameError: there is no run of that name.
+        TrackingError: MLflow has no run of that id, or the run has no policy.
+        PolicyError: the output folder exists and is not a policy, or cannot be written.
     """
     check_policy_target(output)
     try:
         run = find_run(runs, name)
     except UnknownNameError:
-        if len(name) != 32:  # no MLflow id
+        if len(name) != 32:  # not an MLflow run id
             raise
         _from_mlflow(name, output, runs)
     else:

@@ -1,4 +1,4 @@
-"""Stops a training run in which next to nothing can be measured: what it learned would be about the failures."""
+"""Stops a training run in which almost all measurements fail; the agent would learn only from failures."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from env.measurement import MeasurementError
 
 __all__ = ["FailureWatch"]
 
-IN_A_ROW = 25
+MAX_CONSECUTIVE = 25
 WINDOW = 200
-SHARE = 0.9  # of the last WINDOW measurements
-DOUBTFUL = 5
-TOLD = 5
+MAX_SHARE = 0.9  # of the last WINDOW measurements
+DOUBTFUL = 5  # consecutive failures
+REPORTED = 5
 
 
 class FailureWatch:
-    """Counts measurements that fail.
+    """Counts failed measurements and raises an error if there are too many.
 
     Attributes:
-        successes, failures: of this process.
+        successes: the number of successful measurements in this process.
+        failures: the number of failed measurements in this process.
     """
 
     def __init__(self) -> None:
         self.successes = self.failures = 0
         self._in_a_row = 0
         self._window: deque[bool] = deque(maxlen=WINDOW)
-        self._last: deque[str] = deque(maxlen=TOLD)
+        self._last: deque[str] = deque(maxlen=REPORTED)
 
     @property
     def doubtful(self) -> bool:
-        """Whether plan after plan fails, so that it is better to wait before what was learned is kept."""
+        """Whether so many plans in a row have failed that no checkpoint should be written now."""
         return self._in_a_row >= DOUBTFUL
 
     def note(self, program: str, measurement: Mapping[str, Any]) -> None:
-        """Take in a measurement as `info` tells it.
+        """Record a measurement, given as the environment's `info["measurement"]`.
 
         Raises:
-            MeasurementError: too many have failed.
+            MeasurementError: too many measurements have failed.
         """
         failed = bool(measurement["failure"])
         self._window.append(failed)
@@ -51,11 +52,11 @@ class FailureWatch:
         self._in_a_row += 1
         line = (str(measurement["message"]).strip().splitlines() or [""])[0]
         self._last.append(f"{program}: {measurement['failure']}: {line}")
-        if self._in_a_row >= IN_A_ROW:
-            raise MeasurementError(self.told(f"{self._in_a_row} measurements in a row have failed"))
-        if len(self._window) == WINDOW and sum(self._window) > SHARE * WINDOW:
-            raise MeasurementError(self.told(f"{sum(self._window)} of the last {WINDOW} measurements have failed"))
+        if self._in_a_row >= MAX_CONSECUTIVE:
+            raise MeasurementError(self.message(f"{self._in_a_row} measurements in a row have failed"))
+        if len(self._window) == WINDOW and sum(self._window) > MAX_SHARE * WINDOW:
+            raise MeasurementError(self.message(f"{sum(self._window)} of the last {WINDOW} measurements have failed"))
 
-    def told(self, what: str) -> str:
-        """A message with the reasons of the last failures."""
-        return "\n  - ".join([f"{what}; the last of them:", *dict.fromkeys(self._last)])
+    def message(self, what: str) -> str:
+        """Return an error message that starts with `what` and lists the most recent failures."""
+        return "\n  - ".join([f"{what}; the most recent failures:", *dict.fromkeys(self._last)])

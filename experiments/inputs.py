@@ -1,4 +1,4 @@
-"""Programs, policies and arrays as the command line names them."""
+"""Reading the programs, plans and arrays that are named on the command line."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ __all__ = ["InputError", "entry_inputs", "load_inputs", "program_of", "read_modu
 
 
 class InputError(HlogymError, ValueError):
-    """A file named on the command line that cannot be used, and why."""
+    """A file named on the command line that cannot be used."""
 
 
 def program_of(name: str) -> Program:
-    """An HLO file, with its suite's input specs where its folder has a manifest, or a program of the quickstart suite.
+    """Return the program of an HLO file or the program of that name in the quickstart suite.
+
+    If the folder of the file has a suite manifest, the program has the input specifications of its suite.
 
     Raises:
-        UnknownNameError: neither.
-        InputError: it is there and is no HLO file.
+        UnknownNameError: there is no such file and no such program.
+        InputError: the file exists and is not an HLO file.
     """
     path = Path(name)
     if path.suffix != ".hlo":
         if path.is_absolute() and path.exists():
-            raise InputError(f"{name} is no program: a file of HLO text has a name that ends in .hlo")
+            raise InputError(f"{name} is not a program: the name of an HLO file ends in .hlo")
         return find_program(name)
     if path.is_dir():
         raise InputError(f"{name} is a folder; name one of the files in it")
@@ -49,7 +51,12 @@ def program_of(name: str) -> Program:
 
 
 def read_module(program: Program) -> HloModule:
-    """Parse a program; errors name its file."""
+    """Parse a program; errors name its file.
+
+    Raises:
+        HloSyntaxError: the HLO text is malformed.
+        InputError: the file is not UTF-8 text.
+    """
     try:
         return parse(program.text(), filename=str(program.path))
     except UnicodeDecodeError as error:
@@ -57,23 +64,27 @@ def read_module(program: Program) -> HloModule:
 
 
 def read_plan(path: Path) -> CompilationPlan:
-    """A recorded plan; PlanError when the file cannot be read or is none."""
+    """Read a recorded plan.
+
+    Raises:
+        PlanError: the file cannot be read or is not a plan.
+    """
     from compiler.plan import CompilationPlan
 
     return CompilationPlan.load(path)
 
 
 def entry_inputs(program: Program, module: HloModule, seed: int) -> list[npt.NDArray[Any]]:
-    """Random inputs for the entry computation, the same for the same seed."""
+    """Return random inputs for the entry computation; the same seed gives the same inputs."""
     return random_inputs(program, [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes], seed)
 
 
 def load_inputs(path: Path, module: HloModule) -> list[npt.NDArray[Any]]:
-    """Arguments from an .npz file: by the parameters' names when all are there, else in the file's order.
+    """Read arguments from an .npz file: by parameter name if all names match, otherwise in the order of the file.
 
     Raises:
-        InputError: the file is no .npz archive of plain arrays.
-        ArgumentError: it holds another number of arrays.
+        InputError: the file is not an .npz archive of arrays.
+        ArgumentError: the number of arrays differs from the number of parameters.
     """
     if path.is_file() and not is_zipfile(path):
         raise InputError(f"{path} is not an .npz archive; numpy.savez writes one")
@@ -91,12 +102,16 @@ def load_inputs(path: Path, module: HloModule) -> list[npt.NDArray[Any]]:
 
 
 def _retyped(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """NumPy stores bfloat16 and the float8 types as bytes without a meaning; give it back."""
+    """Restore the element type of bfloat16 and float8 arrays, which NumPy saves as untyped bytes."""
     return array.view(dtype) if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize else array
 
 
 def save_outputs(path: Path, outputs: Sequence[npt.NDArray[Any]]) -> None:
-    """Outputs as out0, out1, ... of an .npz file; ResultError when it cannot be written."""
+    """Write outputs to an .npz file under the names out0, out1, ...
+
+    Raises:
+        ResultError: the file cannot be written.
+    """
     try:
         with atomic_file(path) as file:
             np.savez(file, **{f"out{i}": np.asarray(o) for i, o in enumerate(outputs)})  # type: ignore[arg-type]

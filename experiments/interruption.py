@@ -1,4 +1,4 @@
-"""Signals that end a training run: heeded where what the agent has learned is whole, so that it can be kept."""
+"""Signals that end a training run, deferred until the agent's parameters are consistent and can be saved."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ _SIGNALS = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if 
 
 
 class Interruption:
-    """Ctrl-C, and what batch systems and terminals send before they kill, raises KeyboardInterrupt(signal number).
+    """A context manager that turns SIGINT, SIGTERM and SIGHUP into `KeyboardInterrupt(signal number)`.
 
-    While `whole` is false it is held back until `heed` is called; a second signal is not held back. Use it as a
-    context manager. Outside the main thread, where Python lets nobody handle signals, it does nothing.
+    While `consistent` is False, the exception is deferred until `raise_pending` is called; a second signal raises it
+    immediately. Outside the main thread, where Python does not allow signal handlers, it does nothing.
 
     Attributes:
-        whole: whether what was learned is whole at the moment; set by whoever knows, and false at first.
+        consistent: whether the agent can be saved now; set by the training callback. Initially False.
     """
 
     def __init__(self) -> None:
-        self.whole = False
+        self.consistent = False
         self._received: int | None = None
         self._before: dict[int, Any] = {}
 
-    def heed(self) -> None:
-        """Raise what was held back."""
+    def raise_pending(self) -> None:
+        """Raise KeyboardInterrupt if a signal was deferred."""
         if self._received is not None:
             raise KeyboardInterrupt(self._received)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
         second, self._received = self._received is not None, number
-        if self.whole or second:
+        if self.consistent or second:
             raise KeyboardInterrupt(number)
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                # A signal that is ignored (nohup, a job in the background) stays so.
+                # A signal that is already ignored (nohup, background jobs) stays ignored.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._receive)
         return self

@@ -1,4 +1,4 @@
-"""Load a policy folder of either kind: a fusion policy or a pass order."""
+"""Loading a policy folder of either kind: a fusion policy or a pass order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["load_learned"]
 
 
 def load_learned(folder: Path) -> LearnedFusionPolicy | LearnedPassOrder:
-    """Return the policy of a folder.
+    """Load the policy in a folder.
 
     Raises:
-        PolicyError: there is none that can be used.
+        PolicyError: the folder holds no policy that can be used.
     """
     if describe_policy(folder).get("format") == FORMAT:
         return load_pass_order(folder)

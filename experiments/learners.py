@@ -1,4 +1,4 @@
-"""Learners of a training run: an agent with its environments, their state in checkpoints, and the policy to export."""
+"""Learners: an agent together with its environments, their state in checkpoints, and the policy they export."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from experiments.config import TrainConfig
 __all__ = ["AGENTS", "FusionLearner", "Learner", "PassOrderLearner", "make_env", "make_learner"]
 
 AGENTS = ("maskable-ppo", *(a for a in PASS_AGENTS if a != "maskable-ppo"))
-"""All of them order passes; the other environments take the first."""
+"""All of them can learn pass orders; the other environments support only the first."""
 Environment: TypeAlias = DecisionEnv | PassOrderEnv
 
 
 class Learner(Protocol):
-    """An agent with its environments."""
+    """An agent and its environments in one training run."""
 
     @property
     def model(self) -> BaseAlgorithm:
@@ -40,45 +40,49 @@ class Learner(Protocol):
 
     @property
     def features(self) -> InputFeatures:
-        """The meaning of the agent's inputs; its checkpoints fit no other agent."""
+        """The meaning of the agent's inputs; a checkpoint is loaded only if its input features are the same."""
         ...
 
     @property
     def measured(self) -> bool:
-        """Whether its rewards are measured times, which are kept in the store of kernel times."""
+        """Whether rewards are measured times, which are cached in the store of kernel times."""
         ...
 
     @property
     def programs(self) -> Sequence[Program]:
-        """The programs it learns on; their files may have changed since they were read."""
+        """The training programs; their files may have changed since they were read."""
         ...
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """Check each program, see `CompilerEnv.check_programs`."""
+        """Check all programs; see `CompilerEnv.check_programs`."""
         ...
 
     def extra(self) -> dict[str, Any]:
-        """Return what a checkpoint stores besides the agent's tensors, as JSON."""
+        """Return the JSON state that a checkpoint stores beside the agent's tensors."""
         ...
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Restore what `extra` returned."""
+        """Restore the state that `extra` returned."""
         ...
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
-        """Write the policy that the compiler uses."""
+        """Write the agent's policy in the format that the compiler loads."""
         ...
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close the environments and their worker processes."""
         ...
 
 
 def make_env(config: TrainConfig, **more: Any) -> Environment:
-    """Return an environment of a run.
+    """Make an environment with a run's settings.
+
+    Args:
+        config: the settings of the run.
+        more: further keyword arguments of the environment.
 
     Raises:
-        UnknownNameError: no such environment, suite or reward.
+        UnknownNameError: there is no such environment, suite or reward.
     """
     known = {f"{n}{m}-v0" for n in environments.ENVIRONMENTS for m in ("", "Measured")}
     short = config.env.removeprefix("env:").removeprefix("hlogym/")
@@ -92,10 +96,10 @@ def make_env(config: TrainConfig, **more: Any) -> Environment:
 
 
 def make_learner(config: TrainConfig) -> Learner:
-    """Return the learner of a run with these settings.
+    """Make the learner for a run's settings.
 
     Raises:
-        UnknownNameError: no such environment, suite or agent, or the agent does not learn in that environment.
+        UnknownNameError: there is no such environment, suite or agent, or the agent does not support the environment.
     """
     first = make_env(config)
     if isinstance(first, PassOrderEnv):
@@ -107,7 +111,7 @@ def make_learner(config: TrainConfig) -> Learner:
 
 
 class FusionLearner:
-    """MaskablePPO with the pointer network over decision graphs."""
+    """MaskablePPO with a pointer network over decision graphs."""
 
     features = InputFeatures(decisions.FEATURE_VERSION, PASS_SLOTS)
 
@@ -117,18 +121,18 @@ class FusionLearner:
         self.measured, self.programs = environment.measured, environment.suite.programs
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """Check each program, see `CompilerEnv.check_programs`."""
+        """Check all programs; see `CompilerEnv.check_programs`."""
         self.environment.check_programs(step)
 
     def extra(self) -> dict[str, Any]:
-        """Return the running means and the state of the random generator that draws programs."""
+        """Return the running means of the reward baseline and the state of the environment's random generator."""
         return {"means": baseline_of(self.model).means, "env_rng": self.environment.np_random.bit_generator.state}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Restore them."""
+        """Restore the running means and the random generator."""
         self.environment.np_random.bit_generator.state = extra["env_rng"]
         baseline_of(self.model).means.update(extra["means"])
-        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds it again
+        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # otherwise the first reset reseeds it
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
         """Write a policy folder for `load_policy`."""
@@ -140,10 +144,10 @@ class FusionLearner:
 
 
 class PassOrderLearner:
-    """One of PASS_AGENTS in several environments that share the states they explore."""
+    """One of PASS_AGENTS with several environments that share their graphs of explored states."""
 
     def __init__(self, config: TrainConfig, first: PassOrderEnv) -> None:
-        # Kernels that are measured must not run at the same time.
+        # Kernels that run at the same time would disturb each other's measurements.
         count = 1 if first.measured else config.environments
         others = [cast(PassOrderEnv, make_env(config, shared=first)) for _ in range(count - 1)]
         self.environments = [first, *others]
@@ -152,18 +156,18 @@ class PassOrderLearner:
         self.measured, self.programs = first.measured, first.suite.programs
 
     def check_programs(self, step: Callable[[Program], None]) -> None:
-        """Check each program, see `CompilerEnv.check_programs`; the environments share the results."""
+        """Check all programs; see `CompilerEnv.check_programs`. The environments share the results."""
         self.environments[0].check_programs(step)
 
     def extra(self) -> dict[str, Any]:
-        """Return the states of the random generators that draw programs."""
+        """Return the states of the environments' random generators."""
         return {"env_rngs": [e.np_random.bit_generator.state for e in self.environments]}
 
     def restore(self, extra: Mapping[str, Any]) -> None:
-        """Restore them; a DQN's replay buffer is not stored and fills again."""
+        """Restore the random generators; the replay buffer of a DQN is not stored and fills again."""
         for environment, state in zip(self.environments, extra["env_rngs"], strict=True):
             environment.np_random.bit_generator.state = state
-        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # else the first reset seeds them again
+        self.model.get_env()._reset_seeds()  # type: ignore[union-attr]  # otherwise the first reset reseeds them
 
     def export(self, folder: Path, provenance: Mapping[str, Any]) -> None:
         """Write a policy folder for `load_pass_order`."""

@@ -1,4 +1,4 @@
-"""`hlogym opt`: passes over a program."""
+"""`hlogym opt`: run passes over a program."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["list_all_passes", "optimise"]
 
 
 def list_all_passes() -> None:
-    """Print names, options and first lines of documentation."""
-    table = Table("pass", "does", "options", box=None, header_style="bold")
+    """Print the name, the first line of documentation and the options of each pass."""
+    table = Table("pass", "description", "options", box=None, header_style="bold")
     for name, cls in sorted(PASSES.items()):
         table.add_row(name, (cls.__doc__ or "").strip().splitlines()[0], describe_options(cls))
     stdout.print(table)
@@ -32,11 +32,11 @@ def list_all_passes() -> None:
 def optimise(
     name: str, passes: str | None, order: Path | None, stop_after: str | None, stats: bool, print_after_all: bool
 ) -> None:
-    """Run the named passes, or a learned order, or the default pipeline, verify after each, and print the HLO.
+    """Run the named passes, a learned order or the default pipeline, verify after each pass, and print the HLO.
 
     Raises:
-        UnknownNameError: no such pass, or the one to stop after is not among those that run.
-        PolicyError: the folder of the order cannot be used.
+        UnknownNameError: there is no such pass, or the pass to stop after is not in the pipeline.
+        PolicyError: the folder of the learned order cannot be used.
     """
     pipeline: HloPass = default_pipeline()
     if order is not None:
@@ -60,7 +60,7 @@ def _print_changed(hlo_pass: HloPass, module: HloModule, changed: bool) -> None:
 
 
 def _write(text: str) -> None:
-    """To a file as it is; to a terminal without anything that it would act on."""
+    """Write to stdout; on a terminal, control characters are escaped."""
     sys.stdout.write(printable(text) if is_terminal() else text)
 
 

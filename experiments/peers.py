@@ -1,4 +1,4 @@
-"""Other compilers on the same HLO: XLA through jaxlib, PyTorch eager and Inductor through a translation."""
+"""Other compilers on the same HLO: XLA through jaxlib, eager PyTorch and Inductor through a translation to PyTorch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PEERS = ("xla", "inductor", "eager")
 
 @dataclass(frozen=True)
 class Contestant:
-    """Something that runs one program.
+    """A compiled program that can be run and timed.
 
     Attributes:
-        name: in tables.
-        outputs: runs it once; numpy.
-        sample: seconds a call, averaged over so many calls.
+        name: the name of the compiler, as shown in tables.
+        outputs: runs the program once and returns its outputs as NumPy arrays.
+        sample: runs the program the given number of times and returns the mean seconds per call.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Contestant:
 
 
 def make_peer(name: str, module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
-    """A peer with the program compiled and the arguments in place.
+    """Compile a program with another compiler for the given arguments.
 
     Raises:
-        UnknownNameError: no such peer.
-        BackendError: it is not installed, or cannot run this program.
+        UnknownNameError: there is no such peer.
+        BackendError: the peer is not installed, or cannot run this program.
     """
     if name not in PEERS:
         raise UnknownNameError("peer", name, PEERS)
@@ -49,7 +49,7 @@ def make_peer(name: str, module: HloModule, arrays: Sequence[npt.NDArray[Any]]) 
 
 
 def timed(call: Callable[[], object], repeats: int) -> float:
-    """Mean seconds of a call."""
+    """Return the mean seconds per call."""
     start = time.perf_counter()
     for _ in range(repeats):
         call()
@@ -63,7 +63,7 @@ def _xla(module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
         from jax._src.lib import _jax, hlo  # type: ignore[attr-defined]  # no public name compiles HLO text
     except ImportError as error:
         raise BackendError("XLA is not installed here; pip install 'hlogym[jax]'") from error
-    # Programs that call LAPACK crash the process else.
+    # Without this, programs that call LAPACK crash the process.
     importlib.import_module("jaxlib.cpu._lapack").initialize()
     client: Any = xla_bridge.get_backend("cpu")
     device = client.devices()[0]
@@ -85,7 +85,7 @@ def _xla(module: HloModule, arrays: Sequence[npt.NDArray[Any]]) -> Contestant:
 
 
 def _without_donations(module: HloModule) -> HloModule:
-    """The arguments are passed again and again, so a call may not use up their memory."""
+    """Return a copy without input-output aliases, because the same buffers are passed to every call."""
     kept = module.clone()
     for entry in ("input_output_alias", "buffer_donor"):
         kept.header.pop(entry, None)

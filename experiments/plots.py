@@ -1,4 +1,4 @@
-"""Plots of results, as SVG text to stand inside a page, or as files."""
+"""Plots of results, as SVG elements for an HTML page or as image files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STYLE: Any = {
 
 
 def speedup_bars(evaluation: Evaluation) -> Figure:
-    """Speedup over the unfused program with its interval: one group of bars a program, held-out programs first."""
+    """Plot speedups over the unfused program with intervals, one group of bars per program, held-out ones on top."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as NewFigure
     from matplotlib.ticker import FixedLocator, NullLocator
@@ -74,7 +74,7 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
         axes.xaxis.set_minor_locator(NullLocator())
         names = [f"{plot_label(p.program)}{'' if p.seen else ' *'}" for p in programs]
         axes.set_yticks(range(len(programs)), names)
-        axes.set_xlabel("speedup over the program without fusion (log scale); * was held out from learning")
+        axes.set_xlabel("speedup over the program without fusion (log scale); * not seen in training")
         axes.grid(False, axis="y")
         axes.margins(y=0.01)
         figure.legend(loc="outside upper left", ncols=max(1, len(strategies)))
@@ -82,7 +82,7 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
 
 
 def order_bars(ratios: Mapping[str, Interval]) -> Figure:
-    """Op counts of pass orders over a baseline's, one bar an order, with intervals; shorter is better."""
+    """Plot op counts relative to the baseline with intervals, one bar per pass order; shorter is better."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as NewFigure
 
@@ -98,7 +98,7 @@ def order_bars(ratios: Mapping[str, Interval]) -> Figure:
         axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
         axes.set_yticks(places, [plot_label(n) for n in names])
         axes.axvline(1.0, color="#555555", linewidth=1)
-        axes.set_xlabel("op count over that of XLA's order run once (geometric mean, 95% interval)")
+        axes.set_xlabel("op count relative to XLA's order run once (geometric mean, 95% interval)")
         axes.grid(False, axis="y")
     return figure
 
@@ -113,11 +113,11 @@ def _order_color(name: str) -> str:
 
 
 def learning_curve(points: Sequence[Mapping[str, Any]], what: str = "speedup over no fusion") -> Figure | None:
-    """Speedup found by training episodes over steps; None when there are too few points to draw a line.
+    """Plot the speedup of training episodes over environment steps; return None if there are fewer than two points.
 
     Args:
-        what: that the speedup is.
-        points: `{"timesteps": n, "speedup": mean of the episodes since the last point, "program_speedups": ...}`.
+        points: objects with the number of `timesteps` and the mean `speedup` of the episodes since the last point.
+        what: the label of the vertical axis.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure as NewFigure
@@ -129,7 +129,7 @@ def learning_curve(points: Sequence[Mapping[str, Any]], what: str = "speedup ove
     with rc_context(_STYLE):
         figure = NewFigure(figsize=(9, 3.2), layout="constrained")
         axes = figure.subplots()
-        axes.plot(steps, speedups, color="#9fceb5", linewidth=1.2, label="mean of the episodes of an update")
+        axes.plot(steps, speedups, color="#9fceb5", linewidth=1.2, label="mean over the episodes of an update")
         axes.plot(steps, _smooth(speedups), color=COLORS["learned"], linewidth=2.2, label="running mean of 5 updates")
         axes.axhline(1.0, color="#555555", linewidth=1)
         axes.set_xlabel("environment steps")
@@ -148,7 +148,7 @@ def _color(strategy: str, position: int) -> str:
 
 
 def svg(figure: Figure) -> str:
-    """As an element to stand in HTML."""
+    """Return the figure as an SVG element for an HTML page."""
     buffer = io.BytesIO()
     _save(figure, buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue().decode()
@@ -156,10 +156,10 @@ def svg(figure: Figure) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """As a file of the type that its name ends in.
+    """Write the figure to a file; the suffix of its name chooses the format.
 
     Raises:
-        ResultError: it cannot be written.
+        ResultError: the file cannot be written.
     """
     buffer = io.BytesIO()
     _save(figure, buffer, format=path.suffix.removeprefix("."), dpi=150)
@@ -168,6 +168,6 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 def _save(figure: Figure, to: IO[bytes], **options: Any) -> None:
     with warnings.catch_warnings():
-        # A name in a script that the font lacks is shown as boxes, which is no news for whoever named it.
+        # Characters that the font lacks are drawn as boxes; the warning would not help the user.
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(to, **options)

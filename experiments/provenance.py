@@ -1,4 +1,4 @@
-"""Where a result comes from: the command, the commit, the class of machine and the date."""
+"""Provenance of a result: the command, the commit, the kind of machine and the date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def provenance() -> dict[str, Any]:
-    """What every file under results/ says about its making; JSON."""
+    """Return the provenance that is stored in every results file, as a JSON object."""
     return {
         "command": " ".join(["hlogym", *(_short(a) for a in sys.argv[1:])]),
         "commit": _commit(),
@@ -30,7 +30,7 @@ def provenance() -> dict[str, Any]:
 
 
 def machine_class() -> str:
-    """The kind of machine, without anything that names this one."""
+    """Return a description of the machine's processor and system, without its host name."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"{_processor()}, {cores} cores, {platform.system()} {platform.machine()}"
 
@@ -47,7 +47,7 @@ def _processor() -> str:
 
 
 def _short(argument: str) -> str:
-    """An absolute path as its last part: where a result was made says nothing to others."""
+    """Return the last part of an absolute path; other arguments are returned unchanged."""
     return Path(argument).name if argument.startswith("/") else argument
 
 

@@ -1,4 +1,4 @@
-"""`hlogym reduce`: shrink a program on which a backend, or a list of passes, fails or computes something else."""
+"""`hlogym reduce`: shrink a program on which a backend or a list of passes fails or computes a wrong result."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from experiments.run import chosen_policy
 __all__ = ["ReduceError", "reduce_for_backend", "reduce_for_passes"]
 
 FaultOf = Callable[[HloModule], str | None]
-"""What goes wrong with a module (`kind: details`), or None."""
+"""Returns what goes wrong with a module as `kind: details`, or None if nothing does."""
 
-TIMEOUT = 20.0  # seconds for one candidate: reduction turns some loops into endless ones
+TIMEOUT = 20.0  # seconds per candidate; reduction can turn a loop into an endless one
 SPARE_ITERATIONS = 1000
 
 
 class ReduceError(HlogymError, RuntimeError):
-    """A program with nothing to reduce."""
+    """A program on which nothing fails, so that there is nothing to reduce."""
 
 
 def reduce_for_backend(name: str, output: Path, backend: str, policy: str | None, seed: int) -> None:
-    """See `hlogym reduce --help`. Each candidate runs in a worker process, so crashes and hangs are faults like others.
+    """Run `hlogym reduce` for a backend. Candidates run in a worker process, so crashes and hangs are also faults.
 
     Raises:
-        ReduceError: the program is right as it is.
+        ReduceError: the program compiles and computes the right results.
     """
     program, module = _read(name, output)
     options = MeasurerOptions(backend=backend, seed=seed, timeout=TIMEOUT)
@@ -53,25 +53,27 @@ def reduce_for_backend(name: str, output: Path, backend: str, policy: str | None
         fault_of = partial(_backend_fault, measurer, program, policy)
         fault = fault_of(module)
         if fault is None:
-            raise ReduceError(f"{program.name} compiles on {backend} and equals the interpreter; there is no fault")
+            raise ReduceError(
+                f"{program.name} compiles on {backend} and agrees with the interpreter; there is nothing to reduce"
+            )
         if fault.startswith("program:"):
             raise ReduceError(f"{program.name}: no fault was found, but {fault.partition(': ')[2]}")
         _write(output, _shrink(module, fault_of, bar), fault_of)
 
 
 def reduce_for_passes(name: str, output: Path, passes: str, seed: int) -> None:
-    """See `hlogym reduce --help`: the module and the list of passes as small as they still show the fault.
+    """Run `hlogym reduce --passes`: reduce both the module and the list of passes while the fault remains.
 
     Raises:
-        ReduceError: the passes keep the module valid and its results as they were.
-        UnknownNameError: no such pass.
+        ReduceError: the module stays valid and its results do not change.
+        UnknownNameError: there is no such pass.
     """
     suspects = make_passes(passes)
     program, module = _read(name, output)
     fault_of = partial(_passes_fault, program, seed, _iterations_allowed(program, module, seed))
     wanted = fault_of(suspects, module)
     if wanted is None:
-        raise ReduceError(f"{program.name} keeps its results through these passes; there is no fault")
+        raise ReduceError(f"these passes do not change the results of {program.name}; there is nothing to reduce")
 
     def fails(some: Sequence[HloPass], candidate: HloModule) -> bool:
         return _same_kind(wanted, fault_of(some, candidate))
@@ -87,7 +89,7 @@ def _read(name: str, output: Path) -> tuple[Program, HloModule]:
     program = program_of(name)
     module = read_module(program)
     check_output(output, program.path)
-    # The inputs asked for belong to the whole program; they do not fit a smaller one's parameters.
+    # The suite's input specifications do not match the parameters of a reduced program.
     return replace(program, inputs=()), module
 
 
@@ -112,7 +114,7 @@ def _write(output: Path, module: HloModule, fault_of: FaultOf, first_line: str =
 
 
 def _same_kind(wanted: str, found: str | None) -> bool:
-    """The same class of fault: a program that is wrong must not turn into one that merely does not compile."""
+    """Return whether a fault is of the wanted kind: a wrong result must not be reduced to a compilation error."""
     return found is not None and found.partition(":")[0] == wanted.partition(":")[0]
 
 
@@ -140,11 +142,11 @@ def _plan(module: HloModule, policy: str | None) -> CompilationPlan | None:
 
 
 def _iterations_allowed(program: Program, module: HloModule, seed: int) -> int:
-    """Ten times what the whole program takes: a smaller one that takes more has become endless."""
-    started = 2**62
-    context = Context(iterations=started)
+    """Return a limit of ten times the loop iterations of the whole program; a candidate beyond it counts as endless."""
+    limit = 2**62
+    context = Context(iterations=limit)
     evaluate(module, entry_inputs(program, module, seed), context)
-    return 10 * (started - (context.iterations or 0)) + SPARE_ITERATIONS
+    return 10 * (limit - (context.iterations or 0)) + SPARE_ITERATIONS
 
 
 def _passes_fault(
@@ -154,12 +156,12 @@ def _passes_fault(
         inputs = entry_inputs(program, module, seed)
         wanted = Reference.of(module, inputs, iterations)
     except HlogymError:
-        return None  # a candidate without results shows nothing
+        return None  # the candidate cannot be evaluated, so it does not show the fault
     work = module.clone()
     for hlo_pass in passes:
         try:
             hlo_pass.run(work)
-        except Exception as error:  # whatever a pass raises is its fault
+        except Exception as error:  # any exception raised by a pass is a fault
             return f"raised: {pass_text(hlo_pass)}: {type(error).__name__}: {error}"
         if findings := check_module(work):
             return f"invalid: after {pass_text(hlo_pass)}: {findings[0]}"

@@ -1,4 +1,4 @@
-"""One self-contained HTML page with the tables and plots of the latest results."""
+"""`hlogym report`: one self-contained HTML page with tables and plots of the latest results."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 
 
 def latest_evaluation(results: Path) -> Evaluation:
-    """The newest evaluation in a folder.
+    """Return the newest evaluation in a folder.
 
     Raises:
-        ResultError: there is none.
+        ResultError: there is none, or none can be read.
     """
     found = read_newest(results.glob("**/evaluation*.json"), Evaluation.read)
     if found is None:
-        raise ResultError(f"no evaluation in {results}; make one with: hlogym evaluate POLICY")
+        raise ResultError(f"no evaluation in {results}; create one with: hlogym evaluate POLICY")
     return found
 
 
 def report_latest(output: Path, results: Path, runs: Path) -> None:
-    """See `hlogym report --help`: the newest evaluations, with the curve of the newest training run.
+    """Run `hlogym report`: write a page with the newest evaluations and the curve of the newest training run.
 
     Raises:
         ResultError: there is no evaluation, or the page cannot be written.
@@ -82,7 +82,7 @@ def report_latest(output: Path, results: Path, runs: Path) -> None:
 
 
 def meaning_of_speedup(config: TrainConfig) -> str:
-    """What the speedups are that a training run of these settings notes."""
+    """Return the axis label for the speedups that a training run with these settings records."""
     if "PassOrder" not in config.env:
         return "speedup over no fusion"
     counted = config.reward == "op-count"
@@ -90,15 +90,15 @@ def meaning_of_speedup(config: TrainConfig) -> str:
 
 
 def order_section(evaluation: OrderEvaluation) -> str:
-    """Pass orders: bars, and a line a contender."""
+    """Return the HTML section on pass orders: a bar plot, and a table with one row per contender."""
     held_out = sum(not r.seen for r in evaluation.rows)
     head = "".join(f"<th>{escape(c)}</th>" for c in SUMMARY_HEADER)
     body = "".join(f"<tr>{''.join(_cell(c) for c in row)}</tr>" for row in summary_rows(evaluation))
     ratios = {name: evaluation.ratio(name, BASELINE) for name in evaluation.names if name != BASELINE}
     return (
         f"<h2>Pass orders</h2><p>Op counts on {len(evaluation.rows)} programs, {held_out} of them held out. "
-        f"Every contender chooses from the same passes, one sweep an application; policies and searches had "
-        f"{evaluation.budget} applications, or as many as stand in brackets.</p>"
+        "All contenders choose from the same passes, and one application of a pass is one sweep over the module. "
+        f"Policies and searches had {evaluation.budget} applications, or the number given in parentheses.</p>"
         f"<figure>{svg(order_bars(ratios))}</figure>"
         f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         + _facts(evaluation.provenance)
@@ -115,11 +115,11 @@ def build_report(
     """Write the page.
 
     Args:
-        evaluation: what the tables and bars show; None when fusion was not evaluated.
-        progress: points of the training run, empty when there was none.
-        to: the HTML file.
-        extra: sections of HTML, after those on fusion.
-        what: that the speedups of `progress` are.
+        evaluation: the evaluation of fusion policies for the tables and bars, or None.
+        progress: points of the training run's learning curve; may be empty.
+        to: the HTML file to write.
+        extra: further sections of HTML, appended to the page.
+        what: the axis label of the learning curve.
 
     Raises:
         ResultError: the file cannot be written.
@@ -152,7 +152,7 @@ def _headline(evaluation: Evaluation) -> str:
             cards.append(
                 f"<div class='card'><span>{escape(strategy)}</span><b>{summary.speedup.value:.2f}x</b>"
                 f"<span>[{summary.speedup.low:.2f}, {summary.speedup.high:.2f}]<br>"
-                f"{summary.slower:.0%} of the programs made slower; the worst {summary.worst:.2f}x</span></div>"
+                f"{summary.slower:.0%} of the programs are slower; worst case {summary.worst:.2f}x</span></div>"
             )
     which = f"the {held_out} held-out programs" if held_out else "the programs"
     return (
@@ -160,21 +160,21 @@ def _headline(evaluation: Evaluation) -> str:
         f"<p class='soft'>{escape(str(evaluation.provenance.get('date', '')))} &middot; backend "
         f"{escape(evaluation.backend)} &middot; {escape(str(evaluation.provenance.get('machine', '')))}</p>"
         f"<p>Geometric mean speedup on {which} over the same program without fusion, with a 95% bootstrap interval. "
-        f"Strategies that search measured {evaluation.budget} plans a program each. "
-        "All outputs were equal to the interpreter's before a time was taken.</p>"
+        f"Each strategy that searches measured {evaluation.budget} plans per program. "
+        "All outputs were compared with the interpreter's before timing.</p>"
         f"<div class='cards'>{''.join(cards)}</div>{_legend(evaluation)}"
     )
 
 
 _MEANINGS = {
-    "none": "every instruction a kernel of its own, loops as they are",
-    "greedy": "fuse whatever is legal",
-    "priority": "XLA's heuristic: the producer with the greatest expected saving first",
-    "default": "the compiler's default: priority, then any kind of fusion that is expected to save",
-    "random": "random plans, the fastest measured one kept",
-    "beam": "a beam search by the cost model, the fastest measured one kept",
-    "learned": "the exported policy's first choice, nothing measured",
-    "learned+search": "that plan and draws from the policy, the fastest measured one kept",
+    "none": "no fusion: one kernel per instruction, loops unchanged",
+    "greedy": "apply every legal fusion",
+    "priority": "XLA's heuristic: fuse the producer with the greatest expected saving first",
+    "default": "the compiler's default: priority fusion, then every other fusion with an expected saving",
+    "random": "the fastest of several random plans, by measured time",
+    "beam": "the fastest of several plans of a beam search with the cost model, by measured time",
+    "learned": "the most likely plan of the exported policy, without measurements",
+    "learned+search": "the fastest of that plan and plans sampled from the policy, by measured time",
 }
 
 
@@ -188,7 +188,7 @@ def _times(evaluation: Evaluation) -> str:
     head = "".join(f"<th>{escape(c)}</th>" for c in rows[0])
     body = "".join(_row(row) for row in rows[1:])
     return (
-        "<h2>Time of a call</h2><p>Median of calls taken in turns, with its 95% interval.</p>"
+        "<h2>Time per call</h2><p>Median of interleaved timings with its 95% interval.</p>"
         f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -212,15 +212,16 @@ def _noise(evaluation: Evaluation) -> str:
         for p in evaluation.programs
     )
     return (
-        "<h2>Noise floor</h2><p>Each unfused program against itself, measured like any two candidates: a difference "
-        "within this interval is none.</p><div class='scroll'><table><thead><tr><th>program</th><th></th>"
+        "<h2>Noise floor</h2><p>Each unfused program compared with itself, measured like two different candidates. "
+        "Differences within this interval are not significant.</p>"
+        "<div class='scroll'><table><thead><tr><th>program</th><th></th>"
         f"<th>A/A ratio</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
 def _provenance(evaluation: Evaluation) -> str:
     entries = {**evaluation.provenance, **{f"policy: {k}": v for k, v in evaluation.policy.items()}}
-    return "<h2>How this was made</h2>" + _facts(entries)
+    return "<h2>Provenance</h2>" + _facts(entries)
 
 
 def _facts(entries: Mapping[str, Any]) -> str:

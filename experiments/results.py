@@ -1,4 +1,4 @@
-"""The result of an evaluation: programs by strategies, as JSON under results/ and as tables."""
+"""Results of an evaluation of fusion strategies: JSON files under results/, and tables."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ __all__ = [
 
 T = TypeVar("T")
 REFERENCE = "none"
-"""The strategy that all speedups are relative to: the program without fusion."""
+"""The strategy that all speedups are relative to: no fusion."""
 
 
 class ResultError(HlogymError, RuntimeError):
-    """A result that cannot be written or read, and why."""
+    """A result that cannot be read or written."""
 
 
 @dataclass(frozen=True)
 class StrategyResult:
-    """One strategy on one program.
+    """The result of one strategy on one program.
 
     Attributes:
-        seconds: of a call, end to end, or None when it failed.
-        speedup: over the program without fusion, measured in turns with it.
-        kernels: how many the program became.
-        measurements: how many plans were measured to find this one.
+        seconds: time per call, end to end; None if the strategy failed.
+        speedup: speedup over the program without fusion, from interleaved timings; None if either failed.
+        kernels: number of kernels of the compiled program.
+        measurements: number of plans measured to find this one.
         failure: why there is no time.
     """
 
@@ -65,12 +65,14 @@ class StrategyResult:
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """All strategies on one program.
+    """The results of all strategies on one program.
 
     Attributes:
-        split: what its suite says it is for.
-        seen: whether the policy learned on it; what was not seen is held out.
-        noise: ratio of the unfused program to itself (A/A): differences inside it are none.
+        program: name of the program.
+        split: its split within the suite.
+        seen: whether the policy was trained on it; otherwise it is held out.
+        noise: speedup of the unfused program over itself (A/A); differences within it are not significant.
+        strategies: results by strategy.
     """
 
     program: str
@@ -82,7 +84,14 @@ class ProgramResult:
 
 @dataclass(frozen=True)
 class Summary:
-    """One strategy over many programs: geometric mean of speedups, share slower than without fusion, the worst."""
+    """One strategy over several programs.
+
+    Attributes:
+        speedup: geometric mean of the speedups.
+        slower: share of the programs that are slower than without fusion.
+        worst: the smallest speedup.
+        programs: number of programs.
+    """
 
     speedup: Interval
     slower: float
@@ -92,7 +101,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Programs by strategies, with where it all comes from."""
+    """The results of all strategies on all programs, with their provenance and that of the policy."""
 
     backend: str
     budget: int
@@ -102,7 +111,7 @@ class Evaluation:
     policy: Mapping[str, Any] = field(default_factory=dict)
 
     def summary(self, strategy: str, seen: bool) -> Summary | None:
-        """Of the programs that were seen, or held out; None when there is no time among them."""
+        """Return the summary over the seen or the held-out programs, or None if none of them has a speedup."""
         found = [p.strategies[strategy].speedup for p in self.programs if p.seen is seen and strategy in p.strategies]
         speedups = [s for s in found if s is not None]
         if not speedups:
@@ -111,7 +120,7 @@ class Evaluation:
         return Summary(geometric_mean(values), share_slower(speedups), min(values), len(values))
 
     def to_json(self) -> dict[str, Any]:
-        """For results/."""
+        """Return the JSON object that `read` reads."""
         return {
             "kind": "evaluation",
             "provenance": dict(self.provenance),
@@ -133,12 +142,12 @@ class Evaluation:
 
     @staticmethod
     def read(path: Path) -> Evaluation:
-        """From a file under results/.
+        """Read an evaluation from a results file.
 
         Raises:
-            ResultError: it cannot be read or is no evaluation.
+            ResultError: the file cannot be read or is not an evaluation.
         """
-        # Earlier versions wrote bounds that are not known as Infinity.
+        # Earlier versions wrote unknown bounds as Infinity.
         data = read_object(path, ResultError, finite=False)
         try:
             if data["kind"] != "evaluation":
@@ -152,26 +161,30 @@ class Evaluation:
                 checked(data["policy"], dict),
             )
         except KeyError as error:
-            raise ResultError(f"{path} is no evaluation: {error} is missing") from error
+            raise ResultError(f"{path} is not an evaluation: {error} is missing") from error
         except (TypeError, ValueError) as error:
-            raise ResultError(f"{path} is no evaluation: {error}") from error
+            raise ResultError(f"{path} is not an evaluation: {error}") from error
 
 
 def checked(value: Any, kind: type[T]) -> T:
-    """The value, when it is of a type.
+    """Return the value if it has the given type.
 
     Raises:
-        ValueError: it is of another one; a truth value is no number.
+        ValueError: the value has another type; a bool is not accepted as an int.
     """
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{value!r:.80} stands where a {kind.__name__} belongs")
+        raise ValueError(f"expected {kind.__name__}, got {value!r:.80}")
     return value
 
 
 def positive(interval: Interval) -> Interval:
-    """The interval, when its value is a positive number; ValueError else."""
+    """Return the interval if its value is positive and finite.
+
+    Raises:
+        ValueError: it is not.
+    """
     if not 0 < interval.value < math.inf:
-        raise ValueError(f"{interval.value} stands where a positive number belongs")
+        raise ValueError(f"expected a positive number, got {interval.value}")
     return interval
 
 
@@ -185,14 +198,14 @@ def _strategy_json(s: StrategyResult) -> dict[str, Any]:
     }
 
 
-def _program_result(data: Any) -> ProgramResult:
-    told = checked(data, dict)
+def _program_result(value: Any) -> ProgramResult:
+    data = checked(value, dict)
     return ProgramResult(
-        checked(told["program"], str),
-        checked(told["split"], str),
-        checked(told["seen"], bool),
-        Interval.from_json(checked(told["noise"], list)),
-        {name: _strategy_result(checked(s, dict)) for name, s in checked(told["strategies"], dict).items()},
+        checked(data["program"], str),
+        checked(data["split"], str),
+        checked(data["seen"], bool),
+        Interval.from_json(checked(data["noise"], list)),
+        {name: _strategy_result(checked(s, dict)) for name, s in checked(data["strategies"], dict).items()},
     )
 
 
@@ -207,7 +220,7 @@ def _strategy_result(s: Mapping[str, Any]) -> StrategyResult:
 
 
 def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:
-    """Header and body of the table of times; the geometric means of the speedups stand at the end."""
+    """Return the header and body of the table of times; the last rows are geometric means of the speedups."""
     rows = [["program", "", *evaluation.strategies]]
     for p in sorted(evaluation.programs, key=lambda p: (not p.seen, p.program)):
         cells = [_cell(p.strategies.get(s)) for s in evaluation.strategies]
@@ -217,7 +230,7 @@ def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:
         if any(summaries):
             label = "seen" if seen else "held out"
             rows.append(["speedup, geometric mean", label, *(factor(s.speedup) if s else "-" for s in summaries)])
-            rows.append(["share made slower", label, *(f"{s.slower:.0%}" if s else "-" for s in summaries)])
+            rows.append(["share of slower programs", label, *(f"{s.slower:.0%}" if s else "-" for s in summaries)])
     return rows
 
 
@@ -228,7 +241,7 @@ def _cell(result: StrategyResult | None) -> str:
 
 
 def rich_table(rows: Sequence[Sequence[str]], title: str) -> Table:
-    """Rows with a header, for the terminal."""
+    """Return a table for the terminal; the first row is the header."""
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for i, name in enumerate(rows[0]):
         if i < 2:
@@ -241,28 +254,28 @@ def rich_table(rows: Sequence[Sequence[str]], title: str) -> Table:
 
 
 def _two_lines(cell: str) -> Text:
-    """The interval below its value keeps the table as narrow as a terminal is."""
+    """Return a cell with the interval below its value, so that the table fits into a terminal."""
     value, bracket, interval = one_line(cell).partition(" [")
     return Text.assemble(value, ("\n[" + interval, "dim")) if bracket else Text(value)
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows with a header, for a file people read."""
+    """Return a table in Markdown; the first row is the header."""
     lines = ["| " + " | ".join(map(markdown_cell, row)) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     return "\n".join(lines) + "\n"
 
 
 def markdown_facts(facts: Mapping[str, Any]) -> list[str]:
-    """What a result says of its making, as lines of a list."""
+    """Return the facts as lines of a Markdown list."""
     return [f"- {markdown_cell(str(k))}: {markdown_cell(str(v))}" for k, v in facts.items()]
 
 
 def check_writable(folder: Path) -> None:
-    """Find out before the work, not after it.
+    """Check that a folder can be written, and create it, before any work is done.
 
     Raises:
-        ResultError: the folder cannot be made or written.
+        ResultError: the folder cannot be created or written.
     """
     try:
         check_folder(folder)
@@ -271,33 +284,33 @@ def check_writable(folder: Path) -> None:
 
 
 def check_output(output: Path, *inputs: Path) -> None:
-    """Find out before the work whether a file can be written.
+    """Check that a file can be written, before any work is done.
 
     Raises:
-        ResultError: it cannot, or it is one of the inputs, which would be lost.
+        ResultError: the file cannot be written, or it is one of the inputs, which would be overwritten.
     """
     if output.is_dir():
         raise ResultError(f"cannot write {output}: it is a folder; name a file")
     if output.exists() and any(i.exists() and output.samefile(i) for i in inputs):
-        raise ResultError(f"{output} is read by this command, and would be lost; name another file to write")
-    if not output.exists() or output.is_file():  # a pipe or a device needs no place
+        raise ResultError(f"{output} is an input of this command and would be overwritten; name another output file")
+    if not output.exists() or output.is_file():  # a pipe or a device needs no new folder entry
         check_writable(output.parent)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
     Raises:
-        ResultError: it cannot be written.
+        ResultError: the file cannot be written.
     """
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
     Raises:
-        ResultError: it cannot be written.
+        ResultError: the file cannot be written.
     """
     try:
         write_file(path, data)
@@ -306,7 +319,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def fresh_stem(folder: Path, stem: str, suffix: str) -> str:
-    """A stem for which the folder has no file of that suffix; the file is made, empty, so that nobody else takes it.
+    """Create an empty file with a new name in a folder and return the stem of the name: `stem`, `stem-2`, ...
+
+    The empty file reserves the name against other processes.
 
     Raises:
         ResultError: the folder cannot be written.
@@ -324,7 +339,7 @@ def fresh_stem(folder: Path, stem: str, suffix: str) -> str:
 
 
 def newest(paths: Iterable[Path]) -> Path | None:
-    """The file written last; empty ones are not written yet."""
+    """Return the file that was written last, or None; empty files are reserved names and are skipped."""
     return next(iter(_newest_first(paths)), None)
 
 
@@ -339,10 +354,10 @@ def _newest_first(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_newest(paths: Iterable[Path], read: Callable[[Path], T]) -> T | None:
-    """The newest result that can be read: other programs write files of such names too.
+    """Return the newest result that can be read, or None if there are no files; print why newer files were skipped.
 
     Raises:
-        ResultError: there are such files, and none can be read; what is wrong with the newest.
+        ResultError: there are files, but none can be read; the message describes the newest.
     """
     first: ResultError | None = None
     for path in _newest_first(paths):
@@ -352,7 +367,7 @@ def read_newest(paths: Iterable[Path], read: Callable[[Path], T]) -> T | None:
             first = first or error
             continue
         if first is not None:
-            error_console.print(f"left out: {first}", soft_wrap=True)
+            error_console.print(f"skipped: {first}", soft_wrap=True)
         return found
     if first is not None:
         raise first

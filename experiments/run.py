@@ -1,4 +1,4 @@
-"""`hlogym run` and `hlogym compile`: one program compiled, run, checked, profiled, saved."""
+"""`hlogym run` and `hlogym compile`: compile, run, check, profile or save one program."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["WrongResultError", "chosen_policy", "compile_ahead", "compile_progra
 
 
 class WrongResultError(HlogymError, RuntimeError):
-    """A compiled program whose outputs are not the interpreter's."""
+    """A compiled program whose outputs differ from the interpreter's."""
 
 
 def chosen_policy(name: str | None) -> str | FusionPolicy | None:
-    """A policy as `compile` takes it: the name of one, or the policy in an exported folder."""
+    """Return the policy in a folder, or the name itself if it is not a folder."""
     if name is None or not Path(name).is_dir():
         return name
     policy: FusionPolicy = load_policy(name)
@@ -43,7 +43,7 @@ def chosen_policy(name: str | None) -> str | FusionPolicy | None:
 
 
 def compile_program(module: HloModule, backend: str, policy: str | None, plan: Path | None) -> Executable:
-    """Compile with what the command line names."""
+    """Compile with the policy and plan given on the command line."""
     return compile_hlo(
         module,
         backend=backend,
@@ -64,7 +64,7 @@ def run_program(
     check: bool,
     as_json: bool,
 ) -> None:
-    """See `hlogym run --help`."""
+    """Run `hlogym run`; see its `--help`."""
     program = program_of(name)
     if output is not None:
         check_output(output, program.path, *(p for p in (inputs, plan) if p is not None))
@@ -81,7 +81,7 @@ def run_program(
         )
         unchecked = _check(program, module, reference, outputs)
         for what in unchecked:
-            error_console.print(f"warning: {what}; the check says nothing of it", markup=False, soft_wrap=True)
+            error_console.print(f"warning: {what}; this is not checked", markup=False, soft_wrap=True)
     if output is not None:
         save_outputs(output, outputs)
     if as_json:
@@ -95,7 +95,7 @@ def run_program(
 def _profile_table(rows: Sequence[ThunkTime]) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     table.add_column("step")
-    for name in ("kind", "times a call", "time", "share", "GB/s", "GFLOP/s"):
+    for name in ("kind", "runs per call", "time per run", "share", "GB/s", "GFLOP/s"):
         table.add_column(name, justify="right")
     whole = sum(r.seconds * r.executions for r in rows) or 1.0
     for r in rows:
@@ -108,14 +108,18 @@ def _profile_table(rows: Sequence[ThunkTime]) -> Table:
 
 
 def compile_ahead(name: str, output: Path, backend: str, policy: str | None, plan: Path | None) -> None:
-    """See `hlogym compile --help`."""
+    """Run `hlogym compile`; see its `--help`."""
     executable = compile_program(read_module(program_of(name)), backend, policy, plan)
     executable.save(output)
     stdout.print(f"{output}: {len(executable.kernels)} kernels")
 
 
 def _check(program: Program, module: HloModule, reference: Reference, outputs: Sequence[npt.NDArray[Any]]) -> list[str]:
-    """What the comparison with the interpreter says nothing of."""
+    """Compare the outputs with the interpreter's; return what the comparison could not check.
+
+    Raises:
+        WrongResultError: the outputs differ.
+    """
     if (finding := reference.difference(outputs, program.tolerance)) is not None:
         raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
     nothing = unchecked_outputs(module, reference.outputs)
@@ -138,4 +142,4 @@ def _print_outputs(outputs: Sequence[npt.NDArray[Any]], checked: bool) -> None:
         shown = np.array2string(o, threshold=6, edgeitems=2, precision=5, separator=", ").replace("\n", "")
         stdout.print(f"out{i}: {o.dtype}{list(o.shape)} {shown}", soft_wrap=True)
     if checked:
-        stdout.print("equal to the interpreter's outputs")
+        stdout.print("outputs agree with the interpreter's")

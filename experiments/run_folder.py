@@ -1,4 +1,4 @@
-"""The folder of one training run: settings, state, checkpoints, progress, plans, policy."""
+"""The folder of a training run: settings, state, checkpoints, learning curve, plans and policy."""
 
 from __future__ import annotations
 
@@ -21,71 +21,80 @@ __all__ = ["RunFolder", "all_runs", "find_run", "finished_run", "new_run", "read
 
 CONFIG_FILE = "config.json"
 _SETTINGS_OF_A_RUN = frozenset({"suite", "env", "agent", "checkpoint_every"})
-"""Other programs have a config.json too; these settings identify that of a run."""
+"""Settings that identify a config.json as that of a run; other programs also write files of this name."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of a run, and what its small files hold."""
+    """The paths in a run's folder, with methods that read and write its small files.
+
+    Attributes:
+        path: the folder.
+    """
 
     path: Path
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """The name of the run."""
         return self.path.name
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def policy(self) -> Path:
-        """Folder of the exported policy."""
+        """The folder of the exported policy."""
         return self.path / "policy"
 
     @property
     def plans(self) -> Path:
-        """Folder of the best plan found for each program."""
+        """The folder of the best plan found for each program."""
         return self.path / "plans"
 
     def plan_file(self, program: str) -> Path:
-        """The file of the best plan found for a program, whatever the program is called."""
+        """Return the file of the best plan found for a program; any program name gives a valid file name."""
         return self.plans / file_name(program, ".json")
 
     @property
     def progress(self) -> Path:
-        """The learning curve: one JSON object a line."""
+        """The file of the learning curve, with one JSON object per line."""
         return self.path / "progress.jsonl"
 
     def config(self) -> TrainConfig:
-        """The settings it was started with.
+        """Return the settings that the run was started with.
 
         Raises:
-            ResultError, ConfigError: they cannot be read.
+            ResultError: the file cannot be read.
+            ConfigError: a setting has the wrong type.
         """
         file = self.path / CONFIG_FILE
         return TrainConfig.from_json(read_object(file, ResultError), str(file))
 
     def state(self) -> dict[str, Any]:
-        """`run_id` in MLflow and `finished`.
+        """Return the state: the MLflow `run_id` and whether the run is `finished`. It is empty before training.
 
         Raises:
-            ResultError: it cannot be read.
+            ResultError: the file cannot be read.
         """
         file = self.path / "state.json"
         return read_object(file, ResultError) if file.is_file() else {}
 
     def write_state(self, state: Mapping[str, Any]) -> None:
-        """Replace the state."""
+        """Replace the state.
+
+        Raises:
+            ResultError: the file cannot be written.
+        """
         write_text(self.path / "state.json", json.dumps(dict(state)))
 
     def add_progress(self, point: Mapping[str, Any]) -> None:
         """Append a point to the learning curve.
 
         Raises:
-            ResultError: the disk does not take it.
+            ResultError: the file cannot be written.
         """
         try:
             with self.progress.open("a", encoding="utf-8") as file:
@@ -94,13 +103,17 @@ class RunFolder:
             raise ResultError(f"cannot write {self.progress}: {error.strerror}") from error
 
     def cut_progress(self, timesteps: int) -> None:
-        """Drop the points after a checkpoint: those steps are about to be done again."""
+        """Remove the points after a checkpoint from the learning curve, because those steps will be repeated."""
         kept = [p for p in read_progress(self.progress) if p["timesteps"] <= timesteps]
         write_text(self.progress, "".join(json.dumps(p) + "\n" for p in kept))
 
 
 def read_progress(file: Path) -> list[dict[str, Any]]:
-    """The points of a learning curve; what a kill cut short, or is no point, is left out."""
+    """Read the points of a learning curve, without lines that are truncated or malformed.
+
+    Raises:
+        ResultError: the file exists and cannot be read.
+    """
     try:
         lines = file.read_bytes().split(b"\n") if file.is_file() else []
     except OSError as error:
@@ -115,10 +128,15 @@ def read_progress(file: Path) -> list[dict[str, Any]]:
 
 
 def new_run(runs: Path, name: str | None, config: TrainConfig) -> RunFolder:
-    """A run that begins.
+    """Create the folder of a new run with its settings.
+
+    Args:
+        runs: the folder of training runs.
+        name: the name of the run; None: the environment's name and the time.
+        config: the settings of the run.
 
     Raises:
-        ResultError: the name cannot be that of a folder, there is a folder of that name, or it cannot be written.
+        ResultError: the name is not a valid folder name, the folder exists, or it cannot be written.
     """
     check_run_name(name)
     check_writable(runs)
@@ -129,7 +147,7 @@ def new_run(runs: Path, name: str | None, config: TrainConfig) -> RunFolder:
 
 
 def _claim(runs: Path, name: str, may_be_numbered: bool) -> str:
-    """Make the folder of a new run, so that no other run that begins now takes it too; its name."""
+    """Create the folder of a new run, which reserves it against other processes; return its name."""
     names = itertools.chain([name], (f"{name}-{n}" for n in itertools.count(2)))
     for found in names:
         folder = runs / found
@@ -140,10 +158,10 @@ def _claim(runs: Path, name: str, may_be_numbered: bool) -> str:
                 continue
             if (folder / CONFIG_FILE).exists():
                 finished = RunFolder(folder).state().get("finished", False)
-                advice = "it is finished, so give" if finished else "give --resume to continue it, or"
-                raise ResultError(f"there is a run {name!r} in {runs}; {advice} another --name") from None
+                advice = "it is finished; choose" if finished else "continue it with --resume, or choose"
+                raise ResultError(f"there is already a run {name!r} in {runs}; {advice} another --name") from None
             if not folder.is_dir() or any(folder.iterdir()):
-                raise ResultError(f"{folder} is there and is no run; give another --name") from None
+                raise ResultError(f"{folder} exists and is not a run; choose another --name") from None
         except OSError as error:
             raise ResultError(f"cannot write to the folder {folder}: {error.strerror}; name another one") from error
         break
@@ -151,17 +169,17 @@ def _claim(runs: Path, name: str, may_be_numbered: bool) -> str:
 
 
 def check_run_name(name: str | None) -> None:
-    """Whether a run can have this name; None leaves the choice to hlogym.
+    """Raise an error unless a run can have this name; None is accepted.
 
     Raises:
-        ResultError: it cannot be that of a folder.
+        ResultError: the name is not a valid folder name.
     """
     if name is not None and (reason := why_no_file_name(name)) is not None:
-        raise ResultError(f"no run can be called so, because a folder is named after it: {reason}; give another --name")
+        raise ResultError(f"a run is stored in a folder of its name: {reason}; choose another --name")
 
 
 def all_runs(runs: Path) -> list[RunFolder]:
-    """The runs in a folder, oldest first; folders of other programs are left out."""
+    """Return the runs in a folder, oldest first."""
     found = []
     for config in runs.glob(f"*/{CONFIG_FILE}") if runs.is_dir() else ():
         with contextlib.suppress(OSError, HlogymError):
@@ -171,7 +189,7 @@ def all_runs(runs: Path) -> list[RunFolder]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a training run."""
+    """Return whether a folder is that of a training run."""
     try:
         return read_object(folder / CONFIG_FILE, ResultError).keys() >= _SETTINGS_OF_A_RUN
     except ResultError:
@@ -179,10 +197,10 @@ def is_run(folder: Path) -> bool:
 
 
 def unfinished_run(runs: Path, name: str | None) -> RunFolder | None:
-    """The newest run that was cut short, or the one of that name; None when there is none to continue.
+    """Return the newest unfinished run, or the run of that name if it is unfinished; None if there is none.
 
     Raises:
-        ResultError: the state of the run of that name cannot be read.
+        ResultError: the state of the named run cannot be read.
     """
     found = [r for r in all_runs(runs) if name is None or r.name == name]
     for run in reversed(found):
@@ -191,19 +209,19 @@ def unfinished_run(runs: Path, name: str | None) -> RunFolder | None:
         except ResultError:
             if name is not None:
                 raise
-            continue  # one damaged run is no reason to leave the others
+            continue  # skip a damaged run
         if not finished:
             return run
     return None
 
 
 def finished_run(runs: Path, name: str) -> RunFolder | None:
-    """The run of that name, if it has come to its end."""
+    """Return the run of that name if it is finished, otherwise None."""
     return next((r for r in all_runs(runs) if r.name == name and r.state().get("finished", False)), None)
 
 
 def find_run(runs: Path, name: str) -> RunFolder:
-    """A run by its name, its folder, or its MLflow id.
+    """Return the run with this name, folder or MLflow run id.
 
     Raises:
         UnknownNameError: there is no such run.

@@ -1,4 +1,4 @@
-"""Only one process trains a run at a time: two would overwrite each other's checkpoints."""
+"""A lock that lets only one process train a run at a time; two would overwrite each other's checkpoints."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["sole_trainer"]
 
 @contextmanager
 def sole_trainer(run: RunFolder) -> Iterator[None]:
-    """Hold the run's lock, which ends with the process however it ends.
+    """Hold the run's lock; the operating system releases it when the process ends.
 
     Raises:
-        ResultError: another process holds it, or the run's folder cannot be written.
+        ResultError: another process holds the lock, or the run's folder cannot be written.
     """
     path = run.path / "lock"
     try:
@@ -28,7 +28,9 @@ def sole_trainer(run: RunFolder) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ResultError(f"run {run.name} is being trained by another process; wait for it, or end it") from None
+            raise ResultError(
+                f"run {run.name} is being trained by another process; wait until it ends, or stop it"
+            ) from None
         except OSError:  # a file system without locks
             pass
         yield

@@ -1,7 +1,7 @@
-"""HLO as a PyTorch program, to time eager PyTorch and Inductor on the same work.
+"""Translation of HLO to PyTorch, to time eager PyTorch and Inductor on the same programs.
 
-It covers what the quickstart suite needs; a program with another op is left out of the comparison by name. Loops run in
-Python, with their bodies compiled when asked: what a PyTorch user would write.
+It covers the ops of the quickstart suite; a program with another op raises `BackendError`. Loops run in Python, as a
+PyTorch user would write them; for Inductor, their bodies are compiled.
 """
 
 from __future__ import annotations
@@ -46,14 +46,18 @@ _JOINED: Mapping[Opcode, Function] = {
 
 
 def to_torch(module: HloModule, compiled: bool) -> Function:
-    """A function of tensors that gives the leaves of the entry's result.
+    """Translate a module to a function that takes tensors and returns the leaves of the entry's result.
+
+    Args:
+        module: the module to translate.
+        compiled: whether to compile the function with Inductor.
 
     Raises:
-        BackendError: an op is not translated, or PyTorch lacks a type for it.
+        BackendError: an op is not supported, or PyTorch lacks an element type.
     """
     graph = _Translator(compiled).graph(module.entry)
     has_loop = any(i.opcode is Opcode.WHILE for i in module.entry.instructions)
-    # A graph with a loop inside is run as it is: Inductor gets the loop's body.
+    # A graph that contains a loop is not compiled as a whole; only the loop's body is.
     run: Function = torch.compile(graph) if compiled and not has_loop else graph
 
     def flat(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -68,7 +72,7 @@ class _Translator:
         self._compiled = compiled
 
     def graph(self, computation: HloComputation) -> fx.GraphModule:
-        """A graph module with a placeholder for each parameter."""
+        """Translate a computation to a graph module with one placeholder per parameter."""
         graph = fx.Graph()
         constants: dict[str, torch.Tensor] = {}
         values: dict[HloInstruction, Any] = {
@@ -102,7 +106,7 @@ class _Translator:
                 return _COMPARISONS[i.attributes["direction"]]
             case Opcode.CALL | Opcode.FUSION:
                 callee = self.graph(i.called_computations()[0])
-                return lambda *operands: callee(*operands)  # a graph calls functions, which modules are not to it
+                return lambda *operands: callee(*operands)  # `call_function` does not accept a module
             case Opcode.WHILE:
                 return self._loop(i)
             case Opcode.GET_TUPLE_ELEMENT:
@@ -132,11 +136,15 @@ def _dtype(i: HloInstruction) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, i.shape.dtype)).dtype
     except TypeError:
-        raise BackendError(f"PyTorch has no {i.shape.element_type.text}, the type of %{i.name}") from None
+        raise BackendError(f"PyTorch has no element type {i.shape.element_type.text}, the type of %{i.name}") from None
 
 
 def _structural(i: HloInstruction) -> Function:
-    """Ops that depend on shapes and attributes."""
+    """Translate an op that depends on its shape or attributes.
+
+    Raises:
+        BackendError: the op is not supported.
+    """
     dims = i.shape.dimensions
     match i.opcode:
         case Opcode.RESHAPE | Opcode.BITCAST:

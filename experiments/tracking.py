@@ -1,7 +1,7 @@
-"""Runs in MLflow: a local SQLite store by default, any server by MLFLOW_TRACKING_URI.
+"""Tracking of runs in MLflow: in a local SQLite store, or on the server that MLFLOW_TRACKING_URI names.
 
-A store that cannot be used at the start is an error. One that goes away later costs the run nothing: what could not be
-sent is kept and tried again from time to time, and at the end it is said what is missing.
+A store that cannot be used at the start is an error. If it fails later, the run continues: unsent data is kept and
+retried from time to time, and a warning at the end lists what is missing.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ T = TypeVar("T")
 EXPERIMENT = "hlogym"
 REQUEST_SECONDS = 5
 OPENING_SECONDS = 10.0
-DATABASE_SECONDS = 60.0  # the first use of a database makes its tables
+DATABASE_SECONDS = 60.0  # the first use of a database creates its tables
 RETRY_SECONDS, MAX_RETRY_SECONDS = 30.0, 300.0
 MAX_WAITING = 2000
-BATCH = 500  # MLflow takes 1000 metrics at once
+BATCH = 500  # MLflow accepts 1000 metrics at once
 _MISSING = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "INVALID_STATE")
-"""How MLflow says that a run was removed."""
-_MEANS_MORE = re.compile(r"\?|%[0-9A-Fa-f]{2}")
-_USERS_LIMITS = ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")
+"""The error codes with which MLflow reports that a run was removed."""
+_SPECIAL_IN_URI = re.compile(r"\?|%[0-9A-Fa-f]{2}")
+_TIMEOUT_VARIABLES = ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES")
 
 
 class TrackingError(HlogymError, RuntimeError):
@@ -51,29 +51,30 @@ class TrackingError(HlogymError, RuntimeError):
 
 
 def tracking_uri(folder: Path) -> str:
-    """MLFLOW_TRACKING_URI, or a SQLite store in the folder.
+    """Return MLFLOW_TRACKING_URI, or the URI of a SQLite store in the folder.
 
     Raises:
-        TrackingError: the folder's path cannot stand in a URI.
+        TrackingError: the folder's path cannot be part of a URI.
     """
     return os.environ.get("MLFLOW_TRACKING_URI") or _sqlite(_database(folder))
 
 
 class TrackedRun:
-    """One MLflow run, new or continued; use it as a context manager, which also records how it ended.
+    """A context manager for one MLflow run, new or continued, that also records how the run ended.
 
-    Names of metrics, parameters and tags may be any text.
+    Names of metrics, parameters and tags may be arbitrary strings.
 
     Args:
-        folder: where the local store stands when no server is named.
-        name: of a new run.
-        run_id: of a run to continue; a store that does not know it starts a new one.
+        folder: the folder of the local store; not used if MLFLOW_TRACKING_URI is set.
+        name: the name of a new run.
+        run_id: the id of a run to continue; if the store does not have it, a new run is started.
 
     Attributes:
-        uri: of the store, without a password.
+        uri: the URI of the store, without its password.
+        run_id: the id of the run in MLflow.
 
     Raises:
-        TrackingError: the store cannot be used, or does not answer within some ten seconds.
+        TrackingError: the store cannot be used, or does not answer in time.
     """
 
     def __init__(self, folder: Path, name: str, run_id: str | None = None) -> None:
@@ -92,7 +93,7 @@ class TrackedRun:
         self._retry_at, self._pause = -math.inf, RETRY_SECONDS
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Log parameters; those already logged by the run being continued are left."""
+        """Log parameters; those that a continued run has already logged are not changed."""
 
         def send() -> None:
             known = self._client.get_run(self.run_id).data.params
@@ -112,7 +113,7 @@ class TrackedRun:
         self._send("tags", send)
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Log finite numbers at a step."""
+        """Log metrics at a step; values that are not finite are skipped."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -123,14 +124,14 @@ class TrackedRun:
                 batch = [Metric(k, v, now, step) for k, v in found[start : start + BATCH]]
                 self._client.log_batch(self.run_id, metrics=batch)
 
-        self._send("points of metrics", send)
+        self._send("metric updates", send)
 
     def artifacts(self, path: Path, under: str = "") -> None:
-        """Log a file, or all files of a folder."""
+        """Log a file or all files of a folder, in the artifact folder `under`."""
         log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
         self._send(f"files of {path.name}", lambda: log(self.run_id, str(path), under or None))
 
-    # ---- a store that may be gone
+    # ---- sending to a store that may fail
 
     def _send(self, what: str, action: Callable[[], object]) -> None:
         self._waiting.append((what, action))
@@ -140,7 +141,7 @@ class TrackedRun:
             self._send_waiting()
 
     def _send_waiting(self) -> None:
-        """In order, up to the first that fails."""
+        """Send the waiting actions in order, up to the first that fails."""
         from mlflow.exceptions import MlflowException
 
         while self._waiting:
@@ -148,10 +149,10 @@ class TrackedRun:
             try:
                 with _short_requests():
                     action()
-            except Exception as error:  # whatever a store, its transport or its database raises, the run goes on
+            except Exception as error:  # the store, its transport and its database may raise anything
                 self._warn(error)
                 refused = isinstance(error, MlflowException) and error.error_code == "INVALID_PARAMETER_VALUE"
-                if not refused:  # else it would be refused again
+                if not refused:  # a refused action would be refused again
                     self._retry_at = time.monotonic() + self._pause
                     self._pause = min(2 * self._pause, MAX_RETRY_SECONDS)
                     return
@@ -164,8 +165,8 @@ class TrackedRun:
         if not self._warned:
             self._warned = True
             error_console.print(
-                f"warning: the MLflow store {self.uri} takes no more ({_reason(error, self._uri)}); "
-                "the run goes on, and what is missing there is tried again",
+                f"warning: cannot write to the MLflow store {self.uri} ({_reason(error, self._uri)}); "
+                "the run continues, and unsent data is retried",
                 soft_wrap=True,
             )
 
@@ -174,21 +175,21 @@ class TrackedRun:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         status = "FINISHED" if kind is None else "KILLED" if kind is KeyboardInterrupt else "FAILED"
-        self._waiting.append(("its end", lambda: self._client.set_terminated(self.run_id, status)))
+        self._waiting.append(("the end of the run", lambda: self._client.set_terminated(self.run_id, status)))
         self._send_waiting()
         missing = self._lost + Counter(what for what, _ in self._waiting)
         if missing:
-            told = ", ".join(what if n == 1 else f"{n} {what}" for what, n in missing.items())
+            listed = ", ".join(what if n == 1 else f"{n} {what}" for what, n in missing.items())
             error_console.print(
-                f"warning: not tracked in {self.uri}: {told}; the run's folder has everything", soft_wrap=True
+                f"warning: not tracked in {self.uri}: {listed}; the run's folder is complete", soft_wrap=True
             )
 
 
 def download_policy(folder: Path, run_id: str, to: Path) -> Path:
-    """The policy folder among a run's artifacts.
+    """Download the policy folder among a run's artifacts to the folder `to` and return its path.
 
     Raises:
-        TrackingError: no such run, or it has no policy, or the store does not answer.
+        TrackingError: there is no such run, it has no policy, or the store does not answer.
     """
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
@@ -211,28 +212,28 @@ def download_policy(folder: Path, run_id: str, to: Path) -> Path:
 
 
 def check_store(folder: Path) -> None:
-    """Find out before a run begins whether the store can be used; a local one is made.
+    """Check that the store can be used, and create a local one, before a run begins.
 
     Raises:
-        TrackingError: it cannot.
+        TrackingError: the store cannot be used.
     """
     uri = tracking_uri(folder)
     _answered(uri, lambda: _client(folder, uri).get_experiment_by_name(EXPERIMENT))
 
 
 def _client(folder: Path, uri: str) -> MlflowClient:
-    # MLflow takes seconds to import; the command line's --help does not wait for it.
+    # Importing MLflow takes seconds, so the command line does it only when needed.
     from mlflow.tracking import MlflowClient
 
     for quiet in ("mlflow", "alembic"):
-        logging.getLogger(quiet).setLevel(logging.CRITICAL)  # what they report as errors is reported by us
+        logging.getLogger(quiet).setLevel(logging.CRITICAL)  # their errors are reported by this module
     if _is_local(uri):
         folder.mkdir(parents=True, exist_ok=True)
     if uri.startswith("sqlite:///"):
         _check_database(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
     database = _database(folder)
     if not os.environ.get("MLFLOW_TRACKING_URI") and not database.exists():
-        # Making the tables takes seconds; a kill or a full disk would leave some of them, and no way on from there.
+        # Creating the tables takes seconds. A kill or a full disk in between would leave an unusable database.
         draft = folder.resolve() / f"{DRAFT_PREFIX}{secrets.token_hex(8)}.db"
         try:
             MlflowClient(_sqlite(draft)).search_experiments(max_results=1)
@@ -243,7 +244,7 @@ def _client(folder: Path, uri: str) -> MlflowClient:
 
 
 def _check_database(database: Path) -> None:
-    """What is wrong with a SQLite file shows at once here; MLflow tries again for minutes."""
+    """Raise sqlite3.Error at once if a SQLite file cannot be used; MLflow would retry for minutes."""
     if database.exists():
         uri = f"file:{quote(str(database.resolve()))}?mode=rw"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=OPENING_SECONDS)) as opened:
@@ -252,12 +253,12 @@ def _check_database(database: Path) -> None:
 
 
 def _put_in_place(draft: Path, database: Path) -> None:
-    """Give the draft its name, unless another run of this folder began at the same time and was first."""
+    """Rename the draft to its final name, unless another process has created the database in the meantime."""
     try:
         os.link(draft, database)
     except FileExistsError:
         pass
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no hard links
         draft.replace(database)
 
 
@@ -266,15 +267,15 @@ def _database(folder: Path) -> Path:
 
 
 def _sqlite(database: Path) -> str:
-    """The URI of a SQLite file.
+    """Return the URI of a SQLite file.
 
     Raises:
-        TrackingError: something in its path has a meaning in URIs, and escaping it does not help: parts of MLflow take
-            the escape for the path.
+        TrackingError: the path contains characters with a special meaning in URIs. They cannot be escaped, because
+            parts of MLflow do not decode the path.
     """
-    if (found := _MEANS_MORE.search(str(database))) is not None:
+    if (found := _SPECIAL_IN_URI.search(str(database))) is not None:
         raise TrackingError(
-            f"MLflow cannot keep its store in {database.parent}, because the path has {found.group()!r} in it; "
+            f"MLflow cannot keep its store in {database.parent}, because the path contains {found.group()!r}; "
             "name another folder"
         )
     return f"sqlite:///{database}"
@@ -290,7 +291,7 @@ def _open_run(client: MlflowClient, folder: Path, uri: str, name: str, run_id: s
         except MlflowException as error:
             if error.error_code not in _MISSING:
                 raise
-            # The run was removed in between; a new one takes over.
+            # The run was removed in the meantime; start a new one.
     return client.create_run(_experiment(client, folder, uri), run_name=name, tags={"mlflow.source.name": "hlogym"})
 
 
@@ -303,20 +304,20 @@ def _experiment(client: MlflowClient, folder: Path, uri: str) -> str:
 
 
 def _answered(uri: str, question: Callable[[], T]) -> T:
-    """The store's answer, if it comes in time.
+    """Return the result of a request to the store.
 
     Raises:
-        TrackingError: the store cannot be used.
+        TrackingError: the store cannot be used, or does not answer in time.
     """
     shown, patience = _without_password(uri), _patience(uri)
     try:
         with _short_requests():
             return question() if _is_local(uri) else _within(patience, question)
-    except Exception as error:  # the client lets through what its transport, its database and its migrations raise
+    except Exception as error:  # the client propagates errors of its transport, its database and its migrations
         if _is_local(uri):
             raise TrackingError(
-                f"cannot use the MLflow store {shown}: {_reason(error, uri)}; where it is damaged, move it away and a "
-                "new one is made"
+                f"cannot use the MLflow store {shown}: {_reason(error, uri)}; if it is damaged, move it away, and a "
+                "new one will be created"
             ) from error
         raise TrackingError(
             f"cannot use the MLflow server {shown}: {_reason(error, uri)}; "
@@ -325,14 +326,18 @@ def _answered(uri: str, question: Callable[[], T]) -> T:
 
 
 def _within(seconds: float | None, question: Callable[[], T]) -> T:
-    """The answer to a question that may hang for longer than any timeout it has, such as looking up a name."""
+    """Return the result of a request that may block for longer than its own timeouts, for example in a DNS lookup.
+
+    Raises:
+        TimeoutError: there is no answer after so many seconds.
+    """
     answers: list[T] = []
     errors: list[Exception] = []
 
     def ask() -> None:
         try:
             answers.append(question())
-        except Exception as error:  # handed over to the thread that waits
+        except Exception as error:  # raised again in the waiting thread
             errors.append(error)
 
     thread = threading.Thread(target=ask, daemon=True)
@@ -346,19 +351,19 @@ def _within(seconds: float | None, question: Callable[[], T]) -> T:
 
 
 def _patience(uri: str) -> float | None:
-    """How long to wait for a store that is no local file; None: as long as the user's own settings make MLflow wait."""
+    """Return the seconds to wait for a store that is not a local file; None if the user has set MLflow's own limits."""
     if not uri.startswith(("http:", "https:")):
         return DATABASE_SECONDS
-    return None if any(os.environ.get(name) for name in _USERS_LIMITS) else OPENING_SECONDS
+    return None if any(os.environ.get(name) for name in _TIMEOUT_VARIABLES) else OPENING_SECONDS
 
 
 @contextlib.contextmanager
 def _short_requests() -> Iterator[None]:
-    """MLflow's own limits are minutes; where the user has not set them, they are seconds in here."""
+    """Limit MLflow's requests to a few seconds instead of minutes, unless the user has set the limits."""
     limits = {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    ours = {name: value for name, value in limits.items() if not os.environ.get(name)}
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
+    unset = {name: value for name, value in limits.items() if not os.environ.get(name)}
+    before = {name: os.environ.get(name) for name in unset}
+    os.environ.update(unset)
     try:
         yield
     finally:
@@ -374,13 +379,13 @@ def _is_local(uri: str) -> bool:
 
 
 def _without_password(text: str, uri: str | None = None) -> str:
-    """A URI, or a text that quotes one, as it may be shown."""
+    """Return a URI, or a message that quotes the URI `uri`, with the password replaced by asterisks."""
     password = urlsplit(text if uri is None else uri).password
     return text.replace(f":{password}@", ":***@") if password else text
 
 
 def _reason(error: Exception, uri: str) -> str:
-    """What is wrong, in a line short enough to be read; of an error of the network, its cause and not its history."""
+    """Return a short one-line description of an error; for a network error, that of its root cause."""
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)

@@ -1,4 +1,4 @@
-"""`hlogym train`: an agent, tracked in MLflow, checkpointed, continued after a kill."""
+"""`hlogym train`: train an agent, track the run in MLflow, write checkpoints and resume from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["check_programs", "policy_provenance", "start_or_resume", "train"]
 
 
 def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: bool) -> RunFolder:
-    """See `hlogym train --help`; says where everything is when done."""
+    """Run `hlogym train`; see its `--help`. Return the run's folder and print where its files are."""
     if config.agent not in AGENTS:
         raise UnknownNameError("agent", config.agent, AGENTS)
     check_run_name(name)
@@ -48,12 +48,12 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
     run = unfinished_run(runs, name) if resume else None
     if resume and run is None:
         done = None if name is None else finished_run(runs, name)
-        if done is not None:  # so that whoever resumes until it succeeds comes to an end
+        if done is not None:  # a success, so that a script that resumes until success terminates
             stdout.print(f"run {done.name} is finished\nrun       {done.path}\npolicy    {done.policy}", soft_wrap=True)
             return done
-        error_console.print("nothing to resume, so a new run starts")
+        error_console.print("there is no run to resume; starting a new one")
     if run is None:
-        # What is wrong with names, programs, folders and servers is found before anything is written.
+        # Check names, programs, folders and servers before creating the run's folder.
         check_writable(runs)
         learner = make_learner(config)
         with _closed_on_error(learner):
@@ -76,18 +76,18 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
         number = error.args[0] if error.args else signal.SIGINT
         raise SystemExit(128 + number) from None
     except HlogymError as error:
-        error.add_note(f"When the cause is mended, {_how_to_resume(run)}.")
+        error.add_note(f"After fixing the cause, {_how_to_resume(run)}.")
         raise
     stdout.print(f"run       {run.path}\npolicy    {run.policy}\nMLflow    run {run_id} in {uri}", soft_wrap=True)
     return run
 
 
 def check_programs(learner: Learner) -> None:
-    """Compile each program and measure what its plans will be compared with, before an agent learns from them.
+    """Compile all programs and, if rewards are measured, time their reference plans, before training begins.
 
     Raises:
-        ProgramError: some cannot be used; each is named with its reason.
-        MeasurementError: nothing can be measured here.
+        ProgramError: some programs cannot be used; the message lists them with the reasons.
+        MeasurementError: nothing can be measured on this machine.
     """
     programs = learner.programs
     what = "measuring references" if learner.measured else "compiling programs"
@@ -99,8 +99,8 @@ def check_programs(learner: Learner) -> None:
 def _how_to_resume(run: RunFolder) -> str:
     runs = "" if run.path.parent == Path("runs") else f" --runs {run.path.parent}"
     kept = latest_checkpoint(run.checkpoints)
-    begins = "from its last checkpoint" if kept is not None else "from its beginning, as it has no checkpoint yet"
-    return f"hlogym train --resume --name {run.name}{runs} continues it {begins}"
+    where = "from its last checkpoint" if kept is not None else "from the beginning, because it has no checkpoint yet"
+    return f"hlogym train --resume --name {run.name}{runs} continues it {where}"
 
 
 @contextmanager
@@ -113,21 +113,25 @@ def _closed_on_error(learner: Learner) -> Iterator[None]:
 
 
 def train(run: RunFolder, config: TrainConfig, learner: Learner | None = None) -> tuple[str, str]:
-    """Train until the run's end, from its last checkpoint if it has one; the MLflow store and the run's id there.
+    """Train a run to its end, starting from its last checkpoint if there is one.
 
     Args:
-        run: where everything goes.
-        config: its settings.
-        learner: what learns, with its programs checked; it is closed at the end. None: one is made and checked.
+        run: the folder of the run.
+        config: the settings of the run.
+        learner: the learner, with its programs checked; it is closed at the end. None: it is made and checked here.
+
+    Returns:
+        The URI of the MLflow store and the id of the run there.
 
     Raises:
-        ProgramError: some of its programs cannot be used.
-        MeasurementError: measurements fail, so that there is nothing to learn from. The last checkpoint stays.
-        KeyboardInterrupt: stopped by a signal, whose number is its argument, after a checkpoint was written.
+        ProgramError: some of the programs cannot be used.
+        MeasurementError: measurements fail, so that there is nothing to learn from. The last checkpoint is kept.
+        KeyboardInterrupt: a signal stopped the training; its number is the argument. A checkpoint was written if the
+            agent's parameters were consistent.
     """
-    # Explored states are millions of objects that live long: looking through them all the time took a third of it.
+    # Explored states are millions of long-lived objects; scanning them took a third of the training time.
     gc.set_threshold(200_000, 20, 100)
-    # What is there now stays; a collection need not look through the modules of torch and MLflow each time.
+    # Exclude the objects that exist now, such as those of torch and MLflow, from garbage collection.
     gc.freeze()
     if learner is None:
         learner = make_learner(config)
@@ -170,20 +174,20 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
         learner.export(run.policy, policy_provenance(config, learner))
         _log_artifacts(run, tracked)
-    # Not before MLflow knows it: a kill in between would leave a run there that nobody ends.
+    # Only after MLflow has recorded the end; a kill in between would leave the run unfinished in MLflow.
     run.write_state({"run_id": tracked.run_id, "finished": True})
     return tracked.uri, tracked.run_id
 
 
 def _check_store(learner: Learner) -> None:
-    """StoreError when times are to be measured and there is no place to keep them."""
+    """Raise StoreError if times are to be measured and the store of kernel times cannot be opened."""
     if learner.measured:
         KernelStore(default_store_path()).close()
 
 
 @contextmanager
 def _damage_in(checkpoint: Path | None) -> Iterator[None]:
-    """What a checkpoint says that was changed raises CheckpointError instead of whatever it is that fails over it."""
+    """Convert errors caused by damaged state in a checkpoint to CheckpointError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -199,10 +203,10 @@ def _tracked(run: RunFolder) -> TrackedRun:
 def _learn(
     learner: Learner, config: TrainConfig, callback: TrainingCallback, run: RunFolder, interruption: Interruption
 ) -> None:
-    """Learn what is left to learn; when a signal ends it, a checkpoint is written first.
+    """Train for the remaining steps; if a signal interrupts it in a consistent state, write a checkpoint.
 
     Raises:
-        KeyboardInterrupt: a signal ended it.
+        KeyboardInterrupt: a signal stopped the training.
     """
     model = learner.model
     left = config.total_timesteps - model.num_timesteps
@@ -211,14 +215,14 @@ def _learn(
     try:
         model.learn(left, callback=callback, reset_num_timesteps=False)
     except KeyboardInterrupt:
-        if interruption.whole:
+        if interruption.consistent:
             callback.finish(model)
             save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
         raise
 
 
 def policy_provenance(config: TrainConfig, learner: Learner) -> dict[str, Any]:
-    """What an exported policy says of its making."""
+    """Return the provenance to store in an exported policy."""
     facts = provenance()
     return {
         "trained": time.strftime("%Y-%m-%d"),

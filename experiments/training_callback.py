@@ -1,4 +1,4 @@
-"""Beside learning: episodes counted, metrics logged, best plans kept, checkpoints written, time watched."""
+"""The callback of a training run: metrics, best plans, checkpoints and the time limit."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["TrainingCallback"]
 
 
 class TrainingCallback(BaseCallback):
-    """Of one run of `train`.
+    """A Stable-Baselines3 callback for one training run.
 
     Args:
-        run: where files go.
-        config: the run's settings.
-        learner: what is being trained.
-        tracked: where metrics go.
-        extra: what the checkpoint resumed from has kept for this object; empty at a start.
-        progress: told the number of steps after each.
-        interruption: told when the agent is between two updates, where it can be kept.
+        run: the folder of the run.
+        config: the settings of the run.
+        learner: the learner being trained.
+        tracked: the MLflow run that receives the metrics.
+        extra: the state of this callback in the checkpoint resumed from; empty for a new run.
+        progress: called with the number of steps after each step.
+        interruption: its `consistent` is True between updates, when the agent can be saved.
 
     Attributes:
-        watch: of measurements that fail.
+        watch: counts failed measurements.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class TrainingCallback(BaseCallback):
         self._failures = 0
 
     def seconds(self) -> float:
-        """Time the run has taken, over all its resumptions."""
+        """Return the seconds that the run has taken, summed over all resumptions."""
         return self._spent + time.monotonic() - self._start
 
     def out_of_time(self) -> bool:
-        """Whether the limit of minutes is reached."""
+        """Return whether the time limit is reached."""
         return self._config.minutes > 0 and self.seconds() >= 60 * self._config.minutes
 
     def extra(self) -> dict[str, Any]:
-        """What a checkpoint keeps for this object."""
+        """Return the state of this callback and of the learner, to be stored in a checkpoint."""
         return {
             "best": self._best.speedups,
             "episodes": self._episodes,
@@ -82,18 +82,20 @@ class TrainingCallback(BaseCallback):
         }
 
     def check_measured(self) -> None:
-        """See whether there is anything that the agent can have learned from.
+        """Check that the agent had at least one measurement to learn from, if its rewards are measured times.
 
         Raises:
-            MeasurementError: rewards are measured times, and not one was measured in the whole run.
+            MeasurementError: no measurement of the run succeeded.
         """
         if not self._learner.measured or self._best.speedups:
             return
         if self.watch.failures:
-            raise MeasurementError(self.watch.told(f"all {self.watch.failures} measurements of this run have failed"))
+            raise MeasurementError(
+                self.watch.message(f"all {self.watch.failures} measurements of this run have failed")
+            )
         raise MeasurementError(
             f"no episode has ended within {self.num_timesteps} steps, so nothing was measured; "
-            "give the run more --timesteps or --minutes"
+            "increase --timesteps or --minutes"
         )
 
     # ---- called by Stable-Baselines3
@@ -106,7 +108,7 @@ class TrainingCallback(BaseCallback):
         return not self.out_of_time()
 
     def _on_rollout_start(self) -> None:
-        """Here the update on the rollout before is done, so this is where a checkpoint is whole."""
+        """Log and write a checkpoint; the update on the previous rollout is complete here."""
         if self._saved_at is None:
             self._saved_at = self.num_timesteps
         if self.num_timesteps - self._logged_at >= self._config.n_steps:  # some agents update every few steps
@@ -114,19 +116,19 @@ class TrainingCallback(BaseCallback):
         if self.num_timesteps - self._saved_at >= self._config.checkpoint_every and not self.watch.doubtful:
             save_checkpoint(self.model, self._run.checkpoints, self._learner.features, self.extra())
             self._saved_at = self.num_timesteps
-        self._interruption.whole = True
-        self._interruption.heed()
+        self._interruption.consistent = True
+        self._interruption.raise_pending()
 
     def _on_rollout_end(self) -> None:
-        """The update begins, in the middle of which the agent is neither what it was nor what it will be."""
-        self._interruption.whole = False
+        """Defer signals; during the update that begins now, the agent's parameters are inconsistent."""
+        self._interruption.consistent = False
 
     def finish(self, model: BaseAlgorithm) -> None:
-        """Log what the last update left."""
+        """Log the metrics of the last update."""
         self.model, self.num_timesteps = model, model.num_timesteps
         self._log_update(model)
 
-    # ---- inside
+    # ---- internal
 
     def _note_episode(self, info: Mapping[str, Any]) -> None:
         self._episodes += 1
@@ -143,7 +145,7 @@ class TrainingCallback(BaseCallback):
         self._best.offer(program, speedup, info.get("plan_json") or json.dumps({"passes": info["passes"]}, indent=1))
 
     def _log_update(self, model: BaseAlgorithm) -> None:
-        if self.num_timesteps == self._logged_at:  # resumed after its last step: there is nothing new
+        if self.num_timesteps == self._logged_at:  # resumed after the last step, so there is nothing to log
             return
         self._logged_at = self.num_timesteps
         values = [v for logs in self._logs.values() for v in logs]

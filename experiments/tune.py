@@ -1,4 +1,4 @@
-"""`hlogym tune`: search one program's decisions with measurements."""
+"""`hlogym tune`: search for the fastest plan of one program by measuring candidates."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["TuneError", "tune_program"]
 
 
 class TuneError(HlogymError, RuntimeError):
-    """A search whose result cannot be confirmed."""
+    """A search whose result failed in the final comparison."""
 
 
 def tune_program(
     name: str, output: Path, budget: int, backend: str, policy: str | None, seed: int, as_json: bool
 ) -> None:
-    """See `hlogym tune --help`: proposals of a beam search, of a policy if given, and random ones, in turns."""
+    """Run `hlogym tune`: measure plans proposed in turn by a policy, if given, a beam search and random search."""
     program = program_of(name)
     read_module(program)
     check_output(output, program.path)
@@ -47,11 +47,11 @@ def tune_program(
             bar.update(task, advance=1)
 
         default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
-        # What cannot be measured with the default plan is found out before the search.
+        # Fails before the search if the program cannot be measured even with the default plan.
         measurer.measure_reference(program, default.plan)
         best = best_measured(measurer, program, itertools.chain([default.plan], _in_turns(proposals)), budget, step)
         if best.failures:
-            error_console.print(f"{best.failures} of {best.measurements} plans failed, the last: {best.reason}")
+            error_console.print(f"{best.failures} of {best.measurements} plans failed; the last failure: {best.reason}")
         _report(program, default.plan, best.plan, best.measurements, measurer, output, as_json)
 
 
@@ -74,7 +74,7 @@ def _report(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Time the winner anew, end to end, against the default: a winner among many was also the luckiest."""
+    """Time the winner again, end to end, against the default, because the best of many timings is biased."""
     compared = measurer.compare(program, {"default": default, "tuned": best})
     if compared.failures:
         raise TuneError(f"{program.name}: {'; '.join(f'{n}: {f}' for n, f in compared.failures.items())}")

@@ -1,4 +1,4 @@
-"""`hlogym view`: the graph of a compiled program with its fusions and times, as one HTML page."""
+"""`hlogym view`: write the graph of a compiled program, with its fusions and times, as one HTML page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pre { background: #f6f8f9; padding: .6rem; overflow-x: auto; border-radius: .4re
 def view_program(
     name: str, plan: Path | None, policy: str | None, output: Path | None, times: bool, backend: str
 ) -> None:
-    """See `hlogym view --help`."""
+    """Run `hlogym view`; see its `--help`."""
     program = program_of(name)
     if output is not None:
         check_output(output, program.path)
@@ -57,11 +57,11 @@ def view_program(
 
 
 def draw_module(module: HloModule, seconds: Mapping[str, float]) -> str:
-    """A page with one graph for each sequence of the module, and the bodies of its fusions.
+    """Return an HTML page with one graph per control-flow computation, followed by the bodies of its fusions.
 
     Args:
-        module: after compilation, fusions in place.
-        seconds: time a call of each instruction, by name; may be empty.
+        module: the compiled module, with its fusions.
+        seconds: time per call of each instruction, by name; may be empty.
     """
     parts = [f"<h1>{escape(module.name)}</h1>", f"<p class='soft'>{_total(seconds)}</p>"]
     for computation in reversed(module.control_flow_computations()):
@@ -76,7 +76,8 @@ def _total(seconds: Mapping[str, float]) -> str:
     if not seconds:
         return "Green: fusions; orange: library calls; blue: control flow."
     return (
-        f"{duration(sum(seconds.values()))} a call in all kernels. Green: fusions; orange: library; blue: control flow."
+        f"{duration(sum(seconds.values()))} per call, summed over all kernels. "
+        "Green: fusions; orange: library calls; blue: control flow."
     )
 
 
@@ -97,7 +98,7 @@ def _draw(computation: HloComputation, seconds: Mapping[str, float]) -> str:
         rows.setdefault(level[i], []).append(i)
     place: dict[HloInstruction, _Place] = {}
     for y, row in rows.items():
-        # Each node goes near the mean of what it reads, which keeps most edges short and apart.
+        # Placing each node near the mean position of its operands keeps most edges short and separate.
         row.sort(key=lambda i: _mean([place[s].x for s in sources[i] if s in place]))
         for x, i in enumerate(row):
             place[i] = _Place(x, y)
@@ -113,7 +114,7 @@ def _mean(values: Sequence[int]) -> float:
 
 
 def _shown_sources(i: HloInstruction) -> list[HloInstruction]:
-    """What it reads, through tuples and their elements; constants are left out."""
+    """Return the operands of an instruction, looking through tuples; constants are omitted."""
     found: dict[HloInstruction, None] = {}
     stack, seen = list(i.operands), set(i.operands)
     while stack:

@@ -1,4 +1,4 @@
-"""The JAX programs of `env.suites.jax_programs`, lowered, with their arguments."""
+"""The JAX programs of `env.suites.jax_programs`, lowered to HLO text, with their arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PROGRAMS", "lower_to_text", "program_text"]
 
 @cache
 def program_text(name: str) -> tuple[str, tuple[Array, ...]]:
-    """HLO text of a program and its arguments as the entry takes them, one array a parameter."""
+    """Return the HLO text of a program and its arguments, one array per parameter of the entry."""
     fn, args = PROGRAMS[name]()
     text = lower_to_text(fn, *args)
     return text, tuple(np.asarray(leaf) for leaf in jax.tree.leaves(args))

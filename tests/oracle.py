@@ -1,4 +1,4 @@
-"""XLA:CPU through jaxlib: HLO text in, arrays out. The reference the interpreter and the backends are held against."""
+"""XLA:CPU through jaxlib, from HLO text to arrays: the reference for the interpreter and the backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ XlaError = jax.errors.JaxRuntimeError
 
 
 class Compiled(NamedTuple):
-    """A loaded executable, and for each leaf of its result whether it is a token."""
+    """A loaded executable, and whether each leaf of its result is a token."""
 
     executable: Any
     token_leaves: tuple[bool, ...]
@@ -27,14 +27,14 @@ def run_xla(text: str, args: Sequence[Any] = ()) -> list[Array]:
     """Compile HLO text with XLA:CPU and run it.
 
     Args:
-        text: a module whose parameters are arrays (no tuples).
-        args: one array for each parameter of the entry; taken in the dtype they have.
+        text: HLO text of a module whose parameters are arrays, not tuples.
+        args: one array per parameter of the entry; dtypes are not converted.
 
     Returns:
-        The array leaves of the entry's result in order, 0-d arrays for scalars; tokens are left out.
+        The array leaves of the entry's result in order, without tokens; scalars are 0-d arrays.
 
     Raises:
-        XlaError: XLA does not take the text, or does not support it on CPU.
+        XlaError: XLA rejects the HLO text, or does not support it on the CPU.
     """
     executable, token_leaves = compile_xla(text)
     device = _client().devices()[0]
@@ -46,7 +46,7 @@ def run_xla(text: str, args: Sequence[Any] = ()) -> list[Array]:
 
 @lru_cache(maxsize=256)
 def compile_xla(text: str) -> Compiled:
-    """The loaded executable of an HLO text; the same one for the same text."""
+    """Compile HLO text and return the loaded executable; results are cached."""
     parsed = hlo.hlo_module_from_text(text)
     computation = hlo.XlaComputation(parsed.as_serialized_hlo_module_proto())
     mlir = _jax.mlir.xla_computation_to_mlir_module(computation)
@@ -57,7 +57,7 @@ def compile_xla(text: str) -> Compiled:
 
 
 def optimized_text(text: str) -> str:
-    """The HLO that XLA:CPU makes of a text after all its passes."""
+    """Return the HLO text that XLA:CPU produces with all its passes."""
     return str(compile_xla(text).executable.hlo_modules()[0].to_string())
 
 

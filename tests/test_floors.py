@@ -1,4 +1,4 @@
-"""The floors of the house: imports go down only, and the compiler needs numpy, scipy and ml_dtypes alone."""
+"""Layering: a module imports only from its own layer and lower ones, and the compiler needs few dependencies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FLOORS = (
+LAYERS = (
     ("compiler.errors", "compiler.support"),
     ("compiler.ir",),
     ("compiler.text",),
@@ -30,7 +30,7 @@ FLOORS = (
     ("agents",),
     ("experiments",),
 )
-"""Lowest first. A module may import its own floor and those below it."""
+"""The layers, lowest first. A module may import from its own layer and from those below it."""
 BLOCKED = (
     "torch", "jax", "jaxlib", "gymnasium", "mlflow", "cupy", "stable_baselines3", "sb3_contrib", "matplotlib",
     "safetensors", "typer", "rich", "pandas", "hypothesis", "env", "agents", "experiments",
@@ -43,14 +43,14 @@ def _modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), file
 
 
-def _floor(module: str) -> int | None:
-    """Number of the floor of a module of ours; None for other modules."""
-    found = [(len(name), n) for n, names in enumerate(FLOORS) for name in names if f"{module}.".startswith(f"{name}.")]
+def _layer(module: str) -> int | None:
+    """Return the index of a module's layer; None if it is not a module of this project."""
+    found = [(len(name), n) for n, names in enumerate(LAYERS) for name in names if f"{module}.".startswith(f"{name}.")]
     return max(found)[1] if found else None
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """(module, how): "top" for an import made on loading, "types" for the type checker's, "lazy" inside a function."""
+    """Yield (module, how): how is "top" at module level, "lazy" in a function, "types" for the type checker only."""
     work = [(tree, "top")]
     while work:
         node, how = work.pop()
@@ -58,7 +58,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
             yield from ((a.name, how) for a in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute here"
-            # `from package import module` may name a module of another floor.
+            # `from package import module` may name a module of another layer.
             yield from ((f"{node.module}.{a.name}", how) for a in node.names)
         inner = how
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -68,13 +68,13 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
         work += [(child, inner) for child in ast.iter_child_nodes(node)]
 
 
-def test_imports_go_down_only() -> None:
+def test_modules_import_only_from_lower_layers() -> None:
     wrong = []
     for module, file in _modules():
-        own = _floor(module)
-        assert own is not None, f"{module} stands on no floor"
+        own = _layer(module)
+        assert own is not None, f"{module} belongs to no layer"
         for imported, how in _imports(ast.parse(file.read_text(encoding="utf-8"))):
-            other = _floor(imported)
+            other = _layer(imported)
             if other is None or other <= own or how == "types":
                 continue
             wrong.append(f"{module} imports {imported} ({how})")
@@ -82,7 +82,7 @@ def test_imports_go_down_only() -> None:
 
 
 def _file_imports(modules: dict[str, Path]) -> dict[str, set[str]]:
-    """For each module, the modules it imports when it runs; imports for the type checker alone are left out."""
+    """Return the modules that each module imports at run time, without imports for the type checker."""
     graph: dict[str, set[str]] = {}
     for module, file in modules.items():
         found = set()
@@ -95,8 +95,11 @@ def _file_imports(modules: dict[str, Path]) -> dict[str, set[str]]:
     return graph
 
 
-def _circles(graph: dict[str, set[str]]) -> list[str]:
-    """Modules left when those that import no module that is left are removed, again and again."""
+def _cycles(graph: dict[str, set[str]]) -> list[str]:
+    """Return the modules that are in import cycles or lead to one.
+
+    Modules that import none of the remaining modules are removed until there are no more of them.
+    """
     left = {module: set(imported) for module, imported in graph.items()}
     while free := [m for m, imported in left.items() if not imported & left.keys()]:
         for module in free:
@@ -104,15 +107,15 @@ def _circles(graph: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def test_no_files_import_each_other_in_a_circle() -> None:
+def test_there_are_no_import_cycles() -> None:
     modules = dict(_modules())
     graph = _file_imports(modules)
     assert len(graph) > 300 and sum(map(len, graph.values())) > 1000  # the imports were found
-    assert _circles(graph) == []
+    assert _cycles(graph) == []
 
 
-def test_a_circle_would_be_found() -> None:
-    assert _circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
+def test_a_cycle_is_detected() -> None:
+    assert _cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
 
 
 PROGRAM = """
@@ -138,7 +141,7 @@ print(foreign)
 """
 
 
-def test_the_compiler_needs_numpy_scipy_and_ml_dtypes_alone() -> None:
+def test_the_compiler_needs_only_numpy_scipy_and_ml_dtypes() -> None:
     program = PROGRAM.format(blocked=BLOCKED)
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=250, check=False

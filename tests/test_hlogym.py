@@ -1,4 +1,4 @@
-"""`import hlogym` is all that a program needs."""
+"""The names that `import hlogym` provides."""
 
 import subprocess
 import sys
@@ -24,29 +24,29 @@ def test_a_program_compiles_and_runs() -> None:
 
 
 @pytest.mark.parametrize("program", [None, 3, TEXT.encode(), np.zeros(3)])
-def test_what_is_no_program_is_refused(program: Any) -> None:
+def test_a_program_of_another_type_is_rejected(program: Any) -> None:
     with pytest.raises(TypeError, match="a program is HLO text or an HloModule"):
         hlogym.compile(program)
 
 
 @pytest.mark.parametrize("backend", [None, 3, ["cpu"]])
-def test_what_names_no_backend_is_refused(backend: Any) -> None:
-    with pytest.raises(TypeError, match="named by a string"):
+def test_a_backend_of_another_type_is_rejected(backend: Any) -> None:
+    with pytest.raises(TypeError, match="name of a backend must be a string"):
         hlogym.compile(TEXT, backend=backend)
 
 
-def test_arguments_that_are_no_arrays_are_refused() -> None:
+def test_arguments_that_are_not_arrays_are_rejected() -> None:
     executable = hlogym.compile(TEXT)
     for argument, said in (
-        (torch.ones(4, requires_grad=True), "a Tensor that numpy cannot read"),
-        ([[1], [1, 2]], "a list that numpy cannot read"),
+        (torch.ones(4, requires_grad=True), "numpy cannot read a Tensor"),
+        ([[1], [1, 2]], "numpy cannot read a list"),
         (np.ones(4, ">f4"), "in the byte order of another machine"),
     ):
         with pytest.raises(ArgumentError, match=said):
             executable(argument)
 
 
-def test_it_offers_what_the_compiler_does() -> None:
+def test_it_exports_all_functions_of_the_compiler() -> None:
     offered = {name for name in vars(compiler) if not name.startswith("_") and name in vars(hlogym)}
     functions = {name for name, value in vars(compiler).items() if callable(value) and not name.startswith("_")}
     assert functions <= offered

@@ -21,11 +21,6 @@ class FusionDecision:
 
     reason: str | None = None
 
-    @property
-    def allowed(self) -> bool:
-        """Whether there is no reason against the fusion."""
-        return self.reason is None
-
     def __bool__(self) -> bool:
         return self.reason is None
 

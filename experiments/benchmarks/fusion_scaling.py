@@ -1,4 +1,4 @@
-"""How the time of fusion grows with the program: microseconds an instruction, 100 to 5,000 instructions.
+"""Scaling of fusion: processor time per instruction for programs of 100 to 5,000 instructions.
 
 python -m experiments.benchmarks.fusion_scaling [--policy default] [--sizes 100 500 1000 5000]
 """
@@ -19,7 +19,10 @@ OPS = (Opcode.ADD, Opcode.MULTIPLY, Opcode.SUBTRACT, Opcode.MAXIMUM)
 
 
 def layered_module(size: int, seed: int = 0) -> HloModule:
-    """About `size` elementwise instructions, each reading two of the last eight, a new width every hundred."""
+    """Return a module of about `size` elementwise instructions, each of which reads two of the last eight values.
+
+    A custom call after every hundred instructions prevents fusion across it.
+    """
     rng = np.random.default_rng(seed)
     module = HloModule(f"layers_{size}")
     c = module.add(HloComputation("main"), entry=True)
@@ -35,7 +38,7 @@ def layered_module(size: int, seed: int = 0) -> HloModule:
 
 
 def measure(size: int, policy: str) -> tuple[int, float, float]:
-    """Fusions made, processor seconds of the run, and of one listing of the actions at the start."""
+    """Return the number of fusions, and the processor seconds of the policy and of listing the first actions."""
     module = layered_module(size)
     start = time.process_time()
     state = FusionState(module)
@@ -48,10 +51,12 @@ def measure(size: int, policy: str) -> tuple[int, float, float]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", default="default")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 500, 1000, 2000, 5000])
+    parser.add_argument("--policy", default="default", help="name of a fusion policy (default: %(default)s)")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[100, 500, 1000, 2000, 5000], help="numbers of instructions"
+    )
     args = parser.parse_args()
-    print(f"{'instructions':>12} {'fusions':>8} {'run s':>8} {'us/instr':>9} {'list s':>8}")
+    print(f"{'instructions':>12} {'fusions':>8} {'policy s':>8} {'us/instr':>9} {'list s':>8}")
     for size in args.sizes:
         fusions, seconds, listing = measure(size, args.policy)
         print(f"{size:>12} {fusions:>8} {seconds:>8.2f} {1e6 * seconds / size:>9.0f} {listing:>8.3f}")

@@ -1,9 +1,9 @@
-"""How much a busy machine slows us down beside XLA: programs timed alone and beside a busy loop on each core.
+"""Slowdown on a busy machine, compared with XLA: programs timed alone and beside a busy loop on each core.
 
-python -m experiments.benchmarks.neighbours [--suites quickstart jax] [--rounds 11] [--out FILE without its ending]
+python -m experiments.benchmarks.neighbours [--suites quickstart jax] [--rounds 11] [--out FILE without suffix]
 
-Both compilers' programs are timed around their Python call, in turns, outputs compared first. The busy loops are
-stopped and continued by signals, so that both states are measured within the same seconds.
+Calls from Python to both compilers' programs are timed, interleaved, after comparing the outputs. The busy loops are
+stopped and continued by signals, so that both states are measured at nearly the same time.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ BUSY_LOOP = "while True: pass"
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds per call of one program, by state and then by contestant: the median alone, the mean where it is busy."""
+    """Seconds per call of one program, by state and contestant: the median when alone, the mean when busy."""
 
     program: str
     seconds: dict[str, dict[str, float]]
 
     def ratio(self, state: str) -> float:
-        """Our time over XLA's."""
+        """Return hlogym's time divided by XLA's."""
         return self.seconds[state]["hlogym"] / self.seconds[state]["xla"]
 
 
 class Neighbours:
-    """A busy loop on each core, stopped until it is asked to run."""
+    """A context manager with one busy loop per core; the loops are stopped except within `running`."""
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -70,10 +70,10 @@ class Neighbours:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let them run."""
+        """Let the busy loops run inside the context."""
         for process in self._processes:
             process.send_signal(signal.SIGCONT)
-        time.sleep(0.05)  # until the scheduler has placed them
+        time.sleep(0.05)  # gives the scheduler time to distribute them
         try:
             yield
         finally:
@@ -82,10 +82,10 @@ class Neighbours:
 
 
 def measure(program: Program, neighbours: Neighbours, rounds: int) -> Row:
-    """Times of one program.
+    """Time one program in both states.
 
     Raises:
-        HlogymError: a compiler does not take it, or computes something else.
+        HlogymError: a compiler rejects the program or computes a wrong result.
     """
     module = read_module(program)
     arrays = entry_inputs(program, module, 0)
@@ -105,13 +105,13 @@ def measure(program: Program, neighbours: Neighbours, rounds: int) -> Row:
             for c in contestants:
                 samples["busy"][c.name].append(c.sample(repeats[c.name]))
         contestants.reverse()
-    # Beside neighbours the scheduler decides which samples are undisturbed; over all of them everybody gets his share.
+    # On a busy machine, the scheduler decides which samples are disturbed. The mean weights all of them equally.
     summary = {"alone": median, "busy": mean}
     return Row(program.name, {s: {n: summary[s](t) for n, t in by_name.items()} for s, by_name in samples.items()})
 
 
 def report(rows: Sequence[Row], left_out: Sequence[str]) -> str:
-    """The table in Markdown."""
+    """Return the results page in Markdown."""
     table = [["program", *(f"{state}: {name}" for state in STATES for name in ("hlogym", "xla", "ratio"))]]
     for r in sorted(rows, key=lambda r: -r.ratio("busy")):
         cells = [[*(duration(r.seconds[s][n]) for n in ("hlogym", "xla")), f"{r.ratio(s):.2f}"] for s in STATES]
@@ -122,13 +122,13 @@ def report(rows: Sequence[Row], left_out: Sequence[str]) -> str:
         ratios = [r.ratio(state) for r in rows]
         slow = sum(ratio > 1.5 for ratio in ratios)
         lines.append(
-            f"- {state}: our time over XLA's {geometric_mean(ratios).value:.2f} as a geometric mean, at most "
+            f"- {state}: time of hlogym / time of XLA: geometric mean {geometric_mean(ratios).value:.2f}, maximum "
             f"{max(ratios):.2f}; above 1.5 on {slow} of {len(ratios)} programs"
         )
-    skipped = "".join(f"- left out: {reason}\n" for reason in left_out)
+    skipped = "".join(f"- not measured: {reason}\n" for reason in left_out)
     return (
-        f"# Beside busy neighbours\n\n{facts}\nSeconds per call, around the Python call, of programs timed in "
-        "turns; alone: the median, busy: the mean beside a busy loop on each core.\n\n"
+        f"# Programs on a busy machine\n\n{facts}\nTime per call from Python, from interleaved timings. alone: the "
+        "median; busy: the mean beside a busy loop on each core; ratio: time of hlogym / time of XLA.\n\n"
         + "\n".join(lines)
         + f"\n{skipped}\n{markdown_table(table)}"
     )
@@ -141,9 +141,16 @@ def _command() -> str:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suites", nargs="+", default=["quickstart", "jax"])
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--out", type=Path, default=Path("results/robustness/neighbours"))
+    parser.add_argument(
+        "--suites", nargs="+", default=["quickstart", "jax"], help="suites to time (default: quickstart jax)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=11, help="interleaved timings per program and state (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/robustness/neighbours"),
+        help="results file without suffix; .md and .json are written (default: %(default)s)",
+    )  # fmt: skip
     options = parser.parse_args()
     rows: list[Row] = []
     left_out: list[str] = []

@@ -1,9 +1,9 @@
-"""Op counts after our pipelines and after XLA:CPU's own, program by program; writes a table to results/.
+"""Op counts after hlogym's pipelines and after XLA:CPU's, by program; writes a table to results/.
 
 python -m experiments.benchmarks.op_counts [SUITE|FOLDER|FILE...] [--out results/passes/op_counts.md]
 
-Counted: every instruction the entry reaches, within loops and functions once each, fusions by what is in them; not
-parameters, constants, tuples and their elements. For the linear algebra suite flops are compared too.
+Counts every instruction that the entry reaches. Bodies of loops, functions and fusions count once each; parameters,
+constants, tuples and their elements do not count. For the linear algebra suite, flops are also compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,18 @@ SUITES = ("quickstart", "jax", "linear_algebra")
 
 @dataclass(frozen=True)
 class Row:
-    """One program: ops as written, after our default, after our passes once in XLA's order, after XLA:CPU; flops."""
+    """The counts for one program.
+
+    Attributes:
+        name: name of the program.
+        written: ops before any pass.
+        ours: ops after the default pipeline.
+        once: ops after hlogym's passes, run once in XLA's order.
+        xla: ops after XLA:CPU's passes; None if XLA failed.
+        flops: flops as written, after the default pipeline, and after XLA:CPU.
+        seconds: time of the default pipeline.
+        note: why XLA failed; empty if it did not.
+    """
 
     name: str
     written: int
@@ -48,7 +59,7 @@ class Row:
 
 
 def measure(program: Program) -> Row:
-    """Run the pipelines and XLA over one program."""
+    """Run the pipelines and XLA on one program and count."""
     text = program.text()
     written = parse(text, fill_elided=True)
     ours, once = written.clone(), written.clone()
@@ -67,7 +78,7 @@ def measure(program: Program) -> Row:
 
 
 def xla_optimized(text: str) -> str:
-    """The HLO that XLA:CPU makes of a text after all its passes, fusion included."""
+    """Return the HLO text that XLA:CPU produces with all its passes, including fusion."""
     from jax._src import xla_bridge
     from jax._src.lib import _jax, hlo  # type: ignore[attr-defined]  # no public name compiles HLO text
 
@@ -80,13 +91,17 @@ def xla_optimized(text: str) -> str:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers; NaN of none."""
+    """Return the geometric mean of positive numbers; NaN if there are none."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def table(title: str, rows: Sequence[Row]) -> list[str]:
-    """A markdown table with ratios and their geometric means."""
-    lines = [f"## {title}", "", "| program | written | ours | ours once, XLA's order | XLA:CPU | ours / XLA | ms |"]
+    """Return the lines of a Markdown table with ratios and their geometric means."""
+    lines = [
+        f"## {title}",
+        "",
+        "| program | as written | hlogym | hlogym once, XLA's order | XLA:CPU | hlogym / XLA | hlogym ms |",
+    ]
     lines.append("|---|---|---|---|---|---|---|")
     for r in rows:
         ratio = f"{r.ours / r.xla:.2f}" if r.xla else r.note or "-"
@@ -99,16 +114,20 @@ def table(title: str, rows: Sequence[Row]) -> list[str]:
     order = geometric_mean([r.ours / r.once for r in rows if r.ours and r.once])
     lines += [
         "",
-        f"Geometric mean of ours / XLA:CPU over {len(both)} programs: **{mean:.3f}**; of ours / the same passes once "
-        f"in XLA's order: {order:.3f}.",
+        f"Geometric mean of hlogym / XLA:CPU over {len(both)} programs: **{mean:.3f}**; of hlogym / the same passes "
+        f"once in XLA's order: {order:.3f}.",
         "",
     ]
     return lines
 
 
 def flops_table(rows: Sequence[Row], minimum: dict[str, Any]) -> list[str]:
-    """Flops beside the hand-derived minimum."""
-    lines = ["## Linear algebra: flops", "", "| program | written | minimum | ours | XLA:CPU | how the minimum comes |"]
+    """Return the lines of a Markdown table that compares flops with the hand-derived minimum."""
+    lines = [
+        "## Linear algebra: flops",
+        "",
+        "| program | as written | minimum | hlogym | XLA:CPU | derivation of the minimum |",
+    ]
     lines.append("|---|---|---|---|---|---|")
     for r in rows:
         entry = minimum[r.name]
@@ -118,15 +137,19 @@ def flops_table(rows: Sequence[Row], minimum: dict[str, Any]) -> list[str]:
         lines.append(f"| {name} | {r.flops[0]} | {least} | {r.flops[1]} | {theirs} | {entry['derivation']} |")
     reached = sum(r.flops[1] == minimum[r.name]["minimum_flops"] for r in rows)
     by_xla = sum(r.flops[2] is not None and r.flops[2] <= minimum[r.name]["minimum_flops"] for r in rows)
-    lines += ["", f"Minimum reached by ours on {reached} of {len(rows)} programs, by XLA:CPU on {by_xla}.", ""]
+    lines += ["", f"hlogym reaches the minimum on {reached} of {len(rows)} programs, XLA:CPU on {by_xla}.", ""]
     return lines
 
 
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", default=SUITES)
-    parser.add_argument("--out", type=Path, default=Path("results/passes/op_counts.md"))
+    parser.add_argument(
+        "suites", nargs="*", default=SUITES, help="suites, folders or HLO files (default: all suites of hlogym)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/passes/op_counts.md"), help="results file (default: %(default)s)"
+    )
     options = parser.parse_args()
     origin = provenance()
     lines = [

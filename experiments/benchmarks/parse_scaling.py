@@ -1,4 +1,4 @@
-"""Time of parsing and verifying per instruction, from 100 to 40,000 instructions; writes a table to results/.
+"""Time of parsing and verifying per instruction, for 100 to 40,000 instructions; writes a table to results/.
 
 python -m experiments.benchmarks.parse_scaling [--out results/benchmarks/parse_scaling.md]
 """
@@ -26,7 +26,7 @@ REPEATS = 3
 
 
 class Measurement(NamedTuple):
-    """One row: sizes in instructions, characters and bytes, times in seconds (best of REPEATS)."""
+    """One row: sizes in instructions, characters and bytes, times in processor seconds (best of REPEATS)."""
 
     instructions: int
     characters: int
@@ -36,7 +36,7 @@ class Measurement(NamedTuple):
 
 
 def program(instructions: int) -> str:
-    """A long program like those that JAX writes: blocks of dot, bias, activation, reduction and glue, with metadata."""
+    """Return a long program like those of JAX: blocks of a dot, an activation, a reduction and data movement."""
     lines = [
         "HloModule scaling",
         "add_f32 {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT sum = f32[] add(a, b)\n}\n",
@@ -63,7 +63,7 @@ def program(instructions: int) -> str:
 
 
 def best(run: Callable[[], Any]) -> float:
-    """Seconds of processor time, the least of REPEATS."""
+    """Return the least processor seconds of REPEATS runs."""
     times = []
     for _ in range(REPEATS):
         start = time.process_time()
@@ -73,7 +73,7 @@ def best(run: Callable[[], Any]) -> float:
 
 
 def measure(instructions: int) -> Measurement:
-    """Parse and verify one program of this size."""
+    """Time parsing and verifying a program of this size."""
     text = program(instructions)
     module = parse(text)
     parse_time, verify_time = best(lambda: parse(text)), best(lambda: verify(module))
@@ -85,10 +85,10 @@ def measure(instructions: int) -> Measurement:
 
 
 def report(rows: list[Measurement], command: str) -> str:
-    """The table in Markdown."""
+    """Return the results page in Markdown."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     lines = [
-        "# Parsing and verifying, by size",
+        "# Parsing and verifying by program size",
         "",
         f"- command: `{command}`",
         f"- commit: {commit.stdout.strip() or 'unknown'}",
@@ -108,9 +108,12 @@ def report(rows: list[Measurement], command: str) -> str:
 
 
 def main() -> int:
-    """The command line; returns the exit status."""
+    """Run from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/parse_scaling.md"))
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/benchmarks/parse_scaling.md"),
+        help="results file (default: %(default)s)",
+    )  # fmt: skip
     out = parser.parse_args().out
     rows = []
     for size in SIZES:

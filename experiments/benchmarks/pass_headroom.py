@@ -1,10 +1,10 @@
-"""How much measured time the order of passes may still gain over the default pipeline, by search.
+"""Measured speedup over the default pipeline that a random search over pass orders finds; writes to results/.
 
     python -m experiments.benchmarks.pass_headroom [--suite jax/test,test] [--draws 40] [--rounds 11]
         [--out results/passes/headroom.md]
 
-Passes drawn at random run before the default pipeline. Of the different programs that makes, some are timed beside
-the default's, in turns, outputs checked first; the one that came out best is timed again, and that figure counts.
+Randomly chosen passes run before the default pipeline. Some of the different programs that result are timed together
+with the default's, interleaved, after checking their outputs. The best one is timed again to avoid selection bias.
 """
 
 from __future__ import annotations
@@ -42,12 +42,20 @@ VARIANTS = (
 )
 LONGEST, TIMED = 8, 6
 MAX_INSTRUCTIONS, MAX_AFTERWARDS = 600, 2500
-"""Of a program as it is written, and after the passes: loops written out in full take minutes to fuse."""
+"""Limits before and after the passes; fully unrolled loops take minutes to fuse."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One program: how many different programs the draws made; the best of them, and the default again, over it."""
+    """The result on one program.
+
+    Attributes:
+        program: name of the program.
+        different: number of different programs that the random passes produced.
+        best: speedup of the best of them over the default; None if none was measured.
+        passes: the passes of the best one.
+        noise: speedup of the default over itself.
+    """
 
     program: str
     different: int
@@ -56,19 +64,19 @@ class Row:
     noise: Interval
 
 
-def look(program: Program, draws: int, rng: np.random.Generator, measurer: Measurer) -> Row:
-    """Draw, sort by the cost model, time.
+def search(program: Program, draws: int, rng: np.random.Generator, measurer: Measurer) -> Row:
+    """Sample passes, sort the resulting programs by the cost model, and time a selection of them.
 
     Raises:
         HlogymError: the program does not compile.
     """
     module = parse(program.text(), filename=str(program.path))
-    texts = [t for t in (*PASSES, *VARIANTS) if t != "float-normalization"]
+    candidates = [t for t in (*PASSES, *VARIANTS) if t != "float-normalization"]
     default = _optimised(module, ())
     seen, found = {str(default.module)}, []
     default.run_fusion_policy(make_policy(COMPLETION_POLICY))
     for _ in range(draws):
-        passes = tuple(str(t) for t in rng.choice(texts, int(rng.integers(1, LONGEST + 1))))
+        passes = tuple(str(t) for t in rng.choice(candidates, int(rng.integers(1, LONGEST + 1))))
         session = _optimised(module, passes)
         text = str(session.module)
         if text in seen or session.module.instruction_count > MAX_AFTERWARDS:
@@ -100,27 +108,28 @@ def _optimised(module: HloModule, passes: Sequence[str]) -> CompilationSession:
 
 
 def report(rows: Sequence[Row], command: str, suite: str, draws: int, failures: Sequence[str]) -> str:
-    """The page of results."""
+    """Return the results page in Markdown."""
     facts = provenance()
     best = geometric_mean([1.0 if r.best is None else r.best.value for r in rows])
     noise = geometric_mean([r.noise.value for r in rows])
     clear = [r for r in rows if r.best is not None and r.best.low > max(1.03, r.noise.high)]
     lines = [
-        "# What the order of passes may still gain in time",
+        "# Measured headroom of the pass order",
         "",
         f"- command: `{command}`",
         f"- commit: {facts['commit']}",
         f"- machine: {facts['machine']}",
         f"- date: {facts['date']}",
-        f"- programs: {len(rows)} of {suite}, those of up to {MAX_INSTRUCTIONS} instructions",
+        f"- programs: {len(rows)} of {suite}, those with at most {MAX_INSTRUCTIONS} instructions",
         "",
-        f"{draws} times up to {LONGEST} passes drawn from all of them ran before the default pipeline. The best of the "
-        f"different programs (of at most {TIMED} timed) was timed again beside the default's: "
-        f"{best.value:.3f}x [{best.low:.3f}, {best.high:.3f}] as a geometric mean with its 95% interval, the default "
-        f"beside itself {noise.value:.3f}x [{noise.low:.3f}, {noise.high:.3f}]. Clearly faster than the default: "
+        f"For each program, {draws} random sequences of up to {LONGEST} passes ran before the default pipeline. At "
+        f"most {TIMED} of the different programs that resulted were timed, and the best of them was timed again "
+        f"together with the default's. Geometric mean of its speedup with the 95% interval: "
+        f"{best.value:.3f}x [{best.low:.3f}, {best.high:.3f}]; of the default over itself: "
+        f"{noise.value:.3f}x [{noise.low:.3f}, {noise.high:.3f}]. Significantly faster than the default: "
         f"{', '.join(r.program for r in clear) or 'none'}.",
         "",
-        "| program | different programs | the best of them | the default again | passes before the default |",
+        "| program | different programs | speedup of the best | default over itself | passes before the default |",
         "|---|---:|---|---|---|",
     ]
     lines += [
@@ -140,11 +149,15 @@ def _shown(value: Interval) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", default="jax/test,test")
-    parser.add_argument("--draws", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/passes/headroom.md"))
+    parser.add_argument("--suite", default="jax/test,test", help="comma-separated suites (default: %(default)s)")
+    parser.add_argument(
+        "--draws", type=int, default=40, help="random pass sequences per program (default: %(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=11, help="interleaved timings (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random passes (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/passes/headroom.md"), help="results file (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     rng = np.random.default_rng(options.seed)
     rows, failures = [], []
@@ -154,8 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             error_console.print(program.name)
             try:
-                rows.append(look(program, options.draws, rng, measurer))
-            except (HlogymError, KeyError) as error:  # one program that cannot be measured does not end the run
+                rows.append(search(program, options.draws, rng, measurer))
+            except (HlogymError, KeyError) as error:  # continue with the other programs
                 failures.append(f"{program.name}: {type(error).__name__}: {error}")
     command = f"python -m experiments.benchmarks.pass_headroom --suite {options.suite} --draws {options.draws}"
     text = report(

@@ -1,9 +1,9 @@
-"""Learned pass orders on held-out programs, beside fixed orders and searches; writes results/ and an MLflow run.
+"""Learned pass orders on held-out programs, compared with fixed orders and searches; writes results/ and an MLflow run.
 
     python -m experiments.benchmarks.pass_ordering NAME=POLICY... [--suite jax/test,test] [--budget 300]
         [--search-budget 1500] [--measure] [--runs runs] [--out results/passes/ordering]
 
-A policy is what `hlogym train --env hlogym/PassOrder-v0 --set reward=op-count` leaves in runs/NAME/policy.
+`hlogym train --env hlogym/PassOrder-v0 --set reward=op-count` writes a policy to runs/NAME/policy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from experiments.tracking import TrackedRun
 
 
 def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], suite: str) -> str:
-    """The page of results."""
+    """Return the results page in Markdown."""
     facts = evaluation.provenance
     first = next(iter(policies))
     learned = [
@@ -48,18 +48,18 @@ def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], s
         f"- commit: {facts['commit']}",
         f"- machine: {facts['machine']}",
         f"- date: {facts['date']}",
-        f"- programs: the {len(evaluation.rows)} of {suite}; {sum(r.seen for r in evaluation.rows)} of them seen in "
+        f"- programs: {len(evaluation.rows)} of {suite}; {sum(r.seen for r in evaluation.rows)} of them seen in "
         "training",
         *learned,
         "",
-        f"Every contender chooses from the same {len(policies[first].actions)} passes, one sweep over the module an "
-        f"application. A policy has {evaluation.budget} applications; searches have as many, and "
-        f"{evaluation.search_budget} where it says so, as has a policy that is sampled from. Policies and searches "
-        "hand over to the default pipeline, which is kept where it leaves fewer ops (its applications stand in the "
-        "column behind); a policy alone does not. Ops are counted without "
-        "parameters, constants and tuples, loop bodies and functions once each. Speed is that of whole calls after "
-        "default fusion, in turns, outputs checked first. Ratios are geometric means over the programs with 95% "
-        "intervals; passes run are a median.",
+        f"All contenders choose from the same {len(policies[first].actions)} passes; one application of a pass is one "
+        f"sweep over the module. A policy has {evaluation.budget} applications. Searches, and policies that are "
+        "sampled from, have the number of applications given in parentheses. After a policy or a search, the default "
+        'pipeline runs, and its result is used if it leaves fewer ops; the column "completion passes" counts its '
+        'applications. It does not run after a policy that is marked "alone". Op counts exclude parameters, '
+        "constants and tuples; loop bodies and functions count once each. Speedups are those of whole calls after "
+        "default fusion, from interleaved timings, after checking the outputs. Ratios are geometric means over the "
+        "programs with 95% intervals; numbers of passes are medians.",
         "",
         *summary_table(evaluation),
         "",
@@ -68,13 +68,16 @@ def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], s
         low = min(n.value for n in noise)
         high = max(n.value for n in noise)
         lines += [
-            f"{measured} programs were measured; the same program against itself came out between {low:.2f}x and "
-            f"{high:.2f}x. Op count is not time: what unrolling and splitting add in ops, they may save in time.",
+            f"{measured} programs were measured. The speedup of a program over itself was between {low:.2f}x and "
+            f"{high:.2f}x. A lower op count does not imply a lower time: unrolling and splitting add ops and may save "
+            "time.",
             "",
         ]
     for name in policies:
         worse = evaluation.worse(name, DEFAULT)
-        lines.append(markdown_cell(f"More ops than our default, {name}: {', '.join(worse) or 'none'}."))
+        lines.append(
+            markdown_cell(f"Programs on which {name} leaves more ops than the default: {', '.join(worse) or 'none'}.")
+        )
     names = [BASELINE, LEAN, DEFAULT, *policies]
     return "\n".join([*lines, "", *program_table(evaluation, names)]) + "\n"
 
@@ -82,14 +85,24 @@ def report(evaluation: OrderEvaluation, policies: dict[str, LearnedPassOrder], s
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("policies", nargs="+", metavar="NAME=POLICY")
-    parser.add_argument("--suite", default="jax/test,test")
-    parser.add_argument("--budget", type=int, default=300)
-    parser.add_argument("--search-budget", type=int, default=1500)
-    parser.add_argument("--measure", action="store_true", help="time the programs too")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the MLflow store is")
-    parser.add_argument("--out", type=Path, default=Path("results/passes/ordering"))
+    parser.add_argument("policies", nargs="+", metavar="NAME=POLICY", help="name and folder of a learned pass order")
+    parser.add_argument("--suite", default="jax/test,test", help="comma-separated suites (default: %(default)s)")
+    parser.add_argument(
+        "--budget", type=int, default=300, help="pass applications of a policy or search (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--search-budget", type=int, default=1500,
+        help="pass applications of the longer searches and of sampling (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--measure", action="store_true", help="also time the programs")
+    parser.add_argument("--rounds", type=int, default=15, help="interleaved timings (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="folder of the local MLflow store (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/passes/ordering"),
+        help="results file without suffix; .md and .json are written (default: %(default)s)",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     pairs = [text.partition("=") for text in options.policies]
     policies = {name: load_pass_order(Path(folder)) for name, _, folder in pairs}

@@ -2,10 +2,10 @@
 
 python -m experiments.benchmarks.pass_scaling [FILE.hlo...] [--out results/passes/throughput.md]
 
-Without files the modules are made: elementwise work, broadcasts of constants, transposes and reshapes there and back,
-reductions, selects and matrix products in random order, everything used. The small modules are those of the suite
-quickstart; random single sweeps run over each, as who learns an order of passes does. Times are of one process,
-processor time.
+The large modules are generated: elementwise ops, broadcasts of constants, pairs of transposes and reshapes,
+reductions, selects and matrix products in random order, without dead code. Given files are measured in addition. The
+small modules are those of the quickstart suite; random single sweeps run over each, as in training a pass order. All
+times are processor times of one process.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from experiments.results import write_text
 
 SIZES = (2500, 5000, 10_000, 20_000, 40_000)
 WALK = 200
-"""Applications to each small module."""
+"""Pass applications per small module."""
 _SHAPE = array_shape(PrimitiveType.F32, 64, 32)
 
 
 class Maker:
-    """Builds one module; `values` are matrices of one shape that later instructions draw on."""
+    """Builds one random module; `values` are matrices of one shape, used as operands of later instructions."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -53,11 +53,11 @@ class Maker:
         self.values = [self.main.add_parameter(n, _SHAPE) for n in range(4)]
 
     def draw(self) -> HloInstruction:
-        """A recent value."""
+        """Return a random recent value."""
         return self.rng.choice(self.values[-30:])
 
     def make(self, size: int) -> HloModule:
-        """A module of about `size` instructions."""
+        """Return a module of about `size` instructions."""
         steps: list[Callable[[], HloInstruction]] = [
             self.binary, self.binary, self.binary, self.unary, self.by_constant, self.transposed, self.reshaped,
             self.mean, self.choice, self.products,
@@ -106,14 +106,14 @@ class Maker:
 
 
 def row(name: str, module: HloModule) -> str:
-    """One line of the table: sizes, applications of passes, seconds, microseconds an instruction."""
+    """Return one row of the table: sizes, pass applications, seconds and microseconds per instruction."""
     instructions, before = module.instruction_count, op_count(module)
     run = PipelineRun()
     start = time.process_time()
     run.run(default_pipeline(), module)
     seconds = time.process_time() - start
     if run.unsettled:
-        raise RuntimeError(f"{name}: {', '.join(run.unsettled)} did not settle within the limit of rounds")
+        raise RuntimeError(f"{name}: {', '.join(run.unsettled)} did not reach a fixed point within the limit of rounds")
     each = seconds / instructions * 1e6
     return (
         f"| {name} | {instructions} | {before} | {op_count(module)} | {len(run.records)} | {seconds:.1f} | {each:.0f} |"
@@ -121,14 +121,14 @@ def row(name: str, module: HloModule) -> str:
 
 
 def applications() -> list[str]:
-    """What single sweeps over small modules cost, and what stands around them."""
+    """Return the section on single sweeps over small modules, with the time of each part of an application."""
     modules = [parse(p.text(), fill_elided=True) for p in load_suite("quickstart").programs]
     names = sorted({pass_text(p) for p in leaves(xla_order())})
     passes = [make_pass(f"{n}@1") for n in names]
     times = {
-        "a copy of the module": _seconds_each(HloModule.clone, modules),
-        "a pass that finds nothing": _idle(modules, passes),
-        "the verifier": _seconds_each(check_module, modules),
+        "copying the module": _seconds_each(HloModule.clone, modules),
+        "a pass that changes nothing": _idle(modules, passes),
+        "verifying": _seconds_each(check_module, modules),
         "the fingerprint": _seconds_each(HloModule.fingerprint, modules),
         "the op count": _seconds_each(op_count, modules),
     }
@@ -139,9 +139,9 @@ def applications() -> list[str]:
         "",
         "## Single sweeps over small modules",
         "",
-        f"{len(modules)} programs of the suite quickstart, {size:.0f} instructions on average; {len(passes)} passes.",
-        f"Random sweeps, each on a copy, with fingerprint and op count where one changed something: **{1 / walk:.0f} "
-        "applications a second**.",
+        f"{len(modules)} programs of the quickstart suite, {size:.0f} instructions on average; {len(passes)} passes.",
+        "Random sweeps, each on a copy of the module, with fingerprint and op count after a change: "
+        f"**{1 / walk:.0f} applications per second**.",
         "",
         "| part of an application | us |",
         "|---|---|",
@@ -150,7 +150,7 @@ def applications() -> list[str]:
 
 
 def _seconds_each(work: Callable[[HloModule], object], modules: Sequence[HloModule], repeat: int = 50) -> float:
-    """Processor time of `work` on a module, on average."""
+    """Return the mean processor seconds of `work` per module."""
     start = time.process_time()
     for m in modules:
         for _ in range(repeat):
@@ -159,7 +159,7 @@ def _seconds_each(work: Callable[[HloModule], object], modules: Sequence[HloModu
 
 
 def _idle(modules: Sequence[HloModule], passes: Sequence[HloPass]) -> float:
-    """Seconds an application to programs on which no pass finds anything more."""
+    """Return the seconds per pass application on programs that are already at the default pipeline's fixed point."""
     settled = [m.clone() for m in modules]
     for m in settled:
         default_pipeline().run(m)
@@ -179,23 +179,25 @@ def _walk(module: HloModule, passes: Sequence[HloPass], rng: random.Random) -> H
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("results/passes/throughput.md"))
+    parser.add_argument("files", nargs="*", type=Path, help="HLO files to measure beside the generated modules")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/passes/throughput.md"), help="results file (default: %(default)s)"
+    )
     options = parser.parse_args()
     origin = provenance()
     names = " ".join(Path(a).name if a.startswith("/") else a for a in sys.argv[1:])
     lines = [
-        "# Default pipeline to its fixed point",
+        "# Default pipeline run to its fixed point",
         "",
         f"- command: `python -m experiments.benchmarks.pass_scaling {names}`",
         f"- commit: {origin['commit']}",
-        f"- machine: {origin['machine']}; processor time of one process, other work running beside it",
+        f"- machine: {origin['machine']}; processor time of one process, with other processes running",
         f"- date: {origin['date']}",
         "",
-        "| module | instructions | ops before | ops after | applications of passes | seconds | us an instruction |",
+        "| module | instructions | ops before | ops after | pass applications | seconds | us per instruction |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += [row(f"made, {n}", Maker(0).make(n)) for n in SIZES]
+    lines += [row(f"generated, {n}", Maker(0).make(n)) for n in SIZES]
     lines += [row(f.name, parse(f.read_text(encoding="utf-8"), fill_elided=True)) for f in options.files]
     lines += applications()
     text = "\n".join(lines) + "\n"

@@ -1,10 +1,10 @@
-"""Steps a second of PassOrder on the suites, with a profile of where they go; writes results/passes/steps.md.
+"""Environment steps per second of PassOrder, with a profile of their time; writes results/passes/steps.md.
 
     python -m experiments.benchmarks.pass_steps [SUITE...] [--steps 3000] [--rewards op-count] [--out FILE.md]
 
-Actions are drawn from those not masked. "New" episodes run over states nobody has explored, "again" repeats the same
-episodes, as training does more and more; "verified" are new ones whose modules are checked after each pass that changed
-them. Seconds are processor time, so that other work beside it counts little.
+Actions are sampled from those that are not masked. "New" episodes visit unexplored states; "repeated" ones are the
+same episodes again, as happens increasingly in training; "verified" ones are new episodes whose modules are checked
+after each pass that changed them. Seconds are processor time, which other processes affect little.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REWARDS = ("op-count", "estimated-time")
 
 
 def play(env: PassOrderEnv, steps: int, seed: int) -> float:
-    """Processor seconds of so many random steps."""
+    """Take random steps and return their processor seconds."""
     rng = np.random.default_rng(seed)
     env.reset(seed=seed)
     start = time.process_time()
@@ -38,7 +38,7 @@ def play(env: PassOrderEnv, steps: int, seed: int) -> float:
 
 
 def warm(env: PassOrderEnv) -> None:
-    """Make what is made once a program: its references and the start of its states."""
+    """Compute what is needed once per program: its initial state and, if the reward uses it, its baseline."""
     for program in env.suite.programs:
         env.graph(program)
         if env.reward.completes:
@@ -46,7 +46,7 @@ def warm(env: PassOrderEnv) -> None:
 
 
 def profile_lines(suite: str, steps: int, count: int = 14) -> list[str]:
-    """Markdown: the functions that take most time of their own, with their share."""
+    """Return a Markdown table of the functions with the largest share of own time."""
     env = PassOrderEnv(suite, reward="op-count")
     warm(env)
     profile = cProfile.Profile()
@@ -57,7 +57,7 @@ def profile_lines(suite: str, steps: int, count: int = 14) -> list[str]:
     found = stats.stats  # type: ignore[attr-defined]  # no other way to the numbers
     total = sum(own for _, _, own, _, _ in found.values())
     rows = sorted(found.items(), key=lambda item: -item[1][2])[:count]
-    lines = ["| function | calls | own time | with what it calls |", "|---|---:|---:|---:|"]
+    lines = ["| function | calls | own time | cumulative time |", "|---|---:|---:|---:|"]
     for (file, _, name), (_, calls, own, whole, _) in rows:
         where = "" if file == "~" else f"{Path(file).parent.name}/{Path(file).name}: "
         lines.append(f"| {where}{name} | {calls:,} | {own / total:.1%} | {whole / total:.1%} |")
@@ -67,10 +67,15 @@ def profile_lines(suite: str, steps: int, count: int = 14) -> list[str]:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", default=("quickstart", "linear_algebra", "jax/train"))
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--rewards", nargs="+", choices=REWARDS, default=REWARDS)
-    parser.add_argument("--out", type=Path, default=Path("results/passes/steps.md"))
+    parser.add_argument(
+        "suites", nargs="*", default=("quickstart", "linear_algebra", "jax/train"),
+        help="suites (default: quickstart linear_algebra jax/train)",
+    )  # fmt: skip
+    parser.add_argument("--steps", type=int, default=3000, help="steps per measurement (default: %(default)s)")
+    parser.add_argument("--rewards", nargs="+", choices=REWARDS, default=REWARDS, help="rewards (default: all)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/passes/steps.md"), help="results file (default: %(default)s)"
+    )
     options = parser.parse_args()
     facts = provenance()
     lines = [
@@ -81,9 +86,10 @@ def main() -> None:
         f"- machine: {facts['machine']}; processor time of one process",
         f"- date: {facts['date']}",
         "",
-        f"{options.steps:,} steps of random actions that are not masked, of 150 at most an episode.",
+        f"{options.steps:,} steps of random unmasked actions, in episodes of at most 150 steps. New, verified and "
+        "repeated are in steps per second.",
         "",
-        "| suite | programs | reward | new: steps a second | new, verified | again | passes run | remembered |",
+        "| suite | programs | reward | new | new, verified | repeated | passes run | passes cached |",
         "|---|---:|---|---:|---:|---:|---:|---:|",
     ]
     for suite in options.suites:
@@ -101,7 +107,7 @@ def main() -> None:
             )
             print(lines[-1], flush=True)
     last = options.suites[-1]
-    lines += ["", f"## Where new steps go ({last}, op-count, under cProfile)", "", *profile_lines(last, options.steps)]
+    lines += ["", f"## Profile of new steps ({last}, op-count, cProfile)", "", *profile_lines(last, options.steps)]
     write_text(options.out, "\n".join(lines) + "\n")
 
 

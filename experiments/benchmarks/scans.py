@@ -1,8 +1,8 @@
-"""What the scan passes are worth: loops as they are, as scans of several steps at once, and as parallel prefixes.
+"""Benchmark of the scan passes: plain loops, scans widened to several steps at once, and parallel prefixes.
 
 python -m experiments.benchmarks.scans [--rounds 200] [--out results/passes/scans.md]
 
-Each program is a `lax.scan`; each variant is the default pipeline behind the passes named. Times are the least of
+Each program is a `lax.scan`. Each variant runs the named passes and then the default pipeline. Times are minima of
 interleaved calls on one thread.
 """
 
@@ -68,10 +68,10 @@ def _programs() -> dict[str, tuple[Callable[..., Any], list[Any]]]:
 
 
 def measure(function: Callable[..., Any], arguments: list[Any], rounds: int) -> list[float]:
-    """Least milliseconds of each variant.
+    """Return the least milliseconds per call of each variant.
 
     Raises:
-        ValueError: a variant's results are wrong.
+        ValueError: a variant computes wrong results.
     """
     executables = []
     for passes in VARIANTS.values():
@@ -82,7 +82,7 @@ def measure(function: Callable[..., Any], arguments: list[Any], rounds: int) -> 
     wanted = Reference.of(lower(function, *arguments), arguments)
     for e in executables:
         if (finding := wanted.difference(e(*arguments))) is not None:
-            raise ValueError(f"a variant's results are wrong: {finding}")
+            raise ValueError(f"a variant computes wrong results: {finding}")
     best = [float("inf")] * len(executables)
     for _ in range(rounds):
         for n, e in enumerate(executables):
@@ -96,8 +96,10 @@ def main() -> None:
     """Run from the command line."""
     os.environ["OMP_NUM_THREADS"] = "1"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path("results/passes/scans.md"))
+    parser.add_argument("--rounds", type=int, default=200, help="interleaved calls (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/passes/scans.md"), help="results file (default: %(default)s)"
+    )
     options = parser.parse_args()
     origin = provenance()
     lines = [
@@ -108,7 +110,7 @@ def main() -> None:
         f"- machine: {origin['machine']}, one thread",
         f"- date: {origin['date']}",
         "",
-        "Milliseconds of one call, the least of interleaved ones.",
+        "Milliseconds per call, the minimum of interleaved calls.",
         "",
         f"| program | {' | '.join(VARIANTS)} |",
         "|---" * (1 + len(VARIANTS)) + "|",
@@ -118,9 +120,9 @@ def main() -> None:
         lines.append(f"| {name} | {' | '.join(f'{t:.3f}' for t in times)} |")
     lines += [
         "",
-        "Widening pays where a step is a few scalar operations; loops over longer rows run inside one kernel, where",
-        "an iteration costs nothing. Prefixes by doubling do the work once for each bit of the length, and pay on a",
-        "CPU for single numbers alone. Hence neither is in the default pipeline.",
+        "Widening helps if a step consists of a few scalar operations; loops over longer rows run inside one kernel,",
+        "where an iteration has almost no overhead. Parallel prefixes by doubling repeat the work for each bit of the",
+        "length; on a CPU they help only for scans over scalars. Neither is in the default pipeline.",
     ]
     text = "\n".join(lines) + "\n"
     write_text(options.out, text)

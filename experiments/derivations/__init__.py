@@ -1,1 +1,1 @@
-"""How numbers that stand in the code were derived."""
+"""Derivations of numeric constants in the code."""

@@ -1,8 +1,11 @@
-"""The rational function behind `tanh_f32` of the CPU kernels: `python -m experiments.derivations.tanh` prints it.
+"""The rational approximation of `tanh_f32` in the CPU kernels.
 
-tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9, degrees 4 and 4, fitted to the least largest relative error by least squares
-whose weights are adjusted to the error of the round before (Lawson), the denominator's weight to its last value
-(Sanathanan and Koerner). Beyond 9 a float is 1 to the last bit but one.
+    python -m experiments.derivations.tanh
+
+tanh(x) = x P(x^2) / Q(x^2) on |x| <= 9, with P and Q of degree 4. The fit minimises the largest relative error by
+iteratively reweighted least squares: Lawson's weights follow the error of the previous round, and the residual is
+divided by the previous denominator (Sanathanan and Koerner). Beyond 9, float32 tanh is 1 up to one unit in the last
+place.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ ROUNDS = 60
 
 
 def fit(p: int = 4, q: int = 4) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-    """(largest relative error, coefficients of P, of Q), by rising powers of x^2."""
+    """Return the largest relative error and the coefficients of P and Q, in ascending powers of x^2."""
     chebyshev = (np.cos(np.pi * (np.arange(4000) + 0.5) / 4000) + 1) * LIMIT / 2
     x = np.unique(np.concatenate([chebyshev, np.linspace(1e-3, LIMIT, 4000)]))
     f, z = np.tanh(x) / x, (x / LIMIT) ** 2

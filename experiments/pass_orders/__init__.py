@@ -1,4 +1,5 @@
-"""Learned pass orders against fixed orders and searches, on programs they have not seen: op counts, then measured time.
+"""Comparison of learned pass orders with fixed orders and searches, by op count and optionally by measured time.
 
-Every contender chooses from the same passes, one sweep per application, and its applications are counted.
+All contenders choose from the same passes. One application of a pass is one sweep over the module and counts towards
+the contender's budget.
 """

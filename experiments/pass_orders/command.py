@@ -1,4 +1,4 @@
-"""`hlogym evaluate` of a pass order: op counts beside fixed orders and searches, printed and written."""
+"""`hlogym evaluate` for a pass order: compare its op counts with fixed orders and searches."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def evaluate_pass_order(
     seed: int,
     as_json: bool,
 ) -> OrderEvaluation:
-    """Evaluate a policy with a budget of applications; print and write a table.
+    """Evaluate a pass order, print a table and write the results.
 
     Args:
         policy: the pass order.
         suites: names of suites.
         searches: names in PASS_SEARCHES to compare with; None: all of them.
-        budget: applications of the policy and of each search, which also has a run with five times as many.
+        budget: pass applications of the policy and of each search; searches run again with five times as many.
         results: folder of the results.
-        seed: of the searches.
+        seed: seed of the searches.
         as_json: print JSON instead of a table.
 
     Raises:
-        UnknownNameError: no such suite or search.
+        UnknownNameError: there is no such suite or search.
         ResultError: the results cannot be written.
     """
     names = tuple(PASS_SEARCHES) if searches is None else _check_searches(searches)

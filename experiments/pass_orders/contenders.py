@@ -1,4 +1,4 @@
-"""Run the contenders: fixed orders, learned policies and searches, by op count and by measured time."""
+"""The contenders (fixed orders, learned policies and searches), compared by op count and by measured time."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ def evaluate_orders(
     """Evaluate all contenders on all programs.
 
     Args:
-        programs: to evaluate on.
-        policies: by name.
+        programs: the programs to evaluate on.
+        policies: learned pass orders by name.
         budget: see `compare_orders`.
         search_budget: see `compare_orders`.
-        provenance: of the figures, stored with them.
+        provenance: stored with the results.
         searches: names in PASS_SEARCHES.
-        measurer: measures the time of contenders that search no more than a policy does; None: op counts only.
-        rounds: timings per program.
-        seed: of the searches.
+        measurer: times the fixed orders, the policies and the random search with `budget` applications; None: only op
+            counts are compared.
+        rounds: number of interleaved timings.
+        seed: seed of the searches and of sampling.
         step: called with the name of each program before its evaluation.
     """
     rows = []
@@ -85,12 +86,12 @@ def compare_orders(
     """Return the op counts of every contender on one program.
 
     Args:
-        program: seen by the policies in training or not, which the row records.
-        policies: by name.
-        budget: applications of a policy and of each search.
-        search_budget: applications of each search in a second run, and of a policy that is sampled from.
+        program: the program; the result records whether a policy was trained on it.
+        policies: learned pass orders by name.
+        budget: pass applications of each policy and each search.
+        search_budget: pass applications of a second run of each search, and of sampling from each policy.
         searches: names in PASS_SEARCHES.
-        seed: of the searches.
+        seed: seed of the searches and of sampling.
     """
     module = parse(program.text(), filename=str(program.path))
     found = {
@@ -121,7 +122,7 @@ def _once(passes: Sequence[str]) -> PassPipeline:
 
 
 def _fixed(module: HloModule, pipeline: HloPass) -> Contender:
-    """Run a pipeline; its applications are those of single passes."""
+    """Run a fixed pipeline; each single pass that it runs counts as one application."""
     made = run_on_copy(module, pipeline)
     return Contender(made.ops, made.applications, passes=tuple(made.passes))
 
@@ -131,7 +132,7 @@ def _contender(actions: tuple[str, ...], found: FoundOrder) -> Contender:
 
 
 def _completed(actions: tuple[str, ...], found: FoundOrder) -> Contender:
-    """Return the contender followed by the default pipeline where that leaves fewer ops."""
+    """Return the contender after the default pipeline has run on its module, if that leaves fewer ops."""
     done, alone = complete(found.state.module, found.state.ops), _contender(actions, found)
     return Contender(done.ops, alone.applications, done.applications, (*alone.passes, *done.passes))
 
@@ -141,10 +142,10 @@ def _ops(state: PassState) -> float:
 
 
 def _sample(policy: LearnedPassOrder, module: HloModule, total: int, seed: int) -> FoundOrder:
-    """Return the best of following a policy once and then sampling from it until the applications are used up."""
+    """Follow a policy greedily once, then sample orders from it until `total` passes ran; return the best order."""
     graph, rng = PassGraph(module, policy.actions), np.random.default_rng(seed)
     best = policy.follow(graph, limit=total)
-    # Samples that only repeat known applications cost nothing, so their number has a limit of its own.
+    # A sampled order whose states are all known runs no pass, so the number of samples has its own limit.
     for _ in range(total // 10):
         if graph.runs >= total:
             break
@@ -162,12 +163,12 @@ def _found(episode: PassEpisode, applications: int) -> FoundOrder:
 
 
 def _measured(program: Program, row: OrderRow, names: Sequence[str], measurer: Measurer, rounds: int) -> OrderRow:
-    """Return the row with speedups: contenders' programs fused by default, timed in turns after a check of outputs."""
+    """Return the row with speedups of the contenders' programs, fused by default, from interleaved timings."""
     module = parse(program.text(), filename=str(program.path))
     plans = {name: _plan(module, row.contenders[name].passes) for name in names}
     try:
         compared = measurer.compare(program, {**plans, "again": plans[BASELINE]}, rounds)
-    except Exception as error:  # one program that cannot be measured does not end an evaluation
+    except Exception as error:  # the evaluation continues with the other programs
         return replace(row, failure=f"{type(error).__name__}: {error}")
     if BASELINE not in compared.samples:
         return replace(row, failure=str(next(iter(compared.failures.values()), "not measured")).splitlines()[0])

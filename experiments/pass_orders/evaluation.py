@@ -1,4 +1,4 @@
-"""The evaluation of pass orders as a record: what every contender made of every program, stored as JSON."""
+"""The results of an evaluation of pass orders, and their JSON format."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DEFAULT = "our default, fixed point"
 
 @dataclass(frozen=True)
 class Contender:
-    """What one contender made of a program.
+    """The result of one contender on one program.
 
     Attributes:
         ops: op count after its passes.
-        applications: passes it ran to find that, including those that changed nothing.
-        completion: passes that the default pipeline ran after them.
-        passes: those that lead to the result.
-        seconds: of a call, end to end; None when not measured.
+        applications: passes applied during the search, including those that changed nothing.
+        completion: passes that the default pipeline applied afterwards.
+        passes: the passes that lead to the result.
+        seconds: time per call, end to end; None if not measured.
     """
 
     ops: int
@@ -38,7 +38,19 @@ class Contender:
 
 @dataclass(frozen=True)
 class OrderRow:
-    """A program: op count as written, contenders by name, ratios of time over BASELINE by name."""
+    """The results of all contenders on one program.
+
+    Attributes:
+        program: name of the program.
+        suite: its suite.
+        split: its split within the suite.
+        seen: whether a policy was trained on it.
+        written: op count before any pass.
+        contenders: results by contender.
+        speedups: measured speedup over BASELINE, by contender.
+        noise: measured speedup of BASELINE over itself; None if not measured.
+        failure: why the measurement failed; empty if it did not.
+    """
 
     program: str
     suite: str
@@ -53,7 +65,7 @@ class OrderRow:
 
 @dataclass(frozen=True)
 class OrderEvaluation:
-    """All programs, the budgets they had, and the provenance of the figures."""
+    """The results on all programs, with the budgets and the provenance of the numbers."""
 
     budget: int
     search_budget: int
@@ -66,7 +78,7 @@ class OrderEvaluation:
         return list(self.rows[0].contenders) if self.rows else []
 
     def ratio(self, name: str, reference: str) -> Interval:
-        """Return the geometric mean of op counts over those of another contender; a count of 0 is taken as 1."""
+        """Return the geometric mean of op counts divided by those of another contender; a count of 0 is taken as 1."""
         return geometric_mean([max(r.contenders[name].ops, 1) / max(r.contenders[reference].ops, 1) for r in self.rows])
 
     def worse(self, name: str, reference: str) -> list[str]:
@@ -74,7 +86,7 @@ class OrderEvaluation:
         return [r.program for r in self.rows if r.contenders[name].ops > r.contenders[reference].ops]
 
     def speedup(self, name: str) -> Interval | None:
-        """Return the geometric mean of measured speedups over BASELINE; None when nothing was measured."""
+        """Return the geometric mean of measured speedups over BASELINE, or None if nothing was measured."""
         found = [r.speedups[name].value for r in self.rows if name in r.speedups]
         return geometric_mean(found) if found else None
 
@@ -83,7 +95,7 @@ class OrderEvaluation:
         """Read a results file.
 
         Raises:
-            ResultError: it cannot be read.
+            ResultError: the file cannot be read or is not an evaluation of pass orders.
         """
         data = read_object(path, ResultError, finite=False)
         try:
@@ -95,12 +107,12 @@ class OrderEvaluation:
             budgets = checked(data["budget"], int), checked(data["search_budget"], int)
             return OrderEvaluation(*budgets, rows, checked(data["provenance"], dict))
         except KeyError as error:
-            raise ResultError(f"{path} is no evaluation of pass orders: {error} is missing") from error
+            raise ResultError(f"{path} is not an evaluation of pass orders: {error} is missing") from error
         except (TypeError, ValueError) as error:
-            raise ResultError(f"{path} is no evaluation of pass orders: {error}") from error
+            raise ResultError(f"{path} is not an evaluation of pass orders: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
-        """Return the evaluation as a results file stores it."""
+        """Return the JSON object that `read` reads."""
         return {
             "budget": self.budget,
             "search_budget": self.search_budget,

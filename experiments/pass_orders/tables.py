@@ -15,19 +15,19 @@ from experiments.pass_orders.evaluation import BASELINE, DEFAULT, OrderEvaluatio
 __all__ = ["SUMMARY_HEADER", "print_summary", "program_table", "summary_rows", "summary_table"]
 
 SUMMARY_HEADER = (
-    "contender", "ops / XLA's order once", "fewer", "ops / our default", "worse than it", "passes run", "then",
-    "speed / XLA's order once",
+    "contender", "ops / XLA's order once", "fewer ops", "ops / default", "worse than default", "passes applied",
+    "completion passes", "speedup over XLA's order once",
 )  # fmt: skip
 
 
 def summary_rows(evaluation: OrderEvaluation) -> list[list[str]]:
-    """Return one row per contender: geometric means with their 95% intervals, and medians of applications."""
+    """Return one row per contender: geometric means with 95% intervals, and median numbers of applied passes."""
     rows = []
     for name in evaluation.names:
         once, default = evaluation.ratio(name, BASELINE), evaluation.ratio(name, DEFAULT)
         worse = evaluation.worse(name, DEFAULT)
         share = len(worse) / len(evaluation.rows)
-        run, then = (
+        applied, completion = (
             float(np.median([getattr(r.contenders[name], n) for r in evaluation.rows]))
             for n in ("applications", "completion")
         )
@@ -35,20 +35,20 @@ def summary_rows(evaluation: OrderEvaluation) -> list[list[str]]:
         rows.append(
             [
                 name, _interval(once), f"{1 - once.value:.1%}", _interval(default), f"{len(worse)} ({share:.1%})",
-                f"{run:.0f}", f"{then:.0f}", "-" if speed is None else _interval(speed),
+                f"{applied:.0f}", f"{completion:.0f}", "-" if speed is None else _interval(speed),
             ]
         )  # fmt: skip
     return rows
 
 
 def summary_table(evaluation: OrderEvaluation) -> list[str]:
-    """Return `summary_rows` as lines of Markdown."""
+    """Return the lines of `summary_rows` as a Markdown table."""
     lines = [f"| {' | '.join(SUMMARY_HEADER)} |", "|---|---|---:|---|---:|---:|---:|---|"]
     return lines + [f"| {' | '.join(map(markdown_cell, row))} |" for row in summary_rows(evaluation)]
 
 
 def program_table(evaluation: OrderEvaluation, names: Sequence[str]) -> list[str]:
-    """Return lines of Markdown with one row per program."""
+    """Return the lines of a Markdown table with one row per program."""
     header = " | ".join(map(markdown_cell, names))
     lines = [f"| program | written | {header} | time |", f"|---|---:|{'---:|' * len(names)}---|"]
     for r in evaluation.rows:
@@ -65,7 +65,9 @@ def print_summary(evaluation: OrderEvaluation) -> None:
 
     held_out = sum(not r.seen for r in evaluation.rows)
     title = f"Op counts on {len(evaluation.rows)} programs, {held_out} of them not seen in training"
-    table = Table("contender", "ops / XLA's order once", "ops / our default", "worse", "passes run", title=title)
+    table = Table(
+        "contender", "ops / XLA's order once", "ops / default", "worse than default", "passes applied", title=title
+    )
     for name in evaluation.names:
         table.add_row(
             name, _interval(evaluation.ratio(name, BASELINE)), _interval(evaluation.ratio(name, DEFAULT)),

@@ -32,10 +32,10 @@ class Shell:
         return Reply(status, out, err)
 
     def fails(self, *arguments: str | Path) -> str:
-        """The message of a command that must fail."""
+        """Run a command that must fail and return its error message."""
         reply = self(*arguments)
         assert reply.status != 0, reply.out
         assert "Traceback" not in reply.err
         assert reply.err.startswith("error: "), reply.err
-        assert "fault of hlogym" not in reply.err
+        assert "bug in hlogym" not in reply.err
         return reply.err

@@ -1,4 +1,4 @@
-"""The best plans of a run outlive kills at any moment."""
+"""The best plans of a run survive a kill at any moment."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from experiments.results import ResultError
 from experiments.run_folder import RunFolder
 
 
-def test_only_better_plans_replace_one(tmp_path: Path) -> None:
+def test_only_a_better_plan_replaces_a_plan(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     best = BestPlans(run, {})
     best.offer("p", 2.0, "two")
@@ -47,12 +47,12 @@ def test_a_kill_between_journal_and_plan_loses_nothing(tmp_path: Path, monkeypat
         patch.setattr(best_plans, "write_text", killed)
         BestPlans(run, {}).offer("p", 5.0, "five")
     after = BestPlans(run, {})
-    assert after.speedups == {"p": 2.0}  # of the plan that is there
+    assert after.speedups == {"p": 2.0}  # the speedup of the plan on disk
     after.offer("p", 3.0, "three")
     assert run.plan_file("p").read_text() == "three"
 
 
-def test_a_damaged_journal_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_valid_lines_of_a_damaged_journal_are_read(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     best = BestPlans(run, {"q": 1.5})
     best.offer("p", 2.0, "two")
@@ -64,7 +64,7 @@ def test_a_damaged_journal_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert BestPlans(run, {}).speedups == {"p": 2.0, "q": 2.5}
 
 
-def test_a_folder_that_takes_no_plans_is_one_error(tmp_path: Path) -> None:
+def test_an_unwritable_folder_raises_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultError, match="cannot write"):
         BestPlans(RunFolder(tmp_path / "file"), {}).offer("p", 2.0, "two")

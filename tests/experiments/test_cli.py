@@ -1,4 +1,4 @@
-"""The command line: what works exits with 0, what does not says why in one message without a traceback."""
+"""The command line exits with 0 on success, and with one message and no traceback on an error."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def policy(tmp_path: Path) -> Path:
     return tmp_path / "policy"
 
 
-def test_seeds_and_files_that_cannot_be(hlogym: Shell, tmp_path: Path) -> None:
+def test_invalid_seeds_and_files_are_rejected(hlogym: Shell, tmp_path: Path) -> None:
     (tmp_path / "m.hlo").write_text("ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }")
     (tmp_path / "folder.hlo").mkdir()
     (tmp_path / "x.npz").write_text("no archive")
@@ -62,7 +62,7 @@ def test_seeds_and_files_that_cannot_be(hlogym: Shell, tmp_path: Path) -> None:
     assert "numpy.savez writes one" in hlogym.fails("run", tmp_path / "m.hlo", "--inputs", tmp_path / "x.npz")
 
 
-# ---- what works
+# ---- commands that succeed
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -80,7 +80,7 @@ def test_run_checks_and_writes_outputs(hlogym: Shell, chain: Path, tmp_path: Pat
         "run", chain, "--inputs", "in.npz", "--backend", "cpu", "--check", "--output", "out.npz", "--profile"
     )
     assert reply.status == 0, reply.err
-    assert "equal to the interpreter" in reply.out
+    assert "agree with the interpreter" in reply.out
     a = np.tanh(x * y) + x
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["out0"], a / a.sum(1, keepdims=True), rtol=1e-5)
 
@@ -92,7 +92,7 @@ def test_run_prints_json(hlogym: Shell, chain: Path) -> None:
     assert data["outputs"] == [{"dtype": "float32", "shape": [64, 48]}]
 
 
-def test_compile_writes_what_load_runs(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+def test_compile_writes_a_program_that_load_runs(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
     from compiler import load
 
     assert hlogym("compile", chain, "-o", "chain.aot", "--backend", "cpu").status == 0
@@ -126,7 +126,7 @@ def test_view_writes_one_page(hlogym: Shell, chain: Path, tmp_path: Path) -> Non
     assert "http" not in page.replace("http://www.w3.org", "")
 
 
-def test_checks_that_prove_nothing_are_said(hlogym: Shell, tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_checked_are_reported(hlogym: Shell, tmp_path: Path) -> None:
     nothing = tmp_path / "nothing.hlo"
     nothing.write_text(
         "HloModule m\nENTRY e { x = f32[8] parameter(0) a = f32[8] abs(x) n = f32[8] negate(a) l = f32[8] log(n)\n"
@@ -135,7 +135,7 @@ def test_checks_that_prove_nothing_are_said(hlogym: Shell, tmp_path: Path) -> No
     reply = hlogym("run", nothing, "--backend", "cpu", "--check")
     assert reply.status == 0
     assert "warning: output 1 is NaN everywhere" in reply.err
-    assert "equal to the interpreter" not in reply.out
+    assert "agree with the interpreter" not in reply.out
     reply = hlogym("run", nothing, "--backend", "cpu", "--check", "--json")
     summary = json.loads(reply.out)
     assert summary["equals_interpreter"] is None
@@ -167,24 +167,24 @@ def test_evaluate_and_report(
     assert "src=" not in page
 
 
-def test_doctor_says_what_works(hlogym: Shell) -> None:
+def test_doctor_reports_the_backends_that_work(hlogym: Shell) -> None:
     reply = hlogym("doctor", "--json")
     findings = {(x["group"], x["name"]): x for x in json.loads(reply.out)}
     assert findings["backends", "cpu"]["ok"] is True
     assert findings["backends", "interpreter"]["ok"] is True
 
 
-# ---- what does not
+# ---- commands that fail
 
 
-def test_broken_hlo_shows_the_place(hlogym: Shell, tmp_path: Path) -> None:
+def test_a_syntax_error_is_reported_with_its_position(hlogym: Shell, tmp_path: Path) -> None:
     (tmp_path / "broken.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[4] parameter(0\n}\n")
     message = hlogym.fails("run", "broken.hlo")
     assert "broken.hlo:" in message
     assert "^" in message
 
 
-def test_an_unknown_op_names_itself(hlogym: Shell, tmp_path: Path) -> None:
+def test_an_unknown_op_is_named_with_its_line(hlogym: Shell, tmp_path: Path) -> None:
     (tmp_path / "m.hlo").write_text(
         "HloModule m\nENTRY e {\n  p = f32[4] parameter(0)\n  ROOT r = f32[4] ad(p, p)\n}\n"
     )
@@ -219,14 +219,14 @@ def test_a_file_that_is_not_text(hlogym: Shell, tmp_path: Path) -> None:
         (("run", "CHAIN", "--inputs", "nowhere.npz"), "nowhere.npz"),
     ],
 )
-def test_what_is_unknown_is_named_with_what_is_near(
+def test_an_unknown_name_is_reported_with_similar_names(
     hlogym: Shell, chain: Path, policy: Path, arguments: tuple[str, ...], hint: str
 ) -> None:
     given = [{"CHAIN": str(chain), "POLICY": str(policy)}.get(a, a) for a in arguments]
     assert hint in hlogym.fails(*given)
 
 
-def test_arguments_of_the_wrong_shape_say_both(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+def test_wrong_arguments_are_reported_with_expected_and_actual(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", x=np.ones((3, 3), np.float32), y=np.ones((64, 48), np.float32))
     message = hlogym.fails("run", chain, "--inputs", "in.npz", "--backend", "cpu")
     assert "64" in message
@@ -238,7 +238,7 @@ def test_arguments_of_the_wrong_shape_say_both(hlogym: Shell, chain: Path, tmp_p
 
 
 def test_no_c_compiler(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Another program than anywhere else, so that no kernel of it is in a cache.
+    # A program that no other test compiles, so that its kernels are not in a cache.
     (tmp_path / "m.hlo").write_text(CHAIN.replace("48", "47"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
@@ -281,6 +281,6 @@ def test_debug_shows_the_traceback(hlogym: Shell) -> None:
         hlogym("run", "softmx", "--debug")
 
 
-def test_a_command_that_cannot_be_read_exits_with_two(hlogym: Shell) -> None:
+def test_a_usage_error_exits_with_status_two(hlogym: Shell) -> None:
     assert hlogym("run").status == 2
     assert hlogym("no-such-command").status == 2

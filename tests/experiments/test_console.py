@@ -1,4 +1,4 @@
-"""What is printed is what was said: no markup, no emoji codes, no control of the terminal."""
+"""Strings are printed verbatim: without markup or emoji codes, and with control characters escaped."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from compiler.errors import HlogymError
 from experiments import cli
 from experiments.console import PlainConsole, progress
 
-TEXTS = ("[red]x[/red]", "[/nothing]", ":warning:", "a\\[b", "$x$")
+STRINGS = ("[red]x[/red]", "[/nothing]", ":warning:", "a\\[b", "$x$")
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_texts_are_shown_as_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("text", STRINGS)
+def test_strings_are_printed_verbatim(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     console = PlainConsole(width=200)
     console.print(text)
     table = Table(text, title=text)
@@ -26,12 +26,12 @@ def test_texts_are_shown_as_they_are(text: str, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.count(text) == 4
 
 
-def test_control_characters_are_spelled_out_but_layout_stays(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped_and_newlines_kept(capsys: pytest.CaptureFixture[str]) -> None:
     PlainConsole(width=200).print("a\x1b[2J\x07\r\u202eb\nsecond", Text("styled", "bold"))
     assert capsys.readouterr().out == "a\\x1b[2J\\x07\\r\\u202eb\nsecond styled\n"
 
 
-def test_a_bar_shows_its_description_as_it_is() -> None:
+def test_a_progress_bar_shows_its_description_verbatim() -> None:
     with progress() as bar:
         task = bar.add_task("training [red]x[/red] {0} \x1b[2J", total=1)
         column = bar.columns[1]
@@ -40,7 +40,7 @@ def test_a_bar_shows_its_description_as_it_is() -> None:
     assert str(shown) == "training [red]x[/red] {0} \\x1b[2J"
 
 
-def test_errors_do_not_control_the_terminal(
+def test_control_characters_in_errors_are_escaped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:

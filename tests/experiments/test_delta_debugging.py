@@ -1,4 +1,4 @@
-"""The delta debugger finds the few instructions that matter."""
+"""Delta debugging removes all instructions that are not needed for the failure."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,12 @@ from tests.fuzz.random_modules import random_module
 
 
 def uses(module: HloModule, *opcodes: Opcode) -> bool:
-    there = {i.opcode for c in module.post_order() for i in c.instructions}
-    return there.issuperset(opcodes)
+    present = {i.opcode for c in module.post_order() for i in c.instructions}
+    return present.issuperset(opcodes)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_opcode_is_left(seed: int) -> None:
+def test_reduction_to_one_opcode(seed: int) -> None:
     module = random_module(np.random.default_rng(seed), 40)
     text = str(module)
     elementwise = [i for i in module.entry.instructions if i.opcode.is_elementwise and len(i.operands) == 2]
@@ -28,7 +28,7 @@ def test_one_opcode_is_left(seed: int) -> None:
     assert str(module) == text
 
 
-def test_pair_of_opcodes() -> None:
+def test_reduction_to_a_pair_of_opcodes() -> None:
     module = parse("""
 ENTRY main {
   x = f32[8] parameter(0)
@@ -45,10 +45,10 @@ ENTRY main {
     assert {i.opcode for i in small.entry.instructions} == {Opcode.TANH, Opcode.EXPONENTIAL, Opcode.PARAMETER}
 
 
-def test_nothing_to_reduce() -> None:
+def test_a_module_that_does_not_fail_is_an_error() -> None:
     with pytest.raises(ValueError, match="does not fail"):
         reduce_module(parse("ENTRY m { ROOT x = f32[] parameter(0) }"), lambda m: False)
 
 
-def test_lists() -> None:
+def test_reduction_of_a_list() -> None:
     assert reduce_list(range(60), lambda xs: 7 in xs and 41 in xs) == [7, 41]

@@ -1,4 +1,4 @@
-"""Commands that measure say what failed and why, and fail themselves when everything did."""
+"""Commands that measure report each failure with its reason, and exit with an error if everything failed."""
 
 import json
 from pathlib import Path
@@ -47,14 +47,16 @@ w.main()
     monkeypatch.setattr(worker_process, "python_command", lambda _: python_command(code))
 
 
-def suite(folder: Path, **texts: str) -> Path:
+def suite(folder: Path, **programs: str) -> Path:
     folder.mkdir()
-    for name, text in texts.items():
+    for name, text in programs.items():
         (folder / f"{name}.hlo").write_text(text)
     return folder
 
 
-def test_tune_of_what_cannot_be_measured(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_fails_if_the_program_cannot_be_measured(
+    hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     always_wrong(monkeypatch)
     folder = suite(tmp_path / "suite", chain=CHAIN)
     said = hlogym.fails("tune", folder / "chain.hlo", "--budget", "2", "-o", "plan.json")
@@ -63,7 +65,7 @@ def test_tune_of_what_cannot_be_measured(hlogym: Shell, tmp_path: Path, monkeypa
     assert not (tmp_path / "plan.json").exists()
 
 
-def test_evaluate_goes_on_after_a_program_that_fails_and_says_so(
+def test_evaluate_continues_after_a_failing_program_and_reports_it(
     hlogym: Shell, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -82,10 +84,10 @@ def test_evaluate_goes_on_after_a_program_that_fails_and_says_so(
     command = ("evaluate", policy, "--baselines", "none", "--budget", "1", "--rounds", "2", "--json")
     reply = hlogym(*command, "--suite", folder)
     assert reply.status == 0, reply.err
-    told = {p["program"]: p["strategies"] for p in json.loads(reply.out)["programs"]}
-    assert told["chain"]["learned"]["seconds"] is not None
-    assert "all wrong" in told["loop"]["learned+search"]["failure"]
-    assert "no pass can read this" in told["broken"]["none"]["failure"]
+    results = {p["program"]: p["strategies"] for p in json.loads(reply.out)["programs"]}
+    assert results["chain"]["learned"]["seconds"] is not None
+    assert "all wrong" in results["loop"]["learned+search"]["failure"]
+    assert "no pass can read this" in results["broken"]["none"]["failure"]
     assert "broken: none: " in reply.err
     assert "loop: learned: wrong: output 0: all wrong" in reply.err
 
@@ -96,7 +98,7 @@ def test_evaluate_goes_on_after_a_program_that_fails_and_says_so(
     assert "no pass can read this" in said
 
 
-def test_bench_goes_on_after_a_program_that_fails_and_fails_in_the_end(
+def test_bench_continues_after_a_failing_program_and_exits_with_an_error(
     hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = compile_program
@@ -118,7 +120,9 @@ def test_bench_goes_on_after_a_program_that_fails_and_fails_in_the_end(
     assert "no kernel for it" in rows["broken"]["failures"]["hlogym"]
 
 
-def test_bench_against_a_peer_that_is_not_there(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_fails_if_a_requested_peer_is_missing(
+    hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def absent(*_: object) -> None:
         raise RuntimeError("no such compiler here")
 
@@ -135,7 +139,7 @@ class _Failing(Measurer):
         return Measurement(None, "crash", "signal SIGSEGV")
 
 
-def test_a_search_in_which_all_fail_says_why(tmp_path: Path) -> None:
+def test_a_search_in_which_all_plans_fail_reports_the_reason(tmp_path: Path) -> None:
     program = load_suite(write_suite(tmp_path)).find("chain")
     plans = [CompilationPlan(fingerprint=f"{n:064}") for n in range(3)]
     with (

@@ -1,4 +1,4 @@
-"""Signals end a run where what was learned is whole."""
+"""Signals end a run when the agent's parameters are consistent."""
 
 import os
 import signal
@@ -10,30 +10,30 @@ from experiments.interruption import Interruption
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_is_heeded_at_once_while_all_is_whole(name: str) -> None:
+def test_a_signal_raises_at_once_in_a_consistent_state(name: str) -> None:
     number = signal.Signals[name]
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt) as caught, Interruption() as interruption:
-        interruption.whole = True
+        interruption.consistent = True
         os.kill(os.getpid(), number)
     assert caught.value.args == (number,)
     assert signal.getsignal(number) == before
 
 
-def test_it_is_held_back_while_something_is_half_done() -> None:
+def test_a_signal_is_deferred_in_an_inconsistent_state() -> None:
     with Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGTERM)
-        interruption.whole = True
+        interruption.consistent = True
         with pytest.raises(KeyboardInterrupt):
-            interruption.heed()
+            interruption.raise_pending()
 
 
-def test_a_second_signal_is_not_held_back() -> None:
+def test_a_second_signal_is_not_deferred() -> None:
     with Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-        assert not interruption.whole
+        assert not interruption.consistent
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
@@ -45,12 +45,12 @@ def test_an_ignored_signal_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_other_threads_handle_no_signals() -> None:
+def test_it_does_nothing_outside_the_main_thread() -> None:
     done: list[bool] = []
 
     def run() -> None:
         with Interruption() as interruption:
-            interruption.heed()
+            interruption.raise_pending()
         done.append(True)
 
     thread = threading.Thread(target=run)

@@ -1,4 +1,4 @@
-"""Pass orders from the command line: train each agent, evaluate, export, run; and what an evaluation counts."""
+"""Pass orders on the command line: training with each agent, export, use, and the counts of an evaluation."""
 
 import json
 from pathlib import Path
@@ -61,39 +61,39 @@ def test_train_resume_export_and_run(agent: str, tmp_path: Path, monkeypatch: py
     assert parse(printed).result_shape == parse(program.text()).result_shape
 
 
-def test_evaluate_writes_a_table_and_says_what_is_held_out(tmp_path: Path) -> None:
+def test_evaluate_writes_results_with_provenance(tmp_path: Path) -> None:
     suite = write_suite(tmp_path / "suite")
     scripted(2, 0, 1).save(tmp_path / "policy")
     printed = invoke("evaluate", tmp_path / "policy", "--suite", str(suite), "--budget", "15",
                      "--baselines", "random,beam", "--results", tmp_path / "results")  # fmt: skip
     assert "learned" in printed
     (data,) = (tmp_path / "results").glob("pass-order-*.json")
-    told = json.loads(data.read_text())
-    assert [r["program"] for r in told["rows"]] == [p.name for p in load_suite(suite).programs]
-    assert {"command", "commit", "machine", "date"} <= told["provenance"].keys()
-    assert all(c["applications"] <= 75 for r in told["rows"] for n, c in r["contenders"].items() if "beam" in n)
+    results = json.loads(data.read_text())
+    assert [r["program"] for r in results["rows"]] == [p.name for p in load_suite(suite).programs]
+    assert {"command", "commit", "machine", "date"} <= results["provenance"].keys()
+    assert all(c["applications"] <= 75 for r in results["rows"] for n, c in r["contenders"].items() if "beam" in n)
     result = runner.invoke(app, ["evaluate", str(tmp_path / "policy"), "--baselines", "bem"])
     assert result.exit_code != 0
 
 
-def test_a_contender_is_what_following_the_policy_gives(tmp_path: Path) -> None:
+def test_a_learned_contender_has_the_op_count_of_its_policy(tmp_path: Path) -> None:
     (tmp_path / "m.hlo").write_text(TEXT)
     (program,) = load_suite(tmp_path).programs
     row = compare_orders(program, {"learned": scripted(2, 0, 1)}, 20, 60, ("greedy",))
-    # By hand: broadcast, add, three negates, a product, tanh, add, transpose; at the end a product, a sum, a transpose.
+    # Before: broadcast, add, three negates, multiply, tanh, add, transpose. After: multiply, add, transpose.
     assert row.written == 9
     assert row.contenders["learned"].ops == 3
     assert row.contenders["greedy (60)"].ops == 3
     assert not row.seen
 
 
-def test_ratios_and_worse_programs_are_counted_by_name() -> None:
+def test_ratios_and_worse_programs() -> None:
     def row(name: str, once: int, default: int, learned: int) -> OrderRow:
         found = {BASELINE: Contender(once, 50), DEFAULT: Contender(default, 90), "l": Contender(learned, 20)}
         return OrderRow(name, "s", "test", False, 40, found, {"l": Interval(2.0, 1.5, 2.5)})
 
     evaluation = OrderEvaluation(20, 60, (row("a", 20, 10, 10), row("b", 10, 10, 20)), {})
-    # By hand: 10/20 and 20/10 have the mean 1; 10/10 and 20/10 the mean of the square root of 2.
+    # The geometric mean of 10/20 and 20/10 is 1; that of 10/10 and 20/10 is the square root of 2.
     assert evaluation.ratio("l", BASELINE).value == pytest.approx(1)
     assert evaluation.ratio("l", DEFAULT).value == pytest.approx(2**0.5)
     assert evaluation.worse("l", DEFAULT) == ["b"]
@@ -105,7 +105,7 @@ def test_ratios_and_worse_programs_are_counted_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_orders_are_timed_after_their_outputs_are_checked(tmp_path: Path) -> None:
+def test_fixed_and_learned_orders_are_timed(tmp_path: Path) -> None:
     from env.measurement import Measurer
 
     suite = load_suite(write_suite(tmp_path / "suite"))

@@ -1,4 +1,4 @@
-"""Results: files of other programs are left out, damaged ones are one error, names in tables break nothing."""
+"""Results: files of other programs are skipped, damaged files raise one error, and any name can appear in tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def evaluation(*programs: str, strategies: tuple[str, ...] = ("none", "learned")
     return Evaluation("cpu", 4, (*strategies, "x"), found, facts, {"trained": "<b>", "programs": list(programs)})
 
 
-def test_an_evaluation_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_an_evaluation_round_trips_through_json(tmp_path: Path) -> None:
     written = evaluation("a", *HOSTILE)
     text = json.dumps(written.to_json(), allow_nan=False)
     write_text(tmp_path / "evaluation.json", text)
@@ -90,7 +90,7 @@ STRATEGY = ("programs", 0, "strategies", "learned")
         _changed(("budget",), True),
     ],
 )  # fmt: skip
-def test_a_damaged_evaluation_is_one_error(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_evaluation_raises_one_error(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "evaluation.json"
     file.write_bytes(data)
     with pytest.raises(ResultError, match=re.escape(str(file))) as caught:
@@ -98,7 +98,7 @@ def test_a_damaged_evaluation_is_one_error(tmp_path: Path, data: bytes) -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_files_of_other_programs_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_other_programs_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours = tmp_path / "deep" / "evaluation-1.json"
     write_text(ours, json.dumps(evaluation("ours").to_json()))
     os.utime(ours, (1000, 1000))
@@ -112,7 +112,7 @@ def test_files_of_other_programs_are_left_out(tmp_path: Path, capsys: pytest.Cap
     assert read_newest([], Evaluation.read) is None
 
 
-def test_a_result_never_takes_the_name_of_another(tmp_path: Path) -> None:
+def test_results_get_unique_names(tmp_path: Path) -> None:
     stems = [fresh_stem(tmp_path / "new", "evaluation-1", ".json") for _ in range(3)]
     assert stems == ["evaluation-1", "evaluation-1-2", "evaluation-1-3"]
     (tmp_path / "file").write_text("")
@@ -120,12 +120,12 @@ def test_a_result_never_takes_the_name_of_another(tmp_path: Path) -> None:
         fresh_stem(tmp_path / "file", "x", ".json")
 
 
-def test_an_output_is_checked_before_the_work(tmp_path: Path) -> None:
+def test_output_files_are_checked(tmp_path: Path) -> None:
     (tmp_path / "in.hlo").write_text("mine")
     (tmp_path / "link.hlo").symlink_to("in.hlo")
     for output, reason in (
-        (tmp_path, "is a folder"), (tmp_path / "in.hlo", "would be lost"), (tmp_path / "link.hlo", "would be lost"),
-        (tmp_path / "in.hlo" / "x", "cannot write"),
+        (tmp_path, "is a folder"), (tmp_path / "in.hlo", "would be overwritten"),
+        (tmp_path / "link.hlo", "would be overwritten"), (tmp_path / "in.hlo" / "x", "cannot write"),
     ):  # fmt: skip
         with pytest.raises(ResultError, match=reason):
             check_output(output, tmp_path / "in.hlo")
@@ -138,7 +138,7 @@ def test_an_output_is_checked_before_the_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_terminal_shows_names_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_table_shows_names_verbatim(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     console = PlainConsole(width=1000)
     console.print(rich_table(evaluation_rows(evaluation(name)), "title"))
     out = capsys.readouterr().out
@@ -146,7 +146,7 @@ def test_a_terminal_shows_names_as_they_are(name: str, capsys: pytest.CaptureFix
     if name.isprintable() and len(name) < 60:
         assert out.count(name) == 1
     console.print(rich_table(evaluation_rows(evaluation("plain")), "title"))
-    assert len(out.splitlines()) == len(capsys.readouterr().out.splitlines())  # no name is more than a line
+    assert len(out.splitlines()) == len(capsys.readouterr().out.splitlines())  # each name is on one line
 
 
 def test_a_markdown_table_keeps_its_columns() -> None:
@@ -157,7 +157,7 @@ def test_a_markdown_table_keeps_its_columns() -> None:
         assert len(re.split(r"(?<!\\)\|", line)) == len(rows[0]) + 2
 
 
-def test_a_page_holds_no_markup_of_names(tmp_path: Path) -> None:
+def test_names_are_escaped_in_the_report(tmp_path: Path) -> None:
     build_report(evaluation(*HOSTILE, strategies=("none", "<i>", "_s")), [], tmp_path / "r.html", what="<u>")
     page = (tmp_path / "r.html").read_text()
     assert "<script" not in page
@@ -167,7 +167,7 @@ def test_a_page_holds_no_markup_of_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_plots_take_any_name() -> None:
+def test_plots_accept_any_name() -> None:
     figure = speedup_bars(evaluation(*HOSTILE, strategies=("none", "_s", "$\\frac{")))
     labels = [t.get_text() for t in figure.axes[0].get_yticklabels()]
     assert len(labels) == len(HOSTILE)

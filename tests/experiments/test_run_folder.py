@@ -1,4 +1,4 @@
-"""Run folders: names that are names of folders, other programs' folders left alone, damage said and survived."""
+"""Run folders: valid names, folders of other programs, and damaged files."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a\\b", "", ".", "..", "/x", "-x", ".x", "con", "a\nb", "x" * 300])
-def test_a_name_that_is_no_folder_of_its_own_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_invalid_folder_name_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(ResultError, match="--name"):
         new_run(tmp_path / "runs", name, TrainConfig())
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["r [1] $x$", "é", "Run"])
-def test_other_names_are_taken(tmp_path: Path, name: str) -> None:
+def test_other_names_are_accepted(tmp_path: Path, name: str) -> None:
     run = new_run(tmp_path, name, TrainConfig(seed=4))
     assert run.path == tmp_path / name
     assert find_run(tmp_path, name).config().seed == 4
 
 
-def test_plans_stay_in_the_run_whatever_programs_are_called(tmp_path: Path) -> None:
+def test_plan_files_stay_in_the_run_folder_for_any_program_name(tmp_path: Path) -> None:
     run = new_run(tmp_path, "r", TrainConfig())
     names = ("../../evil", "/etc/passwd", "..", "a/b", "a b", "A", "a", "con", "x" * 300, "", "softmax")
     files = [run.plan_file(n) for n in names]
@@ -47,7 +47,7 @@ FOREIGN: tuple[dict[str, Any] | list[Any], ...] = (
 )  # fmt: skip
 
 
-def test_folders_of_other_programs_are_no_runs(tmp_path: Path) -> None:
+def test_folders_of_other_programs_are_not_runs(tmp_path: Path) -> None:
     for n, config in enumerate(FOREIGN):
         (tmp_path / f"model-{n}").mkdir()
         (tmp_path / f"model-{n}" / "config.json").write_text(json.dumps(config))
@@ -61,20 +61,22 @@ def test_folders_of_other_programs_are_no_runs(tmp_path: Path) -> None:
         with pytest.raises(UnknownNameError):
             find_run(tmp_path, name)
     for name in ("model-0", "notes"):
-        with pytest.raises(ResultError, match="there is"):
+        with pytest.raises(ResultError, match="there is already"):
             new_run(tmp_path, name, TrainConfig())
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text.tex").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for name in ("thesis", "file"):
-        with pytest.raises(ResultError, match="is no run"):
+        with pytest.raises(ResultError, match="is not a run"):
             new_run(tmp_path, name, TrainConfig())
     assert contents(tmp_path) == {**before, "thesis/text.tex": b"mine", "file": b"mine"}
     (tmp_path / "empty").mkdir()
     assert new_run(tmp_path, "empty", TrainConfig()).name == "empty"
 
 
-def test_two_runs_that_begin_in_one_second_are_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_start_in_the_same_second_get_different_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "strftime", lambda _: "fusion-1")
     names = [new_run(tmp_path, None, TrainConfig(seed=n)).name for n in range(3)]
     assert names == ["fusion-1", "fusion-1-2", "fusion-1-3"]
@@ -96,7 +98,7 @@ def test_one_damaged_run_does_not_hide_the_others(tmp_path: Path, text: bytes) -
 @pytest.mark.parametrize(
     "changes", [{"total_timesteps": "many"}, {"total_timesteps": True}, {"suite": 3}, {"gamma": None}, {"seed": 1.5}]
 )
-def test_settings_of_another_type_are_one_error(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_setting_of_the_wrong_type_raises_one_error(tmp_path: Path, changes: dict[str, Any]) -> None:
     run = new_run(tmp_path, "r", TrainConfig())
     file = run.path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
@@ -104,11 +106,11 @@ def test_settings_of_another_type_are_one_error(tmp_path: Path, changes: dict[st
         run.config()
 
 
-def test_a_whole_number_does_for_a_setting_with_a_point(tmp_path: Path) -> None:
+def test_an_integer_is_accepted_for_a_float_setting() -> None:
     assert TrainConfig.from_json({"gamma": 1}).gamma == 1.0
 
 
-def test_lines_that_are_no_points_are_left_out(tmp_path: Path) -> None:
+def test_malformed_lines_of_the_learning_curve_are_skipped(tmp_path: Path) -> None:
     file = tmp_path / "progress.jsonl"
     lines = (
         b'{"timesteps": 1, "speedup": 1.5}', b"[" * 100_000, b"3", b"{}", b'{"timesteps": "2"}', b"\xff",
@@ -120,7 +122,7 @@ def test_lines_that_are_no_points_are_left_out(tmp_path: Path) -> None:
     assert read_progress(tmp_path / "nowhere.jsonl") == []
 
 
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
+def test_a_write_error_is_reported(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "r")
     with pytest.raises(ResultError, match="cannot write"):
         run.add_progress({"timesteps": 1})
@@ -135,12 +137,12 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         "step_cost=nan", "environments=0",
     ],
 )  # fmt: skip
-def test_settings_that_no_training_can_use_are_refused(setting: str) -> None:
+def test_settings_out_of_bounds_are_rejected(setting: str) -> None:
     with pytest.raises(ConfigError, match=setting.partition("=")[0]):
         TrainConfig().changed([setting]).check()
 
 
-def test_a_batch_of_one_is_refused_where_it_would_be_normalised() -> None:
+def test_a_batch_of_one_is_rejected_if_advantages_are_normalized() -> None:
     config = TrainConfig().changed(["n_steps=33", "batch_size=16"])
     with pytest.raises(ConfigError, match="batch of one"):
         config.check()

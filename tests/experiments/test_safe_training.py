@@ -1,4 +1,4 @@
-"""Training, evaluation and export whatever things are called and whatever is in the way: done, or refused at once."""
+"""Training, evaluation and export with unusual names, bad inputs and broken stores succeed or fail before any work."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_awkward_names_train_track_export_and_report(hlogym: Shell, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "..", "/root/x", ".hidden", "x" * 300, "a\x1b[2Jb", "nul"])
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
-def test_a_name_that_leads_elsewhere_is_refused_before_anything_is_written(
+def test_an_invalid_run_name_is_rejected_before_anything_is_written(
     hlogym: Shell, tmp_path: Path, name: str, resume: tuple[str, ...]
 ) -> None:
     write_suite(tmp_path / "suite")
@@ -106,7 +106,7 @@ def policy(tmp_path: Path) -> Path:
     return tmp_path / "policy"
 
 
-def test_a_suite_with_mistakes_gives_every_command_one_message(hlogym: Shell, tmp_path: Path, policy: Path) -> None:
+def test_a_broken_suite_gives_the_same_message_in_all_commands(hlogym: Shell, tmp_path: Path, policy: Path) -> None:
     suite = write_suite(tmp_path / "suite")
     (suite / "broken.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[4] parameter(0\n}\n")
     (suite / "idle.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[4] parameter(0)\n}\n")
@@ -126,13 +126,13 @@ def test_a_suite_with_mistakes_gives_every_command_one_message(hlogym: Shell, tm
     assert files_in(tmp_path) == before
 
 
-def test_one_name_in_two_suites_is_said(hlogym: Shell, tmp_path: Path, policy: Path) -> None:
+def test_a_name_that_is_in_two_suites_is_an_error(hlogym: Shell, tmp_path: Path, policy: Path) -> None:
     for name in ("one", "two"):
         write_suite(tmp_path / name)
     assert "several programs called 'chain'" in hlogym.fails("evaluate", policy, "--suite", "one,two")
 
 
-def test_a_silent_server_ends_training_before_it_begins(
+def test_an_unresponsive_server_fails_before_training(
     hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 1)
@@ -148,7 +148,7 @@ def test_a_silent_server_ends_training_before_it_begins(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_store_of_times_that_cannot_be_used_is_found_before_training(hlogym: Shell, tmp_path: Path) -> None:
+def test_a_damaged_store_of_kernel_times_fails_before_training(hlogym: Shell, tmp_path: Path) -> None:
     write_suite(tmp_path / "suite")
     store = tmp_path / "home" / ".cache" / "hlogym" / "kernel_times.sqlite"
     store.parent.mkdir(parents=True)
@@ -159,14 +159,14 @@ def test_a_store_of_times_that_cannot_be_used_is_found_before_training(hlogym: S
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_output_that_cannot_be_is_found_before_the_work(
+def test_an_invalid_output_fails_before_any_work(
     hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = write_suite(tmp_path / "suite") / "chain.hlo"
     (tmp_path / "file").write_text("mine")
 
     def worked(*_: object, **__: object) -> None:
-        raise AssertionError("the work had begun")
+        raise AssertionError("work was started")
 
     work = (
         "bench.drawn_reference", "run.compile_program", "view.compile_program", "tune.KernelStore", "reduce.Measurer",
@@ -180,13 +180,13 @@ def test_an_output_that_cannot_be_is_found_before_the_work(
             assert "cannot write" in hlogym.fails(command, chain, option, output)
     for command, option in plain.items():
         if command != "bench":
-            assert "would be lost" in hlogym.fails(command, chain, option, chain)
-    assert "would be lost" in hlogym.fails("run", chain, "--inputs", "file", "--output", "file")
+            assert "would be overwritten" in hlogym.fails(command, chain, option, chain)
+    assert "would be overwritten" in hlogym.fails("run", chain, "--inputs", "file", "--output", "file")
     assert chain.read_text() == CHAIN
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_policy_is_exported_when_the_suite_has_gone_meanwhile(
+def test_a_policy_is_exported_even_if_the_suite_was_deleted(
     hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite = write_suite(tmp_path / "suite")
@@ -202,7 +202,7 @@ def test_a_policy_is_exported_when_the_suite_has_gone_meanwhile(
     assert load_policy(run.policy).provenance["programs"] == ["chain", "loop"]
 
 
-def test_a_damaged_checkpoint_says_what_to_do(hlogym: Shell, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_with_advice(hlogym: Shell, tmp_path: Path) -> None:
     config = TrainConfig(suite=str(write_suite(tmp_path / "suite")), env="hlogym/Fusion-v0").changed(SHORT)
     run = start_or_resume(config, tmp_path / "runs", "r", False)
     run.write_state({**run.state(), "finished": False})
@@ -216,5 +216,5 @@ def test_a_damaged_checkpoint_says_what_to_do(hlogym: Shell, tmp_path: Path) -> 
         assert "error: cannot resume from" in reply.err
         assert "move it away" in reply.err
         assert "Traceback" not in reply.err
-    with pytest.raises(ResultError, match="there is a run"):
+    with pytest.raises(ResultError, match="there is already a run"):
         start_or_resume(config, tmp_path / "runs", "r", False)

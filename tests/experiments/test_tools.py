@@ -1,4 +1,4 @@
-"""Peers compute the same, and reduction keeps the fault."""
+"""Peers compute the interpreter's results, and `reduce` keeps the fault."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,12 @@ from experiments.reduce import ReduceError, reduce_for_backend, reduce_for_passe
 from experiments.torch_program import to_torch
 from tests.env.small_programs import CHAIN, LOOP, write_suite
 
-UNTRANSLATED = {"log_softmax_gather": "gather", "softmax_cross_entropy_grad": "gather", "cartpole_naive": "shift"}
+UNSUPPORTED = {"log_softmax_gather": "gather", "softmax_cross_entropy_grad": "gather", "cartpole_naive": "shift"}
 
 
 @pytest.mark.parametrize("text", [CHAIN, LOOP])
 @pytest.mark.parametrize("peer", ["xla", "eager"])
-def test_peers_compute_the_same(peer: str, text: str) -> None:
+def test_peers_agree_with_the_interpreter(peer: str, text: str) -> None:
     if peer == "xla":
         pytest.importorskip("jaxlib")
     module = parse(text)
@@ -39,26 +39,26 @@ def test_peers_compute_the_same(peer: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("program", load_suite("quickstart").programs, ids=lambda p: p.name)
-def test_pytorch_computes_the_suite_or_names_the_op(program: Program) -> None:
+def test_pytorch_agrees_with_the_interpreter_or_names_the_unsupported_op(program: Program) -> None:
     module = read_module(program)
-    if program.name in UNTRANSLATED:
-        with pytest.raises(BackendError, match=UNTRANSLATED[program.name]):
+    if program.name in UNSUPPORTED:
+        with pytest.raises(BackendError, match=UNSUPPORTED[program.name]):
             to_torch(module, compiled=False)
         return
     if program.chaotic:
-        return  # two hundred steps of it prove no more than one of the others
+        return  # two hundred steps take long and cover no other ops
     arrays = entry_inputs(program, module, 0)
     got = [t.numpy() for t in to_torch(module, compiled=False)(*(torch.from_numpy(a) for a in arrays))]
     assert Reference.of(module, arrays).difference(got, program.tolerance) is None
 
 
-def test_an_unknown_peer() -> None:
+def test_an_unknown_peer_is_an_error() -> None:
     with pytest.raises(UnknownNameError, match="'xla'"):
         make_peer("xlb", parse(CHAIN), [])
 
 
 class _Faulty(Measurer):
-    """Finds fault with whatever has a tanh in it."""
+    """Reports wrong results for every program with a tanh."""
 
     def check(self, program: Program, plan: CompilationPlan | None, text: str | None = None) -> str | None:
         assert text is not None
@@ -66,19 +66,19 @@ class _Faulty(Measurer):
         return "wrong: 3 of 5 elements differ" if " tanh(" in text else None
 
 
-def test_reduction_keeps_the_fault_and_little_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reduce_for_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = write_suite(tmp_path / "suite")
     monkeypatch.setattr("experiments.reduce.Measurer", _Faulty)
     reduce_for_backend(str(suite / "chain.hlo"), tmp_path / "small.hlo", "cpu", None, 0)
     small = parse((tmp_path / "small.hlo").read_text())
     assert [i.opcode.text for i in small.entry.post_order()] == ["parameter", "tanh"]
-    with pytest.raises(ReduceError, match="there is no fault"):
+    with pytest.raises(ReduceError, match="there is nothing to reduce"):
         reduce_for_backend(str(suite / "loop.hlo"), tmp_path / "none.hlo", "cpu", None, 0)
 
 
 @dataclass(frozen=True)
 class _Spoiler:
-    """Takes the cosine for the sine."""
+    """A faulty pass that replaces cosine by sine."""
 
     name: ClassVar[str] = "spoiler"
 
@@ -90,7 +90,7 @@ class _Spoiler:
         return bool(found)
 
 
-def test_reduction_of_passes_finds_the_pass_and_what_it_spoils(
+def test_reduce_for_passes_finds_the_faulty_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = write_suite(tmp_path / "suite")
@@ -101,11 +101,11 @@ def test_reduction_of_passes_finds_the_pass_and_what_it_spoils(
     assert "the fault: wrong:" in capsys.readouterr().out
     left = [i.opcode.text for c in parse(text).computations for i in c.instructions]
     assert left == ["parameter", "cosine"]
-    with pytest.raises(ReduceError, match="there is no fault"):
+    with pytest.raises(ReduceError, match="there is nothing to reduce"):
         reduce_for_passes(str(suite / "chain.hlo"), tmp_path / "none.hlo", "cse,spoiler,dce", 0)
 
 
-def test_a_peer_runs_a_program_that_gives_its_arguments_away() -> None:
+def test_a_peer_runs_a_program_with_input_output_aliases() -> None:
     pytest.importorskip("jaxlib")
     module = parse(
         "HloModule m, input_output_alias={ {}: (0, {}, must-alias) }\n"

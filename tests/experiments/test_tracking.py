@@ -1,4 +1,4 @@
-"""Tracking: any name is taken, a silent server is one error in seconds, one that goes away costs the run nothing."""
+"""Tracking accepts any name, fails within seconds if a server does not answer, and tolerates a later outage."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def local_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One store for all: making its tables takes seconds."""
+    """One store for all tests, because creating its tables takes seconds."""
     return tmp_path_factory.mktemp("runs #1 100% [x] é")
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A server that takes connections and never says anything."""
+    """A server that accepts connections and never answers."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen(50)
@@ -49,9 +49,9 @@ def test_metrics_params_and_tags_of_any_name(store: Path, tmp_path: Path) -> Non
     names = ("a[b]|c<d>$x$", "../../evil", "é", "a b", "x" * 300, "", "/x", "a\nb", "plain")
     with TrackedRun(store, "run [1] $x$") as tracked:
         tracked.metrics({**{f"speedup.{n}": 2.0 for n in names}, "nan": float("nan")}, 3)
-        tracked.metrics({f"m{i}": 1.0 for i in range(1500)}, 4)  # MLflow takes 1000 at once
+        tracked.metrics({f"m{i}": 1.0 for i in range(1500)}, 4)  # MLflow accepts 1000 at once
         tracked.params(dict.fromkeys(names, "v" * 10_000))
-        tracked.params({"plain": "another value", "more": 1})  # as a run that is continued does
+        tracked.params({"plain": "another value", "more": 1})  # as in a resumed run
         tracked.tags(dict.fromkeys(names, "x"))
         (tmp_path / "p [1].txt").write_text("x")
         tracked.artifacts(tmp_path / "p [1].txt", "files")
@@ -63,7 +63,7 @@ def test_metrics_params_and_tags_of_any_name(store: Path, tmp_path: Path) -> Non
     assert {metric_name(n) for n in names} <= data.tags.keys()
 
 
-def test_a_server_that_is_silent_is_one_error_in_seconds(
+def test_a_server_that_does_not_answer_raises_one_error_within_seconds(
     tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 1)
@@ -79,12 +79,12 @@ def test_a_server_that_is_silent_is_one_error_in_seconds(
             attempt()
         assert silent in str(caught.value)
         assert "MLFLOW_TRACKING_URI" in str(caught.value)
-    assert time.monotonic() - start < 60  # MLflow alone takes 200 s for one of them
+    assert time.monotonic() - start < 60  # without the limits, MLflow takes 200 s for one of them
     assert dict(os.environ) == before
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_question_that_hangs_longer_than_any_request_is_given_up(
+def test_a_request_that_blocks_for_too_long_is_given_up(
     tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 3600)
@@ -94,7 +94,7 @@ def test_a_question_that_hangs_longer_than_any_request_is_given_up(
         check_store(tmp_path)
 
 
-def test_the_users_limits_are_left(tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_timeouts_are_respected(tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str | None, str | None]] = []
 
     def look(self: MlflowClient, name: str) -> None:
@@ -109,7 +109,7 @@ def test_the_users_limits_are_left(tmp_path: Path, silent: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("uri", ["http://user:secret@127.0.0.1:9", "http://no-such-host.invalid", "nonsense://x"])
-def test_a_server_that_cannot_be_had_is_said_without_its_password(
+def test_an_unreachable_server_is_reported_without_its_password(
     tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -119,15 +119,15 @@ def test_a_server_that_cannot_be_had_is_said_without_its_password(
     assert "\n" not in str(caught.value)
 
 
-def test_a_local_store_that_is_damaged_is_one_error_and_is_left(tmp_path: Path) -> None:
+def test_a_damaged_local_store_raises_one_error_and_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_bytes(b"no database" * 1000)
     with pytest.raises(TrackingError, match=r"mlflow\.db"):
         TrackedRun(tmp_path, "r")
     assert (tmp_path / "mlflow.db").read_bytes() == b"no database" * 1000
 
 
-def test_a_local_store_that_could_not_be_made_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill or a full disk in the seconds that making its tables takes must not leave some of them."""
+def test_a_failed_creation_leaves_no_local_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill or a full disk while the tables are created must not leave a partial database."""
     seen: list[list[str]] = []
 
     def full(self: MlflowClient, **_: Any) -> None:
@@ -142,8 +142,8 @@ def test_a_local_store_that_could_not_be_made_is_not_there(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("name", ["a?b", "a%20b"])
-def test_a_folder_that_cannot_stand_in_a_uri_is_refused(tmp_path: Path, name: str) -> None:
-    """MLflow would keep its store elsewhere: a question mark ends a path, an escape is read."""
+def test_a_folder_that_cannot_be_part_of_a_uri_is_rejected(tmp_path: Path, name: str) -> None:
+    """MLflow would create its store elsewhere: a question mark ends the path, and an escape is decoded."""
     (tmp_path / name).mkdir()
     with pytest.raises(TrackingError, match="name another folder"):
         TrackedRun(tmp_path / name, "r")
@@ -151,10 +151,10 @@ def test_a_folder_that_cannot_stand_in_a_uri_is_refused(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_local_store_that_cannot_be_used_is_one_error_in_seconds(
+def test_an_unusable_local_store_raises_one_error_within_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    """MLflow would try for 100 s."""
+    """MLflow alone would retry for 100 s."""
     monkeypatch.setattr(experiments.tracking, "OPENING_SECONDS", 0.2)
     database = tmp_path / "mlflow.db"
     if named:
@@ -172,18 +172,18 @@ def test_a_local_store_that_cannot_be_used_is_one_error_in_seconds(
     assert time.monotonic() - start < 30
 
 
-def test_a_store_that_another_run_made_meanwhile_is_taken(tmp_path: Path) -> None:
+def test_a_store_that_another_run_has_created_is_kept(tmp_path: Path) -> None:
     (tmp_path / "draft").write_text("ours")
     (tmp_path / "mlflow.db").write_text("theirs")
     experiments.tracking._put_in_place(tmp_path / "draft", tmp_path / "mlflow.db")
     assert (tmp_path / "mlflow.db").read_text() == "theirs"
 
 
-# ---- a store that goes away
+# ---- a store that fails during a run
 
 
 class Outage:
-    """Lets a client fail for a while."""
+    """Makes all requests of a client fail while `down` is True."""
 
     def __init__(self, tracked: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.down, self.attempts, self.now = True, 0, 1000.0
@@ -201,7 +201,7 @@ class Outage:
         return call
 
 
-def test_what_an_outage_kept_is_sent_after_it(
+def test_unsent_data_is_sent_after_an_outage(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tracked = TrackedRun(store, "outage")
@@ -212,13 +212,13 @@ def test_what_an_outage_kept_is_sent_after_it(
         for step in range(50):
             tracked.metrics({"speedup": float(step)}, step)
         tracked.artifacts(tmp_path / "plan.json", "plans")
-        assert outage.attempts == 1  # each attempt may take seconds, so there is one from time to time
+        assert outage.attempts == 1  # an attempt may take seconds, so there is a pause before the next one
         outage.now += 31
         tracked.tags({"t": "x"})
         assert outage.attempts == 2
         outage.now += 31
         tracked.metrics({"speedup": 50.0}, 50)
-        assert outage.attempts == 2  # the pauses grow
+        assert outage.attempts == 2  # the pauses get longer
         outage.down = False
         outage.now += 31
         tracked.metrics({"speedup": 51.0}, 51)
@@ -226,12 +226,12 @@ def test_what_an_outage_kept_is_sent_after_it(
     assert sorted((m.step, m.value) for m in history) == [(n, float(n)) for n in range(52)]
     found = client_of(store).get_run(tracked.run_id)
     assert (found.data.params["a"], found.data.tags["t"], found.info.status) == ("1", "x", "FINISHED")
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count("warning") == 1
-    assert "takes no more" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.count("warning") == 1
+    assert "cannot write to the MLflow store" in message
 
 
-def test_what_was_not_tracked_is_said_at_the_end(
+def test_missing_data_is_reported_at_the_end(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(experiments.tracking, "MAX_WAITING", 20)
@@ -241,14 +241,14 @@ def test_what_was_not_tracked_is_said_at_the_end(
         tracked.tags({"t": "x"})
         for step in range(50):
             tracked.metrics({"speedup": 1.0}, step)
-    told = " ".join(capsys.readouterr().err.split())
-    assert told.count("takes no more") == 1
-    assert "not tracked" in told
-    assert "50 points of metrics" in told
-    assert "tags" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.count("cannot write to the MLflow store") == 1
+    assert "not tracked" in message
+    assert "50 metric updates" in message
+    assert "tags" in message
 
 
-def test_the_error_of_a_run_is_not_hidden_by_an_outage(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_does_not_hide_the_error_of_a_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracked = TrackedRun(store, "broken")
     Outage(tracked, monkeypatch)
     with pytest.raises(ZeroDivisionError), tracked:

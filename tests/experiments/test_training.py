@@ -1,4 +1,4 @@
-"""A training run leaves what it should, and goes on after a kill at any moment."""
+"""A training run writes its files, and can be resumed after a kill at any moment."""
 
 import json
 import os
@@ -69,9 +69,9 @@ def test_kill_and_resume(tmp_path: Path) -> None:
     assert {a.path for a in client.list_artifacts(begun["run_id"])} >= {"policy", "plans", "tables"}
 
 
-def test_a_run_is_not_written_over(tmp_path: Path) -> None:
+def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     new_run(tmp_path, "r", TrainConfig())
-    with pytest.raises(ResultError, match="there is a run 'r'"):
+    with pytest.raises(ResultError, match="there is already a run 'r'"):
         new_run(tmp_path, "r", TrainConfig())
 
 
@@ -84,7 +84,7 @@ def test_settings_are_changed_by_name() -> None:
         TrainConfig().changed(["n_steps=many"])
 
 
-def test_progress_after_a_checkpoint_is_cut(tmp_path: Path) -> None:
+def test_progress_after_a_checkpoint_is_removed(tmp_path: Path) -> None:
     run = new_run(tmp_path, "r", TrainConfig())
     for n in (256, 512, 768):
         run.add_progress({"timesteps": n})
@@ -127,7 +127,7 @@ def test_runs_and_commands_from_before_settings_were_renamed_are_read(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["hlogym/FusionMeasured-v0", "Fusion-v0", "env:hlogym/PassOrder-v0"])
-def test_environments_by_every_spelling(tmp_path: Path, name: str) -> None:
+def test_environment_ids_with_and_without_prefixes(tmp_path: Path, name: str) -> None:
     from experiments.learners import make_env
 
     made = make_env(TrainConfig(suite=str(write_suite(tmp_path)), env=name, backend="cpu"))

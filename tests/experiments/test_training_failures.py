@@ -1,4 +1,4 @@
-"""Training stops when it measures nothing, says why, keeps what it has, and goes on when the cause is mended."""
+"""Training stops if nothing can be measured, reports why, keeps its checkpoints, and can be resumed after a fix."""
 
 import signal
 import subprocess
@@ -39,7 +39,7 @@ w.main()
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One MLflow store for all tests here: making its tables takes seconds."""
+    """One MLflow store for all tests of this module, because creating its tables takes seconds."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
 
 
@@ -50,7 +50,7 @@ def tracking(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """While this file is there, plans that fuse anything fail."""
+    """While this file exists, plans with fusions fail."""
     path = tmp_path / "flag"
     code = FAILING_PLANS.format(flag=str(path))
     monkeypatch.setattr(worker_process, "python_command", lambda _: python_command(code))
@@ -74,7 +74,7 @@ def tracked_status(store: str, run: RunFolder) -> str:
     return str(MlflowClient(store).get_run(run.state()["run_id"]).info.status)
 
 
-def test_a_reference_that_fails_lets_no_run_begin(
+def test_no_run_starts_if_a_reference_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = "import env.worker as w; w.difference = lambda *_: 'output 0: all wrong'; w.main()"
@@ -93,10 +93,10 @@ def test_a_reference_that_fails_lets_no_run_begin(
     assert not (runs / "r").exists()
 
 
-def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
+def test_failures_stop_a_run_that_can_be_resumed_after_a_fix(
     flag: Path, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failure_watch, "IN_A_ROW", 3)
+    monkeypatch.setattr(failure_watch, "MAX_CONSECUTIVE", 3)
     run = RunFolder(tmp_path / "runs" / "r")
     start_or_resume(config(tmp_path, total_timesteps=16), tmp_path / "runs", "r", resume=False)
     longer = (run.path / "config.json").read_text().replace('"total_timesteps": 16', '"total_timesteps": 400')
@@ -127,20 +127,20 @@ def test_failures_stop_a_run_that_goes_on_when_the_cause_is_mended(
     assert steps[-1] >= 400
 
     checkpoint = latest_checkpoint(run.checkpoints)
-    assert start_or_resume(config(tmp_path), tmp_path / "runs", "r", resume=True) == run  # it has come to its end
+    assert start_or_resume(config(tmp_path), tmp_path / "runs", "r", resume=True) == run  # already finished
     assert latest_checkpoint(run.checkpoints) == checkpoint
 
 
-def test_a_run_in_which_nothing_was_measured_reports_no_policy(flag: Path, tmp_path: Path) -> None:
+def test_a_run_without_measurements_writes_no_policy(flag: Path, tmp_path: Path) -> None:
     flag.touch()
     with pytest.raises(MeasurementError, match=r"all .* measurements of this run have failed|no episode has ended"):
-        # The prior fuses on and on, so that no episode ends with the plan of the reference.
+        # With this prior the agent always fuses, so no episode ends with the reference plan.
         start_or_resume(config(tmp_path, total_timesteps=16, prior=1e4), tmp_path / "runs", "r", resume=False)
     assert not (tmp_path / "runs" / "r" / "policy").exists()
 
 
 @pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
-def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path: Path, store: str, name: str) -> None:
+def test_a_signal_stops_a_run_with_a_checkpoint(tmp_path: Path, store: str, name: str) -> None:
     write_suite(tmp_path / "suite")
     run = RunFolder(tmp_path / "runs" / "run")
     begun = command(tmp_path, "--set", "total_timesteps=1000000", "--set", "checkpoint_every=1000000")

@@ -1,4 +1,4 @@
-"""Arguments for the modules of golden tests: small numbers, so that integers are also good indices and counts."""
+"""Arguments for the modules of golden tests; integers are small, so that they are also valid indices and counts."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from compiler.ir import HloModule, Shape
 
 
 def random_arguments(module: HloModule, seed: int) -> list[npt.NDArray[Any]]:
-    """One array for each parameter: normal floats, integers from 0 to 5."""
+    """Return one array per parameter: normally distributed floats, integers from 0 to 5, or booleans."""
     rng = np.random.default_rng(seed)
     return [_random(shape, rng) for shape in module.parameter_shapes]
 

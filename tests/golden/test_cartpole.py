@@ -1,6 +1,6 @@
-"""The paper's naive Cartpole, unedited: what the default pipeline makes of it.
+"""The default pipeline on the paper's naive Cartpole program, unedited.
 
-The program keeps its state stacked, calls its pieces, and draws random numbers by Threefry in loops of its own.
+The program keeps its state in a stacked array, calls functions, and generates Threefry random numbers in loops.
 """
 
 import re
@@ -23,7 +23,7 @@ def optimised(text: str) -> HloModule:
     return module
 
 
-def test_loop_body_is_pointwise_work_on_split_state() -> None:
+def test_loop_body_is_elementwise_on_split_state() -> None:
     module = optimised(PROGRAM.text())
 
     (loop,) = (i for c in module.computations for i in c.instructions if i.opcode is Opcode.WHILE)
@@ -36,10 +36,10 @@ def test_loop_body_is_pointwise_work_on_split_state() -> None:
     }  # fmt: skip
     assert all(op.is_elementwise for op in others)
     carried = [str(s) for s in loop.shape.tuple_shapes]
-    assert carried.count("f32[2048]") == 5  # four of state, one of rewards
+    assert carried.count("f32[2048]") == 5  # four for the state, one for the rewards
     assert all(s.rank <= 1 for s in loop.shape.tuple_shapes if s.element_type.is_float)
-    assert "u64" not in str(module)  # counters are narrowed to what is used of them
-    assert op_count(module) <= 411  # what XLA:CPU leaves (results/passes/op_counts.md): one generator for all columns
+    assert "u64" not in str(module)  # counters are narrowed to the bits that are used
+    assert op_count(module) <= 411  # the op count of XLA:CPU, see results/passes/op_counts.md
 
 
 def test_text(update_golden: bool) -> None:
@@ -52,7 +52,7 @@ def test_text(update_golden: bool) -> None:
 
 
 def test_same_results() -> None:
-    # Few steps: the dynamics are chaotic, and the last bits of the arithmetic are not ours to keep.
+    # Few steps, because the dynamics are chaotic and the passes may change rounding.
     text = re.sub(r"\b200\b", "12", PROGRAM.text())
     before = parse(text)
     arguments = random_inputs(PROGRAM, [(s.dtype, s.dimensions) for s in before.parameter_shapes], seed=1)

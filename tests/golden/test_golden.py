@@ -1,8 +1,8 @@
-"""Golden tests of passes: HLO in, HLO out, in one file `tests/golden/<pass>/<case>.hlo`.
+"""Golden tests of passes: input and expected output in one file `tests/golden/<pass>/<case>.hlo`.
 
-The file holds the input, the line `// ---- after`, and what the pass makes of it. A first line
-`// pass: name{option=value}` says which pass where that is not the folder's name alone; `// pass: default` is the
-default pipeline. `pytest tests/golden --update-golden` writes the part after the line.
+The file contains the input, the line `// ---- after`, and the expected output. The pass is the one named by the folder,
+or by a first line `// pass: name{option=value}`; `// pass: default` is the default pipeline.
+`python -m pytest tests/golden --update-golden` rewrites the expected output.
 """
 
 import re
@@ -54,4 +54,4 @@ def test_golden(case: str, update_golden: bool) -> None:
         path.write_text(before + MARK + got.rstrip("\n") + "\n", encoding="utf-8")
     else:
         assert got.rstrip("\n") == after.rstrip("\n")
-    assert not hlo_pass.run(module), "a second run changes again"
+    assert not hlo_pass.run(module), "a second run changed the module again"

@@ -1,4 +1,4 @@
-"""Buffers pinned twice from one value are two buffers: no pass may make one of them."""
+"""Pinning one value twice gives two buffers, which no pass may merge."""
 
 from compiler.ir.verifier import check_module
 from compiler.passes.infrastructure.registry import make_pass
@@ -20,7 +20,7 @@ ENTRY e {
 """
 
 
-def test_equal_pins_stay_two() -> None:
+def test_cse_does_not_merge_equal_pins() -> None:
     module = parse(TEXT)
     assert check_module(module) == []
     assert not make_pass("cse").run(module)

@@ -1,5 +1,0 @@
-"""A shorter import path for the fusion environment: `from env.fusion import FusionEnv`."""
-
-from env.environments import FusionEnv
-
-__all__ = ["FusionEnv"]
