@@ -1,7 +1,7 @@
 """The thunk emitter: from an optimized module to thunks and the buffers they use.
 
 Tuples exist only at this level: a value is a tree of buffers. Ops that move no data (tuple, get-tuple-element, reshape,
-bitcast, a copy) become aliases. The carried values of a loop have state buffers of their own. The emitter inserts every
+bitcast, copy) become aliases. The carried values of a loop have state buffers of their own. The emitter inserts every
 copy into and out of them, and `runtime.coalesce` removes those that live ranges make redundant.
 """
 

@@ -42,7 +42,7 @@ def test_a_text_on_which_all_is_well() -> None:
 def test_texts_that_are_not_tried(text: str, why: str) -> None:
     found = check("passes", text)
     assert found.result == SKIPPED
-    assert why in found.told
+    assert why in found.reason
 
 
 def test_a_pass_that_changes_results_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_pass_that_changes_results_is_noticed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(real_text_checks, "apply", doubles)
     found = check("passes", TEXT)
     assert found.result == FAILED
-    assert "results differ" in found.told
+    assert "results differ" in found.reason
 
 
 def test_texts_are_read_as_the_finder_writes_them(tmp_path: Path) -> None:

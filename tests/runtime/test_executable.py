@@ -416,7 +416,7 @@ def test_async_ops_run_without_a_pass_that_removes_them() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("m", "n"), [(1, 70), (70, 1), (1, 1), (300, 1), (1, 300)])
 @pytest.mark.parametrize("sides", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_matrix_vector_products(dtype: str, m: int, n: int, sides: tuple[int, int]) -> None:
+def test_matrix_vector_products_match_numpy(dtype: str, m: int, n: int, sides: tuple[int, int]) -> None:
     k = 400
     left, right = ((k, m) if sides[0] else (m, k)), ((n, k) if sides[1] else (k, n))
     text = (

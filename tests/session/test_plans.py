@@ -1,4 +1,4 @@
-"""Plans that nobody should trust: what their values may be, and what becomes of those that cannot be replayed."""
+"""Untrusted plans: invalid values are rejected when read, and a failed replay leaves the session unchanged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _plan() -> CompilationPlan:
 
 
 class _Fusing:
-    """Take the first action there is, three times."""
+    """A policy that takes the first action three times."""
 
     def choose(self, state: Any) -> FusionAction | None:
         return state.actions()[0] if len(state.history) < 3 and state.actions() else None
@@ -77,7 +77,7 @@ for _ in range(100_000):
     ],
     ids=lambda v: str(v)[:40] if isinstance(v, str) else None,
 )  # fmt: skip
-def test_a_value_that_cannot_be_is_refused_when_the_plan_is_read(field: str, value: object) -> None:
+def test_an_invalid_value_is_rejected_when_the_plan_is_read(field: str, value: object) -> None:
     data = {**_plan().to_dict(), field: value}
     with pytest.raises(PlanError) as caught:
         CompilationPlan.from_json(data, "my.json")
@@ -85,7 +85,7 @@ def test_a_value_that_cannot_be_is_refused_when_the_plan_is_read(field: str, val
 
 
 @pytest.mark.parametrize("backend", ["tpu", "auto"])
-def test_a_plan_for_an_unknown_backend_is_refused_when_it_is_replayed(backend: str) -> None:
+def test_a_plan_for_an_unknown_backend_is_rejected_on_replay(backend: str) -> None:
     plan = CompilationPlan.from_json({**_plan().to_dict(), "backend": backend})
     session = CompilationSession(parse(WIDE))
     with pytest.raises(PlanError, match=f"unknown backend '{backend}'; there are cpu, cuda, interpreter"):
@@ -106,7 +106,7 @@ def test_a_plan_for_an_unknown_backend_is_refused_when_it_is_replayed(backend: s
         ({"more": 1}, "unknown entry more"),
     ],
 )
-def test_a_fusion_that_cannot_be_is_refused_when_the_plan_is_read(change: dict[str, object], why: str) -> None:
+def test_an_invalid_fusion_is_rejected_when_the_plan_is_read(change: dict[str, object], why: str) -> None:
     data = _plan().to_dict()
     data["fusions"][1].update(change)
     with pytest.raises(PlanError, match=rf"my\.json: fusions\[1\]: .*{why}"):
@@ -117,14 +117,14 @@ def test_a_fusion_that_cannot_be_is_refused_when_the_plan_is_read(change: dict[s
 @pytest.mark.parametrize(
     "value", [None, 1, True, "x", b"x", object(), [1], {1: 2}, NESTED], ids=lambda v: type(v).__name__
 )
-def test_a_plan_made_in_python_is_checked_as_well(field: str, value: object) -> None:
+def test_a_plan_built_in_python_is_also_checked(field: str, value: object) -> None:
     plan = _plan()
     with pytest.raises(PlanError):
         session = CompilationSession(parse(WIDE))
         session.replay(dataclasses.replace(plan, **cast(Any, {field: value})))
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_integers_are_accepted() -> None:
     three: Any = np.uint8(3)
     assert LoopChoice("a", three, "keep") == LoopChoice("a", 3, "keep")
     assert type(LoopChoice("a", three, "keep").position) is int
@@ -142,8 +142,8 @@ CHANGES: tuple[Callable[[dict[str, Any]], Any], ...] = (
     lambda d: d["places"]["main"].clear(),
     lambda d: d["fusions"].reverse(),
     lambda d: d["fusions"].append(d["fusions"][-1]),
-    lambda d: d["fusions"][-1].update(computation="nobody"),
-    lambda d: d.update(kernels={"nobody": {"tile": 8}}),
+    lambda d: d["fusions"][-1].update(computation="missing"),
+    lambda d: d.update(kernels={"missing": {"tile": 8}}),
     lambda d: d.update(passes=["no-such-pass"]),
     lambda d: d.update(passes=["while-loop-unroller{factor=1000000000}"]),
     lambda d: d.update(loop_passes=["dce{"]),
@@ -153,7 +153,7 @@ CHANGES: tuple[Callable[[dict[str, Any]], Any], ...] = (
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_plan_that_does_not_fit_leaves_the_session_as_new(change: Callable[[dict[str, Any]], Any]) -> None:
+def test_a_plan_that_cannot_be_replayed_leaves_the_session_unchanged(change: Callable[[dict[str, Any]], Any]) -> None:
     data = _plan().to_dict()
     change(data)
     session = CompilationSession(parse(WIDE))
@@ -163,7 +163,7 @@ def test_a_plan_that_does_not_fit_leaves_the_session_as_new(change: Callable[[di
     assert (str(session.module), session.plan, session.phase) == new
 
 
-def test_what_is_no_plan_is_told() -> None:
+def test_an_object_that_is_not_a_plan_is_rejected() -> None:
     for given in ("my.json", {"format": 1}, None):
         with pytest.raises(PlanError, match=r"expected a CompilationPlan.*CompilationPlan\.load"):
             CompilationSession(parse(WIDE)).replay(given)  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_what_is_no_plan_is_told() -> None:
      {"block": 0}, {1: 2}],
     ids=str,
 )  # fmt: skip
-def test_no_kernel_takes_these(choice: Any) -> None:
+def test_invalid_kernel_choices_are_rejected(choice: Any) -> None:
     session = CompilationSession(parse(WIDE))
     with pytest.raises(PlanError, match="a kernel"):
         session.set_kernel("c", choice)
@@ -201,7 +201,7 @@ class _Selector:
         return chosen
 
 
-def test_columns_that_this_kernel_cannot_take_are_refused_when_chosen() -> None:
+def test_columns_that_do_not_fit_into_local_arrays_are_rejected() -> None:
     session = CompilationSession(parse(COLUMNS))
     with pytest.raises(PlanError, match=r"no kernel of %sums can be made with \{'columns': 60000\}: .* local arrays"):
         session.set_kernel("sums", {"columns": 60_000})
@@ -212,12 +212,12 @@ def test_columns_that_this_kernel_cannot_take_are_refused_when_chosen() -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "zero", "r"])
-def test_what_is_no_kernel_has_no_choices(name: str) -> None:
+def test_an_instruction_that_is_not_a_kernel_has_no_choices(name: str) -> None:
     with pytest.raises(PlanError, match=f"%{name}"):
         CompilationSession(parse(WIDE)).set_kernel(name, {"tile": 8})
 
 
-def test_a_selector_is_asked_for_each_kernel_and_for_nothing_else() -> None:
+def test_a_selector_is_called_once_per_kernel() -> None:
     selector = _Selector({"tile": 8})
     executable = compile(WIDE, kernel_selector=selector)
     assert sorted(selector.asked) == sorted(k.name for k in executable.kernels)
@@ -225,7 +225,7 @@ def test_a_selector_is_asked_for_each_kernel_and_for_nothing_else() -> None:
     assert program.wanted.difference(executable(*program.inputs)) is None
 
 
-def test_a_loop_that_carries_too_much_stays_a_loop() -> None:
+def test_a_loop_that_carries_too_many_arrays_cannot_be_one_kernel() -> None:
     (site,) = CompilationSession(parse(_carrying(65, 100))).loops()
     assert "kernel" not in site.choices
     (site,) = CompilationSession(parse(_carrying(64, 100))).loops()
@@ -233,7 +233,7 @@ def test_a_loop_that_carries_too_much_stays_a_loop() -> None:
 
 
 def _carrying(arrays: int, size: int) -> str:
-    """A loop that carries many arrays."""
+    """Return HLO text of a loop that carries many arrays."""
     shape = f"(s32[], {', '.join([f'f32[{size}]'] * arrays)})"
     reads = "\n".join(f"x{k} = f32[{size}] get-tuple-element(p), index={k + 1}" for k in range(arrays))
     steps = "\n".join(f"y{k} = f32[{size}] add(x{k}, x{(k + 1) % arrays})" for k in range(arrays))
@@ -252,7 +252,7 @@ def _carrying(arrays: int, size: int) -> str:
 
 
 @pytest.mark.parametrize("language", ["c", "cuda"])
-def test_the_state_of_a_large_loop_stays_within_a_threads_stack(language: str) -> None:
+def test_the_state_of_a_large_loop_fits_into_the_stack_of_a_thread(language: str) -> None:
     module = parse(_carrying(40, 3000))
     (loop,) = (i for i in module.entry.instructions if i.opcode is Opcode.WHILE)
     source = make_loop_kernel(loop, language).spec.source
@@ -261,7 +261,7 @@ def test_the_state_of_a_large_loop_stays_within_a_threads_stack(language: str) -
     assert (len(sizes) >= 40) == (language == "c")  # on a GPU they are registers
 
 
-def test_more_lanes_than_fit_are_refused_for_a_loop() -> None:
+def test_lanes_that_do_not_fit_into_local_arrays_are_rejected_for_a_loop() -> None:
     text = _carrying(40, 3000)
     session = CompilationSession(parse(text))
     session.run_passes([])
@@ -275,13 +275,13 @@ def test_more_lanes_than_fit_are_refused_for_a_loop() -> None:
     np.testing.assert_allclose(got, evaluate(parse(text), [x])[0], rtol=1e-6)
 
 
-def test_a_loop_marked_as_one_kernel_that_can_no_longer_be_one_runs_as_a_loop() -> None:
+def test_a_loop_marked_as_one_kernel_falls_back_to_a_loop_if_a_pass_makes_that_impossible() -> None:
     session = CompilationSession(parse(LOOPS))
     session.run_passes([])
     session.run_loop_policy(KernelLoops())
     marked = [i for i in session.kernels() if i.opcode is Opcode.WHILE]
     assert marked
-    for loop in marked:  # what a pass that knows nothing of marks might do
+    for loop in marked:  # rewrites the body as a pass that ignores the mark could
         body = loop.attributes["body"]
         (sine,) = (i for i in body.instructions if i.opcode is Opcode.SINE)
         turned = body.add(Opcode.REVERSE, [sine], dimensions=(0,))
@@ -321,7 +321,7 @@ def _damaged(tmp_path: Path) -> dict[str, Path]:
     return {**files, "nothing": tmp_path / "nothing", "a folder": tmp_path, "a device": Path("/dev/zero")}
 
 
-def test_a_file_that_is_no_plan_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_damaged_file_gives_a_one_line_error(tmp_path: Path) -> None:
     for name, file in _damaged(tmp_path).items():
         with pytest.raises(PlanError) as caught:
             CompilationPlan.load(file)
@@ -329,14 +329,14 @@ def test_a_file_that_is_no_plan_is_refused_in_one_line(tmp_path: Path) -> None:
         assert str(file) in message and "\n" not in message and len(message) < 400, name
 
 
-def test_nobody_waits_for_a_pipe(tmp_path: Path) -> None:
+def test_loading_a_named_pipe_does_not_block(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(PlanError, match="named pipe"):
         CompilationPlan.load(pipe)
 
 
-def test_a_plan_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_saved_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "plan.json"
     _plan().save(file)
     assert CompilationPlan.load(file) == _plan()
@@ -370,7 +370,7 @@ def _umask() -> int:
     return found
 
 
-def test_readers_see_one_plan_or_the_other_while_it_is_saved(tmp_path: Path) -> None:
+def test_concurrent_readers_see_a_complete_plan(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     plans = [_plan(), dataclasses.replace(_plan(), passes=("dce",) * 2000)]
     plans[0].save(file)
@@ -391,6 +391,6 @@ def test_readers_see_one_plan_or_the_other_while_it_is_saved(tmp_path: Path) -> 
         writer.join()
 
 
-def test_a_step_needs_an_action() -> None:
+def test_a_fusion_step_requires_an_action() -> None:
     with pytest.raises(PlanError, match="expected a fusion action"):
         FusionStep("x", ("y",))  # type: ignore[arg-type]

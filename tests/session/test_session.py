@@ -25,7 +25,7 @@ def _decided(program: str, seed: int = 0) -> CompilationSession:
 
 
 def _renamed(module: HloModule) -> HloModule:
-    """The same program, its instructions called otherwise."""
+    """Return the same program with other instruction names."""
     copy = module.clone()
     for c in copy.computations:
         for n, i in enumerate(c.instructions):
@@ -47,7 +47,7 @@ def test_a_plan_rebuilds_the_same_module_from_its_json(program: str) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_plan_fits_the_program_under_other_names(program: str) -> None:
+def test_a_plan_can_be_replayed_after_renaming(program: str) -> None:
     session = _decided(program, seed=1)
     other = _renamed(parse(program_text(program)))
     assert other.fingerprint() == session.fingerprint
@@ -56,7 +56,7 @@ def test_a_plan_fits_the_program_under_other_names(program: str) -> None:
     assert again.module.fingerprint() == session.module.fingerprint()
 
 
-def test_a_plan_of_another_program_is_refused() -> None:
+def test_a_plan_of_another_program_is_rejected() -> None:
     plan = _decided("softmax").plan
     session = CompilationSession(parse(program_text("rms_norm")))
     with pytest.raises(PlanError, match="made for another module"):
@@ -76,7 +76,7 @@ def test_a_plan_of_another_program_is_refused() -> None:
         ({"colour": 1}, "unknown entries colour"),
     ],
 )
-def test_a_damaged_plan_says_what_is_wrong_and_where(change: dict[str, object], why: str) -> None:
+def test_the_error_for_a_damaged_plan_names_the_entry(change: dict[str, object], why: str) -> None:
     data = {**_decided("softmax").plan.to_dict(), **change}
     with pytest.raises(PlanError, match=why):
         CompilationPlan.from_json(json.dumps(data), "my.json")
@@ -84,7 +84,7 @@ def test_a_damaged_plan_says_what_is_wrong_and_where(change: dict[str, object], 
         CompilationPlan.from_json("{,}", "my.json")
 
 
-def test_a_decision_that_cannot_be_taken_again_leaves_the_session_as_new() -> None:
+def test_a_decision_that_cannot_be_replayed_leaves_the_session_unchanged() -> None:
     data = _decided("softmax").plan.to_dict()
     data["fusions"] = [*data["fusions"], data["fusions"][0]]
     session = CompilationSession(parse(program_text("softmax")))
@@ -97,24 +97,24 @@ def test_a_decision_that_cannot_be_taken_again_leaves_the_session_as_new() -> No
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_undo_goes_back_step_by_step(program: str) -> None:
     session = CompilationSession(parse(program_text(program)))
-    texts = [str(session.module)]
+    modules = [str(session.module)]
     session.run_passes(["call-inliner", "tuple-simplifier", "dce"])
-    if str(session.module) != texts[-1]:
-        texts.append(str(session.module))
+    if str(session.module) != modules[-1]:
+        modules.append(str(session.module))
     for site in session.loops()[:1]:
         session.set_loop(site, "keep")
-        texts.append(str(session.module))
+        modules.append(str(session.module))
     chooser = RandomFusion(2, max_actions=6)
     for _ in range(6):
         action = chooser.choose(session.fusion)
         assert action is not None
         session.apply(action)
-        texts.append(str(session.module))
-    while len(texts) > 1:
-        texts.pop()
+        modules.append(str(session.module))
+    while len(modules) > 1:
+        modules.pop()
         assert session.undo()
-        # The trip counts of loops are noted once fusion has begun.
-        assert _without_config(str(session.module)) == _without_config(texts[-1])
+        # Trip counts of loops are annotated when fusion begins.
+        assert _without_config(str(session.module)) == _without_config(modules[-1])
     assert not session.undo()
 
 
@@ -140,7 +140,7 @@ def test_phases_only_go_forward() -> None:
         session.run_passes()
 
 
-def test_the_module_given_is_never_changed() -> None:
+def test_the_given_module_is_not_changed() -> None:
     module = parse(program_text("cartpole_split"))
     before = str(module)
     session = CompilationSession(module)
@@ -149,14 +149,14 @@ def test_the_module_given_is_never_changed() -> None:
     assert str(module) == before
 
 
-def test_unknown_names_are_told() -> None:
+def test_unknown_names_are_rejected() -> None:
     session = CompilationSession(parse(program_text("softmax")))
     with pytest.raises(UnknownNameError, match="unknown pass"):
         session.apply_pass("dcee")
     with pytest.raises(PlanError, match="there is no loop 'main/while'"):
         session.set_loop("main/while", "full")
-    with pytest.raises(PlanError, match="there is no kernel %nobody"):
-        session.set_kernel("nobody", {"tile": 8})
+    with pytest.raises(PlanError, match="there is no kernel %missing"):
+        session.set_kernel("missing", {"tile": 8})
 
 
 def test_loop_choices_are_applied_and_kept_in_the_plan() -> None:
@@ -174,13 +174,13 @@ def test_loop_choices_are_applied_and_kept_in_the_plan() -> None:
     assert difference(run(session.module, program_inputs(program)), program_results(program)) is None
 
 
-def test_costs_agree() -> None:
+def test_the_session_and_its_fusion_state_have_the_same_cost() -> None:
     session = _decided("layer_norm_backward")
     assert session.cost().seconds == pytest.approx(session.fusion.seconds())
 
 
 @pytest.mark.parametrize("decided", ["finish", "fusion", "replay"])
-def test_what_no_kernel_computes_is_written_out_whatever_the_passes(decided: str) -> None:
+def test_ops_without_kernels_are_expanded_whatever_passes_ran(decided: str) -> None:
     module = parse(
         "HloModule m\nsum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }\n"
         "ENTRY e { x = f32[8,8] parameter(0) key = u64[2] parameter(1) zero = f32[] constant(0)\n"

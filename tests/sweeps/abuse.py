@@ -1,8 +1,8 @@
-"""Everyday accidents that must lose nothing: kills, stops, signals, full disks, read-only folders, crowds.
+"""Robustness scenarios in which no data may be lost: kills, signals, full disks, read-only folders, concurrency.
 
 python -m tests.sweeps.abuse [--count 20] [--only WORD ...] [--out results/robustness/abuse]
 
-Full disks and read-only folders need the right to mount; without it they are left out, which the report says.
+Full disks and read-only folders require permission to mount; without it they are skipped, and the report says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Scenario = Callable[[Path], Findings]
 
 
 def scenarios(count: int, seed: int) -> dict[str, Scenario]:
-    """By name."""
+    """Return the scenarios by name."""
     rng = np.random.default_rng(seed)
     found: dict[str, Scenario] = {
         "kills Fusion": lambda home: runs.kills(home, "Fusion", count, rng),
@@ -50,41 +50,46 @@ def scenarios(count: int, seed: int) -> dict[str, Scenario]:
 
 
 def run(name: str, scenario: Scenario) -> tuple[Findings, float]:
-    """A scenario in a folder of its own, and its seconds."""
+    """Run a scenario in a temporary folder; return its findings and its duration in seconds."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         if name.startswith(("full", "read-only")) and not machine.can_mount(Path(home) / "probe"):
-            findings = Findings(name, {"left out": "no right to mount"})
+            findings = Findings(name, {"skipped": "mounting is not permitted"})
         else:
             try:
                 findings = scenario(Path(home))
-            except Exception:  # whatever a scenario meets, the others are run too
+            except Exception:  # continue with the other scenarios
                 findings = Findings(name, faults=[traceback.format_exc()])
     return findings, time.monotonic() - begin
 
 
 def report(found: list[tuple[Findings, float]], header: dict[str, str]) -> str:
-    """Markdown."""
-    lines = ["# Everyday accidents", "", *(f"- {k}: {v}" for k, v in header.items()), ""]
-    lines += ["| what happened | counts | seconds | promises broken |", "|---|---|---:|---:|"]
+    """Return the report in Markdown."""
+    lines = ["# Robustness scenarios", "", *(f"- {k}: {v}" for k, v in header.items()), ""]
+    lines += ["| scenario | counts | seconds | failed checks |", "|---|---|---:|---:|"]
     for f, seconds in found:
         counts = "; ".join(f"{k}: {v}" for k, v in f.counts.items()).replace("|", "\\|")
         lines.append(f"| {f.name} | {counts} | {seconds:.0f} | {len(f.faults)} |")
     faults = [f"- {f.name}: {fault}" for f, _ in found for fault in f.faults]
-    return "\n".join([*lines, "", *(["## Promises broken", "", *faults] if faults else ["Every promise held."])]) + "\n"
+    return "\n".join([*lines, "", *(["## Failed checks", "", *faults] if faults else ["All checks passed."])]) + "\n"
 
 
 def main() -> int:
-    """The command line; exit status 1 when a promise did not hold."""
+    """Run from the command line; return exit status 1 if a check failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=20, help="of kills, and of signals to workers")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=[], help="scenarios whose names hold one of these words")
-    parser.add_argument("--out", type=Path, default=Path("results/robustness/abuse"))
+    parser.add_argument(
+        "--count", type=int, default=20, help="number of kills and of signals to workers (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random times (default: %(default)s)")
+    parser.add_argument("--only", nargs="*", default=[], help="run only scenarios whose names contain one of these")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/robustness/abuse"),
+        help="results file without suffix; .md and .json are written (default: %(default)s)",
+    )  # fmt: skip
     options = parser.parse_args()
     facts = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
     header = {"command": f"python -m tests.sweeps.abuse --count {options.count} --seed {options.seed}", **facts}
-    for number in (signal.SIGINT, signal.SIGHUP):  # a shell's background jobs ignore them, and so would all that is run
+    for number in (signal.SIGINT, signal.SIGHUP):  # ignored in background jobs of a shell, and then in child processes
         signal.signal(number, signal.SIG_DFL)
     found = []
     for name, scenario in scenarios(options.count, options.seed).items():
@@ -93,7 +98,7 @@ def main() -> int:
         found.append(run(name, scenario))
         findings, seconds = found[-1]
         print(
-            f"{findings.name}: {findings.counts} in {seconds:.0f} s; {findings.faults or 'every promise held'}",
+            f"{findings.name}: {findings.counts} in {seconds:.0f} s; {findings.faults or 'all checks passed'}",
             flush=True,
         )
     options.out.parent.mkdir(parents=True, exist_ok=True)

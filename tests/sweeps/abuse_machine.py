@@ -1,4 +1,4 @@
-"""What `tests.sweeps.abuse` does to the machine under hlogym: full disks, read-only folders, stops, crowds."""
+"""Scenarios of `tests.sweeps.abuse` about the machine: full disks, read-only folders, stops and concurrency."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ from compiler import compile
 from compiler.text import parse
 from env.reference import Reference
 
-texts, threads = sys.argv[3:], int(sys.argv[1])
+programs, threads = sys.argv[3:], int(sys.argv[1])
 rng = np.random.default_rng(0)
-modules = [parse(t) for t in texts]
+modules = [parse(t) for t in programs]
 inputs = [[rng.uniform(0.5, 1.5, s.dimensions).astype(s.dtype) for s in m.parameter_shapes] for m in modules]
 results, faults = [], []
 
 def work(number):
-    for n in range(len(texts)):
-        at = (number * int(sys.argv[2]) + n) % len(texts)
+    for n in range(len(programs)):
+        at = (number * int(sys.argv[2]) + n) % len(programs)
         try:
-            executable = compile(texts[at], backend="cpu")
+            executable = compile(programs[at], backend="cpu")
             for _ in range(3):
                 results.append((at, executable(*inputs[at])))
         except BaseException as error:
             faults.append(f"{type(error).__name__}: {error}")
 
-crowd = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
-for thread in crowd: thread.start()
-for thread in crowd: thread.join()
+started = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
+for thread in started: thread.start()
+for thread in started: thread.join()
 references = [Reference.of(m, i) for m, i in zip(modules, inputs)]
-told = [references[at].difference(found) for at, found in results]
-faults += [t for t in told if t is not None]
-print(told.count(None), len(faults), *faults[:3], sep="\\n")
+differences = [references[at].difference(found) for at, found in results]
+faults += [d for d in differences if d is not None]
+print(differences.count(None), len(faults), *faults[:3], sep="\\n")
 """
 
 
 def stopped_trainer(home: Path, rng: np.random.Generator) -> Findings:
-    """A process that measures is stopped, for longer than a measurement may take, and continued, again and again."""
+    """Repeatedly stop a measuring process for longer than the time limit of a measurement, and continue it."""
     findings = Findings("stops of a process that measures")
     training = Training.make(home, "Fusion", 0)
     environment = {**child_environment(), "HOME": str(home), "HLOGYM_CACHE": str(training.cache)}
@@ -102,7 +102,7 @@ def stopped_trainer(home: Path, rng: np.random.Generator) -> Findings:
 
 
 def can_mount(folder: Path) -> bool:
-    """Whether this process may mount a small disk."""
+    """Return whether this process may mount a small disk."""
     with contextlib.suppress(OSError, subprocess.CalledProcessError), small_disk(folder, 1):
         return True
     return False
@@ -110,7 +110,7 @@ def can_mount(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, megabytes: float) -> Iterator[Path]:
-    """The folder is a disk of that size meanwhile."""
+    """Mount a disk of the given size at the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     options = f"size={round(megabytes * 1024)}k"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], check=True, capture_output=True)
@@ -122,7 +122,7 @@ def small_disk(folder: Path, megabytes: float) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def write_protected(folder: Path) -> Iterator[None]:
-    """Nothing can be opened for writing in the folder meanwhile; what is open already goes on."""
+    """Mount the folder read-only; files that are already open can still be written."""
     for options in (("--bind",), ("-o", "remount,bind,ro")):
         subprocess.run(["mount", *options, str(folder), str(folder)], check=True, capture_output=True)
     try:
@@ -132,7 +132,7 @@ def write_protected(folder: Path) -> Iterator[None]:
 
 
 def full_disk(home: Path, place: str) -> Findings:
-    """A disk becomes full in the middle of a run; with room again, the run goes on to its end."""
+    """Fill a disk in the middle of a run, free it again, and resume the run to its end."""
     findings = Findings(f"full disk under {place}")
     training = Training.make(home, "Fusion", timesteps=400)
     with small_disk(_folder(training, place), 200):
@@ -152,7 +152,7 @@ def full_disk(home: Path, place: str) -> Findings:
 
 
 def read_only(home: Path, place: str) -> Findings:
-    """A folder cannot be written in the middle of a run, and then from its start; later the run goes on to its end."""
+    """Make a folder read-only in the middle of a run and at its start, then resume the run to its end."""
     findings = Findings(f"read-only {place}")
     training = Training.make(home, "Fusion", timesteps=800)
     _folder(training, place).mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def _folder(training: Training, place: str) -> Path:
 
 
 def _one_message(process: subprocess.Popen[str], findings: Findings, training: Training) -> str:
-    """A run that cannot go on ends with one message; one that needs the folder no more may end well."""
+    """Wait for a run that must end with one message, or successfully if it no longer needs the folder."""
     try:
         _, said = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
@@ -183,10 +183,10 @@ def _one_message(process: subprocess.Popen[str], findings: Findings, training: T
         return ""
     errors = [line for line in said.splitlines() if line.startswith("error:")]
     findings.expect("Traceback" not in said, f"a traceback: {said[-600:]}")
-    findings.expect("fault of hlogym" not in said, f"a foreign error: {said[-400:]}")
+    findings.expect("bug in hlogym" not in said, f"an unexpected error: {said[-400:]}")
     if process.returncode == 0:
-        findings.add("runs that ended all the same")
-        return "it goes on without"
+        findings.add("runs that ended successfully")
+        return "none"
     findings.add("runs that ended with a message")
     findings.expect(process.returncode == 1, f"exit status {process.returncode}")
     findings.expect(len(errors) == 1, f"{len(errors)} messages: {said[-400:]}")
@@ -202,19 +202,19 @@ def _resumed(training: Training, findings: Findings, before: State) -> None:
     training.check_end(findings)
 
 
-# ---- crowds
+# ---- concurrency
 
 
 def crowd(home: Path, processes: int, threads: int) -> Findings:
-    """Processes and threads compile and run the same and different programs on a cold cache at the same time."""
+    """Compile and run equal and different programs in several processes and threads with a cold cache."""
     findings = Findings(f"{processes} processes with {threads} threads on a cold cache")
     from tests.env.small_programs import CHAIN, LOOP
 
-    texts = [CHAIN, LOOP, CHAIN.replace("tanh", "negate"), LOOP.replace("cosine", "tanh"), CHAIN.replace("64", "65")]
+    programs = [CHAIN, LOOP, CHAIN.replace("tanh", "negate"), LOOP.replace("cosine", "tanh"), CHAIN.replace("64", "65")]
     environment: dict[str, Any] = {**child_environment(), "HOME": str(home), "HLOGYM_CACHE": str(home / "cache")}
     started = [
         subprocess.Popen(
-            python_command(_COMPILING, str(threads), str(1 + n % 2), *texts), cwd=NEUTRAL_FOLDER, env=environment,
+            python_command(_COMPILING, str(threads), str(1 + n % 2), *programs), cwd=NEUTRAL_FOLDER, env=environment,
             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         for n in range(processes)
@@ -222,19 +222,19 @@ def crowd(home: Path, processes: int, threads: int) -> Findings:
     for process in started:
         out, said = process.communicate(timeout=600)
         findings.expect(process.returncode == 0, f"exit status {process.returncode}: {said[-300:]}")
-        right, wrong, *faults = [*out.splitlines(), "0", "0"][:8] if out else ["0", "1", "nothing was said"]
+        right, wrong, *faults = [*out.splitlines(), "0", "0"][:8] if out else ["0", "1", "no output"]
         findings.add("right results", int(right))
         findings.expect(int(wrong) == 0, f"{wrong} faults: {faults}")
-    expected = processes * threads * len(texts) * 3
-    findings.expect(findings.counts.get("right results") == expected, f"{expected} results were due")
+    expected = processes * threads * len(programs) * 3
+    findings.expect(findings.counts.get("right results") == expected, f"expected {expected} right results")
     return findings
 
 
 def restarts(home: Path, count: int) -> Findings:
-    """A worker is replaced again and again; its owner's descriptors, processes and temporary files stay as they are."""
+    """Replace a worker many times; its owner must not accumulate descriptors, processes or temporary files."""
     from env.worker_process import WorkerProcess
 
-    findings = Findings(f"{count} workers one after the other")
+    findings = Findings(f"{count} restarts of a worker")
     folder = home / "temporary"
     folder.mkdir()
     before_folder, os.environ["TMPDIR"] = os.environ.get("TMPDIR"), str(folder)

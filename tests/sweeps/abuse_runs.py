@@ -1,4 +1,4 @@
-"""What training runs are put through by `tests.sweeps.abuse`, and what must be left afterwards."""
+"""Scenarios of `tests.sweeps.abuse` about training runs, and the checks of what they leave behind."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from experiments.run_folder import RunFolder
 from tests.env.small_programs import write_suite
 
 CHECKPOINT_EVERY, ROLLOUT = 32, 16
-ENDING = 600.0  # seconds that a process may take to end by itself
+ENDING = 600.0  # seconds within which a process must end by itself
 
 
 @dataclass
 class Findings:
-    """What a scenario did, and what of its promises did not hold.
+    """The result of a scenario.
 
     Attributes:
-        name: of the scenario.
-        counts: of what was done and found.
-        faults: promises that did not hold; empty when all did.
+        name: name of the scenario.
+        counts: numbers of actions and observations, by name.
+        faults: descriptions of the checks that failed.
     """
 
     name: str
@@ -47,22 +47,22 @@ class Findings:
     def add(self, what: str, count: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + count
 
-    def expect(self, holds: bool, promise: str) -> None:
+    def expect(self, passed: bool, fault: str) -> None:
         self.add("checks")
-        if not holds:
-            self.faults.append(promise)
+        if not passed:
+            self.faults.append(fault)
 
 
 @dataclass(frozen=True)
 class Training:
-    """A measured training run of two small programs in a folder of its own.
+    """A training run with measured rewards on two small programs, in its own home folder.
 
     Attributes:
-        home: the user's home folder: suite, store of kernel times.
+        home: the home folder, with the suite and the store of kernel times.
         environment: "Fusion" or "PassOrder".
-        timesteps: of the whole run.
-        runs: folder of runs.
-        cache: folder of built kernels.
+        timesteps: total steps of the run.
+        runs: folder of training runs.
+        cache: folder of compiled kernels.
     """
 
     home: Path
@@ -73,7 +73,7 @@ class Training:
 
     @staticmethod
     def make(home: Path, environment: str, timesteps: int, runs: Path | None = None) -> Training:
-        """With its suite written."""
+        """Write the suite and return the run."""
         write_suite(home / "suite")
         return Training(home, environment, timesteps, runs or home / "runs", home / "cache")
 
@@ -105,22 +105,22 @@ class Training:
             text=True,
         )  # fmt: skip
 
-    # ---- what is there
+    # ---- state on disk
 
     def step(self) -> int:
-        """Of the last checkpoint; 0 when there is none."""
+        """Return the step of the last checkpoint, or 0 if there is none."""
         checkpoint = latest_checkpoint(self.run.checkpoints)
         return 0 if checkpoint is None else int(checkpoint.name.split("-")[1])
 
     def points(self) -> list[dict[str, Any]]:
-        """Of the learning curve; a last line that a kill cut short is left out, any other raises."""
+        """Return the points of the learning curve, without an incomplete last line; any other bad line raises."""
         lines = self.run.progress.read_text().splitlines(keepends=True) if self.run.progress.is_file() else []
         if lines and not lines[-1].endswith("\n"):
             lines.pop()
         return [json.loads(line) for line in lines]
 
     def records(self) -> int:
-        """Kernel times in the store, each read and found sensible; ValueError else."""
+        """Read all kernel times in the store and return their number; raise ValueError if one is implausible."""
         if not self.store.is_file():
             return 0
         with contextlib.closing(sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=30)) as database:
@@ -134,7 +134,7 @@ class Training:
         return len(times)
 
     def best(self) -> dict[str, float]:
-        """Speedups of the plans that are there, each read."""
+        """Read all plans and return their speedups."""
         from experiments.best_plans import BestPlans
 
         for file in self.run.plans.glob("*.json") if self.run.plans.is_dir() else ():
@@ -142,7 +142,7 @@ class Training:
         return BestPlans(self.run, {}).speedups
 
     def workers(self) -> list[int]:
-        """Worker processes of this run."""
+        """Return the ids of the run's worker processes."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -152,26 +152,26 @@ class Training:
                         found.append(int(folder.name))
         return found
 
-    # ---- what must be so
+    # ---- checks
 
     def check(self, findings: Findings, before: State) -> State:
-        """Compare what is there with what was there before a kill and a resumption."""
+        """Check that nothing of an earlier state was lost by a kill and a resumption; return the new state."""
         now = State.of(self)
         findings.expect(now.step >= before.step, f"checkpoints went back from {before.step} to {now.step}")
         findings.expect(now.records >= before.records, f"records were lost: {before.records}, then {now.records}")
         steps = [p["timesteps"] for p in now.points]
-        findings.expect(steps == sorted(set(steps)), f"the learning curve does not go forward: {steps}")
+        findings.expect(steps == sorted(set(steps)), f"the steps of the learning curve do not increase: {steps}")
         for program, speedup in before.best.items():
             findings.expect(now.best.get(program, 0) >= speedup, f"the best plan of {program} was lost")
         last = before.points[-1]["timesteps"] if before.points else 0
-        # A checkpoint is due at the first update past the interval.
+        # A checkpoint is written at the first update after the interval.
         findings.expect(
             last - before.step <= CHECKPOINT_EVERY + 2 * ROLLOUT, f"{last - before.step} steps had to be repeated"
         )
         return now
 
     def check_end(self, findings: Findings) -> None:
-        """What a finished run must have left."""
+        """Check the files and the MLflow run of a finished run."""
         from mlflow.tracking import MlflowClient
 
         findings.expect(self.run.state().get("finished") is True, "the run is not marked as finished")
@@ -196,7 +196,7 @@ class Training:
 
 @dataclass(frozen=True)
 class State:
-    """What a run has at a moment."""
+    """The state of a run on disk at one time."""
 
     step: int = 0
     points: tuple[dict[str, Any], ...] = ()
@@ -209,7 +209,7 @@ class State:
 
 
 def ended(process: subprocess.Popen[str], findings: Findings, status: int = 0) -> str:
-    """Wait for a process that must end by itself; what it wrote to stderr."""
+    """Wait for a process that must end by itself and return what it wrote to stderr."""
     try:
         _, said = process.communicate(timeout=ENDING)
     except subprocess.TimeoutExpired:
@@ -223,7 +223,7 @@ def ended(process: subprocess.Popen[str], findings: Findings, status: int = 0) -
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = ENDING) -> bool:
-    """Whether a condition came true before the process ended."""
+    """Return whether a condition became true before the process ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         if condition():
@@ -233,14 +233,14 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seco
 
 
 def kills(home: Path, environment: str, count: int, rng: np.random.Generator) -> Findings:
-    """SIGKILL at random moments, each followed by `--resume`, until the run is done."""
+    """Kill a run with SIGKILL at random times and continue it with `--resume`, until it is finished."""
     findings = Findings(f"kills of {environment}Measured")
-    # Passes run faster than fusions are measured.
+    # Applying passes is faster than measuring fusions, so PassOrder needs more steps.
     training = Training.make(home, environment, count * CHECKPOINT_EVERY * (5 if environment == "Fusion" else 30))
     state = State()
     for n in range(count):
         process = training.start(resume=n > 0)
-        if n % 4:  # else anywhere, the imports included
+        if n % 4:  # otherwise kill at any time, including during imports
             seen, points = len(training.points()), int(rng.integers(0, 4))
             wait_for(lambda seen=seen, points=points: len(training.points()) >= seen + points, process)  # type: ignore[misc]
             wait_for(lambda: bool(training.workers()), process)
@@ -267,7 +267,7 @@ def kills(home: Path, environment: str, count: int, rng: np.random.Generator) ->
 
 
 def harassed_workers(home: Path, environment: str, count: int, rng: np.random.Generator) -> Findings:
-    """SIGSTOP, SIGKILL, SIGTERM and SIGHUP of workers while a run goes on, and short stops that end by themselves."""
+    """Send SIGSTOP, SIGKILL, SIGTERM and SIGHUP to the workers of a run, and short stops followed by SIGCONT."""
     findings = Findings(f"signals to workers of {environment}Measured")
     training = Training.make(home, environment, timesteps=count * ROLLOUT * 8)
     process = training.start(resume=False)
@@ -292,7 +292,7 @@ def harassed_workers(home: Path, environment: str, count: int, rng: np.random.Ge
 
 
 def signalled(home: Path, environment: str, count: int, rng: np.random.Generator) -> Findings:
-    """Ctrl-C, SIGTERM and SIGHUP of the trainer at random moments of learning, each followed by `--resume`."""
+    """Send SIGINT, SIGTERM and SIGHUP to the trainer at random times, and continue each time with `--resume`."""
     findings = Findings(f"signals to the trainer of {environment}")
     training = Training.make(home, environment, timesteps=count * CHECKPOINT_EVERY * 8)
     state = State()
@@ -313,7 +313,7 @@ def signalled(home: Path, environment: str, count: int, rng: np.random.Generator
             findings.counts.get("slowest end, s", 0.0), round(time.monotonic() - begun, 1)
         )
         findings.add(number.name)
-        findings.expect("train --resume --name run" in said, f"it is not said how to resume: {said[-300:]}")
+        findings.expect("train --resume --name run" in said, f"no advice on how to resume: {said[-300:]}")
         state = training.check(findings, state)
         done = max((p["timesteps"] for p in state.points), default=0)
         findings.expect(state.step >= done, f"step {done} was reached, and the checkpoint is of step {state.step}")
@@ -325,7 +325,7 @@ def signalled(home: Path, environment: str, count: int, rng: np.random.Generator
 
 @contextlib.contextmanager
 def stopped(process: subprocess.Popen[str], seconds: float) -> Iterator[None]:
-    """The process is stopped meanwhile, for so long at least."""
+    """Stop a process for the duration of the context, and at least for the given seconds."""
     process.send_signal(signal.SIGSTOP)
     end = time.monotonic() + seconds
     yield

@@ -1,4 +1,4 @@
-"""One conformance case: an op on a type with given inputs, as HLO text, and how its results are compared."""
+"""Conformance cases: an op on an element type as HLO text, with its inputs, and the comparison of results."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ COMPLEX = ("c64", "c128")
 NUMBERS = FLOATS + INTEGERS + COMPLEX
 ALL = ("pred", *NUMBERS, *SMALL_FLOATS)
 MAIN = ("f32", "bf16", "s32", "u8", "pred", "c64")
-"""A type of each kind, for ops that only move elements."""
+"""One element type of each kind, for ops that only move elements."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far floats may be apart: `ulps` of the type's precision, relative and (times `scale`) absolute."""
+    """Tolerance for floats: `ulps` units of the type's precision, relative, and multiplied by `scale`, absolute."""
 
     ulps: float = 4
     scale: float = 1e-3
 
     def of(self, dtype: np.dtype[Any]) -> suites.Tolerance:
-        """In numbers; subnormal numbers may be flushed to zero."""
+        """Return the tolerance for an element type; it allows subnormal numbers to be flushed to zero."""
         if not is_float(dtype):
             return suites.Tolerance(0.0, 0.0)
         p = precision(dtype)
@@ -48,14 +48,16 @@ class Tolerance:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One run of one op.
+    """One op with given inputs.
 
     Attributes:
-        opcode, element_type: the cell of the table it belongs to.
-        name: what is special about it, unique with the other two.
-        text: the module. args: its arguments.
-        tolerance: None where results must be the same bit for bit (but NaN by any NaN).
-        fast: whether it stands for its kind in the fast tier.
+        opcode: the opcode under test; the row of the results table.
+        element_type: the element type under test; the cell of the row.
+        name: name of the case, unique within the opcode and element type.
+        text: HLO text of the module.
+        args: arguments of the module.
+        tolerance: None if results must be bitwise equal, except that any NaN equals any other.
+        fast: whether the case also runs in the fast tests.
     """
 
     opcode: str
@@ -76,13 +78,13 @@ def shape(element_type: str, dims: Sequence[int] = ()) -> str:
 
 
 def module(body: str, computations: str = "") -> str:
-    """A module of which `body` is the entry."""
+    """Return HLO text of a module with the given body of its entry."""
     lines = "\n  ".join(line.strip() for line in body.strip().splitlines())
     return f"HloModule case\n{computations}\nENTRY main {{\n  {lines}\n}}\n"
 
 
 def simple(op: str, result: str, operands: Sequence[str], attributes: str = "", computations: str = "") -> str:
-    """A module of one op on parameters of the given shapes."""
+    """Return HLO text of a module with one op on parameters of the given shapes."""
     lines = [f"p{i} = {s} parameter({i})" for i, s in enumerate(operands)]
     names = ", ".join(f"p{i}" for i in range(len(operands)))
     lines.append(f"ROOT result = {result} {op}({names}){', ' + attributes if attributes else ''}")
@@ -90,7 +92,7 @@ def simple(op: str, result: str, operands: Sequence[str], attributes: str = "", 
 
 
 def binary_computation(name: str, op: str, element_type: str) -> str:
-    """A scalar function of two parameters."""
+    """Return HLO text of a computation that applies a binary op to two scalars."""
     t = f"{element_type}[]"
     return f"{name} {{\n  a = {t} parameter(0)\n  b = {t} parameter(1)\n  ROOT r = {t} {op}(a, b)\n}}\n"
 
@@ -104,12 +106,12 @@ def type_class(element_type: str) -> PrimitiveType:
 
 
 def generator(*key: object) -> np.random.Generator:
-    """Random numbers that depend on the key alone."""
+    """Return a random generator that depends only on the key."""
     return np.random.default_rng(zlib.crc32(repr(key).encode()))
 
 
 def values(element_type: str, dims: Sequence[int], key: object = 0, low: float = -3, high: float = 3) -> Array:
-    """Plain values: floats over [low, high), integers as wide as the type but for sums of them, both truth values."""
+    """Return random values: floats in [low, high), integers over the whole range of the type, or booleans."""
     t, rng = type_class(element_type), generator(element_type, tuple(dims), key)
     if t is PrimitiveType.PRED:
         return rng.integers(0, 2, dims).astype(np.bool_)
@@ -121,13 +123,13 @@ def values(element_type: str, dims: Sequence[int], key: object = 0, low: float =
 
 
 def quarters(element_type: str, dims: Sequence[int], key: object = 0) -> Array:
-    """Multiples of a quarter, whose products every type sums exactly."""
+    """Return random multiples of 1/4 in [-2, 2], whose products all types sum exactly."""
     rng = generator(element_type, tuple(dims), key)
     return np.asarray(rng.integers(-8, 9, dims) / 4).astype(type_class(element_type).dtype)
 
 
 def integers(element_type: str, dims: Sequence[int], rng: np.random.Generator) -> Array:
-    """Integers over the whole range of the type."""
+    """Return random integers over the whole range of the type."""
     t = type_class(element_type)
     raw = rng.integers(0, 1 << 63, dims, dtype=np.uint64) * np.uint64(2) + rng.integers(0, 2, dims, dtype=np.uint64)
     if t.bits >= 8:
@@ -137,7 +139,7 @@ def integers(element_type: str, dims: Sequence[int], rng: np.random.Generator) -
 
 
 def edges(element_type: str) -> Array:
-    """Corner values of a type: zeros, ones, extremes, infinities, NaN."""
+    """Return edge values of a type: zeros, ones, extremes, infinities, NaN."""
     t = type_class(element_type)
     if t is PrimitiveType.PRED:
         return np.array([False, True])
@@ -156,19 +158,19 @@ def edges(element_type: str) -> Array:
 
 
 def pairs(element_type: str) -> tuple[Array, Array]:
-    """Every corner value with every other."""
+    """Return all pairs of edge values as two arrays."""
     e = edges(element_type)
     return np.repeat(e, len(e)), np.tile(e, len(e))
 
 
 def difference(found: Sequence[Array], wanted: Sequence[Array], tolerance: Tolerance | None) -> str | None:
-    """How the results differ, or None when they agree."""
+    """Return how the results differ, or None if they agree."""
     if tolerance is not None and len(found) == len(wanted):
-        told = (comparison.difference([a], [b], tolerance.of(b.dtype)) for a, b in zip(found, wanted, strict=True))
-        return next((f"result {i}: {what}" for i, what in enumerate(told) if what is not None), None)
-    told_exactly = comparison.difference(found, wanted, suites.Tolerance(0.0, 0.0))
-    if told_exactly is not None:
-        return told_exactly
+        findings = (comparison.difference([a], [b], tolerance.of(b.dtype)) for a, b in zip(found, wanted, strict=True))
+        return next((f"result {i}: {what}" for i, what in enumerate(findings) if what is not None), None)
+    exact = comparison.difference(found, wanted, suites.Tolerance(0.0, 0.0))
+    if exact is not None:
+        return exact
     signs = [i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if _signs_differ(a, b)]
     return f"result {signs[0]}: the sign of a zero" if signs else None
 

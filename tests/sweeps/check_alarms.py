@@ -1,4 +1,4 @@
-"""False alarms of the check of outputs: right programs, compiled by many plans and by XLA, must pass it."""
+"""False alarms of the output check: correct programs, compiled with many plans and by XLA, must pass it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ NONE, FEW, MANY = "none", "few", "many"
 
 @dataclass(frozen=True)
 class Check:
-    """One compiled program judged on one set of inputs.
+    """The output check of one compiled program on one set of inputs.
 
     Attributes:
-        suite, program, way, seed: what was judged.
+        suite: suite of the program.
+        program: name of the program.
+        way: how it was compiled.
+        seed: seed of the inputs.
         runs: how many evaluations with random rounding were needed: NONE, FEW or MANY.
-        finding: why it did not pass, if it did not.
+        finding: why it failed; None if it passed.
     """
 
     suite: str
@@ -48,7 +51,7 @@ class Check:
 
 
 def check_subject(subject: Subject, seeds: Sequence[int], plans: int) -> Iterator[Check]:
-    """Judge a program compiled in all ways on the inputs of all seeds."""
+    """Check a program, compiled in all ways, on the inputs of all seeds."""
     program = subject.program
     references = [subject.reference(seed) for seed in seeds]
     for way, compiled in compiled_in_all_ways(program, plans):
@@ -60,7 +63,7 @@ def check_subject(subject: Subject, seeds: Sequence[int], plans: int) -> Iterato
 
 
 def compiled_in_all_ways(program: Program, plans: int) -> Iterator[tuple[str, Compiled]]:
-    """The program compiled in several ways, by name; plans that ask for what cannot be built are left out."""
+    """Yield the program compiled in several ways, with their names; plans that cannot be built are skipped."""
     text = program.text()
     yield "default", _called(compile_hlo(text))
     yield "no fusion", _called(compile_hlo(text, fusion_policy="none"))
@@ -79,7 +82,7 @@ def _called(executable: Callable[..., Sequence[Array]]) -> Compiled:
 
 
 def judge(got: Sequence[Array], reference: Reference, tolerance: Tolerance | None) -> tuple[str, str | None]:
-    """How many evaluations with random rounding it takes to judge outputs, and what is wrong with them."""
+    """Return how many evaluations with random rounding are needed to check outputs, and what is wrong with them."""
     if find_difference(got, reference.outputs, tolerance) is None:
         return NONE, None
     finding = reference.difference(got, tolerance)

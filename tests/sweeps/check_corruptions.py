@@ -1,4 +1,4 @@
-"""Right outputs, spoilt as a wrong kernel would: does the check see it?"""
+"""Corruptions of correct outputs, similar to those of wrong kernels, to test whether the output check detects them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from tests.sweeps.check_subjects import Subject
 
 Array = npt.NDArray[Any]
 Corruption = Callable[[Array, Array, np.random.Generator], Array]
-"""`(right, stale, rng) -> wrong`: an output, the same one on other inputs, and a source of choices."""
+"""`(right, stale, rng) -> wrong`: a correct output, the same output on other inputs, and a random generator."""
 
 CORRUPTIONS: dict[str, Corruption] = {}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One output spoilt in one way, and which check saw it: the one relative to the largest magnitude, and today's."""
+    """The check of one corrupted output.
+
+    Attributes:
+        program: name of the program.
+        output: index of the output.
+        corruption: name of the corruption.
+        before: whether the former check, relative to the largest magnitude, detected it.
+        now: whether the current check detected it.
+    """
 
     program: str
     output: int
@@ -43,10 +51,10 @@ def _add(what: str) -> Callable[[Corruption], Corruption]:
     return register
 
 
-# ---- numbers that are lost
+# ---- lost values
 
 
-@_add("zeros but for the largest 0.3% of the elements")
+@_add("all but the largest 0.3% of the elements zero")
 def _mostly_zero(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     size = np.abs(_wide(x))
     return np.where(size >= np.quantile(size, 0.997), x, np.zeros_like(x))
@@ -83,18 +91,18 @@ def _stale_row(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     return out.reshape(x.shape)
 
 
-@_add("all of it stale")
+@_add("all elements stale")
 def _stale(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     return stale.copy()
 
 
-@_add("one value everywhere (the mean)")
+@_add("all elements equal to the mean")
 def _constant(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     finite = _wide(x)[np.isfinite(_wide(x))]
     return np.full(x.shape, np.asarray(finite.mean() if finite.size else 0).astype(x.dtype))
 
 
-# ---- numbers that are off
+# ---- inexact values
 
 
 def _scaled(what: str, factor: float, where: Callable[[Array, np.random.Generator], Any]) -> None:
@@ -119,10 +127,10 @@ _scaled("the last element off by 10%", 1.1, lambda rows, rng: (-1, -1))
 _scaled("one row off by 1%", 1.01, lambda rows, rng: int(rng.integers(len(rows))))
 _scaled("one column off by 1%", 1.01, lambda rows, rng: (slice(None), int(rng.integers(rows.shape[1]))))
 _scaled("the last tile of 8 by 8 off by 10%", 1.1, lambda rows, rng: (slice(-8, None), slice(-8, None)))
-_scaled("everything off by 0.1%", 1.001, lambda rows, rng: slice(None))
+_scaled("all elements off by 0.1%", 1.001, lambda rows, rng: slice(None))
 
 
-@_add("the wrong sign everywhere")
+@_add("all elements with the wrong sign")
 def _negated(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     return _times(x, -1.0)
 
@@ -134,14 +142,14 @@ def _coarse(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     return x.astype(ml_dtypes.bfloat16).astype(x.dtype)
 
 
-@_add("one element not a number")
+@_add("one element NaN")
 def _nan(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     if not is_float(x.dtype):
         return x
     return _changed(x, int(rng.integers(x.size)), lambda _: np.asarray(np.nan, x.dtype))
 
 
-@_add("one whole number off by one")
+@_add("one integer off by one")
 def _off_by_one(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     if is_float(x.dtype):
         return x
@@ -149,15 +157,15 @@ def _off_by_one(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     return _changed(x, at, lambda v: ~v if x.dtype == np.bool_ else (v + v.dtype.type(1)).astype(x.dtype))
 
 
-# ---- numbers in the wrong place
+# ---- values in wrong positions
 
 
-@_add("moved on by one element")
+@_add("all elements shifted by one")
 def _shifted(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     return np.roll(x.reshape(-1), 1).reshape(x.shape)
 
 
-@_add("the last row moved on by one element")
+@_add("the last row shifted by one element")
 def _shifted_row(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     rows = _rows(x.copy())
     rows[-1] = np.roll(rows[-1], 1)
@@ -172,7 +180,7 @@ def _swapped(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     return out.reshape(x.shape)
 
 
-@_add("rows and columns exchanged")
+@_add("transposed")
 def _transposed(x: Array, stale: Array, rng: np.random.Generator) -> Array:
     return np.ascontiguousarray(_rows(x).T).reshape(x.shape)
 
@@ -202,7 +210,7 @@ def _changed(x: Array, at: Any, how: Callable[[Array], Array]) -> Array:
 
 
 def try_subject(subject: Subject, seed: int = 0) -> Iterator[Trial]:
-    """Every corruption of every output that changes anything, and the program computed in bfloat16."""
+    """Try all corruptions that change an output, and the program computed in bfloat16."""
     reference, stale = subject.reference(seed), subject.outputs(seed + 1)
     right = reference.outputs
     rng = np.random.default_rng(seed)
@@ -242,7 +250,7 @@ _BEFORE = ((20, 1e-4, 1e-5), (9, 1e-2, 1e-3), (6, 4e-2, 1e-2), (0, 2.5e-1, 6e-2)
 
 
 def relative_to_largest(got: Array, want: Array) -> bool:
-    """Whether outputs differ by the check as it used to be: `|got - want| <= atol * largest + rtol * |want|`."""
+    """Return whether outputs differ by the former check: `|got - want| <= atol * largest + rtol * |want|`."""
     if not is_float(want.dtype):
         return bool(np.any(got != want))
     real = want.real.dtype if want.dtype.kind == "c" else want.dtype

@@ -1,9 +1,9 @@
-"""Wrong kernels: the C code of a program with one fault put in, built and run; does the check of outputs see it?
+"""Wrong kernels: inject one fault into a program's C code and test whether the output check detects it.
 
-    python -m tests.sweeps.check_kernels PROGRAM.hlo FIRST LAST
+    python -m tests.sweeps.check_kernels SUITE PROGRAM FIRST LAST
 
-runs the faults FIRST to LAST - 1 of a program and prints a line of JSON for each. A process of its own, since a wrong
-kernel may do anything.
+runs the faults FIRST to LAST - 1 of a program and prints one line of JSON for each. It runs as a separate process,
+because a wrong kernel may crash it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ CAUGHT, MISSED, SAME, CRASH, UNBUILT = "caught", "missed", "same outputs", "cras
 
 @dataclass(frozen=True)
 class Fault:
-    """What came of one fault.
+    """The result of one injected fault.
 
     Attributes:
-        kind: of change. line: the changed line, before and after.
-        result: CAUGHT, MISSED, SAME (bit for bit), CRASH or UNBUILT.
-        before: whether the check relative to the largest magnitude saw it.
+        program: name of the program.
+        kind: kind of change.
+        line: the changed line, before and after.
+        result: CAUGHT, MISSED, SAME (bitwise equal outputs), CRASH or UNBUILT.
+        before: whether the former check, relative to the largest magnitude, detected it.
     """
 
     program: str
@@ -61,26 +63,26 @@ _OTHER = {"expf": "exp2f", "logf": "log2f", "sqrtf": "cbrtf", "sinf": "cosf", "c
 CHANGES: tuple[tuple[str, str, Change], ...] = (
     ("loop one too short", r"< (\d+); (\w+)\+\+", lambda m: f"< {int(m[1]) - 1}; {m[2]}++"),
     ("loop starts late", r"(index_t \w+) = 0; (\w+) <", lambda m: f"{m[1]} = 1; {m[2]} <"),
-    ("+ for -", r"= (v\d+) - (v\d+);", lambda m: f"= {m[1]} + {m[2]};"),
-    ("- for +", r"= (v\d+) \+ (v\d+);", lambda m: f"= {m[1]} - {m[2]};"),
-    ("+ for *", r"= (v\d+) \* (v\d+);", lambda m: f"= {m[1]} + {m[2]};"),
-    ("* for /", r"= (v\d+) / (v\d+);", lambda m: f"= {m[1]} * {m[2]};"),
-    ("operand taken twice", r"= (v\d+) ([-+*/]) (v\d+);", lambda m: f"= {m[1]} {m[2]} {m[1]};"),
+    ("- replaced by +", r"= (v\d+) - (v\d+);", lambda m: f"= {m[1]} + {m[2]};"),
+    ("+ replaced by -", r"= (v\d+) \+ (v\d+);", lambda m: f"= {m[1]} - {m[2]};"),
+    ("* replaced by +", r"= (v\d+) \* (v\d+);", lambda m: f"= {m[1]} + {m[2]};"),
+    ("/ replaced by *", r"= (v\d+) / (v\d+);", lambda m: f"= {m[1]} * {m[2]};"),
+    ("operand used twice", r"= (v\d+) ([-+*/]) (v\d+);", lambda m: f"= {m[1]} {m[2]} {m[1]};"),
     ("term not added", r"^(\s*)((?:a\d+|acc\d+\[[^\]]*\]) = v\d+;)$", lambda m: f"{m[1]};"),
     ("result not stored", r"^(\s*)(o\d+\[[^\]]*\] = v\d+;)$", lambda m: f"{m[1]};"),
     ("wrong stride", r"\[\(?(\d+)\*", lambda m: m[0].replace(m[1], str(max(0, int(m[1]) - 1)))),
     ("neighbour read", r"= (p\d+)\[(\w+)\];", lambda m: f"= {m[1]}[{m[2]} > 0 ? {m[2]} - 1 : 0];"),
-    ("comparison turned", r"\((v\d+) (>=|>|<=|<) (v\d+)", lambda m: f"({m[3]} {m[2]} {m[1]}"),
-    ("choices exchanged", r"\? (v\d+) : (v\d+)\)", lambda m: f"? {m[2]} : {m[1]})"),
+    ("comparison reversed", r"\((v\d+) (>=|>|<=|<) (v\d+)", lambda m: f"({m[3]} {m[2]} {m[1]}"),
+    ("branches exchanged", r"\? (v\d+) : (v\d+)\)", lambda m: f"? {m[2]} : {m[1]})"),
     ("constant twice as large", r"p([+-]\d+)(f?);", lambda m: f"p{int(m[1]) + 1:+d}{m[2]};"),
-    ("start of a sum", r"= 0x0\.0p\+0f;", lambda m: "= 0x1.0p-3f;"),
+    ("wrong initial value of a sum", r"= 0x0\.0p\+0f;", lambda m: "= 0x1.0p-3f;"),
     ("another function", r"\b(expf|logf|sqrtf|sinf|cosf|tanh_f32)\(", lambda m: f"{_OTHER[m[1]]}("),
     ("computed in float16", r"= (v\d+ [-+*/] v\d+);", lambda m: f"= (float)(_Float16)({m[1]});"),
 )
 
 
 def kernels_of(text: str) -> list[str]:
-    """The printed kernels of a program."""
+    """Return the C source of a program's kernels."""
     printed: list[str] = []
 
     def note(kernel: Kernel, name: str) -> str:
@@ -96,7 +98,10 @@ _print_c = print_c.print_c
 
 
 def faults_of(text: str, count: int) -> list[tuple[str, str, str]]:
-    """`(kind, kernel, changed kernel)` of faults drawn evenly from the kinds that fit; the same for the same text."""
+    """Return `(kind, kernel, changed kernel)` of `count` faults, distributed evenly over the kinds that apply.
+
+    The same HLO text gives the same faults.
+    """
     rng = random.Random(0)
     places = {
         kind: [(k, n) for k in kernels_of(text) for n, line in enumerate(k.splitlines()) if re.search(pattern, line)]
@@ -116,19 +121,19 @@ def faults_of(text: str, count: int) -> list[tuple[str, str, str]]:
 
 
 def outputs_with(text: str, kernel: str, changed: str, reference: Reference) -> list[Array]:
-    """Outputs of a program one of whose kernels is another."""
+    """Return the outputs of a program in which one kernel is replaced."""
 
-    def spell(k: Kernel, name: str) -> str:
+    def print_changed(k: Kernel, name: str) -> str:
         printed = _print_c(k, name)
         return changed if printed == kernel else printed
 
-    with mock.patch.object(print_c, "print_c", spell):
+    with mock.patch.object(print_c, "print_c", print_changed):
         executable = compile_hlo(text)
     return fresh_outputs(executable, reference)
 
 
 def run_faults(subject: Subject, first: int, last: int) -> Iterator[Fault]:
-    """Build and run some faults of a program, judge what comes out."""
+    """Build and run a program with each of some faults, and check its outputs."""
     text, name = subject.program.text(), subject.program.name
     reference = subject.reference(0)
     right = [np.asarray(o) for o in compile_hlo(text)(*reference.inputs)]
@@ -149,7 +154,7 @@ def run_faults(subject: Subject, first: int, last: int) -> Iterator[Fault]:
 
 
 def try_faults(suite: str, name: str, count: int) -> Iterator[Fault]:
-    """The faults of a program, run in processes that may crash."""
+    """Run the faults of a program in child processes, which may crash."""
     first = 0
     while first < count:
         command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, suite, name, str(first), str(count)]
@@ -175,7 +180,7 @@ def try_faults(suite: str, name: str, count: int) -> Iterator[Fault]:
 
 
 def main() -> None:
-    """The command line of a child process."""
+    """Run as a child process of `try_faults`."""
     suite, name, first, last = sys.argv[1:5]
     with tempfile.TemporaryDirectory() as folder:
         (subject,) = (s for s in subjects([suite], Path(folder)) if s.program.name == name)

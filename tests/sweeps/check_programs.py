@@ -1,4 +1,4 @@
-"""Programs whose outputs hold numbers of very different size: masks, sparse and tiny gradients, sums that cancel."""
+"""Programs whose outputs have values of very different magnitude: masks, sparse and tiny gradients, cancellation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def normal(rng: np.random.Generator, *dims: int, scale: float = 1.0) -> Any:
 
 @cache
 def built(name: str, seed: int) -> tuple[str, tuple[Any, ...]]:
-    """HLO text and arguments."""
+    """Return the HLO text and the arguments of a program."""
     function, args = PROGRAMS[name](np.random.default_rng(seed))
     return lower_to_text(function, *args), args
 
@@ -65,7 +65,7 @@ def masked_logits_with_infinity(rng: np.random.Generator) -> Built:
 
 @_add
 def embedding_gradient(rng: np.random.Generator) -> Built:
-    """A few rows of the gradient are large, many small, most zero."""
+    """A few rows of the gradient are large, many are small, and most are zero."""
 
     def loss(table: Any, tokens: Any, weight: Any) -> Any:
         return jnp.sum(jnp.tanh(table[tokens]) * weight[:, None])
@@ -76,7 +76,7 @@ def embedding_gradient(rng: np.random.Generator) -> Built:
 
 @_add
 def tiny_gradient(rng: np.random.Generator) -> Built:
-    """Gradients of some 1e-8, as late in a training with a mean loss."""
+    """Gradients of about 1e-8, as at the end of training with a mean loss."""
 
     def loss(w: Any, x: Any, y: Any) -> Any:
         return jnp.mean((jnp.tanh(x @ w) - y) ** 2) * 1e-6
@@ -96,7 +96,7 @@ def parameters_of_different_scale(rng: np.random.Generator) -> Built:
 
 @_add
 def cancelling_sums(rng: np.random.Generator) -> Built:
-    """Differences of large sums: means taken off, and rows that sum up to nearly nothing."""
+    """Differences of large sums: centred values, and sums that are almost zero."""
 
     def f(x: Any) -> Any:
         centred = x - jnp.mean(x, axis=0)

@@ -1,4 +1,4 @@
-"""What the check of outputs is tried on: programs of the suites, and those of `check_programs`, with their inputs."""
+"""Programs for testing the output check: those of the suites and of `check_programs`, with their inputs."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from tests.sweeps.check_programs import PROGRAMS, built
 Array = npt.NDArray[Any]
 SUITES = ("quickstart", "linear_algebra", "jax")
 OWN = "sizes"
-"""The name of the suite that `check_programs` makes."""
+"""The name of the suite made of the programs in `check_programs`."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A program with a way to draw its inputs from a seed."""
+    """A program with a function that generates its inputs from a seed."""
 
     program: Program
     draw: Callable[[int], Sequence[Array]]
 
     @cached_property
     def module(self) -> HloModule:
-        """The program."""
+        """The parsed program."""
         return parse(self.program.text())
 
     def reference(self, seed: int) -> Reference:
-        """Right outputs."""
+        """Return the reference for the inputs of a seed."""
         return drawn_reference(self.module, lambda number: self.draw(seed + number))
 
     def outputs(self, seed: int) -> list[Array]:
-        """Right outputs, without a way to judge others."""
+        """Return the interpreter's outputs for the inputs of a seed."""
         return [np.asarray(o) for o in evaluate(self.module, self.draw(seed))]
 
 
 def subjects(suites: Sequence[str], folder: Path) -> Iterator[Subject]:
-    """The programs of suites; those of `check_programs` are written to a folder."""
+    """Yield the programs of the suites; those of `check_programs` are written to the folder first."""
     for suite in suites:
         programs = _own(folder) if suite == OWN else load_suite(suite).programs
         yield from (Subject(p, _own_draw(p) if suite == OWN else _suite_draw(p)) for p in programs)

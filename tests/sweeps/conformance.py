@@ -1,4 +1,4 @@
-"""Runs conformance cases: the interpreter against XLA:CPU, and writes the table of opcode x element type x result.
+"""Run the conformance cases on the interpreter and on XLA:CPU, and write a table by opcode and element type.
 
 python -m tests.sweeps.conformance [--opcode NAME ...] [--new] [--out results/conformance]
 """
@@ -23,14 +23,22 @@ Key = tuple[str, str, str]
 
 
 def known(folder: Path) -> dict[Key, Outcome]:
-    """The outcomes in a folder's table, by opcode, element type and name."""
+    """Read the outcomes of an earlier sweep from a folder, by opcode, element type and name."""
     before = json.loads((folder / "opcodes.json").read_text(encoding="utf-8"))
     found = [Outcome(**o) for o in before["outcomes"]]
     return {(o.opcode, o.element_type, o.name): o for o in found}
 
 
 def write_table(outcomes: list[Outcome], folder: Path, command: str, only: set[str], new: bool) -> None:
-    """`opcodes.md` and `opcodes.json` in a folder; `only` those opcodes, or the `new` cases, change in its table."""
+    """Write `opcodes.md` and `opcodes.json` to a folder.
+
+    Args:
+        outcomes: the outcomes of this sweep.
+        folder: the folder to write to.
+        command: the command line, recorded in the files.
+        only: if not empty, replace only the outcomes of these opcodes in the existing table.
+        new: add the outcomes to the existing table.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     made = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
     header: dict[str, Any] = {"command": command, **made}
@@ -51,7 +59,7 @@ def _markdown(header: dict[str, Any], outcomes: list[Outcome]) -> Iterator[str]:
     for key, value in header.items():
         yield f"- {key}: {value}"
     yield ""
-    yield "Each cell says how many cases agree, of how many that XLA:CPU ran; `-` where XLA:CPU runs none of them."
+    yield "Each cell gives the number of cases that agree / that XLA:CPU runs; `-`: XLA:CPU runs none of them."
     yield ""
     yield "| opcode | element types |"
     yield "|---|---|"
@@ -61,7 +69,7 @@ def _markdown(header: dict[str, Any], outcomes: list[Outcome]) -> Iterator[str]:
     for opcode in sorted(cells):
         yield f"| {opcode} | " + ", ".join(_cell(t, counts) for t, counts in cells[opcode].items()) + " |"
     yield ""
-    yield "## Opcodes without cases of their own"
+    yield "## Opcodes without separate cases"
     yield ""
     for opcode, why in sorted(NO_CASES.items()):
         yield f"- {opcode}: {why}"
@@ -75,9 +83,9 @@ def _markdown(header: dict[str, Any], outcomes: list[Outcome]) -> Iterator[str]:
         reasons: dict[str, list[Outcome]] = {}
         for o in found:
             reasons.setdefault(f"{o.opcode}: {o.reason}", []).append(o)
-        for told, group in sorted(reasons.items()):
+        for reason, group in sorted(reasons.items()):
             where = ", ".join(f"{o.element_type} {o.name}" for o in group[:6]) + (", ..." if len(group) > 6 else "")
-            yield f"- {told} ({len(group)}: {where})"
+            yield f"- {reason} ({len(group)}: {where})"
 
 
 def _cell(element_type: str, counts: Counter[str]) -> str:
@@ -86,11 +94,13 @@ def _cell(element_type: str, counts: Counter[str]) -> str:
 
 
 def main() -> int:
-    """The command line; exit status 1 when a case fails."""
+    """Run from the command line; return exit status 1 if a case fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--opcode", nargs="*", choices=sorted(o.text for o in Opcode), help="only these")
-    parser.add_argument("--new", action="store_true", help="only cases that the table in --out does not have yet")
-    parser.add_argument("--out", type=Path, help="folder for opcodes.md and opcodes.json (default: only say)")
+    parser.add_argument(
+        "--opcode", nargs="*", choices=sorted(o.text for o in Opcode), help="run only these opcodes (default: all)"
+    )
+    parser.add_argument("--new", action="store_true", help="run only cases that the table in --out does not have yet")
+    parser.add_argument("--out", type=Path, help="folder for opcodes.md and opcodes.json (default: only print)")
     options = parser.parse_args()
     wanted = set(options.opcode or ())
     had = known(options.out) if options.new else {}

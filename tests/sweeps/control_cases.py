@@ -1,4 +1,4 @@
-"""Cases of control flow, tuples, random bits, collectives on one replica, asynchronous forms, transfers."""
+"""Cases of control flow, tuples, random bits, collectives on one replica, asynchronous ops and transfers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _random() -> Iterator[Case]:
                 continue
             for t in ("u8", "u16", "u32", "u64"):
                 for dims in ((), (1,), (4,), (7,), (3, 5), (3, 4), (2, 3, 5), (5, 6, 3)):
-                    # The second state wraps its counter.
+                    # The counter of the second state wraps around.
                     for start in ((3, 5, 7), (2**63 + 1, 2**64 - 2, 2**64 - 1)):
                         state = np.array(start[:words], np.uint64)
                         result = f"(u64[{words}], {shape(t, dims)})"
@@ -158,7 +158,7 @@ def _collectives() -> Iterator[Case]:
                 t == "f32" and op != "collective-broadcast",
             )
         text = simple("collective-permute", x, [x], "source_target_pairs={}")
-        yield Case("collective-permute", t, "nobody", text, (arg,), None, t == "f32")
+        yield Case("collective-permute", t, "no-pairs", text, (arg,), None, t == "f32")
         text = simple("all-reduce", f"({x}, {x})", [x, x], f"{groups}, to_apply=f", f)
         yield Case("all-reduce", t, "two", text, (arg, values(t, (4, 3), 2)))
         body = f"""p0 = {x} parameter(0)
@@ -235,7 +235,7 @@ def _calls() -> Iterator[Case]:
     o = () custom-call(p0, n), custom_call_target="control_dep", custom_call_has_side_effect=true
     ROOT c = f32[2,3] copy(n)"""
     yield Case("custom-call", "f32", "control_dep", module(body), (values("f32", (2, 3)),))
-    # Random numbers are not XLA's own, so only what does not depend on the draw is compared.
+    # The interpreter's random numbers differ from XLA's, so only values that do not depend on them are compared.
     body = """a = f32[] parameter(0)
     b = f32[] parameter(1)
     x = f32[1000] rng(a, b), distribution=rng_uniform

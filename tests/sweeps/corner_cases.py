@@ -1,4 +1,4 @@
-"""Cases at the corners of windows, convolutions, indexing, ordering and linear algebra."""
+"""Edge cases of windows, convolutions, indexing, sorting and linear algebra."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _window_size(n: int, size: int, stride: int, low: int, high: int, lhs: int, 
     return max(0, (wide - ((size - 1) * rhs + 1)) // stride + 1)
 
 
-# ---- convolution: where each dimension stands, and every attribute with groups
+# ---- convolution: all orders of dimensions, and all attributes with groups
 
 
 def _convolutions() -> Iterator[Case]:
@@ -145,7 +145,7 @@ def _select_and_scatter() -> Iterator[Case]:
                     "select-and-scatter", shape(t, dims), [shape(t, dims), shape(t, to), shape(t)],
                     f"window={window}, select=s, scatter=f", computations,
                 )  # fmt: skip
-                # Few different numbers, so that there are ties.
+                # Few distinct values, so that there are ties.
                 x = np.round(values("f32", dims, scatter, 0, 3)).astype(type_class(t).dtype)
                 args = (x, values(t, to, "source"), np.array(start).astype(type_class(t).dtype))
                 kind = type_class(t)
@@ -258,7 +258,7 @@ def _scatters() -> Iterator[Case]:
         yield Case("scatter", "f32", said.replace(", ", "-"), text, args, Tolerance(8, 1))
 
 
-# ---- order
+# ---- sorting
 
 
 def _compare(types: list[str], direction: str, kind: str = "") -> str:
@@ -331,7 +331,7 @@ def _linear_algebra() -> Iterator[Case]:
     for t in ("f32", "f64", "c64", "c128"):
         for lower in ("true", "false"):
             keep = np.tril if lower == "true" else np.triu
-            # The other triangle must not be looked at.
+            # The other triangle must not be read.
             x = keep(_definite(t, (2, 1, 3, 3))) + np.asarray(99 - keep(np.full((3, 3), 99.0)))
             text = simple("cholesky", shape(t, (2, 1, 3, 3)), [shape(t, (2, 1, 3, 3))], f"lower={lower}")
             yield Case(

@@ -1,4 +1,4 @@
-"""Cases of elementwise ops and of changes of type."""
+"""Cases of elementwise ops and of conversions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EXACT_UNARY = {
     "copy": ALL,
 }
 FLOAT_UNARY = {
-    # opcode: lowest and highest plain argument, whether complex numbers are taken too
+    # opcode: lowest and highest ordinary argument, whether complex arguments are supported
     "acos": (-1, 1, True), "acosh": (1, 20, True), "asin": (-1, 1, True), "asinh": (-5, 5, True),
     "atanh": (-1, 1, True), "cbrt": (-9, 9, False), "cosine": (-9, 9, True), "cosh": (-5, 5, True),
     "erf": (-3, 3, False), "exponential": (-5, 5, True), "exponential-minus-one": (-3, 3, True),
@@ -71,7 +71,7 @@ BINARY = {
     "shift-right-logical": INTEGERS,
 }
 FOLDED_ONLY = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh")
-"""What XLA:CPU has no code for on f32, f64 and complex numbers; its constant folding evaluates them all the same."""
+"""Ops that XLA:CPU cannot compile for f32, f64 and complex types, but evaluates by constant folding."""
 INEXACT_BINARY = {"power": 16, "atan2": 4, "divide": 1, "remainder": 1}
 
 
@@ -119,7 +119,7 @@ def _float_unary() -> Iterator[Case]:
     for op, (low, high, takes_complex) in FLOAT_UNARY.items():
         for t in (*FLOATS, *SMALL_FLOATS):
             fast = t in ("f32", "bf16") and op not in FOLDED_ONLY
-            # XLA computes some f64 functions from f32-grade series; what it promises is a few ulps.
+            # XLA computes some f64 functions with the accuracy of f32, although it promises a few ulps.
             ulps = 2 if type_class(t).bits < 32 else 32
             x = values(t, (200,), op, low, high)
             yield _unary(op, t, x, "values", Tolerance(ulps, 0.05), fast)
@@ -136,7 +136,7 @@ def _float_unary() -> Iterator[Case]:
 
 
 def _folded(op: str, t: str, x: Array) -> Case:
-    """The argument as a constant of the module."""
+    """Return the case with its argument as a constant of the module."""
     numbers = ", ".join(f"({v.real!r}, {v.imag!r})" if np.iscomplexobj(x) else repr(v) for v in x.tolist())
     body = f"c = {shape(t, x.shape)} constant({{{numbers}}})\nROOT r = {shape(t, x.shape)} {op}(c)"
     return Case(op, t, "folded", module(body), (), Tolerance(64, 1), True)
@@ -165,7 +165,7 @@ def _binary() -> Iterator[Case]:
             a, b = pairs(t)
             tolerance = _tolerance(op, t, ulps)
             if op == "power" and type_class(t).is_integer:
-                # What an overflow gives is up to the implementation.
+                # The result of an overflow is implementation-defined.
                 small = [k for k in (-2, -1, 0, 1, 2, 3) if k >= 0 or t[0] == "s"]
                 base = np.array([k for k in small if -2 <= k < 1 << (type_class(t).bits - 2)], np.int8).astype(dtype(t))
                 a, b = np.repeat(base, len(base)), np.tile(base, len(base))
@@ -289,7 +289,7 @@ def _stochastic_convert() -> Iterator[Case]:
 
 
 def constant_cases() -> Iterator[Case]:
-    """Constants come through unchanged."""
+    """Yield cases of modules that return a constant."""
     for t in ALL:
         if type_class(t).is_complex:
             literal = "{(1, -2), (0, 3.5)}"

@@ -1,4 +1,4 @@
-"""Cases in which XLA:CPU gives something that its own documents do not say, and the interpreter does not follow."""
+"""Known differences: cases in which XLA:CPU deviates from XLA's documentation and the interpreter does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from tests.sweeps.case import Case
 
 @dataclass(frozen=True)
 class Known:
-    """A difference and its reason; `name` is how the names of its cases begin."""
+    """A known difference.
+
+    Attributes:
+        opcode: the opcode of its cases.
+        element_type: the element type of its cases.
+        name: the name of its case; if it ends in "-", the prefix of the names of its cases.
+        reason: why the results differ.
+    """
 
     opcode: str
     element_type: str
@@ -26,19 +33,19 @@ class Known:
 
 KNOWN: tuple[Known, ...] = (
     *(
-        Known("convert", "f4e2m1fn", f"to-{t}", "XLA:CPU saturates every finite number that is not small")
+        Known("convert", "f4e2m1fn", f"to-{t}", "XLA:CPU saturates all finite numbers that are not small")
         for t in ("s4", "s8", "s16", "s32", "s64", "u4", "u8", "u16", "u32", "u64")
     ),
     *(
-        Known(op, t, "no-variance-0", "a scale of infinity: XLA:CPU multiplies and subtracts in another order")
+        Known(op, t, "no-variance-0", "infinite scale: XLA:CPU multiplies and subtracts in another order")
         for op in ("batch-norm-inference", "batch-norm-grad")
         for t in ("f32", "f64")
     ),
     Known("popcnt", "s4", "edges", "XLA:CPU counts the bits of the number extended to 8 bits"),
-    Known("power", "f8e8m0fnu", "edges", "XLA:CPU gives NaN where the result lies below the smallest number"),
+    Known("power", "f8e8m0fnu", "edges", "XLA:CPU gives NaN if the result is below the smallest number"),
 )
 
 
 def reason(case: Case) -> str | None:
-    """Why a case is known to differ, or None."""
+    """Return why a case is known to differ, or None."""
     return next((k.reason for k in KNOWN if k.covers(case)), None)

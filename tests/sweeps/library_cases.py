@@ -1,4 +1,7 @@
-"""Cases of the custom calls behind jax.numpy.linalg: LAPACK, batched and complex, by values that no sign changes."""
+"""Cases of the custom calls behind jax.numpy.linalg (LAPACK, batched and complex).
+
+The compared values do not depend on the signs of singular vectors, eigenvectors or columns of Q.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of environments over thousands of episodes, and of a worker over a long series of distinct plans.
+"""Memory use of environments over thousands of episodes, and of a worker over many distinct plans.
 
 python -m tests.sweeps.memory [--episodes 3000] [--seconds 300] [--plans 1500] [--env NAME ...]
                               [--out results/robustness/memory]
@@ -26,19 +26,19 @@ from experiments.provenance import provenance
 
 IDS = tuple(f"hlogym/{name}-v0" for name in (*environments.ENVIRONMENTS, "FusionMeasured"))
 SAMPLES = 20
-INTERVAL = 5  # episodes between two looks at the memory
+INTERVAL = 5  # episodes between two samples of the memory
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Resident memory along a series of episodes.
+    """Resident memory over a series of episodes.
 
     Attributes:
-        environment: its id.
-        suite: what its episodes are on.
-        episodes: how many there were.
-        series: (episodes so far, MB of this process, MB of the worker, the worker's memory mappings), evenly spread.
-        restarts: how many workers were replaced.
+        environment: id of the environment.
+        suite: suite of the programs.
+        episodes: number of episodes.
+        series: samples (episodes so far, MB of this process, MB of the worker, memory mappings of the worker).
+        restarts: number of workers that were replaced.
     """
 
     environment: str
@@ -48,14 +48,14 @@ class Growth:
     restarts: int
 
     def kilobytes_per_episode(self, column: int) -> float:
-        """Slope of a least-squares line through the second half: what comes before is caches that fill up."""
+        """Return the slope of a least-squares fit to the second half; in the first half, caches fill up."""
         half = self.series[len(self.series) // 2 :]
         at, found = (np.array([s[n] for s in half], float) for n in (0, column))
         return float(np.polyfit(at, found, 1)[0]) * 1024 if len(half) > 1 else 0.0
 
 
 def resident(pid: int | None = None) -> float:
-    """Resident memory of a process in MB; 0 when it is gone."""
+    """Return the resident memory of a process in MB, or 0 if it has ended."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
     except OSError:
@@ -64,7 +64,7 @@ def resident(pid: int | None = None) -> float:
 
 
 def mappings(pid: int | None) -> int:
-    """How many memory mappings a process has; 0 when it is gone."""
+    """Return the number of memory mappings of a process, or 0 if it has ended."""
     try:
         return len(Path(f"/proc/{pid}/maps").read_bytes().splitlines())
     except OSError:
@@ -72,7 +72,7 @@ def mappings(pid: int | None) -> int:
 
 
 def play(env_id: str, suite: str, episodes: int, seconds: float, seed: int) -> Growth:
-    """Episodes of random legal actions, until there are enough of them or time is up."""
+    """Play episodes with random legal actions until a number of episodes or seconds is reached."""
     more: dict[str, Any] = {"store": ":memory:"} if "PassOrder" not in env_id else {}
     env: Any = gym.make(env_id, suite=suite, backend="cpu", **more).unwrapped
     rng = np.random.default_rng(seed)
@@ -82,14 +82,14 @@ def play(env_id: str, suite: str, episodes: int, seconds: float, seed: int) -> G
     while done < episodes and time.monotonic() - begin < seconds:
         env.reset()
         over = False
-        while not over and time.monotonic() - begin < seconds:  # some orders of passes make an episode of minutes
+        while not over and time.monotonic() - begin < seconds:  # some pass orders make an episode take minutes
             action = int(rng.choice(np.flatnonzero(env.action_masks())))
             _, _, terminated, truncated, _ = env.step(action)
             over = terminated or truncated
         done += 1
         if done % INTERVAL and done > INTERVAL:
             continue
-        gc.collect()  # what is garbage already does not count
+        gc.collect()  # unreachable objects do not count
         pid = env.measurer._worker.pid if env.measured else None
         marks.append((done, resident(), resident(pid) if pid else 0.0, mappings(pid) if pid else 0))
     restarts = env.measurer.restarts if env.measured else 0
@@ -100,7 +100,7 @@ def play(env_id: str, suite: str, episodes: int, seconds: float, seed: int) -> G
 
 
 def distinct_plans(program: str, plans: int, seconds: float, seed: int) -> Growth:
-    """Plans compiled and checked by one measurer, none of them twice, until there are enough or time is up."""
+    """Compile and check distinct plans with one measurer until a number of plans or seconds is reached."""
     begin, marks = time.monotonic(), []
     chosen = find_program(program)
     seen: set[str] = set()
@@ -120,10 +120,10 @@ def distinct_plans(program: str, plans: int, seconds: float, seed: int) -> Growt
 
 
 def table(found: list[Growth]) -> list[str]:
-    """Markdown."""
+    """Return the lines of a Markdown table."""
     lines = [
-        "| environment | suite | episodes, plans | MB at the start | MB halfway | MB at the end | KB each, second half "
-        "| worker: MB, KB each | worker: mappings | workers replaced |",
+        "| environment | suite | episodes or plans | MB at start | MB halfway | MB at end "
+        "| KB per episode, second half | worker: MB, KB per episode | worker: mappings | workers replaced |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for g in found:
@@ -137,15 +137,24 @@ def table(found: list[Growth]) -> list[str]:
 
 
 def main() -> int:
-    """The command line; returns the exit status."""
+    """Run from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--episodes", type=int, default=3000)
-    parser.add_argument("--seconds", type=float, default=300.0, help="for each environment")
-    parser.add_argument("--plans", type=int, default=1500, help="for the worker; 0: leave that out")
-    parser.add_argument("--env", nargs="*", default=list(IDS))
-    parser.add_argument("--suite", default="train")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/robustness/memory"))
+    parser.add_argument(
+        "--episodes", type=int, default=3000, help="maximum episodes per environment (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, help="maximum seconds per environment (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--plans", type=int, default=1500, help="maximum distinct plans; 0: skip that part (default: %(default)s)"
+    )
+    parser.add_argument("--env", nargs="*", default=list(IDS), help="environment ids (default: all)")
+    parser.add_argument("--suite", default="train", help="suite of the programs (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the actions and plans (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/robustness/memory"),
+        help="results file without suffix; .md and .json are written (default: %(default)s)",
+    )  # fmt: skip
     options = parser.parse_args()
     facts = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
     limits = f"--episodes {options.episodes} --seconds {options.seconds:g} --plans {options.plans}"

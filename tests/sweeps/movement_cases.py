@@ -1,4 +1,4 @@
-"""Cases of ops that move elements: shapes, slices, gather, scatter, sort."""
+"""Cases of ops that move elements: reshapes, slices, gather, scatter, sort."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def _less(t: str, direction: str = "LT", kind: str = "") -> str:
 def _sort() -> Iterator[Case]:
     for t in (*FLOATS, *INTEGERS, *SMALL_FLOATS, "pred"):
         if type_class(t).bits < 8:
-            continue  # XLA:CPU packs these and then sorts outside its buffer
+            continue  # XLA:CPU packs these types and then sorts out of bounds
         kind = "TOTALORDER" if type_class(t).is_float and t != "f8e8m0fnu" else ""
         for direction in ("LT", "GT"):
             x = np.concatenate([edges(t), values(t, (40,), "sort")])

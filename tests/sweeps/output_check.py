@@ -1,4 +1,4 @@
-"""How good the check of outputs is: false alarms on right programs, and what it sees of spoilt outputs and kernels.
+"""Quality of the output check: false alarms on correct programs, and detection of corrupted outputs and kernels.
 
     python -m tests.sweeps.output_check [--plans 2] [--seeds 2] [--faults 14] [--out results/conformance]
 
@@ -34,23 +34,23 @@ FAULTY = (
     "jax/special_digamma", "jax/heat_equation", "jax/scatter_of_every_kind", "jax/quantise_and_dequantise",
     *(f"{OWN}/{name}" for name in PROGRAMS),
 )  # fmt: skip
-"""Programs whose kernels are spoilt."""
+"""Programs into whose kernels faults are injected."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A table in Markdown, numbers to the right."""
+    """Return the lines of a Markdown table with right-aligned numbers."""
     lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     return [*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
 
 
 def of_alarms(checks: Sequence[Check]) -> Iterator[str]:
-    """The section on false alarms."""
+    """Yield the section on false alarms."""
     ways = list(dict.fromkeys(c.way for c in checks))
     yield from (
         "## False alarms",
         "",
-        f"{len({(c.suite, c.program) for c in checks})} programs compiled in several ways, each judged on the inputs "
-        f"of {len({c.seed for c in checks})} seeds. All outputs are right, so each one refused is a false alarm.",
+        f"{len({(c.suite, c.program) for c in checks})} programs, compiled in several ways and checked on the inputs "
+        f"of {len({c.seed for c in checks})} seeds. All outputs are correct, so each rejected output is a false alarm.",
         "",
     )
     rows = []
@@ -58,42 +58,43 @@ def of_alarms(checks: Sequence[Check]) -> Iterator[str]:
         mine = [c for c in checks if way in (c.way, "all")]
         count = Counter(c.runs for c in mine)
         rows.append([way, len(mine), count[NONE], count[FEW], count[MANY], sum(c.finding is not None for c in mine)])
-    head = ("compiled by", "checked", "close at once", "few evaluations", "many evaluations", "false alarms")
+    head = ("compiled by", "checked", "no evaluations", "few evaluations", "many evaluations", "false alarms")
     yield from table(head, rows)
     yield from (f"- {c.suite}/{c.program}, {c.way}, seed {c.seed}: {c.finding}" for c in checks if c.finding)
     yield ""
 
 
 def of_trials(trials: Sequence[Trial]) -> Iterator[str]:
-    """The section on spoilt outputs."""
+    """Yield the section on corrupted outputs."""
     yield from (
-        "## Spoilt outputs",
+        "## Corrupted outputs",
         "",
-        f"Each output of {len({t.program for t in trials})} programs spoilt in {len({t.corruption for t in trials})} "
-        "ways, where that changes a bit of it. Before: a tolerance relative to the output's largest magnitude.",
+        f"Each output of {len({t.program for t in trials})} programs, corrupted in "
+        f"{len({t.corruption for t in trials})} ways, if that changes it. The former check had a tolerance relative "
+        "to the output's largest magnitude.",
         "",
     )
     rows = []
     for what in (*dict.fromkeys(t.corruption for t in trials), "all"):
         mine = [t for t in trials if what in (t.corruption, "all")]
         rows.append([what, len(mine), sum(t.before for t in mine), sum(t.now for t in mine)])
-    yield from table(("corruption", "tried", "seen before", "seen now"), rows)
+    yield from table(("corruption", "tried", "detected by the former check", "detected"), rows)
     missed: dict[str, list[Trial]] = defaultdict(list)
     for t in trials:
         if not t.now:
             missed[f"{t.program}, output {t.output}"].append(t)
-    yield from ("Not seen, by output:", "")
+    yield from ("Not detected, by output:", "")
     yield from (f"- {where}: {'; '.join(t.corruption for t in ts)}" for where, ts in sorted(missed.items()))
     yield ""
 
 
 def of_faults(faults: Sequence[Fault]) -> Iterator[str]:
-    """The section on wrong kernels."""
+    """Yield the section on wrong kernels."""
     yield from (
         "## Wrong kernels",
         "",
-        f"The C code of {len({f.program for f in faults})} programs with one fault each. Only what changed a bit of "
-        "the outputs can be seen; where the memory bounds were broken, the process may have died instead.",
+        f"One fault at a time, injected into the C code of {len({f.program for f in faults})} programs. Only faults "
+        "that change the outputs can be detected. Out-of-bounds accesses may crash the process instead.",
         "",
     )
     rows = []
@@ -103,15 +104,17 @@ def of_faults(faults: Sequence[Fault]) -> Iterator[str]:
         changed = [f for f in mine if f.result in (CAUGHT, MISSED)]
         rows.append([kind, len(mine), count[UNBUILT], count[SAME], len(changed), sum(f.before for f in changed),
                      count[CAUGHT]])  # fmt: skip
-    head = ("fault", "tried", "not built", "same outputs", "changed outputs", "seen before", "seen now")
+    head = (
+        "fault", "tried", "not built", "same outputs", "changed outputs", "detected by the former check", "detected"
+    )  # fmt: skip
     yield from table(head, rows)
-    yield from (f"Processes that died: {sum(f.result == CRASH for f in faults)}.", "", "Not seen:", "")
+    yield from (f"Processes that crashed: {sum(f.result == CRASH for f in faults)}.", "", "Not detected:", "")
     yield from (f"- {f.program}, {f.kind}: `{f.line}`" for f in faults if f.result == MISSED)
     yield ""
 
 
 def faults_of(count: int) -> Iterator[Fault]:
-    """Wrong kernels of the programs named above."""
+    """Yield the results of injected faults in the programs of FAULTY."""
     for name in FAULTY:
         print(f"wrong kernels: {name}", file=sys.stderr, flush=True)
         suite, _, program = name.partition("/")
@@ -119,16 +122,21 @@ def faults_of(count: int) -> Iterator[Fault]:
 
 
 def main() -> int:
-    """The command line; the exit status is 0 when there is no false alarm."""
+    """Run from the command line; return exit status 1 if there is a false alarm."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--plans", type=int, default=2, help="random plans, and random pass orders, of each program")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--faults", type=int, default=14, help="wrong kernels of each program")
-    parser.add_argument("--out", type=Path, default=Path("results/conformance"))
+    parser.add_argument(
+        "--plans", type=int, default=2, help="random plans and random pass orders per program (default: %(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, default=2, help="inputs per program (default: %(default)s)")
+    parser.add_argument("--faults", type=int, default=14, help="injected faults per program (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/conformance"),
+        help="folder for output_check.md (default: %(default)s)",
+    )  # fmt: skip
     options = parser.parse_args()
     checks: list[Check] = []
     trials: list[Trial] = []
-    # Else programs that call LAPACK end the process; JAX does this when it lowers such a call itself.
+    # Without this, programs that call LAPACK crash the process. JAX does the same when it lowers such a call.
     importlib.import_module("jaxlib.cpu._lapack").initialize()
     with tempfile.TemporaryDirectory() as folder:
         for subject in subjects((*SUITES, OWN), Path(folder)):
@@ -138,7 +146,7 @@ def main() -> int:
     faults = list(faults_of(options.faults))
     origin = provenance()
     lines = [
-        "# The check of outputs",
+        "# The output check",
         "",
         f"- command: `python -m tests.sweeps.output_check {' '.join(sys.argv[1:])}`",
         f"- commit: {origin['commit']}",

@@ -1,6 +1,6 @@
-"""What our passes and our compiler do to one HLO text that was written for something else: the checks of `real_texts`.
+"""The checks of `real_texts`: passes and native code on one HLO program from another project.
 
-A check takes a module and returns an `Outcome`; it knows nothing of processes and limits.
+A check takes a module and returns an `Outcome`; processes and limits are handled by `real_texts`.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ Array = npt.NDArray[Any]
 OK, FAILED, SKIPPED = "ok", "FAILED", "not tried"
 ITERATIONS = 2000
 EXPANDED_ITERATIONS = 1_000_000
-"""A scatter or a sort that becomes a loop goes around once an element."""
+"""Limit after passes: an expanded scatter or sort becomes a loop with one iteration per element."""
 MOST_ELEMENTS, MOST_FLOPS, MOST_INSTRUCTIONS = 1 << 21, 1e9, 1000
 SEQUENCES, SEQUENCE_LENGTH = 3, 25
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one check of one text.
+    """The outcome of one check of one program.
 
     Attributes:
         result: OK, FAILED or SKIPPED.
-        told: what failed, or why it was not tried.
-        counts: numbers by name: the op counts of `counts`, the passes that changed something of `passes`.
+        reason: what failed, or why it was not tried.
+        counts: numbers by name: op counts for `counts`, the number of sequences with an effect for `passes`.
     """
 
     result: str
-    told: str = ""
+    reason: str = ""
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def read(text: str) -> HloModule | Outcome:
-    """The module of a text, or why there is nothing to check."""
+    """Parse HLO text and return the module, or an outcome with the reason why it is not checked."""
     try:
         module = parse(text, fill_elided=True)
     except HlogymError as e:
@@ -84,7 +84,7 @@ def _elements(shape: Shape) -> int:
 
 
 def arguments(module: HloModule) -> list[Any]:
-    """Small exact numbers for the entry; integers, which may be used as indices, are small too."""
+    """Return arguments for the entry: small numbers that are exact in all types, also valid as indices."""
     rng = np.random.default_rng(1)
     return [_value(s, rng) for s in module.parameter_shapes]
 
@@ -93,18 +93,18 @@ def _value(shape: Shape, rng: np.random.Generator) -> Any:
     if shape.is_tuple:
         return tuple(_value(s, rng) for s in shape.tuple_shapes)
     if not shape.is_array:
-        raise InterpreterError(f"no value to give for a parameter of shape {shape}")
+        raise InterpreterError(f"cannot make a value for a parameter of shape {shape}")
     return np.asarray(random_array(shape, rng))
 
 
 def reference(module: HloModule, args: Sequence[Any]) -> Reference:
-    """The interpreter's results on a module, which may be changed afterwards."""
+    """Return the interpreter's results as a reference; the module may be changed afterwards."""
     kept = module.clone()
     return Reference(lambda inputs, context: results(kept, inputs, context), args, ITERATIONS)
 
 
 def results(module: HloModule, args: Sequence[Any], context: Context) -> list[Array]:
-    """The interpreter's, and behind them what went to the outfeed and what is left in the infeed."""
+    """Return the interpreter's results, followed by the outfed values and the number of values left in the infeed."""
     context.infeed = _infeed(module)
     with np.errstate(all="ignore"):
         found = interpret(module, list(args), context)
@@ -112,7 +112,7 @@ def results(module: HloModule, args: Sequence[Any], context: Context) -> list[Ar
 
 
 def _infeed(module: HloModule) -> deque[Any]:
-    """Values to take, where all infeeds take one shape."""
+    """Return values for the infeed; empty if there are no infeeds or their shapes differ."""
     shapes = [i.shape.tuple_shapes[0] for c in module.computations for i in c.instructions if i.opcode is Opcode.INFEED]
     if not shapes or any(not s.compatible(shapes[0]) for s in shapes):
         return deque()
@@ -125,7 +125,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def check_passes(module: HloModule) -> Outcome:
-    """The default pipeline, each pass alone to its fixed point and in one sweep, and some random sequences."""
+    """Check the default pipeline, each pass alone (to its fixed point and in one sweep), and random sequences."""
     try:
         args = arguments(module)
         wanted: Reference | None = reference(module, args)
@@ -138,22 +138,22 @@ def check_passes(module: HloModule) -> Outcome:
     while pending:
         passes = pending.pop()
         work = module.clone()
-        told = apply(work, passes)
-        if told is None and str(work) != text:
+        finding = apply(work, passes)
+        if finding is None and str(work) != text:
             effective += 1
-            told = _results_differ(work, args, wanted)
+            finding = _results_differ(work, args, wanted)
             if len(passes) == 1 and not passes[0].endswith("@1"):
-                pending.append([f"{passes[0]}@1"])  # what has no effect in many sweeps has none in one
-        if told is not None:
-            return Outcome(FAILED, f"{';'.join(passes)}: {told}")
-    told = _pipeline(module.clone(), args, wanted)
-    if told is not None:
-        return Outcome(FAILED, f"default pipeline: {told}")
+                pending.append([f"{passes[0]}@1"])  # one sweep has an effect only if the fixed point has
+        if finding is not None:
+            return Outcome(FAILED, f"{';'.join(passes)}: {finding}")
+    finding = _pipeline(module.clone(), args, wanted)
+    if finding is not None:
+        return Outcome(FAILED, f"default pipeline: {finding}")
     return Outcome(OK, reason, {"sequences with an effect": effective})
 
 
 def _sequences(text: str) -> list[list[str]]:
-    """Random sequences, and each pass alone, which come first from the end."""
+    """Return random sequences of passes, followed by each pass alone; the caller takes them from the end."""
     names = [*PASSES, *VARIANTS]
     rng = random.Random(len(text))
     drawn = ([rng.choice(names) + rng.choice(("", "@1")) for _ in range(SEQUENCE_LENGTH)] for _ in range(SEQUENCES))
@@ -164,13 +164,13 @@ def _pipeline(work: HloModule, args: Sequence[Any], wanted: Reference | None) ->
     before = str(work)
     try:
         changed = default_pipeline().run(work)
-    except Exception as e:  # whatever it raises is the finding
+    except Exception as e:  # any exception is a finding
         return f"raised {type(e).__name__}: {_line(e)}"
     findings = check_module(work)
     if findings:
         return f"left an invalid module: {findings[0]}"
     if not changed and str(work) != before:
-        return "said changed=False, and the text says otherwise"
+        return "returned changed=False, but changed the module"
     return _results_differ(work, args, wanted)
 
 
@@ -178,14 +178,14 @@ def _results_differ(work: HloModule, args: Sequence[Any], wanted: Reference | No
     if wanted is None:
         return None
     try:
-        told = difference(results(work, args, Context(iterations=EXPANDED_ITERATIONS)), wanted)
+        finding = difference(results(work, args, Context(iterations=EXPANDED_ITERATIONS)), wanted)
     except HlogymError as e:
-        return f"results are missing: {_line(e)}"
-    return None if told is None else f"results differ: {told}"
+        return f"no results: {_line(e)}"
+    return None if finding is None else f"results differ: {finding}"
 
 
 def check_native(module: HloModule) -> Outcome:
-    """The compiled program with default passes and fusion, and the text as it stands under random fusion."""
+    """Check the compiled program with default passes and fusion, and without passes under random fusion."""
     if _infeed(module):
         return Outcome(SKIPPED, "takes an infeed")
     try:
@@ -200,25 +200,25 @@ def check_native(module: HloModule) -> Outcome:
             executable = compile(module, backend="cpu", **options)
         except UnsupportedError as e:
             return Outcome(SKIPPED, f"no native code: {_line(e)}")
-        except Exception as e:  # whatever it raises is the finding
+        except Exception as e:  # any exception is a finding
             return Outcome(FAILED, f"{name}: raised {type(e).__name__}: {_line(e)}")
         try:
             found = executable(*args)
-        except Exception as e:  # likewise
+        except Exception as e:  # any exception is a finding
             return Outcome(FAILED, f"{name}: running raised {type(e).__name__}: {_line(e)}")
-        told = difference([np.asarray(a) for a in found], wanted)
-        if told is not None:
-            return Outcome(FAILED, f"{name}: results differ: {told}")
+        finding = difference([np.asarray(a) for a in found], wanted)
+        if finding is not None:
+            return Outcome(FAILED, f"{name}: results differ: {finding}")
     return Outcome(OK)
 
 
 def _builds(text: str) -> list[tuple[str, dict[str, Any]]]:
     fusion = RandomFusion(seed=len(text), stop_probability=0.02, max_actions=200)
-    return [("default", {}), ("random fusion of the text as it stands", {"pipeline": [], "fusion_policy": fusion})]
+    return [("default", {}), ("random fusion without passes", {"pipeline": [], "fusion_policy": fusion})]
 
 
 def check_counts(module: HloModule) -> Outcome:
-    """Op counts: as written, after our default pipeline, after all of XLA:CPU's passes."""
+    """Count ops as written, after the default pipeline, and after all of XLA:CPU's passes."""
     from tests.oracle import XlaError, optimized_text
 
     work = module.clone()
@@ -226,9 +226,9 @@ def check_counts(module: HloModule) -> Outcome:
     try:
         theirs = op_count(parse(optimized_text(str(module)), fill_elided=True))
     except XlaError as e:
-        return Outcome(SKIPPED, f"XLA:CPU refuses it: {_line(e)}")
+        return Outcome(SKIPPED, f"XLA:CPU rejects it: {_line(e)}")
     except HlogymError as e:
-        return Outcome(SKIPPED, f"what XLA:CPU makes of it does not parse: {_line(e)}")
+        return Outcome(SKIPPED, f"XLA:CPU's output does not parse: {_line(e)}")
     return Outcome(OK, counts={"written": op_count(module), "ours": op_count(work), "XLA": theirs})
 
 
@@ -238,7 +238,7 @@ CHECKS: Mapping[str, Callable[[HloModule], Outcome]] = MappingProxyType(
 
 
 def check(name: str, text: str) -> Outcome:
-    """One check, by name, of a text."""
+    """Run one check, given by name, on HLO text."""
     module = read(text)
     return module if isinstance(module, Outcome) else CHECKS[name](module)
 

@@ -1,11 +1,11 @@
-"""Passes, fusion and native code over HLO texts that others wrote, such as those in the tests of XLA's source tree.
+"""Check passes, fusion and native code on HLO programs of other projects, such as those in XLA's tests.
 
-    python -m tests.sweeps.real_texts --texts FILE.jsonl [--checks passes native counts] [--only PART] [--every N]
+    python -m tests.sweeps.real_texts --programs FILE.jsonl [--checks passes native counts] [--only PART] [--every N]
         [--outcomes FILE.jsonl] [--out results/passes/real_texts.md]
 
-Each line of the texts is {"path", "line", "text"}, as `tests.sweeps.xla_texts` finds them. Each text is read, verified
-and, when it is for one device and of moderate size, checked as `real_text_checks` says, in a process with limits of
-time and memory: dying or not ending is a finding. Outcomes are appended as they come; those there already are kept.
+Each line of FILE.jsonl is {"path", "line", "text"}, as written by `tests.sweeps.xla_texts`. Each program is parsed,
+verified and, if it is for one device and not too large, checked by `real_text_checks` in a process with limits of time
+and memory; a crash or a timeout is a finding. Outcomes are appended to --outcomes; those already there are kept.
 """
 
 from __future__ import annotations
@@ -32,12 +32,18 @@ SECONDS = {"passes": 90, "native": 90, "counts": 60}
 MEMORY = 6 << 30
 SIMPLIFIER = "xla/hlo/transforms/simplifiers/algebraic_simplifier_test.cc"
 BATCH = 400
-"""Checks a process does before a new one takes its place: XLA keeps what it compiled."""
+"""Checks per worker process; XLA never frees the memory of compiled programs."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The outcome of a check of the text at a place."""
+    """The outcome of a check of one program.
+
+    Attributes:
+        place: file and line of the program.
+        check: name of the check.
+        outcome: its outcome.
+    """
 
     place: str
     check: str
@@ -45,25 +51,25 @@ class Row:
 
 
 def read_texts(path: Path, only: str, every: int) -> list[SourceText]:
-    """The texts of a file whose path has `only` in it, each `every`-th of them."""
+    """Read the programs whose path contains `only`, and return every `every`-th of them."""
     with path.open(encoding="utf-8") as lines:
         found = [SourceText(**json.loads(line)) for line in lines]
     return [t for t in found if only in t.path][::every]
 
 
 def read_rows(path: Path | None) -> list[Row]:
-    """The outcomes that a file has already."""
+    """Read the outcomes of a file; return none if it does not exist."""
     if path is None or not path.exists():
         return []
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [Row(f["place"], f["check"], Outcome(**f["outcome"])) for f in found]
 
 
-def sweep(texts: Sequence[SourceText], checks: Sequence[str], done: set[tuple[str, str]]) -> Iterator[Row]:
-    """The outcomes of all checks of all texts that are not done."""
+def sweep(programs: Sequence[SourceText], checks: Sequence[str], done: set[tuple[str, str]]) -> Iterator[Row]:
+    """Yield the outcomes of all checks of all programs that are not in `done`."""
     worker = _Worker()
     for name in checks:
-        for t in texts:
+        for t in programs:
             if (t.place, name) in done:
                 continue
             worker = worker if worker.left else _Worker.after(worker)
@@ -72,7 +78,7 @@ def sweep(texts: Sequence[SourceText], checks: Sequence[str], done: set[tuple[st
 
 
 class _Worker:
-    """A process that checks texts, one at a time, until it dies, takes too long or has done its batch."""
+    """A process that checks programs one at a time, until it dies, times out or has done its batch."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -89,20 +95,20 @@ class _Worker:
         return cls()
 
     def run(self, name: str, text: str) -> Outcome:
-        """The outcome of a check; a process that dies of it, or goes on too long, is one too."""
+        """Return the outcome of a check; a crash and a timeout are outcomes, too."""
         self.left -= 1
-        ours = SKIPPED if name == "counts" else FAILED  # where XLA dies, nothing of ours has failed
+        failure = SKIPPED if name == "counts" else FAILED  # `counts` runs XLA, whose crashes are not findings
         try:
             self.pipe.send((name, text))
             if self.pipe.poll(SECONDS[name]):
                 found: Outcome = self.pipe.recv()
                 return found
-            told = f"not done after {SECONDS[name]} s"
+            reason = f"not done after {SECONDS[name]} s"
         except (EOFError, OSError):
-            told = "the process died"
+            reason = "the process died"
         self.left = 0
         self.process.kill()
-        return Outcome(ours, told)
+        return Outcome(failure, reason)
 
     def stop(self) -> None:
         """Let the process end."""
@@ -114,27 +120,27 @@ class _Worker:
 
 def _work(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what XLA and gcc complain of
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # suppress messages of XLA and gcc
     for name, text in iter(pipe.recv, None):
         try:
             outcome = check(name, text)
-        except Exception as e:  # whatever it is, it is what this program looks for
+        except Exception as e:  # any exception is a finding
             outcome = Outcome(FAILED, f"raised {type(e).__name__}: {str(e)[:300]}")
         pipe.send(outcome)
 
 
 def report(rows: Sequence[Row], command: str) -> str:
-    """The table for results/."""
+    """Return the results page in Markdown."""
     origin = provenance()
     lines = [
-        "# HLO texts of XLA's source tree through passes, fusion and native code",
+        "# Passes, fusion and native code on the HLO programs of XLA's source tree",
         "",
         f"- command: `{command}`",
         f"- commit: {origin['commit']}",
         f"- machine: {origin['machine']}",
         f"- date: {origin['date']}",
         "",
-        "| check | texts | ok | failed | not tried |",
+        "| check | programs | ok | failed | not tried |",
         "|---|---|---|---|---|",
     ]
     for name in CHECKS:
@@ -142,14 +148,14 @@ def report(rows: Sequence[Row], command: str) -> str:
         if of:
             n = Counter(r.outcome.result for r in of)
             lines.append(f"| {name} | {len(of)} | {n[OK]} | {n[FAILED]} | {n[SKIPPED]} |")
-    lines += ["", "`passes`: each pass to its fixed point and in one sweep, random sequences, the default pipeline:"]
     lines += [
-        "the module verifies, `changed` is what the text says, the interpreter's results stay. `native`: C through"
+        "",
+        "`passes`: after each pass (to its fixed point and in one sweep), random sequences and the default pipeline,",
+        "the module verifies, `changed` is correct, and the interpreter's results are the same. `native`: compiled C",
+        "code gives the interpreter's results, with the default passes and fusion, and without passes under random",
+        "fusion. `counts`: op counts after the default pipeline and after XLA:CPU's passes.",
+        "",
     ]
-    lines += [
-        "gcc gives the interpreter's results, with the default passes and fusion, and without passes under random"
-    ]
-    lines += ["fusion. `counts`: op counts after our default pipeline and in the module XLA:CPU runs.", ""]
     lines += [*_failures(rows), *_reasons(rows), *_counts(rows)]
     return "\n".join(lines) + "\n"
 
@@ -158,25 +164,25 @@ def _failures(rows: Sequence[Row]) -> Iterator[str]:
     failed = [r for r in rows if r.outcome.result == FAILED]
     yield f"## Failures: {len(failed)}"
     yield ""
-    yield from (f"- {r.place}, {r.check}: {r.outcome.told}" for r in failed)
+    yield from (f"- {r.place}, {r.check}: {r.outcome.reason}" for r in failed)
     yield ""
 
 
 def _reasons(rows: Sequence[Row]) -> Iterator[str]:
     for name in CHECKS:
-        why = Counter(_kind(r.outcome.told) for r in rows if r.check == name and r.outcome.result == SKIPPED)
+        why = Counter(_kind(r.outcome.reason) for r in rows if r.check == name and r.outcome.result == SKIPPED)
         if not why:
             continue
         yield f"## Not tried: {name}"
         yield ""
-        yield "| why | texts |"
+        yield "| reason | programs |"
         yield "|---|---|"
         yield from (f"| {kind} | {n} |" for kind, n in why.most_common())
         yield ""
 
 
-def _kind(told: str) -> str:
-    return told.partition(": ")[0]
+def _kind(reason: str) -> str:
+    return reason.partition(": ")[0]
 
 
 def _counts(rows: Sequence[Row]) -> Iterator[str]:
@@ -190,22 +196,22 @@ def _counts(rows: Sequence[Row]) -> Iterator[str]:
     mean = geometric_mean([c["ours"] / c["XLA"] for c in both])
     yield "## Op counts"
     yield ""
-    yield f"Ours are fewer than XLA:CPU's on {len(fewer)} texts, as many on {len(equal)}, more on {len(more)}; "
-    yield f"geometric mean of ours / XLA:CPU's over {len(both)} texts where both are above zero: **{mean:.3f}**."
+    yield f"hlogym has fewer ops than XLA:CPU on {len(fewer)} programs, as many on {len(equal)}, more on {len(more)}."
+    yield f"Geometric mean of hlogym / XLA:CPU over {len(both)} programs where both are above zero: **{mean:.3f}**."
     yield ""
-    yield "Source files whose texts keep more ops than XLA:CPU leaves, by how many texts:"
+    yield "Source files with programs on which hlogym has more ops than XLA:CPU:"
     yield ""
-    yield "| file | texts | with more ops | ops more |"
+    yield "| file | programs | programs with more ops | additional ops |"
     yield "|---|---|---|---|"
-    texts = Counter(_file(r) for r in of)
+    programs = Counter(_file(r) for r in of)
     beaten = Counter(_file(r) for r in more)
     for file, n in beaten.most_common(40):
         ops = sum(r.outcome.counts["ours"] - r.outcome.counts["XLA"] for r in more if _file(r) == file)
-        yield f"| {file} | {texts[file]} | {n} | {ops} |"
+        yield f"| {file} | {programs[file]} | {n} | {ops} |"
     yield ""
-    yield f"The texts of `{SIMPLIFIER}` on which ours keep more ops, of {texts[SIMPLIFIER]} counted:"
+    yield f"Programs of `{SIMPLIFIER}` on which hlogym has more ops, of {programs[SIMPLIFIER]} programs counted:"
     yield ""
-    yield "| line | written | ours | XLA:CPU |"
+    yield "| line | as written | hlogym | XLA:CPU |"
     yield "|---|---|---|---|"
     for r in more:
         if _file(r) == SIMPLIFIER:
@@ -222,22 +228,22 @@ def _file(row: Row) -> str:
 
 
 def main() -> int:
-    """The command line; the exit status says whether anything failed."""
+    """Run from the command line; return exit status 1 if a check failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--checks", nargs="+", choices=CHECKS, default=list(CHECKS))
-    parser.add_argument("--only", default="", help="a part of the paths of the texts to take")
-    parser.add_argument("--every", type=int, default=1, help="take each so many-th text")
-    parser.add_argument("--outcomes", type=Path, help="append outcomes here, and do not repeat those there")
-    parser.add_argument("--out", type=Path, help="markdown file for the tables")
+    parser.add_argument("--programs", type=Path, required=True, help="file of programs (JSON lines)")
+    parser.add_argument("--checks", nargs="+", choices=CHECKS, default=list(CHECKS), help="checks (default: all)")
+    parser.add_argument("--only", default="", help="check only programs whose path contains this")
+    parser.add_argument("--every", type=int, default=1, help="check only every n-th program (default: %(default)s)")
+    parser.add_argument("--outcomes", type=Path, help="append outcomes to this file, and skip the checks it contains")
+    parser.add_argument("--out", type=Path, help="Markdown file for the results (default: none)")
     options = parser.parse_args()
-    texts = read_texts(options.texts, options.only, options.every)
+    programs = read_texts(options.programs, options.only, options.every)
     rows = read_rows(options.outcomes)
     done = {(r.place, r.check) for r in rows}
-    for n, row in enumerate(sweep(texts, options.checks, done), 1):
+    for n, row in enumerate(sweep(programs, options.checks, done), 1):
         rows.append(row)
         if row.outcome.result == FAILED:
-            print(f"{row.place}, {row.check}: {row.outcome.told}", flush=True)
+            print(f"{row.place}, {row.check}: {row.outcome.reason}", flush=True)
         if options.outcomes is not None:
             with options.outcomes.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(row)) + "\n")

@@ -55,7 +55,7 @@ def _sum_tolerance(t: str, count: int = 10) -> Tolerance | None:
 
 
 def _init(op: str, t: str) -> Array:
-    """The op's neutral element, so that the order in which it is combined does not matter."""
+    """Return the op's neutral element, because XLA may combine the initial value more than once."""
     kind = type_class(t)
     if op in _IDENTITY:
         return np.array(_IDENTITY[op]).astype(kind.dtype)

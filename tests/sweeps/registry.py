@@ -1,4 +1,4 @@
-"""All conformance cases, and the opcodes that have none with the reason."""
+"""All conformance cases, and the opcodes without cases."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.sweeps import (
 from tests.sweeps.case import Case
 
 NO_CASES: dict[str, str] = {
-    "parameter": "every case has some",
-    "infeed": "the oracle has no way to feed XLA:CPU; tested on its own",
-    "outfeed": "the oracle has no way to read what XLA:CPU gives; tested on its own",
-    "all-reduce-done": "with all-reduce-start",
-    "all-gather-done": "with all-gather-start",
-    "collective-permute-done": "with collective-permute-start",
+    "parameter": "used in every case",
+    "infeed": "XLA:CPU cannot be fed through jaxlib; has separate tests",
+    "outfeed": "XLA:CPU's outfeed cannot be read through jaxlib; has separate tests",
+    "all-reduce-done": "covered by all-reduce-start",
+    "all-gather-done": "covered by all-gather-start",
+    "collective-permute-done": "covered by collective-permute-start",
 }
 
 
 def all_cases() -> Iterator[Case]:
-    """Every case that is written down, in the order of the families."""
+    """Yield the cases written as HLO text, family by family."""
     for family in (
         elementwise_cases.cases,
         elementwise_cases.constant_cases,
@@ -40,6 +40,6 @@ def all_cases() -> Iterator[Case]:
 
 
 def whole_sweep() -> Iterator[Case]:
-    """Every case, also those that JAX has to lower first, which takes longer than all the others together."""
+    """Yield all cases, including those that JAX lowers first, which takes longer than all the others together."""
     yield from all_cases()
     yield from library_cases.cases()

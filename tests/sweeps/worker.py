@@ -1,4 +1,4 @@
-"""Runs conformance cases in a process of their own, because XLA:CPU aborts the process on some programs."""
+"""Run conformance cases in a separate process, because XLA:CPU aborts the process on some programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KNOWN = "known to differ"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one case."""
+    """The outcome of one case."""
 
     opcode: str
     element_type: str
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def run(case: Case) -> Outcome:
-    """Run one case on both sides."""
+    """Run one case on XLA:CPU and on the interpreter, and compare."""
 
     def outcome(result: str, why: str = "") -> Outcome:
         return Outcome(case.opcode, case.element_type, case.name, result, why)
@@ -49,11 +49,11 @@ def run(case: Case) -> Outcome:
         found = evaluate(parse(case.text), case.args)
     except HlogymError as e:
         return outcome(NO_OURS, _first_line(str(e)))
-    told = difference(found, wanted, case.tolerance)
-    if told is None:
+    finding = difference(found, wanted, case.tolerance)
+    if finding is None:
         return outcome(PASS)
     why = reason(case)
-    return outcome(FAIL, told) if why is None else outcome(KNOWN, why)
+    return outcome(FAIL, finding) if why is None else outcome(KNOWN, why)
 
 
 def _first_line(text: str) -> str:
@@ -61,7 +61,7 @@ def _first_line(text: str) -> str:
 
 
 def sweep(cases: Iterable[Case]) -> list[Outcome]:
-    """Outcomes of all cases, with the count on stderr as they run."""
+    """Run all cases and return their outcomes; progress is printed to stderr."""
     outcomes = []
     worker = _Worker()
     for n, case in enumerate(cases, 1):
@@ -82,7 +82,7 @@ class _Worker:
     """A process that runs cases, one at a time."""
 
     def __init__(self) -> None:
-        # Forked from a server that has imported everything and started nothing, so that a new start costs little.
+        # The fork server has imported all modules and started no threads, so starting a worker is cheap.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         self.pipe, theirs = context.Pipe()
@@ -91,7 +91,7 @@ class _Worker:
         theirs.close()
 
     def run(self, case: Case) -> Outcome | None:
-        """The outcome, or None when the process died."""
+        """Return the outcome, or None if the process died."""
         try:
             self.pipe.send(case)
             found: Outcome = self.pipe.recv()
@@ -107,9 +107,9 @@ class _Worker:
 
 
 def _work(pipe: Connection) -> None:
-    # Else the kernels behind LAPACK's custom calls find no LAPACK; jax does this when it lowers such a call itself.
+    # Without this, custom calls to LAPACK crash. JAX does the same when it lowers such a call.
     importlib.import_module("jaxlib.cpu._lapack").initialize()
-    # What XLA says about its own failures is in the outcome already.
+    # Suppress XLA's messages; its errors are part of the outcome.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with contextlib.suppress(EOFError):
         while True:

@@ -1,8 +1,8 @@
-"""Runs one HLO program on XLA:CPU and in the interpreter with the same random inputs, and says how far they differ.
+"""Run one HLO program on XLA:CPU and in the interpreter with the same random inputs, and compare the results.
 
     python -m tests.sweeps.xla_benchmark_run PROGRAM.hlo
 
-prints one line of JSON (`Run`). A process runs one program, so that its memory and its time can be limited.
+prints one line of JSON (`Run`). Each program runs in its own process, so that memory and time can be limited.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from tests.oracle import XlaError, run_xla
 
 Array = npt.NDArray[Any]
 WEIGHT_SIZE = 10_000
-"""From so many elements on, a matrix is taken for a weight and gets values that keep activations of size one."""
+"""Matrices with at least this many elements are treated as weights, scaled so that activations stay of order one."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one program.
+    """The outcome of one program.
 
     Attributes:
-        result: "agrees", "differs", or why it could not be run.
-        error: the largest difference relative to the largest number of the same result; NaN agrees with NaN.
+        result: "agrees", "differs: ...", or why it could not be run.
+        error: the largest difference, relative to the largest number of the same result.
         finite: the share of the results' numbers that are finite on both sides.
-        xla_s, ours_s: seconds, compilation included.
+        xla_s: seconds of XLA:CPU, including compilation.
+        ours_s: seconds of the interpreter.
     """
 
     result: str
@@ -52,7 +53,9 @@ class Run:
 
 
 def random_input(shape: Shape, rng: np.random.Generator) -> Array:
-    """Values that keep most programs away from overflow: see `WEIGHT_SIZE`; else (0.1, 1), integers 0 to 3."""
+    """Return values with which most programs do not overflow: weights, see `WEIGHT_SIZE`; floats in [0.1, 1);
+    integers from 0 to 3; booleans.
+    """
     t, dims = shape.element_type, shape.dimensions
     if t is T.PRED:
         return rng.integers(0, 2, dims).astype(np.bool_)
@@ -65,26 +68,26 @@ def random_input(shape: Shape, rng: np.random.Generator) -> Array:
 
 
 def run(module: HloModule) -> Run:
-    """Run a module on both sides."""
+    """Run a module on XLA:CPU and in the interpreter."""
     rng = np.random.default_rng(0)
     args = [random_input(shape, rng) for shape in module.parameter_shapes]
     start = time.perf_counter()
     try:
         wanted = run_xla(str(module), args)
     except XlaError as e:
-        return Run(f"XLA:CPU refuses it: {str(e).strip().splitlines()[0][:200]}")
+        return Run(f"XLA:CPU rejects it: {str(e).strip().splitlines()[0][:200]}")
     middle = time.perf_counter()
     try:
         reference = Reference.of(module, args)
     except HlogymError as e:
         return Run(f"not supported here: {str(e).splitlines()[0][:200]}")
     seconds = {"xla_s": middle - start, "ours_s": time.perf_counter() - middle}
-    told = reference.difference(wanted)
-    return Run("agrees" if told is None else f"differs: {told}", *_size_of(reference.outputs, wanted), **seconds)
+    finding = reference.difference(wanted)
+    return Run("agrees" if finding is None else f"differs: {finding}", *_size_of(reference.outputs, wanted), **seconds)
 
 
 def _size_of(found: Sequence[Array], wanted: Sequence[Array]) -> tuple[float, float]:
-    """`error` and `finite` of a `Run`."""
+    """Return `error` and `finite` of a `Run`."""
     worst, total, finite = 0.0, 0, 0
     for a, b in zip(found, wanted, strict=False):
         if a.shape != b.shape or not a.size:
@@ -99,7 +102,7 @@ def _size_of(found: Sequence[Array], wanted: Sequence[Array]) -> tuple[float, fl
 
 
 def main() -> int:
-    """The command line."""
+    """Run from the command line."""
     path = Path(sys.argv[1])
     module = parse(path.read_text(encoding="utf-8"), filename=path.name, fill_elided=True)
     print(json.dumps(asdict(run(module))))

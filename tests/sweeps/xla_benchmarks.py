@@ -1,10 +1,10 @@
-"""Parses, verifies, round-trips and runs every HLO file of a folder, such as XLA's own benchmark programs.
+"""Parse, verify, round-trip and run all HLO files of a folder, such as XLA's benchmark programs.
 
     python -m tests.sweeps.xla_benchmarks DIR [--reference] [--run] [--out results/conformance]
 
-XLA keeps its programs under xla/tools/benchmarks/hlo and xla/backends/cpu/benchmarks/{hlo,huge_hlo} of its source tree.
-With --reference, jaxlib's parser must take what we print, and agree on it. With --run, programs for one device are run
-on XLA:CPU and in the interpreter with the same inputs, each in a process of its own.
+XLA's programs are in xla/tools/benchmarks/hlo and xla/backends/cpu/benchmarks/{hlo,huge_hlo} of its source tree. With
+--reference, jaxlib's parser must accept the printed module and read the same program. With --run, programs for one
+device run on XLA:CPU and in the interpreter with the same inputs, each in its own process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OK = "yes"
 
 @dataclass(frozen=True)
 class Row:
-    """What came of one file; empty where it was not tried."""
+    """The outcome of one file; the fields of steps that were not tried are empty."""
 
     program: str
     size: int
@@ -52,7 +52,7 @@ class Row:
 
 
 def check(path: Path, reference: bool) -> tuple[Row, HloModule | None]:
-    """Everything but the run."""
+    """Parse, verify and round-trip a file; return the row, and the module if it parses."""
     row = Row(path.name, path.stat().st_size)
     try:
         module = parse(path.read_text(encoding="utf-8"), filename=path.name, fill_elided=True)
@@ -64,7 +64,7 @@ def check(path: Path, reference: bool) -> tuple[Row, HloModule | None]:
         row,
         instructions=module.instruction_count,
         parses=OK,
-        verifies=f"{findings[0]} ({len(findings)} in all)" if findings else OK,
+        verifies=f"{findings[0]} ({len(findings)} in total)" if findings else OK,
         round_trips=OK if str(parse(printed)) == printed else "the second print differs",
     )
     if reference:
@@ -73,7 +73,7 @@ def check(path: Path, reference: bool) -> tuple[Row, HloModule | None]:
 
 
 def _jaxlib_reads(module: HloModule, printed: str, original: str) -> str:
-    """Whether jaxlib's parser sees in our print what we see, or at least what it sees in the original."""
+    """Return whether jaxlib's parser reads the same program from the printed module, or the same as from the file."""
     from jax._src.lib import hlo  # type: ignore[attr-defined]  # no public name parses HLO text
 
     options = hlo.HloPrintOptions()
@@ -82,15 +82,15 @@ def _jaxlib_reads(module: HloModule, printed: str, original: str) -> str:
         theirs = parse(hlo.hlo_module_from_text(printed).to_string(options)).fingerprint()
     except XlaError as e:
         complaint = next((line for line in str(e).splitlines() if "error: " in line), str(e))
-        return f"refused: {complaint.rpartition('error: ')[2].partition('.')[0]}"
+        return f"rejected: {complaint.rpartition('error: ')[2].partition('.')[0]}"
     if theirs == module.fingerprint():
         return OK
-    said = parse(hlo.hlo_module_from_text(original).to_string(options), fill_elided=True).fingerprint()
-    return "yes, as on the original" if theirs == said else "another program"
+    from_file = parse(hlo.hlo_module_from_text(original).to_string(options), fill_elided=True).fingerprint()
+    return "yes, as from the file" if theirs == from_file else "another program"
 
 
 def why_not_run(module: HloModule, text: str, limit: float) -> str | None:
-    """The reason why one process on one CPU cannot run a program, or None."""
+    """Return why a program cannot run in one process on one CPU, or None."""
     header = text.partition("\n")[0]
     partitions = re.search(r"(?:num_partitions|replica_count)=(\d+)", header)
     if partitions and int(partitions.group(1)) > 1:
@@ -108,25 +108,25 @@ def why_not_run(module: HloModule, text: str, limit: float) -> str | None:
 
 
 def run_apart(path: Path, timeout: float) -> Run:
-    """A program run in a process of its own."""
+    """Run a program in its own process."""
     command = [sys.executable, "-m", "tests.sweeps.xla_benchmark_run", str(path)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
-        return Run(f"not finished after {timeout:.0f} s")
+        return Run(f"timed out after {timeout:.0f} s")
     if done.returncode:
         last = done.stderr.strip().splitlines() or [""]
-        return Run(f"the process ended with status {done.returncode}: {last[-1][:200]}")
+        return Run(f"the process exited with status {done.returncode}: {last[-1][:200]}")
     return Run(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    """One row for each file, as it is done."""
+    """Yield one row per file."""
     for path in sorted(options.folder.rglob("*.hlo")):
         if options.only and not any(name in path.name for name in options.only):
             continue
         if not path.stat().st_size:
-            yield Row(path.name, 0, run=Run("the copy of the source tree at hand lacks the file"))
+            yield Row(path.name, 0, run=Run("the file is empty in this copy of the source tree"))
             continue
         row, module = check(path, options.reference)
         if options.run and module is not None:
@@ -136,7 +136,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def markdown(row: Row) -> str:
-    """A line of the table."""
+    """Return a row of the Markdown table."""
     run = row.run or Run("")
     ran = run.result.startswith(("agrees", "differs"))
     numbers = (f"{run.error:.1e}", f"{run.finite:.0%}", f"{run.xla_s:.1f}", f"{run.ours_s:.1f}") if ran else ("",) * 4
@@ -146,19 +146,20 @@ def markdown(row: Row) -> str:
 
 
 HEADER = (
-    "| program | instructions | parses | verifies | round-trips | jaxlib agrees on the text | interpreter and XLA:CPU |"
-    " largest error | finite | XLA s | ours s |\n|---|---:|---|---|---|---|---|---:|---:|---:|---:|"
+    "| program | instructions | parses | verifies | round-trips | jaxlib reads the same program |"
+    " interpreter and XLA:CPU | largest error | finite | XLA s | interpreter s |\n"
+    "|---|---:|---|---|---|---|---|---:|---:|---:|---:|"
 )
 
 
 def write_table(found: list[Row], path: Path) -> None:
-    """The table with where it comes from."""
+    """Write the results page in Markdown."""
     made = provenance()
     ran = [r for r in found if r.run is not None and r.run.result.startswith(("agrees", "differs"))]
     agree = sum(r.run is not None and r.run.result == "agrees" for r in ran)
     read = [r for r in found if r.parses]
     good = sum(
-        r.parses == r.verifies == r.round_trips == OK and not r.reference.startswith(("another", "refused"))
+        r.parses == r.verifies == r.round_trips == OK and not r.reference.startswith(("another", "rejected"))
         for r in read
     )
     lines = [
@@ -166,11 +167,11 @@ def write_table(found: list[Row], path: Path) -> None:
         "",
         f"- command: python -m tests.sweeps.xla_benchmarks DIR {' '.join(Path(a).name for a in sys.argv[2:])}",
         *(f"- {k}: {made[k]}" for k in ("commit", "date", "machine")),
-        f"- files: {len(found)}, of which {len(read)} are at hand; {good} of them parse, verify and round-trip",
-        f"- run on both sides: {len(ran)}, of which {agree} agree",
+        f"- files: {len(found)}, of which {len(read)} are available; {good} of them parse, verify and round-trip",
+        f"- run on XLA:CPU and in the interpreter: {len(ran)}, of which {agree} agree",
         "",
-        "The largest error is relative to the largest number of the same result (for integers: the share of elements"
-        " that differ). Inputs are random and the same on both sides; seconds include compilation.",
+        "The largest error is relative to the largest number of the same result. Inputs are random and the same for"
+        " both; XLA's seconds include compilation.",
         "",
         HEADER,
         *(markdown(r) for r in found),
@@ -179,15 +180,18 @@ def write_table(found: list[Row], path: Path) -> None:
 
 
 def main() -> int:
-    """The command line; the exit status is 0 only when nothing fails."""
+    """Run from the command line; return exit status 1 if a program fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", nargs="*", help="programs with one of these in their names")
-    parser.add_argument("--reference", action="store_true", help="hold what we print against jaxlib's parser")
-    parser.add_argument("--run", action="store_true", help="run on both sides")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds a program may run on both sides together")
-    parser.add_argument("--parameters-gb", type=float, default=2.5, help="do not run programs with larger parameters")
-    parser.add_argument("--out", type=Path, help="folder for xla_benchmarks.md (default: only say)")
+    parser.add_argument("folder", type=Path, help="folder with HLO files")
+    parser.add_argument("--only", nargs="*", help="only programs whose names contain one of these")
+    parser.add_argument("--reference", action="store_true", help="compare with what jaxlib's parser reads")
+    parser.add_argument("--run", action="store_true", help="run on XLA:CPU and in the interpreter")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds per program (default: %(default)g)")
+    parser.add_argument(
+        "--parameters-gb", type=float, default=2.5,
+        help="do not run programs with larger parameters, in GB (default: %(default)g)",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, help="folder for xla_benchmarks.md (default: only print)")
     options = parser.parse_args()
     print(HEADER)
     found = []

@@ -1,4 +1,4 @@
-"""What we and XLA say of one HLO text: reading, printing, verifying, running. Used by `xla_sources`."""
+"""Compare hlogym with XLA on one HLO program: parsing, printing, verifying, running. Used by `xla_sources`."""
 
 from __future__ import annotations
 
@@ -29,50 +29,50 @@ Array = npt.NDArray[Any]
 OK = "ok"
 STEPS = ("parse", "verify", "round_trip", "xla_parse", "agree", "compile", "run")
 MOST_ELEMENTS = 20_000_000
-"""Elements of all results together up to which a module is run."""
+"""Modules with more elements in total, over all results of instructions, are not run."""
 MOST_FILLED = 500_000
-"""Elements of constants whose text is short (`{...}`, or one value for all) up to which it is looked at."""
+"""Programs with more elements in abbreviated constants (`{...}`, or one value for all) are not checked."""
 _ELIDED = re.compile(r"\[([\d,\s]*)\](?:\{[^{}]*\})?\s+constant\(\s*(?:\{\s*\.\.\.\s*\}|[^{\s)]+)\s*\)")
 _OTHERS = ("all-", "reduce-scatter", "collective-", "ragged-all", "send", "recv", "infeed", "outfeed")
 
 
 @dataclass(frozen=True)
-class Said:
-    """The outcome of one step: `OK`, or what was said instead, after a word that tells its kind."""
+class StepResult:
+    """The outcome of one step: `OK`, or `kind: details`."""
 
     step: str
     outcome: str
 
 
-def check(text: str, run: bool) -> Iterator[Said]:
-    """The steps in order; those that cannot follow are left out. The process may end in those that ask XLA."""
+def check(text: str, run: bool) -> Iterator[StepResult]:
+    """Yield the results of the steps in order; steps that cannot run are skipped. XLA's steps may end the process."""
     elided = _elided(text)
     if elided > MOST_FILLED:
-        yield Said("parse", "not tried: a constant is too large to be written out")
+        yield StepResult("parse", "not tried: an abbreviated constant is too large")
         return
     module, outcome = _parse(text)
-    yield Said("parse", outcome)
+    yield StepResult("parse", outcome)
     sound = module is not None
     if module is not None:
         found = _guarded(partial(_verify, module))
         sound = found == OK
-        yield Said("verify", found)
-        yield Said("round_trip", _guarded(partial(_round_trip, module)))
+        yield StepResult("verify", found)
+        yield StepResult("round_trip", _guarded(partial(_round_trip, module)))
     theirs = _xla_reads(text)
-    yield Said("xla_parse", OK if theirs[1] is None else f"refuses: {theirs[1]}")
+    yield StepResult("xla_parse", OK if theirs[1] is None else f"rejects: {theirs[1]}")
     if module is not None and theirs[0] is not None and "..." not in text:
-        yield Said("agree", _guarded(partial(_agree, module, theirs[0])))
+        yield StepResult("agree", _guarded(partial(_agree, module, theirs[0])))
     if not run or theirs[0] is None:
         return
     why = _why_not_compile(text) if module is None else why_not_run(module)
     if why:
-        yield Said("compile", f"not tried: {why}")
+        yield StepResult("compile", f"not tried: {why}")
         return
     yield from _run(text, module if sound else None)
 
 
 def _elided(text: str) -> int:
-    """Elements of the constants that the text does not write out."""
+    """Return the number of elements in constants that are abbreviated in the HLO text."""
     return sum(math.prod(map(int, dims.split(","))) for dims in _ELIDED.findall(text) if dims.strip())
 
 
@@ -80,77 +80,77 @@ def _parse(text: str) -> tuple[HloModule | None, str]:
     try:
         return parse(text, fill_elided=True), OK
     except HloSyntaxError as e:
-        return None, f"refuses: {e}"
-    except Exception as e:  # whatever it is, it is what this program looks for
+        return None, f"rejects: {e}"
+    except Exception as e:  # any other exception is a finding
         return None, f"crashes: {type(e).__name__}: {e}"
 
 
 def _guarded(step: Any) -> str:
     try:
         found: str = step()
-    except Exception as e:  # as above
+    except Exception as e:  # any exception is a finding
         return f"crashes: {type(e).__name__}: {e}"
     return found
 
 
 def _verify(module: HloModule) -> str:
     findings = check_module(module)
-    return "refuses: " + " | ".join(findings) if findings else OK
+    return "rejects: " + " | ".join(findings) if findings else OK
 
 
 def _round_trip(module: HloModule) -> str:
     printed = str(module)
     again = parse(printed)
     if str(again) != printed:
-        return "differs: the second print is another"
-    return OK if again.fingerprint() == module.fingerprint() else "differs: another fingerprint"
+        return "differs: the second print differs"
+    return OK if again.fingerprint() == module.fingerprint() else "differs: the fingerprint differs"
 
 
 def _xla_reads(text: str) -> tuple[str | None, str | None]:
-    """XLA's print of a text, or its complaint."""
+    """Return XLA's print of HLO text, or its error message."""
     from jax._src.lib import hlo  # type: ignore[attr-defined]  # no public name parses HLO text
 
     options = hlo.HloPrintOptions()
     options.print_large_constants = True
     try:
         return hlo.hlo_module_from_text(text).to_string(options), None
-    except Exception as e:  # jaxlib has several
+    except Exception as e:  # jaxlib raises several types
         return None, str(e)
 
 
 def _agree(module: HloModule, theirs: str) -> str:
-    """Whether XLA's print of a text, and its print of our print, are the same program to us."""
+    """Return whether XLA's prints of the original text and of the printed module are the same program as the module."""
     wanted, printed = module.fingerprint(), str(module)
     again, complaint = _xla_reads(printed)
     if again is None:
-        return f"refuses: our print: {complaint}"
+        return f"rejects: hlogym's print: {complaint}"
     try:
         first, second = (parse(t, fill_elided=True).fingerprint() for t in (theirs, again))
     except HloSyntaxError as e:
-        return f"known: {SHORT_FORM}" if "-start(" in e.source_line else f"refuses: XLA's print: {e}"
+        return f"known: {SHORT_FORM}" if "-start(" in e.source_line else f"rejects: XLA's print: {e}"
     if first == second == wanted:
         return OK
     known = _why_read_otherwise(printed, theirs)
     if known:
         return f"known: {known}"
-    return f"differs: XLA reads another program in {'the text' if first != wanted else 'our print'}"
+    return f"differs: XLA reads another program from {'the original' if first != wanted else 'the printed module'}"
 
 
-SHORT_FORM = "XLA prints short forms of async-start that say less than the start and its computation"
+SHORT_FORM = "XLA prints short forms of async-start that omit parts of the start and its computation"
 
 
 def _why_read_otherwise(printed: str, theirs: str) -> str | None:
-    """What XLA is known to lose when it reads or prints a program."""
+    """Return a known reason why XLA reads or prints another program, or None."""
     if theirs.count("async-start(") < printed.count("async-start("):
         return SHORT_FORM
     if re.search(r"\(-?nan, ", printed):
         return "jaxlib copies a NaN real part into the imaginary part"
     if re.search(r"f8e8m0fnu\S* constant\(", printed):
-        return "XLA prints two digits of f8e8m0fnu, which are nearer to another value"
+        return "XLA prints f8e8m0fnu with two digits, which are closer to another value"
     if "-0.0" in printed:
         return "XLA reads -0 as 0"
     if re.search(r"backend_config=\{\s*\"", printed):
-        return "XLA leaves out fields of backend_config that it has at their default or does not know"
+        return "XLA omits fields of backend_config that have their default value or that it does not know"
     return None
 
 
@@ -160,7 +160,7 @@ def _why_not_compile(text: str) -> str | None:
 
 
 def why_not_run(module: HloModule) -> str | None:
-    """The reason why a module is not run on one device in a moment, or None."""
+    """Return why a module cannot run on one device in a short time, or None."""
     if any(int(str(module.header.get(key, 1))) > 1 for key in ("replica_count", "num_partitions")):
         return "for several devices"
     instructions = [i for c in module.computations for i in c.instructions]
@@ -177,26 +177,26 @@ def why_not_run(module: HloModule) -> str | None:
     return None
 
 
-def _run(text: str, module: HloModule | None) -> Iterator[Said]:
+def _run(text: str, module: HloModule | None) -> Iterator[StepResult]:
     if module is None:
         try:
             compile_xla(text)
-        except Exception as e:  # as above
-            yield Said("compile", f"refuses: {e}")
+        except Exception as e:  # jaxlib raises several types
+            yield StepResult("compile", f"rejects: {e}")
         else:
-            yield Said("compile", OK)
+            yield StepResult("compile", OK)
         return
     module = plainer(module)
     try:
         compile_xla(str(module))
-    except Exception as e:  # as above
-        yield Said("compile", f"refuses: {e}")
+    except Exception as e:  # jaxlib raises several types
+        yield StepResult("compile", f"rejects: {e}")
         return
-    yield Said("compile", OK)
+    yield StepResult("compile", OK)
     rng = np.random.default_rng(zlib.crc32(text.encode()))
     flat = with_flat_parameters(module)
     args = [random_input(shape, rng) for shape in flat.parameter_shapes]
-    yield Said("run", _guarded(partial(_values, flat, args)))
+    yield StepResult("run", _guarded(partial(_values, flat, args)))
 
 
 def _values(module: HloModule, args: list[Array]) -> str:
@@ -209,12 +209,12 @@ def _values(module: HloModule, args: list[Array]) -> str:
     try:
         reference = Reference.of(module, args)
     except HlogymError as e:
-        return f"refuses: {type(e).__name__}: {e}"
-    told = reference.difference(wanted)
-    if told is None:
+        return f"rejects: {type(e).__name__}: {e}"
+    finding = reference.difference(wanted)
+    if finding is None:
         return OK
     known = _why_other_values(module)
-    return f"known: {known}" if known else f"differs: {told}"
+    return f"known: {known}" if known else f"differs: {finding}"
 
 
 _PLAIN_REDUCERS = frozenset(
@@ -223,7 +223,7 @@ _PLAIN_REDUCERS = frozenset(
 
 
 def _why_other_values(module: HloModule) -> str | None:
-    """Why two right answers may differ."""
+    """Return a known reason why two correct results may differ, or None."""
     instructions = [i for c in module.computations for i in c.instructions]
     opcodes = {i.opcode for i in instructions}
     if re.search(r"\(-?nan, ", str(module)):
@@ -231,24 +231,24 @@ def _why_other_values(module: HloModule) -> str | None:
     if opcodes & {Opcode.RNG, Opcode.RNG_GET_AND_UPDATE_STATE}:
         return "random numbers"
     if Opcode.SET_DIMENSION_SIZE in opcodes:
-        return "what lies past the size of a dynamic dimension"
+        return "elements beyond the size of a dynamic dimension"
     if opcodes & {Opcode.TRIANGULAR_SOLVE, Opcode.CHOLESKY}:
-        return "a linear system that random numbers make too large to solve"
+        return "a linear system that is ill-conditioned for random inputs"
     if any(i.opcode is Opcode.SORT and len(i.operands) > 1 and not i.attr("is_stable", False) for i in instructions):
         return "ties of a sort that is not stable"
     reductions = [i for i in instructions if i.opcode in (Opcode.REDUCE, Opcode.REDUCE_WINDOW)]
     if any(_starts_anywhere(i) for i in reductions):
-        return "a reduction from a value that is not neutral, which XLA may take in more than once"
+        return "a reduction whose initial value is not neutral, and which XLA may combine more than once"
     reducers = [i.attr("to_apply").root for i in reductions]
     if any(r.opcode not in _PLAIN_REDUCERS or len(r.users) > 0 or len(r.parent) > 3 for r in reducers):
-        return "a reduction whose order matters"
+        return "a reduction whose result depends on the order"
     return None
 
 
 def plainer(module: HloModule) -> HloModule:
-    """A copy that XLA:CPU compiles as text: it takes only fusions that it made itself, and few bitcasts.
+    """Return a copy in which fusions are calls, and bitcasts between default layouts are reshapes.
 
-    Fusions become calls, bitcasts between default layouts reshapes.
+    XLA:CPU compiles only fusions that it made itself, and few bitcasts.
     """
     copy = module.clone()
     for c in copy.computations:
@@ -275,7 +275,10 @@ def _starts_anywhere(reduction: HloInstruction) -> bool:
 
 
 def with_flat_parameters(module: HloModule) -> HloModule:
-    """The module itself, or, where an entry parameter is a tuple, a copy that takes its leaves one by one."""
+    """Return a module whose entry takes the leaves of tuple parameters as separate parameters.
+
+    A module without tuple parameters is returned unchanged.
+    """
     if not any(p.shape.is_tuple for p in module.entry.parameters):
         return module
     copy = module.clone()
@@ -297,7 +300,7 @@ def _packed(entry: HloComputation, shape: Shape, leaves: Iterator[HloInstruction
 
 
 def random_input(shape: Shape, rng: np.random.Generator) -> Array:
-    """Numbers of both signs around one; small integers, so that some are sound indices."""
+    """Return random values: floats in [-2, 2), booleans, or integers from 0 to 3, which may be valid indices."""
     t, dims = shape.element_type, shape.dimensions
     if t is T.PRED:
         return rng.integers(0, 2, dims).astype(np.bool_)

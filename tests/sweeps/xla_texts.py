@@ -1,8 +1,9 @@
-"""Finds the HLO texts in a source tree of XLA: those of its tests, in string literals, and its .hlo files.
+"""Find the HLO programs in XLA's source tree: in string literals of its tests, and in .hlo files.
 
-    python -m tests.sweeps.xla_texts --source PATH --out texts.jsonl
+    python -m tests.sweeps.xla_texts --source PATH --out programs.jsonl
 
-PATH is a checkout, or a git directory with --revision. Each line of the output is {"path", "line", "text"}.
+PATH is a checkout, or a git directory if --revision is given. Each line of the output is an object with "path", "line",
+"text" and "revision".
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 SUFFIXES = (".cc", ".h", ".inc", ".py", ".hlo", ".txt")
 LARGEST = 600_000
-"""Characters; longer texts are dumps of whole programs, which the benchmark sweep has."""
+"""Maximum number of characters. Longer files are dumps of whole programs, which `xla_benchmarks` covers."""
 
 _CPP = re.compile(
     r"""(?P<skip>//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])+')"""
@@ -40,7 +41,7 @@ _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 @dataclass(frozen=True)
 class SourceText:
-    """An HLO text and where its first line stands."""
+    """HLO text and the position of its first line."""
 
     path: str
     line: int
@@ -49,17 +50,17 @@ class SourceText:
 
     @property
     def digest(self) -> str:
-        """Names the text among others."""
+        """A hash that identifies the HLO text."""
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()[:12]
 
     @property
     def place(self) -> str:
-        """Where people find it in the source."""
+        """The path and line in the source tree."""
         return f"{self.path}:{self.line}"
 
 
 def source_texts(source: Path, revisions: Sequence[str] = ()) -> Iterator[SourceText]:
-    """Every HLO text of a source tree once, in the order of the paths; or of some revisions in git, one by one."""
+    """Yield the HLO programs of a source tree, or of some git revisions, sorted by path and without duplicates."""
     seen: set[str] = set()
     trees = [(r, _git_files(source, r)) for r in revisions] or [("", _tree_files(source))]
     for revision, files in trees:
@@ -70,7 +71,7 @@ def source_texts(source: Path, revisions: Sequence[str] = ()) -> Iterator[Source
 
 
 def texts_of(path: str, content: str) -> Iterator[SourceText]:
-    """The HLO texts of one file."""
+    """Yield the HLO programs of one file."""
     if "HloModule" not in content and "ROOT" not in content:
         return
     if path.endswith((".hlo", ".txt")):
@@ -92,7 +93,7 @@ def _is_hlo(text: str) -> bool:
 
 
 def _split(content: str) -> Iterator[tuple[int, str]]:
-    """The modules of a file that holds several, as FileCheck has them."""
+    """Yield the modules of a file, which are separated by lines with `// -----`, with their offsets."""
     at = 0
     for part in content.split("// -----"):
         yield at, part
@@ -100,7 +101,7 @@ def _split(content: str) -> Iterator[tuple[int, str]]:
 
 
 def _cpp_literals(content: str) -> Iterator[tuple[int, str]]:
-    """String literals with the ones that follow without anything between, and not those that are formats."""
+    """Yield string literals, adjacent ones concatenated, with their offsets; format strings are skipped."""
     start, parts, end = 0, list[str](), -1
     formatted = False
     for token in _CPP.finditer(content):
@@ -137,11 +138,11 @@ def _tree_files(source: Path) -> Iterator[tuple[str, str]]:
 
 
 def _git_files(source: Path, revision: str) -> Iterator[tuple[str, str]]:
-    """The files of a revision; those that a partial copy lacks are left out."""
+    """Yield the path and content of a revision's files; objects missing in a partial clone are skipped."""
     git = ["git", "-C", str(source)]
     listing = subprocess.run([*git, "ls-tree", "-r", "-l", revision], capture_output=True, text=True, check=False)
     if listing.returncode:
-        raise SystemExit(f"git knows no revision {revision} in {source}: {listing.stderr.strip()}")
+        raise SystemExit(f"cannot read revision {revision} in {source}: {listing.stderr.strip()}")
     with subprocess.Popen(
         [*git, "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as cat:
@@ -162,20 +163,20 @@ def _git_files(source: Path, revision: str) -> Iterator[tuple[str, str]]:
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say where XLA's source stands."""
+    """Add the options that select XLA's source."""
     parser.add_argument("--source", type=Path, required=True, help="a checkout of XLA, or a git directory")
-    parser.add_argument("--revision", nargs="*", default=[], help="read these revisions out of git, not the files")
+    parser.add_argument("--revision", nargs="*", default=[], help="read these git revisions instead of the files")
 
 
 def main() -> None:
-    """The command line."""
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add_source_options(parser)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="file to write (JSON lines)")
     options = parser.parse_args()
-    texts = list(source_texts(options.source, options.revision))
-    options.out.write_text("".join(json.dumps(asdict(t)) + "\n" for t in texts), encoding="utf-8")
-    print(f"{len(texts)} texts of {len({t.path for t in texts})} files")
+    programs = list(source_texts(options.source, options.revision))
+    options.out.write_text("".join(json.dumps(asdict(t)) + "\n" for t in programs), encoding="utf-8")
+    print(f"{len(programs)} programs from {len({t.path for t in programs})} files")
 
 
 if __name__ == "__main__":

@@ -297,6 +297,8 @@ class CpuExecutable:
         if self._last is None:
             raise RuntimeError("the program must be called before its thunks can be timed")
         t = self.thunks[number]
+        if t.blocks():
+            return [0.0] * repeats
         if isinstance(t, KernelThunk):
             return self._time_kernel(self._last, t, repeats, inner)
         return self._time_other(self._last, t, repeats, inner)

@@ -30,11 +30,11 @@ class CudaBackend:
         return CUDA.default_schedule
 
     def device_model(self) -> DeviceModel:
-        """Return the model of a data centre GPU."""
+        """Return the model of a data center GPU."""
         return device_model("gpu")
 
     def why_unavailable(self) -> str | None:
-        """Return whether CuPy or a GPU is missing, or None if neither is."""
+        """Return why CuPy or the GPU cannot be used, or None if they can."""
         return nvrtc.why_unavailable()
 
     def machine_key(self) -> str:
