@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class LinearAgent:
-    """Score each legal move by a weighted sum of its features, and draw from the softmax of the scores."""
+    """Score legal moves by weighted sums of their features, and draw from the softmax of the scores."""
 
     def __init__(self, features: int, seed: int, learning_rate: float = 0.1) -> None:
         self.weights = np.zeros(features)
@@ -38,7 +38,7 @@ class LinearAgent:
         return action, candidates[action] - chances @ candidates
 
     def learn(self, program: str, total: float, gradients: list[Floats]) -> None:
-        """Make the actions of an episode more likely if its return is above the usual one of its program."""
+        """Make the actions of an episode more likely if its return is above the mean of its program."""
         # Programs differ in how much there is to gain, so each is compared with itself.
         mean = self.mean.setdefault(program, total)
         self.weights += self.learning_rate * (total - mean) * np.sum(gradients, axis=0)
@@ -67,7 +67,8 @@ def main(rounds: int) -> None:
     names = [p.name for p in load_suite("train").programs]
     means = [np.mean([episode(env, agent, name) for name in names]) for _ in range(rounds)]
     for what, part in (("first", means[: rounds // 3]), ("last", means[-(rounds // 3) :])):
-        print(f"mean speedup over the unfused programs, {what} third of the rounds: {np.exp(np.mean(part)):.2f}x")
+        speedup = np.exp(np.mean(part))
+        print(f"{what} third of the rounds: mean speedup over the unfused programs {speedup:.2f}x")
 
 
 if __name__ == "__main__":

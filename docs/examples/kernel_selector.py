@@ -28,7 +28,7 @@ ENTRY main {
 
 @dataclass(frozen=True)
 class OneTile:
-    """Choose the same tile for every kernel; a tile is the edge of the squares that a transpose is cut into."""
+    """Choose one tile for every kernel: the edge of the squares that a transpose is cut into."""
 
     tile: int
 

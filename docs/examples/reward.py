@@ -22,7 +22,7 @@ class PricedKernels(EstimatedTime):
 
     def finish(self, compilation: Compilation) -> float:
         """Return what is added at the end of an episode."""
-        # `complete()` is the whole compilation: the decisions of the agent, continued with the defaults.
+        # `complete()` is the whole compilation: the agent's decisions, then the defaults.
         kernels = len(compilation.complete().kernels())
         return super().finish(compilation) - self.price * kernels
 

@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 def main() -> None:
     torch.manual_seed(0)
-    model = Block(64).eval()  # a model is lowered in the mode it is in; dropout would draw random numbers
+    model = Block(64).eval()  # a model is lowered in the mode it is in
     x = torch.randn(32, 64)
 
     # torch.export traces the model; weights become parameters, before the arguments.

@@ -1,7 +1,7 @@
 """PPO on hlogym/Fusion-v0, and the policy used by the compiler.
 
-Run it with `python docs/examples/train_ppo.py [TIMESTEPS]`. The default takes some ten seconds and shows the steps;
-20 000 steps learn something.
+Run it with `python docs/examples/train_ppo.py [TIMESTEPS]`. The default takes some ten seconds and
+shows the steps; 20 000 steps learn something.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from env.suites import find_program, random_inputs
 
 
 def main(timesteps: int) -> None:
-    # The reward is the logarithm of the speedup over the unfused program, by the cost model: fast and deterministic.
-    # `hlogym/FusionMeasured-v0` rewards measured run time instead.
+    # The reward is the logarithm of the speedup over the unfused program, by the cost model: fast and
+    # deterministic. `hlogym/FusionMeasured-v0` rewards measured run time instead.
     env = Monitor(gym.make("hlogym/Fusion-v0", suite="train", backend="cpu"))
 
-    # PointerPolicy is a graph network that scores the legal moves; the masks of the environment are used as they are.
+    # PointerPolicy is a graph network that scores the legal moves.
     # gamma=1 because only the whole episode counts: how fast the finished program is.
     model = MaskablePPO(PointerPolicy, env, n_steps=256, batch_size=64, gamma=1.0, seed=0, device="cpu")
     model.learn(timesteps)
     returns = env.get_episode_rewards()
-    print(f"{len(returns)} episodes, mean speedup {np.exp(np.mean(returns[-20:])):.2f}x over the unfused programs")
+    speedup = np.exp(np.mean(returns[-20:]))
+    print(f"{len(returns)} episodes, mean speedup {speedup:.2f}x over the unfused programs")
 
     with tempfile.TemporaryDirectory() as folder:
-        # The exported policy is read by the compiler with NumPy alone: no PyTorch where programs are compiled.
+        # The compiler reads the exported policy with NumPy alone.
         export_policy(network_of(model), Path(folder), provenance={"timesteps": timesteps})
         policy = hlogym.load_policy(folder)
 
@@ -45,7 +46,8 @@ def main(timesteps: int) -> None:
     exe = hlogym.compile(module, fusion_policy=policy)
     (expected,) = hlogym.compile(module, backend="interpreter")(*arrays)
     np.testing.assert_allclose(exe(*arrays)[0], expected, rtol=1e-4, atol=1e-6)
-    print(f"softmax by the learned policy: {len(exe.kernels)} kernels, equal to the interpreter's result")
+    count = len(exe.kernels)
+    print(f"softmax by the learned policy: {count} kernels, equal to the interpreter's result")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,12 +81,13 @@ def _folder_page(folder: str, found: Mapping[str, type[HloPass]]) -> str:
 
 
 def _section(name: str, cls: type[HloPass]) -> str:
-    parts = [f"## `{name}` {{ #{name} }}", _escaped(inspect.getdoc(cls) or "")]
+    prose, _, attributes = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")
+    parts = [f"## `{name}` {{ #{name} }}", _escaped(prose.rstrip())]
     file = cls.__module__.replace(".", "/") + ".py"
     parts.append(f"Runs in: {_where(name)}. Source: `{file}`.")
-    options = _options(cls)
+    options = _options(cls, _descriptions(attributes))
     if options:
-        parts.append(table(["Option", "Default", "Range"], options))
+        parts.append(table(["Option", "Default", "Range", "Meaning"], options))
     cases = sorted((GOLDEN / name).glob("*.hlo"))
     for number, case in enumerate(cases):
         shown = _case(case)
@@ -117,9 +119,20 @@ def _case(path: Path) -> _Case:
     return _Case(first.removeprefix("// shows: "), written_as, before, after)
 
 
-def _options(cls: type[Any]) -> list[list[str]]:
+def _descriptions(attributes: str) -> dict[str, str]:
+    """Return what the section `Attributes` of a docstring says of each name."""
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", attributes, re.MULTILINE)
+    return {name: _escaped(" ".join(text.split())) for name, text in entries}
+
+
+def _options(cls: type[Any], meanings: Mapping[str, str]) -> list[list[str]]:
     return [
-        [f"`{f.name}`", f"`{str(f.default).lower() if isinstance(f.default, bool) else f.default}`", _range(f)]
+        [
+            f"`{f.name}`",
+            f"`{str(f.default).lower() if isinstance(f.default, bool) else f.default}`",
+            _range(f),
+            meanings.get(f.name, ""),
+        ]
         for f in dataclasses.fields(cls)
     ]
 
