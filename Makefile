@@ -11,7 +11,7 @@ RUNTIME_STAMP := $(VENV)/.runtime-installed
 DEV_STAMP     := $(VENV)/.dev-installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check-tools venv venv-dev demo test test-slow lint format update-golden clean distclean
+.PHONY: help check-tools venv venv-dev demo test test-slow lint format update-golden docs docs-serve clean distclean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | awk -F '\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -60,8 +60,14 @@ format: venv-dev  ## format the code and mend what ruff can
 update-golden: venv-dev  ## write the golden files anew; read the diff before you commit it
 	$(BIN)/python -m pytest -n 0 tests/golden --update-golden
 
+docs: venv-dev  ## build the documentation into site/, and fail on a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: venv-dev  ## show the documentation at http://127.0.0.1:8000, on this machine only
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8000
+
 clean:  ## remove caches and build outputs
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## remove .venv too

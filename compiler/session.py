@@ -26,8 +26,7 @@ from compiler.passes.pipelines.default import default_pipeline, lower
 from compiler.plan import PHASES, CompilationPlan, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
-from compiler.runtime.kernel_choices import becomes_kernel, chosen_schedule
-from compiler.runtime.thunk_emitter import wants_kernel
+from compiler.runtime.instruction_kernels import has_kernel, is_kernel_candidate, schedule_for_choice
 from compiler.support.untrusted import is_name, short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
@@ -228,7 +227,8 @@ class CompilationSession:
         if not found:
             raise PlanError(f"there is no kernel %{name}")
         # Two sequences may use the same name; instructions without a kernel are not meant.
-        schedules = [chosen_schedule(i, self._language, checked) for i in found if wants_kernel(i) or len(found) == 1]
+        candidates = [i for i in found if is_kernel_candidate(i) or len(found) == 1]
+        schedules = [schedule_for_choice(i, self._language, checked) for i in candidates]
         if not schedules:
             raise PlanError(f"there is no kernel %{name}: the instructions of that name need none")
         self._decisions.append(_Kernel(name, checked, min(schedules, key=lambda s: s.lanes)))
@@ -237,7 +237,7 @@ class CompilationSession:
         """Return the instructions that become kernels, sequence by sequence; this ends the earlier phases."""
         _ = self.fusion
         sequences = self.module.control_flow_computations()
-        return [i for c in sequences for i in c.instructions if becomes_kernel(i, self._language)]
+        return [i for c in sequences for i in c.instructions if has_kernel(i, self._language)]
 
     @property
     def _language(self) -> str:

@@ -47,7 +47,7 @@ class KernelTime:
 
     Attributes:
         key: identifies the kernel; made by the executable.
-        name: for people.
+        name: for display.
         seconds: median time of one execution, with its interval.
         samples: number of timings.
         reference_seconds: median time of the reference load that was interleaved with the kernel; shows how busy the

@@ -31,15 +31,15 @@ def test_a_program_of_another_type_is_rejected(program: Any) -> None:
 
 @pytest.mark.parametrize("backend", [None, 3, ["cpu"]])
 def test_a_backend_of_another_type_is_rejected(backend: Any) -> None:
-    with pytest.raises(TypeError, match="named by a string"):
+    with pytest.raises(TypeError, match="name of a backend must be a string"):
         hlogym.compile(TEXT, backend=backend)
 
 
 def test_arguments_that_are_not_arrays_are_rejected() -> None:
     executable = hlogym.compile(TEXT)
     for argument, said in (
-        (torch.ones(4, requires_grad=True), "a Tensor that numpy cannot read"),
-        ([[1], [1, 2]], "a list that numpy cannot read"),
+        (torch.ones(4, requires_grad=True), "numpy cannot read a Tensor"),
+        ([[1], [1, 2]], "numpy cannot read a list"),
         (np.ones(4, ">f4"), "in the byte order of another machine"),
     ):
         with pytest.raises(ArgumentError, match=said):

@@ -1,1 +1,1 @@
-"""Backends: one package per device, found by the registry; each holds whatever only its device needs."""
+"""Backends: one package per device with the code that is specific to it, found by the registry."""

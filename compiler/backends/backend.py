@@ -1,4 +1,4 @@
-"""What a backend is: everything in which one device differs from another, behind one protocol."""
+"""The protocol of backends, which covers everything that differs between devices."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from compiler.runtime.program_files import ProgramFolder
 
 
 class Backend(Protocol):
-    """A way to run modules.
+    """A device that can run modules.
 
     A backend is a package in `compiler/backends` whose `BACKEND` is an object of this protocol; the registry finds it.
 
     Attributes:
-        name: as users, plans and saved programs name it.
-        language: of its kernels, a name in `codegen.languages.LANGUAGES`; None when it compiles no kernels.
-        priority: "auto" takes the backend of highest priority that is available; 0 is never taken.
-        optional: whether a machine may well lack it, so that its absence is no fault of the installation.
+        name: name of the backend in the API, in plans and in saved programs.
+        language: language of its kernels, a name in `codegen.languages.LANGUAGES`, or None if it compiles no kernels.
+        priority: "auto" selects the available backend of highest priority, but never one of priority 0.
+        optional: whether the backend may be missing from a correct installation, for example because it needs a GPU.
     """
 
     @property
@@ -36,37 +36,42 @@ class Backend(Protocol):
 
     @property
     def default_schedule(self) -> Schedule:
-        """The schedule of kernels for which none is chosen."""
+        """Return the schedule of kernels for which none is chosen."""
         ...
 
     def device_model(self) -> DeviceModel:
-        """Return the device that the cost model assumes."""
+        """Return the device that the cost model describes."""
         ...
 
     def why_unavailable(self) -> str | None:
-        """Return why the backend does not work on this machine and what to do about it, or None when it works."""
+        """Return why the backend does not work on this machine and how to fix it, or None if it works."""
         ...
 
     def machine_key(self) -> str:
-        """Return a text that is equal where kernels take equal time: device, cores, compiler; BackendError if none."""
+        """Return a string that identifies what kernel times depend on: the device, its cores and the compiler.
+
+        Raises:
+            BackendError: the backend does not work on this machine.
+        """
         ...
 
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
     ) -> Executable:
-        """Compile an optimised module, which is not changed.
+        """Compile an optimized module and return the executable; the module is not changed.
 
         Args:
-            module: after all passes, fusions in place.
-            plan: the decisions that led to it; kept with the result.
-            schedules: kernel choices by instruction name.
+            module: the module after all passes and fusion.
+            plan: the compilation decisions, kept with the executable.
+            schedules: schedules that differ from the default, by instruction name.
 
         Raises:
-            BackendError: the backend does not work here. CodegenError: a kernel could not be built.
-            UnsupportedError: an op that nothing can run.
+            BackendError: the backend does not work on this machine.
+            CodegenError: a kernel cannot be built.
+            UnsupportedError: nothing can run an op.
         """
         ...
 
     def load(self, folder: ProgramFolder) -> Executable:
-        """Return the executable that was saved in a folder; SavedProgramError when it cannot run here."""
+        """Return the executable saved in a folder; raise SavedProgramError if it cannot run on this machine."""
         ...

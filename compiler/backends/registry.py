@@ -1,4 +1,4 @@
-"""Backends by name: every package in `compiler/backends` that has a `BACKEND`."""
+"""The registry of backends: it contains the `BACKEND` of every package in `compiler/backends`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from compiler.runtime.program_files import open_program
 from compiler.support.untrusted import short_repr
 
 AUTO = "auto"
-"""Stands for the best backend that works on this machine."""
+"""The name of the best backend that works on this machine."""
 
 
-def _found() -> dict[str, Backend]:
+def _discover() -> dict[str, Backend]:
     names = sorted(m.name for m in pkgutil.iter_modules(compiler.backends.__path__) if m.ispkg)
     packages = [importlib.import_module(f"{compiler.backends.__name__}.{name}") for name in names]
     return {package.BACKEND.name: package.BACKEND for package in packages}
 
 
-BACKENDS: Mapping[str, Backend] = _found()
+BACKENDS: Mapping[str, Backend] = _discover()
 
 
 def backend_names() -> tuple[str, ...]:
-    """Return what users may name: "auto" and every backend."""
+    """Return the names that users may pass: "auto" and the name of every backend."""
     return (AUTO, *BACKENDS)
 
 
@@ -36,11 +36,11 @@ def find_backend(name: str) -> Backend:
     """Return the backend of a name; "auto" is the available one of highest priority.
 
     Raises:
-        ArgumentError: the name is no string.
-        UnknownNameError: there is no such backend; with the nearest names.
+        ArgumentError: the name is not a string.
+        UnknownNameError: there is no such backend; the message suggests similar names.
     """
     if not isinstance(name, str):
-        raise ArgumentError(f"a backend is named by a string, not by {short_repr(name)}")
+        raise ArgumentError(f"the name of a backend must be a string, not {short_repr(name)}")
     if name == AUTO:
         return _automatic()
     if name not in BACKENDS:
@@ -57,11 +57,12 @@ def _automatic() -> Backend:
 
 
 def load(path: str | Path) -> Executable:
-    """Read a program that `Executable.save` wrote; a cpu program needs no compiler.
+    """Load a program that `Executable.save` wrote; a cpu program loads without a C compiler.
 
     Raises:
-        SavedProgramError: no such folder, another format, damaged, or built for another kind of processor.
-        BackendError: it was saved for a backend that is unknown here.
+        SavedProgramError: the folder does not exist, has another format, is damaged, or was built for another kind of
+            processor.
+        BackendError: the program was saved for an unknown backend.
     """
     with open_program(path) as folder:
         if folder.backend not in BACKENDS:

@@ -1,4 +1,4 @@
-"""Checks whether an instruction or a fused computation can become a kernel."""
+"""Buildability: whether an instruction or a fused computation can become a kernel."""
 
 from __future__ import annotations
 

@@ -113,6 +113,8 @@ class IndexExpr:
 
     def floordiv(self, divisor: int) -> IndexExpr:
         """Return the floor of the quotient by a positive integer."""
+        # Multiples of the divisor leave the quotient exactly. What remains becomes a quotient symbol, or a constant if
+        # its range is within one multiple of the divisor, as it is when a reshape is undone.
         whole, rest = self._split(divisor)
         shift, high = rest.range[0] // divisor, rest.range[1]
         # C rounds towards zero, so a multiple of the divisor makes the dividend non-negative first.
@@ -177,7 +179,7 @@ class IndexExpr:
             parts.append(text if c == 1 else f"{c}*{text}")
         if self.const or not parts:
             parts.append(str(self.const))
-        return " + ".join(parts).replace("+ -", "- ") if len(parts) == 1 else "(" + " + ".join(parts) + ")"
+        return parts[0] if len(parts) == 1 else "(" + " + ".join(parts) + ")"
 
 
 def _symbol_text(symbol: IndexSymbol) -> str:

@@ -358,7 +358,7 @@ class _LoopLowering:
             at, others = (index[0], index[1:]) if self.axis == 0 else (index[-1], index[:-1])
             if at != self.position or not all(i.is_const for i in others):
                 raise UnsupportedError(
-                    f"carried value {k} of shape {s} is read at another position than the current one"
+                    f"carried value {k} of shape {s} is read at a position other than the current one"
                 )
             return e.let(s.element_type, lir.LocalLoad(self.arrays[k, tuple(i.const for i in others)], self.lane))
 

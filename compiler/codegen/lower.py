@@ -397,7 +397,7 @@ def _phases(
     total = math.prod(full)
     sinks = [(h.operands[k], level[h]) for h in heroes for k in range(len(h.operands) // 2)]
     sinks += [(r, 0) for r in roots if r.shape.num_elements == total]
-    # Walk up from what each loop computes, stopping at reductions: their results are known when the loop starts.
+    # Traverse the operands of what each loop computes, up to reductions, whose results are known when the loop starts.
     for sink, phase in sinks:
         work = [sink]
         while work:

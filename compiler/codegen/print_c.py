@@ -265,7 +265,7 @@ class _CPrinter(Printer):
         self.emit("}")
 
     def _outline(self, names: Mapping[str, str], items: int, grain: int, write_body: Callable[[], None]) -> None:
-        """Print a function of a range of items in `functions`, and its parallel call in place of the loop.
+        """Outline a loop: print a function of a range of items, and its parallel call in place of the loop.
 
         Args:
             names: C types of the names that the function captures.

@@ -290,7 +290,7 @@ def _lane_reductions(s: lir.For) -> list[lir.Reduction]:
 
 
 def _threads_for(kernel: lir.Kernel, requested: int) -> int:
-    """Return the threads per block: at most as the longest loop over lanes needs, in whole warps for warp shuffles."""
+    """Return the threads per block: whole warps, at most `requested` threads and as many as the longest loop needs."""
     longest = max(
         (x.var.extent for x in lir.walk(kernel.body) if isinstance(x, lir.For) and x.kind is LoopKind.LANE), default=1
     )

@@ -26,11 +26,11 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 MAX_SELECTS_ABOVE = 32
-"""Number of selects remembered per instruction among those it is computed from, the nearest ones."""
+"""Maximum number of selects remembered per instruction: the nearest of those that it is computed from."""
 VISIT_LIMIT = 100_000
 """Maximum number of steps of all searches for one kernel; a kernel that needs more is refused."""
 _OPAQUE = frozenset({Opcode.CONSTANT, Opcode.IOTA, Opcode.GATHER, Opcode.REDUCE})
-"""Ops that the searches do not look behind."""
+"""Ops whose operands the searches do not follow."""
 
 Test: TypeAlias = tuple[str, IndexExpr]
 """An expression template of a predicate, and the index that it is applied to."""

@@ -33,6 +33,7 @@ class Trait(enum.Flag):
     HOST = enum.auto()
     RANDOM = enum.auto()
     LIBRARY = enum.auto()  # a library call by default (dot, convolution, sort...)
+    EXTENSION = enum.auto()  # not an op of XLA: its parser does not know it, and no result can be compared with XLA's
 
 
 class Arity(NamedTuple):

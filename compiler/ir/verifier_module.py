@@ -81,7 +81,7 @@ def _cycles(known: dict[HloComputation, None]) -> list[str]:
                 state[following] = 1
                 stack.append((following, iter(following.called_computations())))
             elif state[following] == 1:
-                return [f"computation %{following.name} calls itself by way of %{node.name}"]
+                return [f"computation %{following.name} calls itself via %{node.name}"]
     return []
 
 

@@ -1,1 +1,1 @@
-"""The runtime: buffers, thunks, executables."""
+"""The runtime: buffers, thunks and executables."""

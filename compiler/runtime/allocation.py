@@ -1,4 +1,4 @@
-"""Memory of a program: copies that are not needed are removed, then each buffer gets its offset in the arena."""
+"""Memory allocation of a program: copy elision, then buffer assignment in the arena."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from compiler.runtime.thunk_emitter import ThunkProgram
 
 
 def allocate(program: ThunkProgram) -> int:
-    """Assign memory to all temporaries of a program, in place; return the size of the arena in bytes."""
+    """Remove redundant copies and assign arena offsets to temporaries, in place; return the arena's size in bytes."""
     coalesce(program.thunks, program.results)
     return assign_offsets(timeline(program.thunks, program.results).intervals())

@@ -1,4 +1,4 @@
-"""Buffers: which memory each value stands in, and where in the arena that is."""
+"""Buffers: the memory of values, and the assignment of arena offsets."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from dataclasses import dataclass, field
 from compiler.ir.shape import Shape
 
 ALIGNMENT = 64
+"""Alignment of the arena and of the offsets in it, in bytes: a cache line and the widest SIMD register."""
 
 
 class BufferKind(enum.Enum):
-    """Who owns the memory."""
+    """The owner of a buffer's memory."""
 
-    PARAMETER = "parameter"  # the caller's, read only
-    OUTPUT = "output"  # the caller's, written
-    CONSTANT = "constant"  # the executable's, read only
+    PARAMETER = "parameter"  # owned by the caller, read-only
+    OUTPUT = "output"  # owned by the caller, written
+    CONSTANT = "constant"  # owned by the executable, read-only
     TEMPORARY = "temporary"  # in the arena
 
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory of one array value; `merge` lets one buffer stand for another.
+    """The memory of one array value; `merge` makes it an alias of another buffer.
 
     Attributes:
-        index: argument, result or constant number; for temporaries the offset in the arena, once assigned.
+        shape: shape of the value.
+        kind: owner of the memory.
+        index: number of the argument, result or constant; for a temporary its offset in the arena, once assigned.
+        forward: the buffer that this one is an alias of, if any.
     """
 
     shape: Shape
@@ -39,14 +43,14 @@ class Buffer:
         return max(1, self.shape.byte_size)
 
     def resolve(self) -> Buffer:
-        """The buffer that really holds the value."""
+        """Return the buffer that holds the value after all merges."""
         b = self
         while b.forward is not None:
             b = b.forward
         return b
 
     def merge(self, into: Buffer) -> None:
-        """Let `into` hold this value from now on."""
+        """Make this buffer an alias of `into`."""
         target = into.resolve()
         if target is not self.resolve():
             self.resolve().forward = target
@@ -54,29 +58,31 @@ class Buffer:
 
 @dataclass
 class Interval:
-    """Steps of the program during which a buffer holds something needed."""
+    """The live range of a buffer: its first and last step in the program."""
 
     start: int
     end: int
 
 
 def assign_offsets(intervals: dict[Buffer, Interval]) -> int:
-    """Give each temporary its place in the arena; returns the arena's size.
+    """Assign an arena offset to each temporary, in place, and return the size of the arena in bytes.
 
-    Best fit over a free list, walking the program once: buffers whose intervals meet never overlap.
+    Buffers whose live ranges intersect do not overlap. The algorithm is a linear scan over the live ranges with a
+    best-fit choice among free blocks.
     """
     order = sorted(intervals, key=lambda b: (intervals[b].start, -b.size))
-    ending: list[tuple[int, int, int]] = []  # (end, offset, size)
-    free: list[tuple[int, int]] = []  # (offset, size), by offset
+    live: list[tuple[int, int, int]] = []  # a heap of (end, offset, size)
+    free: list[tuple[int, int]] = []  # (offset, size), sorted by offset
     top = 0
     for b in order:
         interval = intervals[b]
-        while ending and ending[0][0] < interval.start:
-            _, offset, size = heapq.heappop(ending)
-            _release(free, offset, size)
+        while live and live[0][0] < interval.start:
+            _, offset, size = heapq.heappop(live)
+            _add_free_block(free, offset, size)
         size = -(-b.size // ALIGNMENT) * ALIGNMENT
         fit = min((f for f in free if f[1] >= size), key=lambda f: f[1], default=None)
         if fit is None:
+            # Grow the arena, starting in a free block at its end if there is one.
             last = free[-1] if free and sum(free[-1]) == top else None
             offset = last[0] if last else top
             if last:
@@ -86,14 +92,14 @@ def assign_offsets(intervals: dict[Buffer, Interval]) -> int:
             free.remove(fit)
             offset = fit[0]
             if fit[1] > size:
-                _release(free, offset + size, fit[1] - size)
+                _add_free_block(free, offset + size, fit[1] - size)
         b.index = offset
-        heapq.heappush(ending, (interval.end, offset, size))
+        heapq.heappush(live, (interval.end, offset, size))
     return top
 
 
-def _release(free: list[tuple[int, int]], offset: int, size: int) -> None:
-    """Put a block back, joined with its neighbours."""
+def _add_free_block(free: list[tuple[int, int]], offset: int, size: int) -> None:
+    """Insert a block into the list of free blocks and merge it with adjacent ones."""
     at = bisect.bisect(free, (offset, size))
     if at < len(free) and offset + size == free[at][0]:
         size += free.pop(at)[1]

@@ -1,7 +1,9 @@
-"""Taking copies out again, and how long each buffer is needed.
+"""Copy elision and live ranges.
 
-A copy is left out by letting one buffer hold both values, when nobody can tell: the source is not needed after the
-copy, or the target's old value is not needed from where the new one is made.
+The thunk emitter inserts copies wherever a value must be in a particular buffer. A copy is removed by merging its
+source and target into one buffer, which is correct in two cases. Forward: the live range of the source ends at the copy
+and that of the target starts there. Backward: the source can be computed in the target's buffer directly, because
+nothing reads the old value of the target from the definition of the source on.
 """
 
 from __future__ import annotations
@@ -16,26 +18,28 @@ from compiler.runtime.thunks import CopyThunk, KernelThunk, Thunk, WhileThunk
 
 @dataclass
 class Timeline:
-    """Every thunk's step, every buffer's accesses, and the spans of the loops.
+    """The thunks of a program numbered as steps, with the steps that access each buffer and the extent of each loop.
 
     Attributes:
         step: number of each thunk, in program order.
-        reads, writes: steps at which each (resolved) buffer is accessed, ascending.
-        loops: spans (first step, last step) of loops, ascending, outer before inner.
-        around: for each of these, the number of the loop right around it, or -1.
+        reads, writes: steps that access each resolved buffer, ascending.
+        loops: (first step, last step) of each loop, ascending, outer loops before inner ones.
+        parents: for each loop the position in `loops` of the innermost loop around it, or -1.
+        end: number of the last step.
     """
 
     step: dict[Thunk, int] = field(default_factory=dict)
     reads: dict[Buffer, list[int]] = field(default_factory=dict)
     writes: dict[Buffer, list[int]] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
-    around: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
     end: int = 0
 
     def interval(self, b: Buffer) -> Interval:
-        """Steps between which `b` holds something needed.
+        """Return the live range of a buffer.
 
-        What is live into a loop and used there must outlast the whole loop: the next iteration needs it too.
+        A buffer that is live at the start of a loop and used inside it stays live until the loop ends, because the next
+        iteration needs it too.
         """
         ends = [x for x in (self.reads.get(b), self.writes.get(b)) if x]
         start, end = min(x[0] for x in ends), max(x[-1] for x in ends)
@@ -44,17 +48,17 @@ class Timeline:
             low, high = self.loops[at]
             if start < low <= end < high:
                 end = high
-            at = self.around[at]
+            at = self.parents[at]
         return Interval(start, end)
 
     def intervals(self) -> dict[Buffer, Interval]:
-        """Of every temporary."""
+        """Return the live ranges of all temporaries."""
         used = dict.fromkeys([*self.writes, *self.reads])
         return {b: self.interval(b) for b in used if b.kind is BufferKind.TEMPORARY}
 
 
 def timeline(thunks: list[Thunk], results: Sequence[Buffer]) -> Timeline:
-    """Number the program's steps."""
+    """Return the timeline of a program, in which the results are read after the last thunk."""
     t = Timeline()
     _number(thunks, t, -1)
     t.end += 1
@@ -79,9 +83,10 @@ def _number(thunks: list[Thunk], t: Timeline, loop: int) -> None:
 
 
 def _number_loop(thunk: WhileThunk, t: Timeline, outer: int) -> None:
+    """Assign steps to a loop: its condition, the read of the predicate, its body, and a last one for the jump back."""
     at, first = len(t.loops), t.end + 1
     t.loops.append((first, first))
-    t.around.append(outer)
+    t.parents.append(outer)
     _number(thunk.condition, t, at)
     t.end += 1
     t.reads.setdefault(thunk.predicate.resolve(), []).append(t.end)
@@ -91,21 +96,24 @@ def _number_loop(thunk: WhileThunk, t: Timeline, outer: int) -> None:
 
 
 def _any_between(steps: Sequence[int], low: int, high: int) -> bool:
-    """Whether one of the ascending steps lies in low .. high - 1."""
+    """Check whether one of the ascending steps is in low .. high - 1."""
     at = bisect.bisect_left(steps, low)
     return at < len(steps) and steps[at] < high
 
 
 def coalesce(thunks: list[Thunk], results: Sequence[Buffer]) -> None:
-    """Take out copies until none can go, in place."""
-    while _one_round(thunks, timeline(thunks, results)):
+    """Remove copies from a program, in place, until no more can be removed."""
+    while _run_round(thunks, timeline(thunks, results)):
         pass
 
 
-def _one_round(thunks: list[Thunk], t: Timeline) -> bool:
-    """Take out copies whose buffers no other copy of this round has touched; whether any went."""
-    touched: set[Buffer] = set()
-    gone: set[Thunk] = set()
+def _run_round(thunks: list[Thunk], t: Timeline) -> bool:
+    """Remove copies in one pass over the program; return whether any was removed.
+
+    A merge invalidates the timeline for its two buffers, so each buffer takes part in at most one merge per round.
+    """
+    merged: set[Buffer] = set()
+    removed: set[Thunk] = set()
     sequences = list(_sequences(thunks))
     for sequence in sequences:
         steps = [t.step[s] for s in sequence]
@@ -114,51 +122,56 @@ def _one_round(thunks: list[Thunk], t: Timeline) -> bool:
                 continue
             source, target = thunk.source.resolve(), thunk.target.resolve()
             if source is target:
-                gone.add(thunk)
+                removed.add(thunk)
                 continue
             same_size = source.kind is BufferKind.TEMPORARY and source.size == target.size
-            if source in touched or target in touched or not same_size:
+            if source in merged or target in merged or not same_size:
                 continue
             here = t.step[thunk]
-            if _forward(here, source, target, t) or _backward(here, source, target, t, sequence, steps):
-                touched |= {source, target}
+            forward = _can_merge_forward(here, source, target, t)
+            if forward or _can_merge_backward(here, source, target, t, sequence, steps):
+                merged |= {source, target}
                 source.merge(target)
-                gone.add(thunk)
+                removed.add(thunk)
     for sequence in sequences:
-        sequence[:] = [x for x in sequence if x not in gone]
-    return bool(gone)
+        sequence[:] = [x for x in sequence if x not in removed]
+    return bool(removed)
 
 
-def _forward(here: int, source: Buffer, target: Buffer, t: Timeline) -> bool:
-    """The source's life ends with the copy, and the target's begins there."""
+def _can_merge_forward(here: int, source: Buffer, target: Buffer, t: Timeline) -> bool:
+    """Check whether the live range of the source ends at the copy and that of the target starts there."""
     return t.interval(source).end <= here and t.interval(target).start >= here
 
 
-def _backward(here: int, source: Buffer, target: Buffer, t: Timeline, sequence: list[Thunk], steps: list[int]) -> bool:
-    """The source can be made in the target: from its birth on nobody needs the target's old value.
+def _can_merge_backward(
+    here: int, source: Buffer, target: Buffer, t: Timeline, sequence: list[Thunk], steps: list[int]
+) -> bool:
+    """Check whether the source can be computed in the target's buffer: nothing reads the old value from there on.
 
-    Birth and copy stand in one sequence, so that every run of the copy follows a run of the birth.
+    The definition of the source must be in the sequence of the copy, so that each execution of the copy follows one of
+    the definition.
     """
     writes, reads = t.writes.get(source, []), t.reads.get(source, [])
     if not writes or writes[-1] >= here:
         return False
-    born, last_read = writes[0], reads[-1]
-    at = bisect.bisect_right(steps, born) - 1
-    if at < 0 or steps[at] != born:
+    defined, last_read = writes[0], reads[-1]
+    at = bisect.bisect_right(steps, defined) - 1
+    if at < 0 or steps[at] != defined:
         return False
     changes, old_reads = t.writes.get(target, []), t.reads.get(target, [])
-    if reads[0] < born or _any_between(changes, born, here) or _any_between(changes, here + 1, last_read + 1):
+    # While the source is live, no other value may be written to the target.
+    if reads[0] < defined or _any_between(changes, defined, here) or _any_between(changes, here + 1, last_read + 1):
         return False
-    # A read behind the copy but outside this sequence's loop would see later iterations.
+    # A live range that extends to the end of an enclosing loop would read the target's values of later iterations.
     if t.interval(source).end > last_read:
         return False
-    if _any_between(old_reads, born + 1, here):
+    if _any_between(old_reads, defined + 1, here):
         return False
-    return not _any_between(old_reads, born, born + 1) or _in_place(sequence[at], source, target)
+    return not _any_between(old_reads, defined, defined + 1) or _can_run_in_place(sequence[at], source, target)
 
 
-def _in_place(producer: Thunk, source: Buffer, target: Buffer) -> bool:
-    """Whether the step that makes `source` while reading `target` may do both in one buffer."""
+def _can_run_in_place(producer: Thunk, source: Buffer, target: Buffer) -> bool:
+    """Check whether the thunk that computes `source` from `target` supports one buffer for both."""
     if isinstance(producer, CopyThunk):
         return producer.source.resolve() is target
     if not isinstance(producer, KernelThunk):

@@ -1,4 +1,4 @@
-"""What every compiled program offers: calling, inspecting, timing and saving it; and checks of its arguments."""
+"""The interface of compiled programs, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ThunkTime:
-    """One row of a profile: seconds a run and a call, and what the machine did meanwhile."""
+    """The time of one thunk, a row of a profile.
+
+    Attributes:
+        name: name of the HLO instruction that the thunk computes.
+        kind: kind of the thunk.
+        seconds: duration of one execution.
+        executions: expected number of executions per call of the program.
+        bytes, flops: minimum memory traffic and floating point operations of one execution.
+    """
 
     name: str
     kind: str
@@ -34,22 +42,19 @@ class ThunkTime:
 
     @property
     def total(self) -> float:
-        """Seconds a call of the program."""
+        """Return the seconds per call of the program."""
         return self.seconds * self.executions
-
-    @property
-    def gigabytes_per_second(self) -> float:
-        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
 class Executable(Protocol):
     """A compiled program.
 
     Attributes:
-        module: the HLO after all passes, fusions in place.
-        kernels: generated kernels, each once.
-        thunks: steps, flattened, in program order.
-        plan: every decision taken.
+        backend: name of the backend that the program was compiled for.
+        module: the HLO module after all passes and fusion.
+        plan: the compilation decisions.
+        kernels: the distinct generated kernels.
+        thunks: all thunks in program order, including nested ones.
     """
 
     backend: str
@@ -68,12 +73,12 @@ class Executable(Protocol):
 
 
 def parameter_leaves(module: HloModule) -> list[Shape]:
-    """Array shapes a call takes, in order."""
+    """Return the shapes of the arrays that a call takes, in order."""
     return [s for p in module.entry.parameter_shapes for s in p.leaves() if s.is_array]
 
 
 def check_signature(given: Sequence[tuple[Any, tuple[int, ...]]], shapes: Sequence[Shape]) -> None:
-    """ArgumentError (a TypeError) saying what was expected and what was given, unless dtypes and shapes fit."""
+    """Raise ArgumentError (a TypeError) unless the (dtype, dimensions) of the arguments match the shapes."""
     if len(given) != len(shapes):
         wanted = ", ".join(map(str, shapes))
         raise ArgumentError(f"the program takes {len(shapes)} argument(s) ({wanted}), {len(given)} given")
@@ -85,7 +90,7 @@ def check_signature(given: Sequence[tuple[Any, tuple[int, ...]]], shapes: Sequen
 
 
 def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Array]:
-    """Arguments as contiguous numpy arrays; see `check_signature` for what is refused."""
+    """Return the arguments as contiguous numpy arrays; raise ArgumentError as `check_signature` does."""
     given = [_as_array(a, n) for n, a in enumerate(arrays)]
     check_signature([(a.dtype, a.shape) for a in given], shapes)
     return [contiguous_argument(a, n) for n, a in enumerate(given)]
@@ -94,12 +99,12 @@ def check_arguments(arrays: Sequence[Any], shapes: Sequence[Shape]) -> list[Arra
 def _as_array(value: Any, number: int) -> Array:
     try:
         return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as e:  # what PyTorch's tensors and nested lists raise
-        raise ArgumentError(f"argument {number}: a {type(value).__name__} that numpy cannot read: {e}") from e
+    except (TypeError, ValueError, RuntimeError) as e:  # raised for tensors of PyTorch and for nested lists
+        raise ArgumentError(f"argument {number}: numpy cannot read a {type(value).__name__}: {e}") from e
 
 
 def profile_thunks(executable: Executable, repeats: int) -> list[ThunkTime]:
-    """Median time of each thunk on the data of the last call."""
+    """Return the median time of each thunk on the data of the last call."""
     rows = []
     for n, t in enumerate(executable.thunks):
         seconds = float(np.median(executable.time_thunk(n, repeats)))

@@ -1,4 +1,4 @@
-"""Dots as matrix products: the order of dimensions a BLAS takes, and what it takes to get there."""
+"""Dots as matrix products: the dimension order that BLAS expects, and the transposes that establish it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType as T
 
 BLAS_TYPES = {T.F32: "sgemm", T.F64: "dgemm"}
+"""The BLAS routine for each element type that has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class GemmForm:
-    """A dot as `batch` products of m x k by k x n.
+    """A dot as `batch` products of m x k by k x n matrices.
 
-    `permutations`: for each operand, the transpose to make first, or None when its dimensions stand right already.
+    Attributes:
+        batch, m, n, k: sizes of the products.
+        lhs_transposed: whether the left operand is stored as k x m.
+        rhs_transposed: whether the right operand is stored as n x k.
+        permutations: for each operand the transpose that must precede the product, or None if it needs none.
     """
 
     batch: int
@@ -32,7 +37,7 @@ class GemmForm:
 
 
 def canonical_form(dot: HloInstruction) -> GemmForm | None:
-    """The dot as matrix products; None when no BLAS routine has its types."""
+    """Return a dot as matrix products, or None if it is empty or BLAS has no routine for its types."""
     lhs, rhs = dot.operands[0].shape, dot.operands[1].shape
     types = {lhs.element_type, rhs.element_type, dot.shape.element_type}
     if len(types) != 1 or dot.shape.element_type not in BLAS_TYPES or len(dot.operands) != 2:
@@ -63,21 +68,21 @@ def _product(shape: Shape, dims: Sequence[int]) -> int:
 def _order(
     shape: Shape, batch: Sequence[int], rows: Sequence[int], columns: Sequence[int]
 ) -> tuple[tuple[int, ...] | None, bool]:
-    """(transpose needed, stored as columns x rows) for dimensions wanted as batch, rows, columns."""
-    real = [d for d in range(shape.rank) if shape.dimensions[d] != 1]
+    """Return (permutation to batch, rows, columns or None if not needed, whether it is stored as columns x rows)."""
+    nontrivial = [d for d in range(shape.rank) if shape.dimensions[d] != 1]
 
-    def stands(order: Sequence[int]) -> bool:
-        return [d for d in order if d in real] == real
+    def is_stored_as(order: Sequence[int]) -> bool:
+        return [d for d in order if d in nontrivial] == nontrivial
 
-    if stands([*batch, *rows, *columns]):
+    if is_stored_as([*batch, *rows, *columns]):
         return None, False
-    if stands([*batch, *columns, *rows]):
+    if is_stored_as([*batch, *columns, *rows]):
         return None, True
     return (*batch, *rows, *columns), False
 
 
 def transpose_of(shape: Shape, permutation: Sequence[int]) -> HloInstruction:
-    """A transpose standing alone, to make a kernel of."""
+    """Return a transpose in a computation of its own, from which a kernel can be made."""
     alone = HloComputation("transpose")
     p = alone.add_parameter(0, shape.without_layout())
     alone.root = alone.add(Opcode.TRANSPOSE, [p], dimensions=tuple(permutation))

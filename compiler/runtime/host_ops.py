@@ -1,4 +1,4 @@
-"""Ops without a kernel: the interpreter computes them in the middle of a compiled program."""
+"""Host ops: ops without a kernel, which the interpreter evaluates between the kernels of a program."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Array = NDArray[Any]
 
 
 def evaluate_host(t: HostThunk, inputs: list[Array], outputs: list[Array], machine: Machine) -> None:
-    """Run an op in the interpreter, on copies: it may keep or change what it is given.
+    """Evaluate an op in the interpreter and write its results to `outputs`.
 
-    One machine serves a call of the program: random numbers go on from op to op, and what was sent waits in it.
+    The interpreter gets copies, because it may keep or change its arguments. All ops of one call of the program share a
+    machine, which holds the state of the random number generator and the values that are sent but not yet received.
     """
     values: list[Any] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Memory of a compiled program: refused before it is allocated when it certainly does not fit."""
+"""Memory checks of a compiled program, made before an allocation that cannot succeed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Array = NDArray[Any]
 
 
 def check_program(program: ThunkProgram, arena_bytes: int) -> None:
-    """Refuse a program whose temporaries and results do not fit; call it before the arena is allocated.
+    """Check that the temporaries and results of a program fit into memory, before the arena is allocated.
 
     Raises:
-        MemoryLimitError: naming the largest array and the step that makes it.
+        MemoryLimitError: they do not fit; the message names the largest array and the thunk that computes it.
     """
     results = sum(b.size for b in program.results)
     try:
@@ -42,7 +42,7 @@ def _largest(program: ThunkProgram) -> str:
 
 
 def new_results(buffers: Sequence[Buffer]) -> list[Array]:
-    """Fresh arrays for the results of a call; MemoryLimitError when there is no room for them."""
+    """Return new arrays for the results of a call; raise MemoryLimitError if they do not fit into memory."""
     needed = sum(b.size for b in buffers)
     check_memory(needed, f"the program's results ({', '.join(str(b.shape) for b in buffers[:4])})")
     try:
@@ -52,7 +52,7 @@ def new_results(buffers: Sequence[Buffer]) -> list[Array]:
 
 
 def contiguous_argument(array: Array, number: int) -> Array:
-    """An argument in row-major order, itself where it is; MemoryLimitError when there is no room for a copy."""
+    """Return an argument in row-major order, copied if necessary; raise MemoryLimitError if a copy does not fit."""
     if array.flags.c_contiguous:
         return array
     check_memory(array.nbytes, f"a row-major copy of argument {number}")

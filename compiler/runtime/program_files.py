@@ -1,8 +1,10 @@
-"""Programs on disk: JSON, arrays and the files of a backend in a `saved_folder`. Nothing is pickled.
+"""Saved programs: their files in a `saved_folder`, and how thunks and buffers are serialized. Nothing is pickled.
 
-program.json   backend and its details, buffers, thunks, kernels
-module.hlo     the optimised module; plan.json: the decisions
-constants.npz  arrays; beside them the files of the backend, such as shared objects
+program.json   the backend with its details, and the buffers, thunks and kernels
+module.hlo     the optimized module
+plan.json      the compilation decisions, if there is a plan
+constants.npz  the constants
+Files of the backend, such as shared objects, are stored with them.
 """
 
 from __future__ import annotations
@@ -51,15 +53,15 @@ _KINDS: dict[str, type[Thunk]] = {
 
 @dataclass(frozen=True)
 class SavedProgram:
-    """What is saved of an executable, whatever its backend.
+    """The saved state of an executable of any backend.
 
     Attributes:
-        backend: that the program was built for.
-        module: the HLO after all passes, fusions in place.
+        backend: name of the backend that the program was built for.
+        module: the HLO module after all passes and fusion.
         program: thunks and buffers, with memory assigned.
-        arena_bytes: memory for temporaries.
-        plan: the decisions that led to it.
-        details: what the backend alone understands, as JSON; its keys must not be those of this file.
+        arena_bytes: size of the memory for temporaries.
+        plan: the compilation decisions.
+        details: JSON data that only the backend interprets; its keys must differ from those of this module.
     """
 
     backend: str
@@ -74,15 +76,15 @@ class SavedProgram:
 
 
 def save_program(path: str | Path, saved: SavedProgram, files: Mapping[str, Path] | None = None) -> None:
-    """Write a program into a folder, which is made; a program saved there before is replaced.
+    """Write a program to a folder, which is created if necessary; a program saved there before is replaced.
 
     Args:
-        path: of the folder.
+        path: path of the folder.
         saved: the program.
-        files: more files to copy into the folder, by their names there.
+        files: additional files to copy into the folder, by their names there.
 
     Raises:
-        SavedProgramError: the folder cannot be written, or holds something that is not a saved program.
+        SavedProgramError: the folder cannot be written, or contains something other than a saved program.
     """
     folder = _folder(path)
     writer = _Writer()
@@ -115,7 +117,7 @@ def _text(text: str) -> Callable[[Path], object]:
 
 def _copy_file(source: Path, target: Path) -> None:
     if not source.exists():
-        raise SavedProgramError(f"the built code {source} is gone from the cache; compile the program again")
+        raise SavedProgramError(f"the compiled code {source} is no longer in the cache; compile the program again")
     shutil.copyfile(source, target)
 
 
@@ -131,7 +133,7 @@ def _spec_to_json(k: KernelSpec) -> dict[str, Any]:
 
 
 class _Writer:
-    """Numbers buffers in the order in which thunks mention them."""
+    """A serializer of thunks and buffers; it numbers buffers in the order of their first use."""
 
     def __init__(self) -> None:
         self.buffers: list[dict[str, Any]] = []
@@ -171,10 +173,10 @@ class _Writer:
 
 @contextmanager
 def open_program(path: str | Path) -> Iterator[ProgramFolder]:
-    """Open a folder that `save_program` wrote; whatever turns out to be wrong with it is one error.
+    """Open a folder that `save_program` wrote; reading it inside the context raises no other kind of error.
 
     Raises:
-        SavedProgramError: no such folder, another format, or damaged.
+        SavedProgramError: the folder does not exist, has another format, or is damaged.
     """
     folder = _folder(path)
     contents = read_folder(folder)
@@ -188,17 +190,17 @@ def open_program(path: str | Path) -> Iterator[ProgramFolder]:
 
 def _folder(path: str | Path) -> Path:
     if path == "" or "\0" in str(path):
-        raise SavedProgramError(f"{str(path)!r} names no folder for a program")
+        raise SavedProgramError(f"{str(path)!r} is not a valid path for a program")
     return Path(path)
 
 
 class ProgramFolder:
-    """An open folder of a saved program; everything in it has the checksum it was written with.
+    """An open folder of a saved program, whose files match their checksums.
 
     Attributes:
-        path: of the folder.
-        contents: its files.
-        details: the description of the program, the backend's details among it.
+        path: path of the folder.
+        contents: the files.
+        details: the parsed program.json, including the details of the backend.
     """
 
     def __init__(self, path: Path, contents: Contents) -> None:
@@ -207,11 +209,11 @@ class ProgramFolder:
 
     @property
     def backend(self) -> str:
-        """Name of the backend that the program was built for."""
+        """Return the name of the backend that the program was built for."""
         return str(self.details["backend"])
 
     def read(self) -> SavedProgram:
-        """Return the program."""
+        """Read the program and return it."""
         plan = None
         if "plan.json" in self.contents.digests:
             plan = CompilationPlan.from_json(self.contents.data("plan.json").decode())
@@ -221,7 +223,7 @@ class ProgramFolder:
 
 
 class _Reader:
-    """Turns the description of a program back into thunks and buffers."""
+    """A deserializer of the thunks and buffers in a program.json."""
 
     def __init__(self, folder: ProgramFolder, module: HloModule) -> None:
         self.path, self.contents, self.description, self.module = folder.path, folder.contents, folder.details, module

@@ -1,10 +1,10 @@
-"""The folder of a saved program: written whole, replaced in one step, checked when it is read.
+"""The folder of a saved program: replaced atomically when it is written, checked when it is read.
 
-manifest.json       which contents are current; size and SHA-256 of each of their files
-contents-<hash>/    the files; the hash is that of the manifest's table
+manifest.json       names the current contents, with size and SHA-256 of each of their files
+contents-<hash>/    the files; the hash is that of the table in the manifest
 
-New contents are written beside the old ones and renamed; replacing the manifest makes them current. Files that are in
-use are never written to, and nothing is removed but files that a manifest of ours lists.
+New contents are written to a temporary folder and renamed; replacing the manifest then makes them current. Files that
+are in use are never written to, and only files that one of our manifests lists are removed.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ __all__ = ["Contents", "SavedProgramError", "read_folder", "write_folder"]
 FORMAT = 2
 MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
-TRIES = 20
-"""How often a folder is read while others save to it."""
+MAX_ATTEMPTS = 20
+"""Maximum number of attempts to read a folder that other processes save to meanwhile."""
 
 
 class SavedProgramError(HlogymError, ValueError):
-    """A folder that holds no saved program, a damaged one, or one that cannot run here."""
+    """The folder contains no saved program, a damaged one, or one that cannot run on this machine."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The files of a saved program, found whole.
+    """The verified files of a saved program.
 
     Attributes:
-        folder: of the program.
-        files: the bytes of each, by name; the folder may be saved to while they are in use.
-        digests: SHA-256 of each, by name.
+        folder: folder of the program.
+        files: content of each file by name, in memory, because the folder may be saved to at any time.
+        digests: SHA-256 of each file by name.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Contents:
     digests: Mapping[str, str]
 
     def data(self, name: str) -> bytes:
-        """The bytes of a file; SavedProgramError when the program has none of that name."""
+        """Return the content of a file; raise SavedProgramError if the program has no file of that name."""
         if name not in self.files:
             raise SavedProgramError(f"{self.folder} is damaged: it has no {name}; save the program again")
         return self.files[name]
@@ -59,14 +59,14 @@ class Contents:
 
 
 def write_folder(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> None:
-    """Make `folder` hold these files and no other program's.
+    """Replace the contents of the folder by these files.
 
     Args:
-        folder: made when it is not there. A program saved there before is replaced; other files are left alone.
-        files: by name, what writes the file to a path.
+        folder: created if necessary. A program saved there before is replaced; unrelated files are kept.
+        files: for each file name a function that writes the file to a path.
 
     Raises:
-        SavedProgramError: the folder cannot be written, or holds a manifest.json that is not ours.
+        SavedProgramError: the folder cannot be written, or contains a manifest.json that hlogym did not write.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def _write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) ->
 
 
 def _move(source: Path, target: Path) -> None:
-    """Rename a folder. One of that name had the same files; they are replaced, and what else is in it stays."""
+    """Rename a folder; if the target exists, which then had the same files, replace these and keep any others."""
     if not target.is_dir():
         source.rename(target)
         return
@@ -121,7 +121,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _remove_contents(folder: Path, manifest: Mapping[str, object]) -> None:
-    """Remove the files that a manifest lists, which is no longer current, and their folder if nothing else is in it."""
+    """Remove the files that an outdated manifest lists, and their folder if it is empty then."""
     name, table = manifest.get("contents"), manifest.get("files")
     if not isinstance(name, str) or not isinstance(table, dict) or name != _contents_name(table):
         return
@@ -157,30 +157,30 @@ def _digest(path: Path) -> str:
 
 
 def read_folder(folder: Path) -> Contents:
-    """The current contents of a folder, every file compared with its checksum.
+    """Read the current contents of a folder, verify the checksum of every file, and return them.
 
     Raises:
-        SavedProgramError: there is no saved program, or it is of another format, or damaged.
+        SavedProgramError: there is no saved program, it has another format, or it is damaged.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         text, version = _read_manifest(folder)
         try:
             return _check(folder, text)
         except SavedProgramError:
             if _read_manifest(folder)[1] == version:
                 raise
-        # Another program was saved here meanwhile; read that one.
+        # Another program was saved here in the meantime; read that one.
     return _check(folder, _read_manifest(folder)[0])
 
 
 def _read_manifest(folder: Path) -> tuple[str, tuple[int, int]]:
-    """The manifest, and what tells it from another one, even of the same text."""
+    """Return the manifest and a version that changes whenever it is replaced, even by an identical one."""
     try:
         with (folder / MANIFEST).open(encoding="utf-8") as file:
             state = os.fstat(file.fileno())
             return file.read(), (state.st_ino, state.st_mtime_ns)
     except OSError as e:
-        raise SavedProgramError(f"{folder} is no saved program: {e.strerror}: {MANIFEST}") from e
+        raise SavedProgramError(f"{folder} is not a saved program: {e.strerror}: {MANIFEST}") from e
     except UnicodeDecodeError as e:
         raise SavedProgramError(f"{folder}/{MANIFEST} is not text: {e.reason} at byte {e.start}") from e
 
@@ -193,7 +193,7 @@ def _check(folder: Path, text: str) -> Contents:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise SavedProgramError(f"{folder} has another format than {FORMAT}; save the program again")
     table, name = data.get("files"), data.get("contents")
-    # The name is the hash of the table, so that no other manifest than the one written passes.
+    # The name is the hash of the table, so a modified table is detected.
     if not isinstance(table, dict) or name != _contents_name(table):
         raise SavedProgramError(f"{folder} is damaged: {MANIFEST} was changed; save the program again")
     found: dict[str, bytes] = {}

@@ -1,8 +1,8 @@
-"""From a module, after all passes and fusions, to thunks and the buffers they use.
+"""The thunk emitter: from an optimized module to thunks and the buffers they use.
 
-Tuples exist only here: a value is a tree of buffers. Data movement that moves nothing (tuple, get-tuple-element,
-reshape, bitcast, copy of a value never overwritten) is a matter of names. A loop's carried values live in state
-buffers; copies into and out of them are planned first and taken out again where lifetimes allow (`runtime.coalesce`).
+Tuples exist only at this level: a value is a tree of buffers. Ops that move no data (tuple, get-tuple-element, reshape,
+bitcast, copy) become aliases. The carried values of a loop have state buffers of their own. The emitter inserts every
+copy into and out of them, and `runtime.coalesce` removes those that live ranges make redundant.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
-from compiler.codegen.loop_kernel import LoopKernel, make_loop_kernel
+from compiler.codegen.loop_kernel import LoopKernel
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import check_call_graph
@@ -28,6 +27,7 @@ from compiler.ir.shape import Shape, tuple_shape
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
+from compiler.runtime.instruction_kernels import emit_kernel, is_alias
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
@@ -40,21 +40,22 @@ from compiler.runtime.thunks import (
 from compiler.support.recursion import ENOUGH, deep_recursion
 
 Tree = Buffer | tuple["Tree", ...]
+"""The buffers of a value: one for an array, a tuple of trees for a tuple, () for a token."""
 
-_ALIASES = frozenset({Opcode.RESHAPE, Opcode.COPY, Opcode.OPTIMIZATION_BARRIER, Opcode.ADD_DEPENDENCY, Opcode.DOMAIN})
-_NO_KERNEL = frozenset(
-    {
-        Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.AFTER_ALL, Opcode.GET_TUPLE_ELEMENT, Opcode.CALL,
-        Opcode.CONDITIONAL,
-    }
-)  # fmt: skip
 UNKNOWN_TRIPS = 10.0
-"""Iterations assumed of a loop whose trip count is not known."""
+"""Assumed number of iterations of a loop whose trip count is unknown."""
 
 
 @dataclass
 class ThunkProgram:
-    """The thunks of a program and the buffers they use."""
+    """The thunks of a program and the buffers they use.
+
+    Attributes:
+        thunks: the thunks of the entry computation.
+        parameters, results: buffers of the arguments and results, one per array.
+        constants: the distinct constants.
+        constant_buffers: buffers of the constants, in the same order.
+    """
 
     thunks: list[Thunk]
     parameters: list[Buffer]
@@ -65,11 +66,11 @@ class ThunkProgram:
 
 @dataclass
 class ThunkEmitter:
-    """Emits the thunks of one module.
+    """The emitter of the thunks of one module.
 
     Attributes:
-        language: of the kernels, a name in `codegen.languages.LANGUAGES`.
-        schedules: kernel choices by instruction name, from a plan or a selector.
+        language: language of the kernels, a name in `codegen.languages.LANGUAGES`.
+        schedules: schedules that a plan or a selector chose, by instruction name.
     """
 
     language: str
@@ -80,7 +81,11 @@ class ThunkEmitter:
         self._values: list[np.ndarray] = []
 
     def emit(self, module: HloModule) -> ThunkProgram:
-        """Return the thunks of the whole module; UnsupportedError names an op that nothing can run."""
+        """Return the thunks of the whole module.
+
+        Raises:
+            UnsupportedError: neither a kernel, a library nor the interpreter can run an op.
+        """
         graph = check_call_graph(module)
         parameters: list[Buffer] = []
         trees: list[Tree] = []
@@ -97,7 +102,7 @@ class ThunkEmitter:
         return ThunkProgram(thunks, parameters, results, self._values, list(self._constants.values()))
 
     def _results(self, root: Tree, thunks: list[Thunk]) -> list[Buffer]:
-        """One output buffer for each leaf of the result."""
+        """Copy each leaf of the result to an output buffer of its own and return these buffers."""
         out: list[Buffer] = []
         for leaf in leaves(root):
             target = Buffer(leaf.shape, BufferKind.OUTPUT, len(out))
@@ -107,9 +112,12 @@ class ThunkEmitter:
 
     # ---- sequences
 
+    # The methods below append to `thunks`; `runs` is the expected number of executions per call of the program.
+
     def _sequence(
         self, computation: HloComputation, arguments: Sequence[Tree], thunks: list[Thunk], runs: float
     ) -> Tree:
+        """Emit the thunks of a computation and return the value of its root."""
         env: dict[HloInstruction, Tree] = {}
         for i in computation.post_order():
             env[i] = self._instruction(i, [env[o] for o in i.operands], arguments, thunks, runs)
@@ -130,7 +138,7 @@ class ThunkEmitter:
         if op is Opcode.GET_TUPLE_ELEMENT:
             element: Tree = _parts(operands[0])[i.attributes["index"]]
             return element
-        if _is_alias(i):
+        if is_alias(i):
             return _as_shape(operands[0], i.shape)
         if op is Opcode.CALL:
             return self._sequence(i.attributes["to_apply"], operands, thunks, runs)
@@ -157,18 +165,25 @@ class ThunkEmitter:
     # ---- kernels
 
     def _kernel(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
-        try:
-            spec = make_kernel(i, self.language, self.schedules.get(i.name))
-        except UnsupportedError:
-            if i.opcode is Opcode.FUSION:  # another compiler's, or one that legality misjudged: op by op then
+        spec = self._try_kernel(i)
+        if not isinstance(spec, KernelSpec):
+            # A fusion without a kernel comes from another compiler, or legality misjudged it: run it op by op.
+            if i.opcode is Opcode.FUSION:
                 return self._sequence(i.attributes["calls"], operands, thunks, runs)
             return self._host(i, operands, thunks, runs)
         by_operand = dict(zip(i.operands, operands, strict=True))
         inputs = [_leaf(by_operand[o]) for o in distinct_operands(i)]
         return self.launch(spec, i.shape, inputs, thunks, runs)
 
+    def _try_kernel(self, i: HloInstruction) -> KernelSpec | LoopKernel | None:
+        """Return the kernel of an instruction with its chosen schedule, or None if there is none."""
+        try:
+            return emit_kernel(i, self.language, self.schedules.get(i.name))
+        except UnsupportedError:
+            return None
+
     def launch(self, spec: KernelSpec, shape: Shape, inputs: list[Buffer], thunks: list[Thunk], runs: float) -> Tree:
-        """A kernel thunk with fresh outputs; what it must update in place is copied first (and coalesced later)."""
+        """Emit a kernel thunk with new outputs, after copying the inputs that it updates in place to them."""
         tree = _new_tree(shape)
         outputs = list(leaves(tree))
         for source, target in spec.must_alias:
@@ -186,7 +201,7 @@ class ThunkEmitter:
         return tree
 
     def _dot(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree | None:
-        """BLAS for f32 and f64, after transposes where the operands' dimensions are not in its order."""
+        """Emit a BLAS call with the transposes that it needs, or return None if BLAS does not support the dot."""
         form = gemm.canonical_form(i)
         if form is None:
             return None
@@ -210,12 +225,13 @@ class ThunkEmitter:
 
     def _while(self, i: HloInstruction, init: Tree, thunks: list[Thunk], runs: float) -> Tree:
         condition, body = i.attributes["condition"], i.attributes["body"]
-        made = self._loop_kernel(i)
-        if made is not None:
-            return self._run_loop_kernel(i, made, init, thunks, runs)
+        kernel = self._try_kernel(i)
+        if isinstance(kernel, LoopKernel):
+            return self._launch_loop_kernel(i, kernel, init, thunks, runs)
         trips = trip_count_of(i)
         inner_runs = runs * (UNKNOWN_TRIPS if trips is None else trips)
         state = _new_tree(i.shape)
+        # Values that the body passes through unchanged stay where they are; the others are copied to state buffers.
         invariant = _invariant_leaves(body, i.shape)
         for source, target, fixed in zip(leaves(init), leaves(state), invariant, strict=True):
             if fixed:
@@ -230,31 +246,26 @@ class ThunkEmitter:
         thunks.append(WhileThunk(i.name, predicate, test, steps, trips, executions=runs))
         return state
 
-    def _loop_kernel(self, i: HloInstruction) -> LoopKernel | None:
-        """The loop as one kernel, where its mark asks for that and what became of its body since still allows it."""
-        if not is_kernel_loop(i):
-            return None
-        try:
-            return make_loop_kernel(i, self.language, self.schedules.get(i.name))
-        except UnsupportedError:
-            return None
-
-    def _run_loop_kernel(
-        self, i: HloInstruction, made: LoopKernel, init: Tree, thunks: list[Thunk], runs: float
+    def _launch_loop_kernel(
+        self, i: HloInstruction, kernel: LoopKernel, init: Tree, thunks: list[Thunk], runs: float
     ) -> Tree:
         before = _parts(init)
         shapes = i.shape.tuple_shapes
-        changed = tuple_shape(*(shapes[k] for k in made.outputs))
-        inputs = [_leaf(before[k]) for k in made.inputs]
-        new = self.launch(made.spec, changed, inputs, thunks, runs)
+        changed = tuple_shape(*(shapes[k] for k in kernel.outputs))
+        inputs = [_leaf(before[k]) for k in kernel.inputs]
+        new = self.launch(kernel.spec, changed, inputs, thunks, runs)
         result = list(before)
-        for k, tree in zip(made.outputs, _parts(new), strict=True):
+        for k, tree in zip(kernel.outputs, _parts(new), strict=True):
             result[k] = tree
         return tuple(result)
 
     @staticmethod
     def _carry(name: str, new: list[Buffer], state: list[Buffer], steps: list[Thunk], runs: float) -> None:
-        """Copies at the end of a loop's body, as one parallel assignment: what would be overwritten is saved first."""
+        """Copy the new values of a loop to its state at the end of the body.
+
+        The copies are a parallel assignment, as in out-of-SSA translation: a value in a state buffer that another copy
+        overwrites is saved first.
+        """
         moves = [(n.resolve(), s.resolve()) for n, s in zip(new, state, strict=True) if n.resolve() is not s.resolve()]
         written = {s for _, s in moves}
         finals = []
@@ -284,26 +295,11 @@ class ThunkEmitter:
         return out
 
 
-def wants_kernel(i: HloInstruction) -> bool:
-    """Whether an instruction of a sequence is to become a kernel, as far as its opcode and mark tell."""
-    op = i.opcode
-    if op in _NO_KERNEL or _is_alias(i):
-        return False
-    if op is Opcode.WHILE:
-        return is_kernel_loop(i)
-    return op is not Opcode.DOT or gemm.canonical_form(i) is None
-
-
-def _is_alias(i: HloInstruction) -> bool:
-    """Whether its value is the memory of its operand, under another name or shape."""
-    return (i.opcode in _ALIASES and _same_type(i)) or (i.opcode is Opcode.BITCAST and _same_memory(i))
-
-
 # ---- trees
 
 
 def leaves(tree: Tree) -> list[Buffer]:
-    """Buffers of a value, left to right."""
+    """Return the buffers of a value from left to right."""
     out: list[Buffer] = []
     stack = [tree]
     while stack:
@@ -317,13 +313,13 @@ def leaves(tree: Tree) -> list[Buffer]:
 
 def _leaf(tree: Tree) -> Buffer:
     if not isinstance(tree, Buffer):
-        raise UnsupportedError("a tuple where an array is needed")
+        raise UnsupportedError("expected an array, not a tuple")
     return tree
 
 
 def _parts(tree: Tree) -> tuple[Tree, ...]:
     if isinstance(tree, Buffer):
-        raise UnsupportedError("an array where a tuple is needed")
+        raise UnsupportedError("expected a tuple, not an array")
     return tree
 
 
@@ -336,7 +332,7 @@ def _new_tree(shape: Shape, kind: BufferKind = BufferKind.TEMPORARY) -> Tree:
 
 
 def _as_shape(tree: Tree, shape: Shape) -> Tree:
-    """The same memory under another shape."""
+    """Return an alias of a value with another shape."""
     if not isinstance(tree, Buffer) or tree.shape.dimensions == shape.dimensions:
         return tree
     alias = Buffer(shape.without_layout(), tree.kind, tree.index)
@@ -344,18 +340,8 @@ def _as_shape(tree: Tree, shape: Shape) -> Tree:
     return alias
 
 
-def _same_type(i: HloInstruction) -> bool:
-    """Not so for a copy in a program of mixed precision."""
-    return i.shape.element_type is i.operand(0).shape.element_type
-
-
-def _same_memory(i: HloInstruction) -> bool:
-    """Whether a bitcast leaves row-major bytes as they are."""
-    return all(s.layout is None for s in (i.shape, i.operands[0].shape)) and i.shape.is_array
-
-
 def _invariant_leaves(body: HloComputation, shape: Shape) -> list[bool]:
-    """For each leaf of a loop's state, whether the body hands it on untouched."""
+    """Return for each leaf of a loop's state whether the body passes it through unchanged."""
     root, parameter = body.root, body.parameters[0]
     if root is parameter:
         return [True] * len(list(_array_leaves(shape)))

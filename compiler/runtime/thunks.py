@@ -1,4 +1,4 @@
-"""Thunks: the steps of a compiled program. Each knows the buffers that it reads and writes."""
+"""Thunks: the steps of a compiled program, with the buffers that they read and write."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class Thunk(ABC):
-    """One step of a program.
+    """One step of a compiled program.
 
     Attributes:
-        name: of the HLO instruction it was made from.
-        executions: expected number of executions per call of the program; trip counts of loops are multiplied in.
+        name: name of the HLO instruction that it computes.
+        executions: expected number of executions per call of the program, with the trip counts of enclosing loops.
     """
 
     name: str
@@ -38,11 +38,11 @@ class Thunk(ABC):
         return ()
 
     def blocks(self) -> tuple[list[Thunk], ...]:
-        """Return the sequences of thunks nested in this one: of a loop its condition and body, else its branches."""
+        """Return the nested sequences of thunks: condition and body of a loop, or the branches of a conditional."""
         return ()
 
     def traffic(self) -> tuple[int, int]:
-        """Return the bytes that one execution must move at least, and its floating point operations."""
+        """Return the minimum bytes of memory traffic and the floating point operations of one execution."""
         return sum(b.size for b in (*self.reads(), *self.writes())), 0
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Thunk(ABC):
 
     @property
     def key(self) -> str:
-        """A hash that is equal for thunks that take equal time on one device."""
+        """Return a hash that is equal for thunks with the same execution time on the same device."""
         shapes = ",".join(str(b.shape) for b in (*self.reads(), *self.writes()))
         return hashlib.sha256(f"{self.kind}:{self._key_text()}:{shapes}".encode()).hexdigest()[:24]
 
@@ -61,7 +61,7 @@ class Thunk(ABC):
 
 @dataclass(eq=False)
 class KernelThunk(Thunk):
-    """A generated kernel."""
+    """The launch of a generated kernel."""
 
     spec: KernelSpec
     inputs: tuple[Buffer, ...]
@@ -85,7 +85,7 @@ class KernelThunk(Thunk):
 
 @dataclass(eq=False)
 class CopyThunk(Thunk):
-    """Bytes from one buffer to another of the same size."""
+    """A copy of one buffer to another of the same size."""
 
     source: Buffer
     target: Buffer
@@ -102,9 +102,12 @@ class CopyThunk(Thunk):
 
 @dataclass(eq=False)
 class GemmThunk(Thunk):
-    """Row-major matrix products, one for each batch: out[b] = op(lhs[b]) op(rhs[b]) by the BLAS.
+    """A batch of row-major matrix products computed by BLAS: out[b] = op(lhs[b]) op(rhs[b]).
 
-    `lhs_transposed`: the left operand is stored as K x M.
+    Attributes:
+        batch, m, n, k: number of products and their sizes.
+        lhs_transposed: whether the left operand is stored as k x m.
+        rhs_transposed: whether the right operand is stored as n x k.
     """
 
     lhs: Buffer
@@ -127,7 +130,7 @@ class GemmThunk(Thunk):
         return f"{self.batch},{self.m},{self.n},{self.k},{self.lhs_transposed},{self.rhs_transposed}"
 
     def matrices(self, lhs: Any, rhs: Any) -> tuple[Any, Any]:
-        """Return the operands' arrays (numpy or CuPy) as batches of M x K and K x N matrices, without copies."""
+        """Return the operands' arrays (numpy or CuPy) as batches of m x k and k x n matrices, without copies."""
         lhs = lhs.reshape((self.batch, self.k, self.m) if self.lhs_transposed else (self.batch, self.m, self.k))
         rhs = rhs.reshape((self.batch, self.n, self.k) if self.rhs_transposed else (self.batch, self.k, self.n))
         return (
@@ -144,7 +147,7 @@ class GemmThunk(Thunk):
 
 @dataclass(eq=False)
 class HostThunk(Thunk):
-    """An op without a kernel or a library: the interpreter computes it."""
+    """An op that the interpreter evaluates, because neither a kernel nor a library supports it."""
 
     instruction: HloInstruction
     inputs: tuple[Buffer, ...]
@@ -167,7 +170,7 @@ class HostThunk(Thunk):
 
 @dataclass(eq=False)
 class WhileThunk(Thunk):
-    """Run `condition`; while its predicate holds, run `body`, then `condition` again."""
+    """A loop: run `condition`, and while its predicate holds, run `body` and `condition` again."""
 
     predicate: Buffer
     condition: list[Thunk]
@@ -183,7 +186,7 @@ class WhileThunk(Thunk):
 
 @dataclass(eq=False)
 class ConditionalThunk(Thunk):
-    """Run one branch: by an s32 index (out of range: the last), or by a predicate (true: the first)."""
+    """A conditional: an s32 index selects a branch (out of range: the last), or a predicate (true: the first)."""
 
     selector: Buffer
     branches: list[list[Thunk]]
@@ -199,7 +202,7 @@ class ConditionalThunk(Thunk):
 
 
 class ThunkVisitor(ABC, Generic[R]):
-    """One method per kind of thunk; a new kind makes every visitor that ignores it an error."""
+    """A visitor with one abstract method per kind of thunk, so that no visitor can miss a kind."""
 
     @abstractmethod
     def kernel(self, t: KernelThunk) -> R: ...
@@ -216,12 +219,12 @@ class ThunkVisitor(ABC, Generic[R]):
 
 
 def kernels_of(thunks: Iterable[Thunk]) -> list[KernelSpec]:
-    """Return the generated kernels among these thunks, each once, in order of appearance."""
+    """Return the distinct generated kernels of these thunks, in order of first use."""
     return list({t.spec.symbol: t.spec for t in thunks if isinstance(t, KernelThunk)}.values())
 
 
 def walk(thunks: list[Thunk]) -> Iterator[Thunk]:
-    """Yield every thunk in program order; a loop or conditional comes before the thunks nested in it."""
+    """Yield every thunk in program order, a loop or conditional before the thunks nested in it."""
     for t in thunks:
         yield t
         for block in t.blocks():

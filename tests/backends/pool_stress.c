@@ -1,4 +1,4 @@
-/* Several threads share loops at once through the runtime's pool; each checks what the loops have computed. */
+/* Several threads run parallel loops on the thread pool of the runtime at once, and check the results. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

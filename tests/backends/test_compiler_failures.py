@@ -1,4 +1,4 @@
-"""A build that fails says whether the source is wrong or the machine lacks something."""
+"""The error of a failed build distinguishes faults of the source from faults of the machine."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ MESSAGES = {
 
 
 def compile_with(commands: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a compiler the default one that is gcc, but runs these shell commands for a source named `broken`."""
+    """Set CC to gcc with a wrapper that runs these shell commands for a source named `broken`."""
     script = folder / "cc"
     script.write_text(f'#!/bin/sh\ncase "$*" in *broken.c*) {commands};; esac\nexec {shutil.which("gcc")} "$@"\n')
     script.chmod(0o755)
@@ -28,7 +28,9 @@ def compile_with(commands: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_the_kind_of_a_failure(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_of_the_compiler_decides_the_error(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "message").write_text(message)
     compile_with(f"cat {tmp_path}/message >&2; exit 1", tmp_path, monkeypatch)
     with pytest.raises((CodegenError, BackendError)) as caught:
@@ -36,7 +38,7 @@ def test_the_kind_of_a_failure(message: str, tmp_path: Path, monkeypatch: pytest
     assert caught.type is MESSAGES[message]
 
 
-def test_messages_are_read_in_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_runs_in_the_c_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compile_with('[ "$LC_ALL" = C ] && echo "No space left on device" >&2; exit 1', tmp_path, monkeypatch)
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     with pytest.raises(BackendError, match="No space left on device"):

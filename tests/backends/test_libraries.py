@@ -1,4 +1,4 @@
-"""Built code in a process: shared while somebody uses it, unloaded afterwards."""
+"""Loaded shared objects: programs share them, and they are unloaded with their last user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ X = np.arange(64, dtype=np.float32)
 
 
 def mapped() -> set[str]:
-    """Shared objects that are mapped into this process."""
+    """Return the paths of the shared objects that are mapped into this process."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return {line.rpartition(" ")[2] for line in lines if line.endswith(".so")}
 
@@ -36,7 +36,7 @@ def compiled(shift: int) -> CpuExecutable:
     return exe
 
 
-def test_a_program_that_nobody_uses_is_unloaded() -> None:
+def test_an_unused_program_is_unloaded() -> None:
     one, two = compiled(17), compiled(18)
     paths = {str(p) for p in one.built.objects.values()}
     assert paths <= mapped()
@@ -46,7 +46,7 @@ def test_a_program_that_nobody_uses_is_unloaded() -> None:
     np.testing.assert_array_equal(two(X)[0], X + 18)
 
 
-def test_programs_share_what_they_have_in_common() -> None:
+def test_equal_programs_share_a_library() -> None:
     one, two = compiled(19), compiled(19)
     (path,) = set(one.built.objects.values())
     assert load_library(path) is load_library(path)
@@ -54,7 +54,7 @@ def test_programs_share_what_they_have_in_common() -> None:
     np.testing.assert_array_equal(two(X)[0], X + 19)
 
 
-def test_mappings_stay_flat_over_many_programs() -> None:
+def test_the_number_of_mappings_does_not_grow_with_programs() -> None:
     compiled(0)(X)
     before = len(mapped())
     for shift in range(1, 9):
@@ -62,8 +62,8 @@ def test_mappings_stay_flat_over_many_programs() -> None:
     assert len(mapped()) <= before
 
 
-def test_what_is_no_library(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_library_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.so"
     path.write_text("no code")
-    with pytest.raises(BackendError, match=r"cannot load the built code text\.so"):
+    with pytest.raises(BackendError, match=r"cannot load the compiled code text\.so"):
         Library(path)

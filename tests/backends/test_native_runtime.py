@@ -1,4 +1,4 @@
-"""The runtime under native programs: threads, forks, interrupts."""
+"""The C runtime: threads, forks and interrupts."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def test_results_do_not_depend_on_the_number_of_threads(arguments: list[np.ndarr
     np.testing.assert_allclose(found[0][4], y.sum(0), rtol=1e-4, atol=1e-3)
 
 
-def test_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in (0, -1, True, 1.5, "2"):
-        with pytest.raises(ValueError, match="must be a positive whole number"):
+        with pytest.raises(ValueError, match="must be a positive integer"):
             RUNTIME.set_num_threads(wrong)  # type: ignore[arg-type]
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
     assert default_threads() == 3
@@ -110,11 +110,11 @@ def test_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLOGYM_NUM_THREADS", "9" * 5000)
     assert default_threads() > 5
     monkeypatch.setenv("HLOGYM_NUM_THREADS", "many")
-    with pytest.raises(BackendError, match="HLOGYM_NUM_THREADS must be a positive whole number, not 'many'"):
+    with pytest.raises(BackendError, match="HLOGYM_NUM_THREADS must be a positive integer, not 'many'"):
         default_threads()
 
 
-def test_many_python_threads_run_one_program(arguments: list[np.ndarray]) -> None:
+def test_python_threads_may_call_one_program_concurrently(arguments: list[np.ndarray]) -> None:
     exe = compile(REDUCTIONS)
     wanted = [a.tobytes() for a in exe(*arguments)]
     right: list[bool] = []
@@ -139,7 +139,7 @@ def _in_a_child(arguments: list[np.ndarray], wanted: list[bytes], answers: multi
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_after_kernels_have_run(arguments: list[np.ndarray]) -> None:
+def test_a_forked_child_can_run_kernels(arguments: list[np.ndarray]) -> None:
     wanted = [a.tobytes() for a in compile(REDUCTIONS)(*arguments)]
     context = multiprocessing.get_context("fork")
     answers: multiprocessing.Queue[bool] = context.Queue()
@@ -153,7 +153,7 @@ def test_a_fork_after_kernels_have_run(arguments: list[np.ndarray]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_forks_while_other_threads_run_kernels(arguments: list[np.ndarray]) -> None:
+def test_a_fork_is_safe_while_other_threads_run_kernels(arguments: list[np.ndarray]) -> None:
     exe = compile(REDUCTIONS)
     wanted = [a.tobytes() for a in exe(*arguments)]
     done = threading.Event()
@@ -181,7 +181,7 @@ def test_forks_while_other_threads_run_kernels(arguments: list[np.ndarray]) -> N
 
 
 def _interrupted(program: str, loops: str) -> subprocess.CompletedProcess[str]:
-    """A process that runs a program for ever, and what it says when it gets a SIGINT."""
+    """Run an endless loop in a process, send it a SIGINT, and return its status and output."""
     code = f"""
         import sys, numpy as np
         from compiler import compile
@@ -199,7 +199,7 @@ def _interrupted(program: str, loops: str) -> subprocess.CompletedProcess[str]:
     child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=environment)
     assert child.stdout is not None
     first = child.stdout.readline()
-    threading.Event().wait(0.5)  # it may also be interrupted before the call: then it says the same
+    threading.Event().wait(0.5)  # if the interrupt arrives before the call, the output is the same
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=120)
     return subprocess.CompletedProcess(child.args, child.returncode, first + out, err)
@@ -223,7 +223,7 @@ def alarm() -> Iterator[None]:
 
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("loops", [KeepLoops(), KernelLoops()], ids=["loop", "kernel"])
-def test_a_signal_handler_may_end_a_call(loops: LoopPolicy) -> None:
+def test_an_exception_in_a_signal_handler_ends_a_call(loops: LoopPolicy) -> None:
     x = np.linspace(0, 1, 64, dtype=np.float32)
     endless = compile(COUNTER.replace("LIMIT", "constant(2000000000)"), loop_policy=loops)
 
@@ -238,7 +238,7 @@ def test_a_signal_handler_may_end_a_call(loops: LoopPolicy) -> None:
 
 
 @pytest.mark.usefixtures("alarm")
-def test_a_signal_handler_that_does_not_raise_runs_in_the_middle_of_a_call() -> None:
+def test_a_call_continues_after_a_signal_handler_returns() -> None:
     x = np.linspace(0, 1, 64, dtype=np.float32)
     endless = compile(COUNTER.replace("LIMIT", "constant(2000000000)"), loop_policy=KeepLoops())
     seen: list[int] = []
@@ -255,7 +255,7 @@ def test_a_signal_handler_that_does_not_raise_runs_in_the_middle_of_a_call() -> 
     assert seen == [signal.SIGALRM] * 3
 
 
-def test_a_program_runs_on_after_a_call_of_it_was_ended() -> None:
+def test_a_program_can_be_called_after_an_interrupted_call() -> None:
     text = COUNTER.replace("LIMIT", "constant(2000)")
     x = np.linspace(0, 1, 64, dtype=np.float32)
     exe = compile(text, loop_policy=KeepLoops())
@@ -265,6 +265,6 @@ def test_a_program_runs_on_after_a_call_of_it_was_ended() -> None:
     frame.stop(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         frame.raise_error()
-    exe._release(frame)
+    exe._end_call(frame)
     for a, b in zip(exe(x), wanted, strict=True):
         np.testing.assert_array_equal(a, b)

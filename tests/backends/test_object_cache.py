@@ -1,4 +1,4 @@
-"""Built code on disk: shared by processes and threads, found whole or not at all."""
+"""The object cache: shared by processes and threads, and never a source of damaged objects."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def run(factor: int) -> None:
     np.testing.assert_array_equal(out, X * factor)
 
 
-def test_an_object_is_kept_once_under_its_content(tmp_path: Path) -> None:
+def test_an_object_is_stored_once_under_the_hash_of_its_content(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path)
-    path = cache.keep(b"code")
-    cache.note("sources", "a", path)
-    cache.note("sources", "b", cache.keep(b"code"))
+    path = cache.store(b"code")
+    cache.record("sources", "a", path)
+    cache.record("sources", "b", cache.store(b"code"))
     assert path.stem == content_hash(b"code")
     assert cache.find_all("sources", ["a", "b", "c"]) == {"a": path, "b": path}
 
 
-@pytest.mark.parametrize("noted", ["", "0123", "../../etc/passwd", "\xff", "a" * 64])
-def test_an_index_that_says_nothing_useful(noted: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("digest", ["", "0123", "../../etc/passwd", "\xff", "a" * 64])
+def test_an_invalid_index_entry_counts_as_missing(digest: str, tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path)
-    cache.note("sources", "key", cache.keep(b"code"))
-    (tmp_path / "sources" / "key").write_text(noted, encoding="latin-1")
+    cache.record("sources", "key", cache.store(b"code"))
+    (tmp_path / "sources" / "key").write_text(digest, encoding="latin-1")
     assert cache.find("sources", "key") is None
 
 
@@ -75,7 +75,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("damage", [empty, cut, flip, Path.unlink])
 def test_damaged_objects_are_built_again(damage: Callable[[Path], object], cache: ObjectCache) -> None:
     run(5)
-    # The runtime stays loaded in this process; what belongs to the program has been unloaded.
+    # The runtime stays loaded in this process, but the code of the program has been unloaded.
     runtime = cpu.toolchain().runtime()
     for path in cache.objects.glob("*.so"):
         if path != runtime:
@@ -84,7 +84,9 @@ def test_damaged_objects_are_built_again(damage: Callable[[Path], object], cache
     assert all(cache.object(p.stem) == p for p in cache.objects.glob("*.so"))
 
 
-def test_a_relative_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_relative_cache_folder_is_relative_to_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HLOGYM_CACHE", "kept/here")
     run(6)
@@ -95,7 +97,7 @@ def test_a_relative_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert list((tmp_path / "elsewhere" / "kept" / "here" / "objects").glob("*.so"))
 
 
-def test_threads_that_compile_one_program_on_a_cold_cache(cache: ObjectCache) -> None:
+def test_threads_may_compile_one_program_concurrently(cache: ObjectCache) -> None:
     failures: list[BaseException] = []
     start = threading.Barrier(8)
 
@@ -115,21 +117,21 @@ def test_threads_that_compile_one_program_on_a_cold_cache(cache: ObjectCache) ->
     assert not list(cache.folder.rglob(".draft-*"))
 
 
-def test_processes_that_compile_one_program_on_a_cold_cache(cache: ObjectCache) -> None:
+def test_processes_may_compile_one_program_concurrently(cache: ObjectCache) -> None:
     code = "from tests.backends.test_object_cache import run; run(8); run(9)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     running = [subprocess.Popen([sys.executable, "-c", code], env=environment, cwd=ROOT) for _ in range(6)]
     assert [p.wait() for p in running] == [0] * 6
 
 
-def test_a_cache_that_can_no_longer_be_written(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_drafts(cache: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
     run(10)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fdopen", full)
-    with pytest.raises(BackendError, match=r"cannot write built kernels to .*No space left on device"):
+    with pytest.raises(BackendError, match=r"cannot write compiled kernels to .*No space left on device"):
         run(11)
     monkeypatch.undo()
     monkeypatch.setenv("HLOGYM_CACHE", str(cache.folder))
@@ -139,7 +141,7 @@ def test_a_cache_that_can_no_longer_be_written(cache: ObjectCache, monkeypatch: 
 
 def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path)
-    cache.keep(b"code")
+    cache.store(b"code")
     old, new = tmp_path / ".draft-old", cache.objects / ".draft-new"
     old.mkdir()
     (old / "kernel.c").write_text("int x;")

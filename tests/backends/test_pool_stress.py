@@ -1,4 +1,4 @@
-"""The runtime's thread pool under several callers at once, watched for data races."""
+"""The thread pool of the runtime with several callers at once, checked by sanitizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUNTIME = HERE.parent.parent / "compiler" / "backends" / "cpu" / "runtime.c"
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_several_callers_share_loops(sanitizer: str, tmp_path: Path) -> None:
+def test_several_callers_may_use_the_pool_at_once(sanitizer: str, tmp_path: Path) -> None:
     program = tmp_path / "stress"
     sources = [str(HERE / "pool_stress.c"), str(RUNTIME)]
     command = ["gcc", "-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-fsanitize={sanitizer}"]

@@ -1,4 +1,4 @@
-"""Compilers that are run for us leave nothing behind."""
+"""Subprocesses with a time limit end together with their child processes."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ child.wait()
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be collected does not."""
+    """Check whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that must come about."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
     deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < deadline, "it has not come about"
+        assert time.monotonic() < deadline, "the condition does not hold"
         time.sleep(0.02)
 
 
-def test_output_and_status(tmp_path: Path) -> None:
+def test_output_and_status_are_returned(tmp_path: Path) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     done = run_bounded([sys.executable, "-c", code], tmp_path, 60)
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
 
 
 @pytest.mark.parametrize("ending", [subprocess.TimeoutExpired("cc", 1), KeyboardInterrupt()])
-def test_whatever_ends_the_wait_ends_the_children_too(
+def test_an_exception_during_the_wait_kills_the_children(
     ending: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noted = tmp_path / "pid"
+    pid_file = tmp_path / "pid"
 
     def wait(*_: object, **__: object) -> None:
-        until(lambda: noted.exists() and noted.read_text() != "")
+        wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
         raise ending
 
     monkeypatch.setattr(subprocess.Popen, "communicate", wait)
     with pytest.raises(type(ending)):
-        run_bounded([sys.executable, "-c", PARENT, str(noted)], tmp_path, 600)
-    until(lambda: not alive(int(noted.read_text())))
+        run_bounded([sys.executable, "-c", PARENT, str(pid_file)], tmp_path, 600)
+    wait_until(lambda: not alive(int(pid_file.read_text())))
 
 
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_command_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         run_bounded(["/nonexistent/cc"], tmp_path, 5)

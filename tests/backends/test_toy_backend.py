@@ -1,4 +1,4 @@
-"""Adding a backend is adding one folder: a toy backend in a copy of the compiler, which is otherwise unchanged."""
+"""A new backend is one folder: a toy backend in an otherwise unchanged copy of the compiler."""
 
 from __future__ import annotations
 

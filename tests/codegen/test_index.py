@@ -90,7 +90,7 @@ def test_printed_expressions_evaluate_as_in_python(both: Both) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(expressions(), expressions())
-def test_substitution_of_a_variable_by_an_expression(both: Both, other: Both) -> None:
+def test_a_variable_may_be_replaced_by_an_expression(both: Both, other: Both) -> None:
     """A variable may be replaced by any expression, here one with the range of the variable."""
     replaced = both.expression.substitute({VARS[0]: other.expression.mod(5)})
     for env in environments(*VARS)[::3]:

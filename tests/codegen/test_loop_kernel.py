@@ -187,7 +187,7 @@ REFUSED = {
     "neighbours": (
         "f32[50]",
         f"""{N} y = f32[50] reverse(x1), dimensions={{0}} ROOT r = STATE tuple(n, y)""",
-        "another position",
+        "a position other than the current one",
     ),
     "a sum over positions": (
         "f32[50]; f32[]",

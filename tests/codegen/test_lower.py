@@ -44,7 +44,7 @@ def test_every_kind_of_kernel_matches_the_interpreter(schedule: Schedule) -> Non
         ("argmax", "reduction"), ("argmax_block", "block"),
     ],
 )  # fmt: skip
-def test_the_kind_of_a_kernel(name: str, kind: str) -> None:
+def test_the_form_of_a_computation_decides_the_kind_of_its_kernel(name: str, kind: str) -> None:
     assert running.kernel_of(fusions.fusion(name), "c").kind == kind
 
 

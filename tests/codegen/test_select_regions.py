@@ -132,7 +132,7 @@ def test_regions_known_at_compile_time_need_no_branch() -> None:
     assert running.problem(running.run_c([case])[0], case) is None
 
 
-def test_elements_of_a_constant_array_at_fixed_indices() -> None:
+def test_a_kernel_may_read_a_constant_array_at_fixed_indices() -> None:
     text = """
     a = f32[2] parameter(0)
     c = f32[4] constant({1, -2, 3, -0})

@@ -1,8 +1,9 @@
 """Golden tests of passes: input and expected output in one file `tests/golden/<pass>/<case>.hlo`.
 
-The file contains the input, the line `// ---- after`, and the expected output. The pass is the one named by the folder,
-or by a first line `// pass: name{option=value}`; `// pass: default` is the default pipeline.
-`python -m pytest tests/golden --update-golden` rewrites the expected output.
+The file contains the input, the line `// ---- after`, and the expected output. Its first line, `// shows: ...`, says
+what the case shows; the pass catalogue of the documentation prints it. The pass is the one named by the folder, or by a
+second line `// pass: name{option=value}`; `// pass: default` is the default pipeline.
+`python -m pytest tests/golden --update-golden` rewrites the expected output and keeps what is before it.
 """
 
 import re
@@ -25,9 +26,15 @@ MARK = "// ---- after\n"
 
 
 def pass_of(case: str, text: str) -> HloPass:
-    named = re.match(r"// pass: (\S+)\n", text)
+    named = re.search(r"^// pass: (\S+)\n", text, re.MULTILINE)
     name = named.group(1) if named else case.split("/")[0]
     return default_pipeline() if name == "default" else make_pass(name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_first_line_says_what_the_case_shows(case: str) -> None:
+    with (FOLDER / case).open(encoding="utf-8") as file:
+        assert re.fullmatch(r"// shows: [A-Z0-9(\w].{10,}\.\n", file.readline())
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from compiler.errors import HloSyntaxError
-from compiler.ir import Opcode
+from compiler.ir import Opcode, Trait
 from compiler.text import parse
 from compiler.text.scanner import Scanner
 from compiler.text.shapes import parse_shape
@@ -126,7 +126,7 @@ TAKEN: list[Case] = [
 ]  # fmt: skip
 UNCOMPILED = {
     "ragged-all-to-all": "XLA:CPU aborts on it",
-    "scaled-dot": "StableHLO, by way of which jaxlib hands programs to XLA, has no such op",
+    "scaled-dot": "StableHLO, the form in which jaxlib passes programs to XLA, has no such op",
 }
 """Ops for which we can only check that XLA parses them."""
 WRITTEN = """constant parameter iota convert bitcast-convert stochastic-convert bitcast broadcast reshape dynamic-reshape rng
@@ -181,15 +181,18 @@ def test_many_random_instructions_are_inferred_or_refused_as_by_xla() -> None:
 TYPES = """pred s2 s4 s8 s32 u4 u8 u64 f16 bf16 f32 f64 f8e5m2 f8e4m3fn f8e8m0fnu f4e2m1fn c64 c128""".split()
 
 
+def _is_taken_by_type(opcode: Opcode) -> bool:
+    """Whether the next test covers an op: elementwise ops of XLA with a fixed number of operands."""
+    fixed = opcode.row.arity.least == opcode.row.arity.most
+    written = opcode.text in {*WRITTEN, "reduce-precision"}
+    return opcode.is_elementwise and fixed and not written and not opcode.has(Trait.EXTENSION)
+
+
 def test_elementwise_ops_take_the_types_that_xla_takes() -> None:
     cases: list[Case] = []
     for opcode in Opcode:
         count = opcode.row.arity.most
-        if (
-            not opcode.is_elementwise
-            or opcode.row.arity.least != count
-            or opcode.text in {*WRITTEN, "reduce-precision"}
-        ):
+        if not _is_taken_by_type(opcode):
             continue
         call = "compare(%), direction=EQ" if opcode is Opcode.COMPARE else opcode.text
         cases += ((tuple([f"{t}[<=2,3]", f"{t}[2,<=3]", f"{t}[2,3]"][:count]), call, "") for t in TYPES)
@@ -216,6 +219,7 @@ def test_xla_takes_the_shapes_it_wants_written_out() -> None:
 def test_every_opcode_is_inferred_or_written_out() -> None:
     named = {c[1].partition("(")[0] for c in CASES} | {*WRITTEN}
     named |= {op for c in TAKEN for op in re.findall(r"([a-z][a-z0-9\-]*)\(", c[1])}
+    named |= {op.text for op in Opcode if _is_taken_by_type(op) or op.has(Trait.EXTENSION)}
     assert {op.text for op in Opcode} <= named
 
 

@@ -15,7 +15,7 @@ from tests.ir.rule_table import RULES
 from tests.ir.xla_verdicts import verdicts
 
 _GRAMMAR = "this jaxlib reads an older grammar of asynchronous chains, or loses their tuples on the way to XLA"
-_CARRIED = "StableHLO, by way of which jaxlib hands programs to XLA, does not carry it: XLA never sees the breach"
+_CARRIED = "StableHLO, the form in which jaxlib passes programs to XLA, does not carry it: XLA never sees the breach"
 _LAXER = "XLA:CPU takes it all the same, or checks it only where several devices run"
 
 UNASKED: dict[str, str] = {

@@ -61,6 +61,6 @@ def test_texts_are_read_as_the_finder_writes_them(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "one.hlo").write_text("HloModule one\nENTRY e { ROOT x = f32[] parameter(0) }\n")
     found = list(source_texts(tmp_path / "source"))
-    written = tmp_path / "texts.jsonl"
+    written = tmp_path / "found.jsonl"
     written.write_text("".join(json.dumps(asdict(t)) + "\n" for t in found))
     assert [t.place for t in read_texts(written, "", 1)] == ["one.hlo:1"]

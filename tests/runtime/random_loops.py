@@ -1,4 +1,4 @@
-"""Random programs of loops and conditionals whose carried values are swapped, doubled, kept and updated in part."""
+"""Random programs of loops and conditionals whose carried values are swapped, duplicated, kept and partly updated."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MAX_DEPTH = 3
 
 @dataclass(frozen=True)
 class Shapes:
-    """What a program's values are: vectors, and matrices that have such vectors as rows."""
+    """The shapes of a program's values: vectors, and matrices with such vectors as rows."""
 
     vector: Shape
     matrix: Shape
 
     @staticmethod
     def draw(rng: np.random.Generator) -> Shapes:
-        """Rows and columns of any size but 0."""
+        """Return random shapes without empty dimensions."""
         rows, columns = sizes.dimensions(rng, 2, 6000, zero=0.0)
         t = TYPES[int(rng.integers(len(TYPES)))]
         return Shapes(array_shape(t, columns), array_shape(t, rows, columns))
@@ -42,7 +42,7 @@ class Shapes:
 
 
 def random_loops(rng: np.random.Generator) -> HloModule:
-    """A module with at least one loop; the same one for the same state of `rng`."""
+    """Return a random module with at least one loop."""
     module = HloModule("loops")
     entry = HloComputation("main")
     of = Shapes.draw(rng)
@@ -76,7 +76,7 @@ class _Writer:
     values: list[HloInstruction] = field(default_factory=list)
 
     def any_of(self, shape: Shape) -> HloInstruction:
-        """A value of this shape, late ones more often."""
+        """Return a random value of a shape; later ones are more likely."""
         known = [v for v in self.values if v.shape == shape]
         n = len(known)
         return known[max(int(self.rng.integers(n)), int(self.rng.integers(n)))]
@@ -159,7 +159,7 @@ class _Writer:
             if kind < 0.2:
                 new.append(carried[k])
             elif kind < 0.45:
-                new.append(same[int(rng.integers(len(same)))])  # swapped, rotated or doubled
+                new.append(same[int(rng.integers(len(same)))])  # swapped, rotated or duplicated
             else:
                 new.append(inner.any_of(s))
         body.root = body.add(Opcode.TUPLE, new)
@@ -205,7 +205,7 @@ def _two(made: list[HloComputation]) -> dict[str, Any]:
 
 
 def arguments_for(module: HloModule, rng: np.random.Generator) -> list[np.ndarray]:
-    """Arguments of a module of `random_loops`."""
+    """Return random arguments for a module of `random_loops`."""
     out = []
     for s in module.parameter_shapes:
         drawn = rng.integers(0, 4, s.dimensions) if s.element_type is T.S32 else rng.uniform(-2, 2, s.dimensions)

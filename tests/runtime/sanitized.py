@@ -1,9 +1,9 @@
-"""Runs programs whose kernels were built with sanitizers; a process of its own, started by `test_sanitizers`.
+"""A process that runs programs whose kernels were built with sanitizers, started by `test_sanitizers`.
 
-`python -m tests.runtime.sanitized WHAT FUSION LOOPS SEED`, WHAT a suite's name, "fusions", "loops", "scatters" or
-"canary". The environment must name a sanitizing compiler as CC and preload its runtime. Temporaries get gaps around
-them that nobody may touch, every program runs on memory with different rubbish in it, and the processor's state for
-floats is looked at after each. What goes wrong is written to the standard error output, by program.
+`python -m tests.runtime.sanitized WHAT FUSION LOOPS SEED`, where WHAT is the name of a suite, "fusions", "loops",
+"scatters" or "canary". The environment must name a sanitizing compiler as CC and preload its runtime. Temporaries are
+separated by poisoned gaps, every program runs twice on an arena with different initial contents, and the floating-point
+environment is checked after each program. Problems are written to the standard error output, by program.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ LOOPS: Mapping[str, LoopPolicy] = {
 
 
 class Arena:
-    """Places for temporaries, none of them shared, with forbidden memory behind each."""
+    """An arena in which temporaries do not overlap and a poisoned gap follows each."""
 
     def __init__(self) -> None:
         self.gaps: list[tuple[int, int]] = []
         words = ("poison", "unpoison")
-        self._forbid, self._allow = (ctypes.CDLL(None)[f"__asan_{word}_memory_region"] for word in words)
-        for f in (self._forbid, self._allow):
+        self._poison, self._unpoison = (ctypes.CDLL(None)[f"__asan_{word}_memory_region"] for word in words)
+        for f in (self._poison, self._unpoison):
             f.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
     def assign(self, intervals: dict[Buffer, Interval]) -> int:
-        """In place of `buffers.assign_offsets`."""
+        """Assign offsets, as a replacement of `buffers.assign_offsets`."""
         self.gaps.clear()
         at = 0
         for b in intervals:
@@ -62,26 +62,26 @@ class Arena:
             self.gaps.append((end, at))
         return at
 
-    def forbid(self, base: int, forbidden: bool) -> None:
+    def poison(self, base: int, poisoned: bool) -> None:
         for start, end in self.gaps:
-            (self._forbid if forbidden else self._allow)(base + start, end - start)
+            (self._poison if poisoned else self._unpoison)(base + start, end - start)
 
 
 ARENA = Arena()
 
 
-def tell(what: str) -> None:
-    """A line for the parent to find."""
+def report(what: str) -> None:
+    """Write a line for the parent process."""
     print(what, file=sys.stderr, flush=True)
 
 
-def float_state() -> tuple[int, bool]:
-    """Rounding mode, and whether numbers near zero are kept."""
+def float_environment() -> tuple[int, bool]:
+    """Return the rounding mode and whether subnormal numbers are kept."""
     return ctypes.CDLL("libm.so.6").fegetround(), bool(np.array([1e-40], np.float32)[0] * np.float32(1) > 0)
 
 
 def run_program(name: str, module: HloModule, args: Sequence[Array], fusion: str, loops: str, seed: int) -> None:
-    """Compile, and run twice on different rubbish."""
+    """Compile a program and run it twice on an arena with different initial contents."""
     wanted = Reference.of(module, args)
     policy: FusionPolicy = RandomFusion(seed=seed, max_actions=300) if fusion == "random" else make_policy(fusion)
     session = CompilationSession(module, "cpu", [] if fusion == "none" else None)
@@ -91,18 +91,18 @@ def run_program(name: str, module: HloModule, args: Sequence[Array], fusion: str
     frame = built._take_frame()
     built._frames.append(frame)
     arena: Array = frame.arena
-    for rubbish in (0, 0xA5):
-        arena[:] = rubbish
-        ARENA.forbid(arena.ctypes.data, True)
+    for fill in (0, 0xA5):
+        arena[:] = fill
+        ARENA.poison(arena.ctypes.data, True)
         results = built(*args)
-        ARENA.forbid(arena.ctypes.data, False)
+        ARENA.poison(arena.ctypes.data, False)
         why = wanted.difference(results)
         if why is not None:
-            tell(f"PROBLEM {name}: on memory of {rubbish:#x}: {why}")
+            report(f"PROBLEM {name}: on an arena filled with {fill:#x}: {why}")
 
 
 def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[str, Callable[[], None]]]:
-    """What to run, by name."""
+    """Yield the name of each program with a function that runs it."""
     rng = np.random.default_rng(seed)
     if what == "fusions":
         yield from ((f"fusions {n}", lambda: run_fusions(rng, 60)) for n in range(4))
@@ -130,7 +130,7 @@ def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[st
 
 
 def run_fusions(rng: np.random.Generator, count: int) -> None:
-    """Random kernels, built in one go."""
+    """Run random kernels that are built together."""
     cases: list[running.Case] = []
     while len(cases) < count:
         f = random_fusion(rng)
@@ -139,26 +139,26 @@ def run_fusions(rng: np.random.Generator, count: int) -> None:
     for case, found in zip(cases, running.run_c(cases), strict=True):
         why = running.problem(found, case)
         if why is not None:
-            tell(f"PROBLEM {why}\n{case.spec.source}")
+            report(f"PROBLEM {why}\n{case.spec.source}")
 
 
 def run_canary() -> None:
-    """A kernel that writes behind its output."""
+    """Write past the end of an array in C code."""
     library = ctypes.CDLL(str(cpu.toolchain().shared_object("void bad(float *p) { p[300] = 1; }", "bad")))
     out = np.zeros(300, np.float32)
     library.bad(ctypes.c_void_p(out.ctypes.data))
 
 
 def main(what: str, fusion: str, loops: str, seed: str) -> None:
-    """Run everything there is of one kind."""
-    setattr(allocation, "assign_offsets", ARENA.assign)  # noqa: B010 - not the module's own name
-    before = float_state()
+    """Run all programs of one kind."""
+    setattr(allocation, "assign_offsets", ARENA.assign)  # noqa: B010 - the name is imported there
+    before = float_environment()
     for name, run in programs(what, fusion, loops, int(seed)):
-        tell(f"RUN {name}")
+        report(f"RUN {name}")
         run()
-        if float_state() != before:
-            tell(f"PROBLEM {name}: the processor's state for floats is {float_state()}, was {before}")
-    tell("DONE")
+        if float_environment() != before:
+            report(f"PROBLEM {name}: the floating-point environment changed from {before} to {float_environment()}")
+    report("DONE")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Copies are taken out in steps that grow with the number of loops, counted as lines run."""
+"""The work of copy elision, counted in executed lines, is linear in the number of loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compiler.text import parse
 
 
 def loops_in_a_row(count: int) -> str:
-    """Loops of unknown length, each going on with what the one before carried."""
+    """Return a program of loops with unknown trip counts, each of which starts from the results of the previous one."""
     state = "(s32[], s32[], f32[8], f32[8])"
     parts = [f"t = {state} parameter(0)", "i = s32[] get-tuple-element(t), index=0"]
     parts += ["n = s32[] get-tuple-element(t), index=1"]
@@ -33,8 +33,8 @@ def loops_in_a_row(count: int) -> str:
     return "\n".join(["HloModule loops", *called, "ENTRY e {", *entry, "}"])
 
 
-def lines_run(count: int) -> int:
-    """Lines of `coalesce` that one program's copies and intervals take."""
+def executed_lines(count: int) -> int:
+    """Return the number of lines of `coalesce` that are executed for one program."""
     program = ThunkEmitter("c").emit(parse(loops_in_a_row(count)))
     lines = 0
 
@@ -56,5 +56,5 @@ def lines_run(count: int) -> int:
     return lines
 
 
-def test_work_grows_with_the_number_of_loops() -> None:
-    assert lines_run(80) < 4 * 1.6 * lines_run(20)
+def test_the_work_is_linear_in_the_number_of_loops() -> None:
+    assert executed_lines(80) < 4 * 1.6 * executed_lines(20)

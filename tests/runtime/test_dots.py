@@ -1,4 +1,4 @@
-"""Dots of every order of dimensions on the cpu backend against the interpreter."""
+"""Dots with dimensions in every order on the cpu backend, against the interpreter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = PrimitiveType
 
 
 def random_dot(rng: np.random.Generator, entry: HloComputation, t: T, sizes: tuple[int, ...]) -> HloInstruction:
-    """A dot of two new parameters, with any number of batch, contracting and free dimensions in any order."""
+    """Add a dot of two new parameters with random batch, contracting and free dimensions in random order."""
     counts = [int(rng.integers(0, 3)) for _ in range(4)]
     batch, contracting, left, right = ([int(rng.choice(sizes)) for _ in range(n)] for n in counts)
     operands, orders = [], []
@@ -44,7 +44,7 @@ def random_dot(rng: np.random.Generator, entry: HloComputation, t: T, sizes: tup
     ],
     ids=str,
 )  # fmt: skip
-def test_random_dots(t: T, sizes: tuple[int, ...], count: int) -> None:
+def test_random_dots_match_the_interpreter(t: T, sizes: tuple[int, ...], count: int) -> None:
     rng = np.random.default_rng(count)
     module, entry = HloModule("dots"), HloComputation("main")
     dots: list[HloInstruction] = []
@@ -62,7 +62,7 @@ def test_random_dots(t: T, sizes: tuple[int, ...], count: int) -> None:
 
 
 @pytest.mark.parametrize("dims", [(130, 70, 90), (2000, 3, 40), (3, 2000, 40), (1, 700, 500), (700, 1, 500)])
-def test_products_shared_by_threads(dims: tuple[int, int, int]) -> None:
+def test_large_products_run_on_several_threads(dims: tuple[int, int, int]) -> None:
     m, n, k = dims
     rng = np.random.default_rng(0)
     for left, right in (((m, k), (k, n)), ((k, m), (n, k))):

@@ -1,4 +1,4 @@
-"""What a compiled program is to its caller: arguments, results, errors, repeated and concurrent calls."""
+"""Calls of compiled programs: arguments, results, errors, and repeated and concurrent calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ B = np.int32(4)
 
 @pytest.mark.parametrize("backend", ["cpu", "interpreter"])
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ((), "takes 2 argument"),
         ((A,), "1 given"),
@@ -51,15 +51,15 @@ B = np.int32(4)
         (("text", B), "argument 0"),
     ],
 )
-def test_arguments_that_do_not_fit(backend: str, args: tuple[object, ...], said: str) -> None:
+def test_mismatched_arguments_are_refused(backend: str, args: tuple[object, ...], message: str) -> None:
     exe = compile(ADD, backend=backend)
     with pytest.raises(ArgumentError) as e:
         exe(*args)
     assert isinstance(e.value, TypeError)
-    assert said in str(e.value)
+    assert message in str(e.value)
 
 
-def test_arguments_of_any_layout() -> None:
+def test_arguments_may_have_any_memory_layout() -> None:
     exe = compile(ADD)
     wide = np.zeros((4, 9), np.float32)
     wide[::2, ::3] = A
@@ -68,7 +68,7 @@ def test_arguments_of_any_layout() -> None:
         np.testing.assert_array_equal(exe(given, B)[0], A + 4)
 
 
-def test_arguments_are_not_changed() -> None:
+def test_arguments_are_not_modified() -> None:
     text = """
     HloModule m
     ENTRY main {
@@ -88,7 +88,7 @@ def test_arguments_are_not_changed() -> None:
 # ---- results
 
 
-def test_scalars_come_as_arrays_without_dimensions() -> None:
+def test_scalar_results_are_zero_dimensional_arrays() -> None:
     text = """
     HloModule m
     ENTRY main {
@@ -103,7 +103,7 @@ def test_scalars_come_as_arrays_without_dimensions() -> None:
             assert out.shape == ()
 
 
-def test_results_belong_to_the_caller() -> None:
+def test_results_are_owned_by_the_caller() -> None:
     exe = compile(ADD)
     first = exe(A, B)[0]
     kept = first.copy()
@@ -114,7 +114,7 @@ def test_results_belong_to_the_caller() -> None:
 
 
 @pytest.mark.parametrize("options", [PLAIN, None], ids=["plain", "optimized"])
-def test_results_that_are_parameters_constants_or_one_value_twice(options: CompileOptions | None) -> None:
+def test_results_may_be_parameters_constants_or_duplicates(options: CompileOptions | None) -> None:
     text = """
     HloModule m
     ENTRY main {
@@ -137,11 +137,11 @@ def test_results_that_are_parameters_constants_or_one_value_twice(options: Compi
     assert outs[3][3] == -3
 
 
-def test_no_results() -> None:
+def test_a_program_may_have_no_results() -> None:
     assert compile("HloModule m\nENTRY main {\n a = f32[3] parameter(0)\n ROOT r = () tuple()\n}")(A[0]) == []
 
 
-def test_empty_arrays() -> None:
+def test_arrays_may_be_empty() -> None:
     text = """
     HloModule m
     add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }
@@ -160,7 +160,7 @@ def test_empty_arrays() -> None:
         assert problem(compile(text, options=options)(a), evaluate(parse(text), [a])) is None
 
 
-def test_large_results() -> None:
+def test_results_may_be_large() -> None:
     text = "HloModule m\nENTRY main {\n a = f32[] parameter(0)\n ROOT r = f32[3000,2000] broadcast(a), dimensions={}\n}"
     out = compile(text)(np.float32(3))[0]
     assert out.shape == (3000, 2000)
@@ -168,7 +168,7 @@ def test_large_results() -> None:
 
 
 @pytest.mark.parametrize("options", [PLAIN, None], ids=["plain", "optimized"])
-def test_nested_tuples_and_tokens(options: CompileOptions | None) -> None:
+def test_tuples_may_be_nested_and_contain_tokens(options: CompileOptions | None) -> None:
     text = """
     HloModule m
     ENTRY main {
@@ -192,7 +192,7 @@ def test_nested_tuples_and_tokens(options: CompileOptions | None) -> None:
     assert problem(compile(text, options=options)(*flat), wanted) is None
 
 
-def test_fusions_that_cannot_be_one_kernel_run_op_by_op() -> None:
+def test_a_fusion_without_a_kernel_runs_op_by_op() -> None:
     text = """
     HloModule m
     less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = pred[] compare(a, b), direction=LT }
@@ -220,7 +220,7 @@ def test_fusions_that_cannot_be_one_kernel_run_op_by_op() -> None:
         assert problem(compile(text, options=options)(*args), Reference.of(parse(text), args)) is None
 
 
-# ---- ops computed in Python
+# ---- host ops
 
 HOST = """
 HloModule m
@@ -243,7 +243,7 @@ ENTRY main {
 """
 
 
-def test_ops_without_kernels() -> None:
+def test_ops_without_kernels_match_the_interpreter() -> None:
     x = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32) + 3 * np.eye(6, dtype=np.float32)
     wanted = Reference.of(parse(HOST), [x])
     for options in (PLAIN, None):
@@ -258,13 +258,13 @@ ENTRY main {
   a = f32[40,40] parameter(0)
   d = f32[40,40] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   n = f32[40,40] negate(d)
-  h = f32[40,40] custom-call(n), custom_call_target="nobody_knows_this"
+  h = f32[40,40] custom-call(n), custom_call_target="unknown_target"
   ROOT r = f32[40,40] dot(h, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 """
 
 
-def test_an_error_inside_an_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_a_host_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     from compiler.backends.cpu import executable
 
     a = np.eye(40, dtype=np.float32)
@@ -273,22 +273,22 @@ def test_an_error_inside_an_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyP
     exe(x)
 
     def broken(*_: object) -> None:
-        raise ValueError("no more disks")
+        raise ValueError("failed on purpose")
 
     with monkeypatch.context() as patch:
         patch.setattr(executable, "evaluate_host", broken)
         for _ in range(2):
-            with pytest.raises(ValueError, match="no more disks"):
+            with pytest.raises(ValueError, match="failed on purpose"):
                 exe(x)
-        with pytest.raises(ValueError, match="no more disks"):
+        with pytest.raises(ValueError, match="failed on purpose"):
             exe.benchmark([x], repeats=2)
     assert problem(exe(x), Reference.of(parse(HOST), [x])) is None
     assert len(exe.benchmark([x], repeats=3)) == 3
-    with pytest.raises(HlogymError, match="nobody_knows_this"):
+    with pytest.raises(HlogymError, match="unknown_target"):
         compile(FAILING, options=PLAIN)(a)
 
 
-def test_an_error_leaves_the_blas_its_threads() -> None:
+def test_an_error_restores_the_threads_of_the_blas() -> None:
     getter, _ = blas_threading()
     if not getter:
         pytest.skip("SciPy's BLAS is not OpenBLAS")
@@ -302,14 +302,14 @@ def test_an_error_leaves_the_blas_its_threads() -> None:
 # ---- many calls
 
 
-def test_two_programs_in_turn() -> None:
+def test_two_programs_may_be_called_alternately() -> None:
     one, two = compile(ADD), compile(ADD.replace("add(a, d)", "subtract(a, d)"))
     for k in range(20):
         np.testing.assert_array_equal(one(A + k, B)[0], A + k + 4)
         np.testing.assert_array_equal(two(A + k, B)[0], A + k - 4)
 
 
-def test_calls_from_threads() -> None:
+def test_threads_may_call_one_program_concurrently() -> None:
     text = """
     HloModule m
     less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = pred[] compare(a, b), direction=LT }
@@ -341,7 +341,7 @@ def test_calls_from_threads() -> None:
     assert wrong == []
 
 
-def test_timing_and_profile() -> None:
+def test_a_profile_has_a_row_per_thunk() -> None:
     exe = compile(HOST, options=PLAIN)
     x = np.eye(6, dtype=np.float32)
     rows = exe.profile(x, repeats=2)
@@ -354,7 +354,7 @@ def test_timing_and_profile() -> None:
 # ---- the C compiler and the cache
 
 
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(BackendError, match="no C compiler found") as e:
@@ -364,7 +364,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     np.testing.assert_array_equal(compile(ADD, backend="interpreter")(A, B)[0], A + 4)
 
 
-def test_a_compiler_that_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_broken_compiler_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
@@ -373,14 +373,16 @@ def test_a_compiler_that_does_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
         compile(ADD)
 
 
-def test_a_cache_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unwritable_cache_folder_is_replaced_by_a_temporary_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.write_text("")
     monkeypatch.setenv("HLOGYM_CACHE", str(file / "kernels"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    chain = cpu.toolchain()
-    assert chain.cache.folder.is_dir()
-    assert not chain.cache.folder.is_relative_to(tmp_path)
+    cache = cpu.object_cache()
+    assert cache.folder.is_dir()
+    assert not cache.folder.is_relative_to(tmp_path)
     np.testing.assert_array_equal(compile(ADD)(A, B)[0], A + 4)
 
 
@@ -405,7 +407,7 @@ ENTRY main {
 """
 
 
-def test_transfers_in_two_halves_run_as_they_stand() -> None:
+def test_async_ops_run_without_a_pass_that_removes_them() -> None:
     made = compile(ASYNC_STARTS, pipeline=[])
     assert any(i.opcode.text == "async-start" for i in made.module.entry.instructions)
     np.testing.assert_array_equal(made(np.arange(6, dtype=np.float32))[0], [3, 4])
@@ -414,7 +416,7 @@ def test_transfers_in_two_halves_run_as_they_stand() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(("m", "n"), [(1, 70), (70, 1), (1, 1), (300, 1), (1, 300)])
 @pytest.mark.parametrize("sides", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_products_with_a_vector(dtype: str, m: int, n: int, sides: tuple[int, int]) -> None:
+def test_matrix_vector_products_match_numpy(dtype: str, m: int, n: int, sides: tuple[int, int]) -> None:
     k = 400
     left, right = ((k, m) if sides[0] else (m, k)), ((n, k) if sides[1] else (k, n))
     text = (
@@ -451,7 +453,7 @@ def test_a_scheduled_module_stays_valid_through_fusion(pipeline: list[str] | Non
     np.testing.assert_array_equal(made(p, q)[0], np.maximum((p + q) * p - q, p + q))
 
 
-def test_numbers_of_devices_beside_fusions() -> None:
+def test_a_device_number_may_be_used_beside_fusions() -> None:
     text = """HloModule m
       ENTRY main {
         p = u32[4] parameter(0)
@@ -464,7 +466,7 @@ def test_numbers_of_devices_beside_fusions() -> None:
     np.testing.assert_array_equal(made(np.arange(4, dtype=np.uint32))[0], [0, 1, 4, 9])
 
 
-def test_random_numbers_go_on_from_op_to_op() -> None:
+def test_random_ops_share_one_generator_per_call() -> None:
     text = """HloModule m
       ENTRY main {
         low = s32[] constant(0)

@@ -1,4 +1,4 @@
-"""Loops and conditionals on the cpu backend against the interpreter: where carried values live, which copies go."""
+"""Loops and conditionals on the cpu backend against the interpreter: buffers of carried values and copy elision."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def _seeds(fast: int, slow: int) -> list[object]:
 def _compare(module: HloModule, args: list[np.ndarray], options: CompileOptions | None) -> None:
     exe = compile(module, options=options)
     wanted = Reference.of(module, args)
-    for _ in range(2):  # the second call finds the memory of the first
+    for _ in range(2):  # the second call reuses the arena of the first
         assert problem(exe(*args), wanted) is None, str(module)
 
 
 @pytest.mark.parametrize("seed", _seeds(40, 400))
-def test_random_loops(seed: int) -> None:
+def test_random_loops_match_the_interpreter(seed: int) -> None:
     rng = np.random.default_rng(seed)
     module = random_loops(rng)
     verify(module)
@@ -38,14 +38,14 @@ def test_random_loops(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", _seeds(10, 80))
-def test_random_loops_optimized(seed: int) -> None:
+def test_optimized_random_loops_match_the_interpreter(seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
     module = random_loops(rng)
     _compare(module, arguments_for(module, rng), None)
 
 
 @pytest.mark.parametrize("seed", range(2000, 2010))
-def test_copies_are_only_left_out_where_nobody_can_tell(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_elision_does_not_change_results(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
     module = random_loops(rng)
     args = arguments_for(module, rng)
@@ -60,7 +60,7 @@ def _copies(exe: object) -> int:
     return sum(isinstance(t, CopyThunk) for t in exe.thunks)  # type: ignore[attr-defined]
 
 
-# ---- programs with a point each
+# ---- programs for one case each
 
 LOOP = """
 HloModule m
@@ -100,12 +100,12 @@ ENTRY = f"""
 
 BODIES = {
     "swap": f"{READ} ROOT r = ({TWO}) tuple(n, y, x)",
-    "double": f"{READ} ROOT r = ({TWO}) tuple(n, y, y)",
+    "duplicate": f"{READ} ROOT r = ({TWO}) tuple(n, y, y)",
     "swap with work": f"{READ} z = f32[8] add(x, y) ROOT r = ({TWO}) tuple(n, y, z)",
     "keep one": f"{READ} z = f32[8] add(x, y) ROOT r = ({TWO}) tuple(n, x, z)",
     "one value twice": f"{READ} z = f32[8] add(x, y) ROOT r = ({TWO}) tuple(n, z, z)",
     "both, crossed": f"{READ} z = f32[8] add(x, y) u = f32[8] subtract(x, y) ROOT r = ({TWO}) tuple(n, u, z)",
-    "in turn": f"{READ} z = f32[8] negate(x) u = f32[8] negate(z) ROOT r = ({TWO}) tuple(n, u, z)",
+    "one from the other": f"{READ} z = f32[8] negate(x) u = f32[8] negate(z) ROOT r = ({TWO}) tuple(n, u, z)",
     "constant": f"{READ} c = f32[8] constant({{1,2,3,4,5,6,7,8}}) ROOT r = ({TWO}) tuple(n, c, x)",
     "read after its update": (
         f"{READ} p = f32[2] slice(y), slice={{[3:5]}} u = f32[8] dynamic-update-slice(x, p, i) "
@@ -130,20 +130,20 @@ BODIES = {
 @pytest.mark.parametrize("options", [PLAIN, None], ids=["plain", "optimized"])
 @pytest.mark.parametrize("trips", [0, 1, 2, 5])
 @pytest.mark.parametrize("name", BODIES)
-def test_two_carried_arrays(name: str, trips: int, options: CompileOptions | None) -> None:
+def test_two_carried_arrays_match_the_interpreter(name: str, trips: int, options: CompileOptions | None) -> None:
     module = parse(LOOP.format(state=TWO, body=BODIES[name], trips=trips, entry=ENTRY))
     rng = np.random.default_rng(5)
     _compare(module, [rng.normal(size=8).astype(np.float32) for _ in range(2)], options)
 
 
-def test_one_array_carried_twice_from_one_parameter() -> None:
+def test_two_carried_arrays_may_start_from_one_parameter() -> None:
     entry = ENTRY.replace("tuple(zero, a, b)", "tuple(zero, a, a)")
     module = parse(LOOP.format(state=TWO, body=BODIES["swap with work"], trips=3, entry=entry))
     rng = np.random.default_rng(6)
     _compare(module, [rng.normal(size=8).astype(np.float32) for _ in range(2)], PLAIN)
 
 
-def test_the_value_before_the_loop_is_still_needed_behind_it() -> None:
+def test_an_initial_value_may_be_used_after_the_loop() -> None:
     entry = f"""
       e = f32[8] exponential(a)
       t = ({TWO}) tuple(zero, e, b)
@@ -157,7 +157,7 @@ def test_the_value_before_the_loop_is_still_needed_behind_it() -> None:
     _compare(module, [rng.normal(size=8).astype(np.float32) for _ in range(2)], PLAIN)
 
 
-def test_a_loop_that_updates_a_row_a_step_copies_nothing_in_it() -> None:
+def test_a_loop_that_updates_one_row_per_iteration_copies_no_array() -> None:
     state = "s32[], f32[8], f32[50,8]"
     body = f"""
       x = f32[8] get-tuple-element(s), index=1

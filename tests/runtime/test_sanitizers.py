@@ -1,4 +1,4 @@
-"""Kernels and programs built with address and undefined-behaviour sanitizers keep to their memory."""
+"""Kernels and programs built with the address and undefined-behavior sanitizers make no invalid access."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAGS = "-O1 -g -fsanitize=address,undefined,float-cast-overflow -fsanitize-reco
 
 
 def sanitizer_runtime() -> str | None:
-    """gcc's address sanitizer library, when it is installed."""
+    """Return the path of gcc's address sanitizer library, or None if it is not installed."""
     gcc = shutil.which("gcc")
     if gcc is None:
         return None
@@ -31,10 +31,10 @@ pytestmark = [
 ]
 
 
-def complaints(folder: Path, *what: str) -> list[str]:
-    """What `tests.runtime.sanitized` and the sanitizers wrote, but for lines of progress."""
+def problems(folder: Path, *what: str) -> list[str]:
+    """Run `tests.runtime.sanitized` and return the problems that it and the sanitizers reported."""
     compiler = folder / "sanitizing-gcc"
-    # Drivers only call kernels and move whole buffers; sanitizers make gcc take minutes on long ones.
+    # Drivers only call kernels and copy whole buffers, and gcc takes minutes to build long ones with sanitizers.
     compiler.write_text(f'#!/bin/sh\ncase "$*" in *driver.c*) exec gcc "$@";; *) exec gcc "$@" {FLAGS};; esac\n')
     compiler.chmod(0o755)
     environment = {
@@ -45,14 +45,12 @@ def complaints(folder: Path, *what: str) -> list[str]:
     command = [sys.executable, "-m", "tests.runtime.sanitized", *what]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
     lines = done.stderr.splitlines()
-    problems = [
-        f"after {lines[n - 1]}: {line}" for n, line in enumerate(lines) if not line.startswith(("RUN ", "DONE"))
-    ]
-    return problems if "DONE" in lines else [*problems, f"it ended early: {lines[-1:]}"]
+    found = [f"after {lines[n - 1]}: {line}" for n, line in enumerate(lines) if not line.startswith(("RUN ", "DONE"))]
+    return found if "DONE" in lines else [*found, f"it ended early: {lines[-1:]}"]
 
 
-def test_the_sanitizer_sees_a_write_behind_an_array(tmp_path: Path) -> None:
-    assert any("heap-buffer-overflow" in line for line in complaints(tmp_path, "canary", "none", "keep", "0"))
+def test_the_sanitizer_detects_a_write_past_an_array(tmp_path: Path) -> None:
+    assert any("heap-buffer-overflow" in line for line in problems(tmp_path, "canary", "none", "keep", "0"))
 
 
 @pytest.mark.parametrize(
@@ -64,10 +62,10 @@ def test_the_sanitizer_sees_a_write_behind_an_array(tmp_path: Path) -> None:
         ("loops", "none", "keep"), ("loops", "random", "unroll"), ("scatters", "none", "keep"),
     ],
 )  # fmt: skip
-def test_programs_keep_to_their_memory(what: str, fusion: str, loops: str, tmp_path: Path) -> None:
-    assert complaints(tmp_path, what, fusion, loops, "1") == []
+def test_programs_make_no_invalid_access(what: str, fusion: str, loops: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, what, fusion, loops, "1") == []
 
 
 @pytest.mark.parametrize("seed", ["0", "1"])
-def test_random_kernels_keep_to_their_memory(seed: str, tmp_path: Path) -> None:
-    assert complaints(tmp_path, "fusions", "none", "keep", seed) == []
+def test_random_kernels_make_no_invalid_access(seed: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, "fusions", "none", "keep", seed) == []

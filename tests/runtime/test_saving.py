@@ -1,4 +1,4 @@
-"""Programs on disk: whatever happens to the folder, what is loaded is what was saved last, or an error says why not."""
+"""Saved programs: whatever happens to the folder, loading returns the program saved last or raises an error."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ assert out[8] == 8 * 1 * 3, out[8]
     assert done.returncode == 0, done.stderr
 
 
-def test_saving_over_a_program_in_use(tmp_path: Path) -> None:
+def test_a_program_in_use_can_be_replaced(tmp_path: Path) -> None:
     program(3).save(tmp_path / "p")
     three = load(tmp_path / "p")
     program(4).save(tmp_path / "p")
@@ -83,7 +83,7 @@ def test_saving_over_a_program_in_use(tmp_path: Path) -> None:
     assert len(contents(tmp_path / "p")) == 1
 
 
-def test_saving_a_loaded_program_where_it_came_from(tmp_path: Path) -> None:
+def test_a_loaded_program_can_be_saved_to_its_own_folder(tmp_path: Path) -> None:
     program(3).save(tmp_path / "p")
     again = load(tmp_path / "p")
     again.save(tmp_path / "p")
@@ -91,7 +91,7 @@ def test_saving_a_loaded_program_where_it_came_from(tmp_path: Path) -> None:
     assert scale_of(load(tmp_path / "p")) == scale_of(load(tmp_path / "q")) == 3
 
 
-def test_another_program_at_a_path_seen_before(tmp_path: Path) -> None:
+def test_a_path_may_later_hold_another_program(tmp_path: Path) -> None:
     program(3).save(tmp_path / "p")
     assert scale_of(load(tmp_path / "p")) == 3
     program(4).save(tmp_path / "q")
@@ -100,7 +100,7 @@ def test_another_program_at_a_path_seen_before(tmp_path: Path) -> None:
     assert scale_of(load(tmp_path / "p")) == 4
 
 
-def test_a_folder_whose_files_are_overwritten_while_the_program_is_in_use(tmp_path: Path) -> None:
+def test_a_loaded_program_survives_changes_to_its_files(tmp_path: Path) -> None:
     program(3).save(tmp_path / "p")
     exe = load(tmp_path / "p")
     for path in tmp_path.rglob("*.so"):
@@ -108,7 +108,7 @@ def test_a_folder_whose_files_are_overwritten_while_the_program_is_in_use(tmp_pa
     assert scale_of(exe) == 3
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_unrelated_files_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
@@ -122,7 +122,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"name": "a web app"}', "[]", "not JSON", "[" * 100_000])
-def test_a_manifest_of_somebody_else(text: str, tmp_path: Path) -> None:
+def test_a_foreign_manifest_is_not_replaced(text: str, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(SavedProgramError, match=r"manifest\.json was not written by hlogym"):
         program(3).save(tmp_path)
@@ -145,7 +145,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
-def test_every_damaged_file_is_found(damage: Callable[[Path], object], tmp_path: Path) -> None:
+def test_damage_to_any_file_is_detected(damage: Callable[[Path], object], tmp_path: Path) -> None:
     exe = program(3)
     exe.save(tmp_path / "p")
     for path in sorted(p.relative_to(tmp_path / "p") for p in (tmp_path / "p").rglob("*") if p.is_file()):
@@ -157,7 +157,7 @@ def test_every_damaged_file_is_found(damage: Callable[[Path], object], tmp_path:
         shutil.rmtree(tmp_path / "damaged")
 
 
-def test_a_damaged_folder_is_mended_by_saving_again(tmp_path: Path) -> None:
+def test_saving_again_repairs_a_damaged_folder(tmp_path: Path) -> None:
     exe = program(3)
     exe.save(tmp_path / "p")
     for path in contents(tmp_path / "p")[0].iterdir():
@@ -166,25 +166,25 @@ def test_a_damaged_folder_is_mended_by_saving_again(tmp_path: Path) -> None:
     assert scale_of(load(tmp_path / "p")) == 3
 
 
-def test_what_is_no_saved_program(tmp_path: Path) -> None:
+def test_a_path_without_a_saved_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "manifest.json").write_text(json.dumps({"format": 1, "backend": "cpu"}))
-    for name, said in (("nothing", "no saved program"), ("file", "no saved program"), ("empty", "no saved program"),
+    for name, message in (("nothing", "not a saved"), ("file", "not a saved"), ("empty", "not a saved"),
                        ("old", "another format")):  # fmt: skip
-        with pytest.raises(SavedProgramError, match=said):
+        with pytest.raises(SavedProgramError, match=message):
             load(tmp_path / name)
     with pytest.raises(SavedProgramError, match="cannot write"):
         program(3).save(tmp_path / "file")
 
 
-def test_a_manifest_that_points_elsewhere(tmp_path: Path) -> None:
+def test_a_manifest_with_another_path_is_refused(tmp_path: Path) -> None:
     program(3).save(tmp_path / "p")
     manifest = tmp_path / "p" / "manifest.json"
-    told = json.loads(manifest.read_text())
+    written = json.loads(manifest.read_text())
     for name in ("..", "/etc", contents(tmp_path / "p")[0].name + "/../x"):
-        manifest.write_text(json.dumps({**told, "contents": name}))
+        manifest.write_text(json.dumps({**written, "contents": name}))
         with pytest.raises(SavedProgramError, match="was changed"):
             load(tmp_path / "p")
 
@@ -192,8 +192,8 @@ def test_a_manifest_that_points_elsewhere(tmp_path: Path) -> None:
 # ---- other processes
 
 
-def test_loading_while_others_save(tmp_path: Path) -> None:
-    """Whatever a reader finds is one of the programs, whole."""
+def test_loading_while_another_thread_saves(tmp_path: Path) -> None:
+    """Each load returns one of the two programs, complete."""
     folder = tmp_path / "p"
     one, two = program(3), program(4)
     one.save(folder)
@@ -214,8 +214,8 @@ def test_loading_while_others_save(tmp_path: Path) -> None:
     assert found <= {3.0, 4.0}
 
 
-def test_two_programs_saved_at_the_same_time(tmp_path: Path) -> None:
-    """One of them is there afterwards, whole, whoever of them was last."""
+def test_two_programs_can_be_saved_at_the_same_time(tmp_path: Path) -> None:
+    """The folder then contains one of the two programs, complete."""
     programs = [program(3), program(4)]
     for n in range(30):
         folder = tmp_path / str(n)
@@ -236,15 +236,15 @@ def test_two_programs_saved_at_the_same_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "a\0b"])
-def test_a_path_that_names_no_folder(path: str) -> None:
-    with pytest.raises(SavedProgramError, match="names no folder"):
+def test_an_invalid_path_is_refused(path: str) -> None:
+    with pytest.raises(SavedProgramError, match="not a valid path"):
         program(3).save(path)
-    with pytest.raises(SavedProgramError, match="names no folder"):
+    with pytest.raises(SavedProgramError, match="not a valid path"):
         load(path)
 
 
-def test_a_kill_in_the_middle_of_saving(tmp_path: Path) -> None:
-    """The old program or the new one, never half of each."""
+def test_a_process_killed_while_saving_leaves_a_complete_program(tmp_path: Path) -> None:
+    """The folder contains the old program or the new one, never a mixture."""
     folder = tmp_path / "p"
     program(3).save(folder)
     code = f"""
@@ -271,7 +271,7 @@ while True:
     assert scale_of(load(folder)) == 6
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(3).save(tmp_path / "p")
     exe = program(4)
 

@@ -1,4 +1,4 @@
-"""The CPU: C built by gcc; kernels, driver and runtime run in this process."""
+"""The cpu backend: C compiled by gcc; kernels, driver and runtime run in this process."""
 
 from compiler.backends.cpu.backend import CpuBackend
 

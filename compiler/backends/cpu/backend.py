@@ -1,4 +1,4 @@
-"""The cpu backend."""
+"""The cpu backend's implementation of the `Backend` protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compiler.runtime.thunk_emitter import ThunkEmitter
 
 @dataclass(frozen=True)
 class CpuBackend:
-    """C, compiled by gcc and run by the threads of this process."""
+    """A backend that compiles C by gcc and runs it on the threads of this process."""
 
     name: str = "cpu"
     language: str = C.name
@@ -37,7 +37,7 @@ class CpuBackend:
         return device_model("cpu")
 
     def why_unavailable(self) -> str | None:
-        """Return why there is no working C compiler, or None."""
+        """Return why no C compiler works on this machine, or None if one does."""
         return toolchain.why_unavailable()
 
     def machine_key(self) -> str:
@@ -47,15 +47,16 @@ class CpuBackend:
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
     ) -> CpuExecutable:
-        """See `Backend.build`."""
+        """Implement `Backend.build`."""
         return CpuExecutable.build(module, ThunkEmitter(self.language, dict(schedules or {})).emit(module), plan)
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
-        """See `Backend.load`; the program must have been built for this kind of processor."""
+        """Implement `Backend.load`; the program must have been built for this kind of processor."""
         here, built_for = toolchain.processor(), folder.details["processor"]
         if built_for != here:
             raise SavedProgramError(
-                f"{folder.path} was built for the processor {built_for!r}, this one is {here!r}: compile it here"
+                f"{folder.path} was built for the processor {built_for!r}, but this one is {here!r}; "
+                "compile the program on this machine"
             )
         saved = folder.read()
         built = BuiltProgram(
@@ -70,6 +71,6 @@ class CpuBackend:
 
 
 def _cached_object(folder: ProgramFolder, name: str) -> Path:
-    """Return the path of a saved shared object in the cache, from where it can be loaded."""
+    """Return the path in the object cache from which a saved shared object can be loaded."""
     cache = toolchain.object_cache()
-    return cache.object(folder.contents.digests[name]) or cache.keep(folder.contents.data(name))
+    return cache.object(folder.contents.digests[name]) or cache.store(folder.contents.data(name))

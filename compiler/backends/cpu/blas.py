@@ -1,4 +1,4 @@
-"""SciPy's BLAS as C functions: addresses of its routines, and of what controls its number of threads."""
+"""Addresses of SciPy's BLAS routines and of the functions that control its number of threads, for calls from C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["blas_address", "blas_threading"]
 
 @functools.lru_cache(maxsize=16)
 def blas_address(name: str) -> int:
-    """Address of a Fortran BLAS routine, as SciPy hands it to Cython code."""
+    """Return the address of a Fortran BLAS routine, from the table that SciPy exports to Cython code."""
     from scipy.linalg import cython_blas
 
     capsules: dict[str, object] = dict(cython_blas.__pyx_capi__)
@@ -25,9 +25,9 @@ def blas_address(name: str) -> int:
 
 @functools.lru_cache(maxsize=1)
 def blas_threading() -> tuple[int, int]:
-    """Addresses of the functions that tell and set how many threads SciPy's OpenBLAS uses.
+    """Return the addresses of the functions that get and set the number of threads of SciPy's OpenBLAS.
 
-    (0, 0) when SciPy's BLAS is not OpenBLAS or cannot be found.
+    Return (0, 0) if SciPy's BLAS is not OpenBLAS or cannot be found.
     """
     blas_address("sgemm")
     try:

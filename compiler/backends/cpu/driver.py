@@ -1,4 +1,4 @@
-"""The driver: all thunks, control flow included, printed as one C function, so that a call is one foreign call."""
+"""The driver: all thunks of a program as one C function with its control flow, so that a call is one foreign call."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ void hlogym_program(char *arena, char *const *parameters, char *const *results, 
 
 @dataclass
 class Driver:
-    """The C source of a program, and what its tables must hold before it runs.
+    """The C source of a program and the contents of the tables that it refers to.
 
     Attributes:
-        kernels: symbols, by slot. host: thunks computed in Python, by number.
+        source: the C source.
+        kernels: symbols of the kernels in the order of their table.
+        host: host thunks by the number that the source passes to the callback.
     """
 
     source: str = ""
@@ -49,7 +51,7 @@ def address(b: Buffer) -> str:
 
 
 def print_driver(thunks: list[Thunk]) -> Driver:
-    """Return the C source of a program whose buffers have offsets in the arena."""
+    """Return the driver of a program whose temporaries have arena offsets."""
     printer = _Printer()
     printer.sequence(thunks)
     before, after = ["unsigned iterations = 0;", "hlogym_begin(&context->call);"], ["hlogym_end(&context->call);"]
@@ -64,7 +66,7 @@ def print_driver(thunks: list[Thunk]) -> Driver:
 
 
 class _Printer(ThunkVisitor[None]):
-    """Prints thunks as C statements, one method per kind of thunk."""
+    """A printer of thunks as C statements, with one method per kind of thunk."""
 
     def __init__(self) -> None:
         self.driver = Driver()
@@ -109,7 +111,7 @@ class _Printer(ThunkVisitor[None]):
         self.emit("for (;;) {")
         self.nested(t.condition)
         self.depth += 1
-        # Signals are not checked in every iteration: the check costs as much as a small kernel.
+        # Signals are not checked in every iteration, because a check costs as much as a small kernel.
         self.emit("if (++iterations % 16 == 0 && hlogym_interrupted()) goto end;")
         self.emit(f"if (!*(unsigned char *){address(t.predicate)}) break;")
         self.depth -= 1

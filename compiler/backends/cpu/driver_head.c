@@ -1,10 +1,10 @@
-/* What stands before every program: its tables, and matrix products through the BLAS. */
+/* The prologue of every driver: the tables of the program and matrix products by BLAS. */
 typedef void (*kernel_t)(void *const *);
 typedef void (*host_t)(int);
 typedef void (*gemm_t)(char *, char *, int *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
 typedef void (*gemv_t)(char *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
 
-struct call { /* struct hlogym_call of the runtime (compiler/backends/runtime.c) */
+struct call { /* struct hlogym_call of the runtime (compiler/backends/cpu/runtime.c) */
   void *exception[3];
   volatile int stopped;
   long long polled;
@@ -17,11 +17,11 @@ struct context {
   host_t host;
   gemm_t sgemm, dgemm;
   gemv_t sgemv, dgemv;
-  int (*get_blas_threads)(void); /* null: the BLAS has threads of its own that cannot be turned off */
+  int (*get_blas_threads)(void); /* null if the number of threads of the BLAS cannot be set */
   void (*set_blas_threads)(int);
 };
 
-/* Of the runtime. */
+/* Defined by the runtime. */
 void hlogym_begin(struct call *call);
 void hlogym_end(struct call *call);
 void hlogym_parallel(void (*task)(void *context, long long first, long long last), void *context, long long count,
@@ -31,8 +31,8 @@ int hlogym_threads(void);
 void hlogym_blas_enter(int (*get_threads)(void), void (*set_threads)(int));
 void hlogym_blas_leave(void (*set_threads)(int));
 
-/* out = matrix vector: `length` results, each the sum of `k` products. The matrix is row-major [length, k], or [k, length]
-   if `across`, and its rows are `stride` apart. */
+/* out = matrix * vector: `length` results, each a sum of `k` products. The matrix is stored in row-major order as
+   [length, k], or as [k, length] if `across`, with a row stride of `stride` elements. */
 static void gemv(gemv_t blas, int length, int k, int across, int stride, void *one, char *matrix, char *vector,
                  void *zero, char *out) {
   char transposed = across ? 'N' : 'T';
@@ -46,11 +46,11 @@ struct product {
   gemv_t vector_blas;
   int width, m, n, k, lhs_transposed, rhs_transposed;
   char *lhs, *rhs, *out;
-  int parts; /* into which the rows or columns of each product are divided */
+  int parts; /* number of parts into which the rows or columns of each product are divided */
 };
 
-/* Items `first` to `last`: part `item % parts` of product `item / parts`. Fortran sees the transposes:
-   out' = rhs' lhs'. */
+/* Compute items `first` to `last`; an item is part `item % parts` of product `item / parts`. Fortran matrices are
+   column-major, so BLAS computes the transposed product: out' = rhs' lhs'. */
 static void multiply(void *context, long long first, long long last) {
   const struct product *const p = context;
   const int width = p->width, m = p->m, n = p->n, k = p->k, by_rows = m >= n, extent = by_rows ? m : n;
@@ -81,8 +81,8 @@ static void multiply(void *context, long long first, long long last) {
   }
 }
 
-/* The BLAS runs on one thread; ours share the batches, and rows or columns of each. Two pools of threads would be in each
-   other's way. */
+/* The BLAS runs on one thread, and our thread pool splits the batch and the rows or columns of each product: two thread
+   pools would compete for the cores. */
 static void gemm(struct context *context, gemm_t blas, int width, int batch, int m, int n, int k, int lhs_t, int rhs_t,
                  char *lhs, char *rhs, char *out) {
   const long size = (long)m * n * k;

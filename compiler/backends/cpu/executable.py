@@ -1,4 +1,4 @@
-"""A program compiled for the CPU: built kernels, an arena, and one C function that runs them."""
+"""The executable of the cpu backend: compiled kernels, an arena, and one C function that runs the program."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _HOST = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 class _Context(ctypes.Structure):
-    """`struct context` of the program's C source."""
+    """`struct context` of the driver."""
 
     call: Call
-    _fields_ = [  # the form ctypes wants
+    _fields_ = [  # ctypes requires a list
         ("call", Call),
         ("kernels", ctypes.c_void_p),
         ("host", ctypes.c_void_p),
@@ -68,12 +68,15 @@ class _Context(ctypes.Structure):
 
 @dataclass(frozen=True)
 class BuiltProgram:
-    """A program whose memory is assigned and whose C code is built.
+    """A program with assigned memory and compiled C code.
 
     Attributes:
-        arena_bytes: memory for temporaries.
+        program: thunks and buffers.
+        arena_bytes: size of the memory for temporaries.
+        driver: source and tables of the driver.
         runtime_path: shared object of the runtime that kernels and driver call.
-        driver_path: shared object with the program's function. objects: shared object of each kernel, by symbol.
+        driver_path: shared object of the driver.
+        objects: shared object of each kernel, by symbol.
     """
 
     program: ThunkProgram
@@ -85,12 +88,14 @@ class BuiltProgram:
 
 
 class _Frame:
-    """The memory that one call of a program works in; later calls use it again.
+    """The working memory of one call of a program; later calls reuse it.
 
     Attributes:
-        arena: temporaries. context: what the program's C function is given.
+        arena: memory of the temporaries.
+        context: tables that are passed to the driver.
         arguments, results: arrays of the call.
-        error: what an op computed in Python raised.
+        machine: state of the host ops of the call.
+        error: exception that a host op raised, if any.
     """
 
     def __init__(self, arena_bytes: int, context: _Context) -> None:
@@ -104,12 +109,12 @@ class _Frame:
         self.error: BaseException | None = None
 
     def stop(self, error: BaseException) -> None:
-        """Let the running call end early, and raise an error then."""
+        """Request that the running call stops early and raises an error."""
         self.error = error
         self.context.call.stopped = 1
 
     def raise_error(self) -> None:
-        """Raise what ended the call early, if anything did."""
+        """Raise the exception that stopped the call early, if any."""
         if not self.context.call.stopped:
             return
         error, self.error = self.error, None
@@ -119,9 +124,9 @@ class _Frame:
 
 
 class CpuExecutable:
-    """A program in this process's memory: built kernels, an arena, and one C function that runs them.
+    """A compiled program that is loaded into this process.
 
-    Several threads may call it at once; each call has an arena of its own.
+    Several threads may call it at once; each call has a frame of its own.
     """
 
     backend = "cpu"
@@ -135,7 +140,7 @@ class CpuExecutable:
         self.thunks: list[Thunk] = list(walk(built.program.thunks))
         self._runtime = RUNTIME.load(built.runtime_path)
         libraries = {path: load_library(path) for path in {built.driver_path, *built.objects.values()}}
-        self._libraries = tuple(libraries.values())  # they stay loaded as long as this does
+        self._libraries = tuple(libraries.values())  # the references keep them loaded
         self._addresses = {symbol: libraries[path].function(symbol) for symbol, path in built.objects.items()}
         self._entry_address = libraries[built.driver_path].function("hlogym_program")
         self._entry = _ENTRY(self._entry_address)
@@ -146,31 +151,31 @@ class CpuExecutable:
         self._constants = _pointers(self.program.constants)
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
-        # Not the method itself: a program nobody uses any more goes at once, with its libraries, and not by and by.
+        # A bound method would be a reference cycle and delay the unloading of an unused program's libraries.
         host = weakref.WeakMethod(self._run_host)
         self._callback = _HOST(lambda number: _call(host(), number))
         self._frames: list[_Frame] = []
         self._last: _Frame | None = None
-        self._running = threading.local()  # `frame`: that of the call which a thread is in
+        self._running = threading.local()  # `frame`: the frame of the call that the thread runs
 
     @staticmethod
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CpuExecutable:
-        """Assign memory to the program's buffers and build its C code."""
+        """Assign memory to the buffers of a program, compile its C code, and return the executable."""
         arena_bytes = allocate(program)
         driver = print_driver(program.thunks)
-        chain = toolchain.toolchain()
-        objects = toolchain.kernel_objects(kernels_of(walk(program.thunks)), chain)
-        path = chain.shared_object(driver.source, "driver", toolchain.DRIVER_FLAGS)
-        built = BuiltProgram(program, arena_bytes, driver, chain.runtime(), path, objects)
+        tools = toolchain.toolchain()
+        objects = toolchain.kernel_objects(kernels_of(walk(program.thunks)), tools)
+        path = tools.shared_object(driver.source, "driver", toolchain.DRIVER_FLAGS)
+        built = BuiltProgram(program, arena_bytes, driver, tools.runtime(), path, objects)
         return CpuExecutable(module, built, plan)
 
     @property
     def kernels(self) -> list[KernelSpec]:
-        """Generated kernels, each once, in program order."""
+        """Return the distinct generated kernels in program order."""
         return kernels_of(self.thunks)
 
     def save(self, path: str | Path) -> None:
-        """Write a folder from which any machine with this kind of processor can load the program without a compiler."""
+        """Save the program to a folder; a machine with this kind of processor can load it without a compiler."""
         built = self.built
         names = {file: f"kernels-{n}.so" for n, file in enumerate(dict.fromkeys(built.objects.values()))}
         details = {
@@ -184,8 +189,8 @@ class CpuExecutable:
     # ---- running
 
     def __call__(self, *arrays: Any) -> list[Array]:
-        """Leaves of the entry's result, in order; ArgumentError when the arguments do not fit."""
-        frame = self._start(self._checked(arrays))
+        """Run the program and return the leaves of its result; raise ArgumentError if the arguments do not match."""
+        frame = self._begin_call(self._checked(arrays))
         results = frame.results
         try:
             self._entry(
@@ -194,11 +199,11 @@ class CpuExecutable:
             )  # fmt: skip
             frame.raise_error()
         finally:
-            self._release(frame)
+            self._end_call(frame)
         return results
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:
-        """Arguments as `check_arguments` gives them; quick for arrays that are as they should be."""
+        """Return the arguments as `check_arguments` does, with a fast path for arrays that need no conversion."""
         if len(arrays) == len(self._expected):
             for a, (dtype, dimensions) in zip(arrays, self._expected, strict=True):
                 if type(a) is not np.ndarray or a.dtype != dtype or a.shape != dimensions or not a.flags.c_contiguous:
@@ -207,8 +212,8 @@ class CpuExecutable:
                 return list(arrays)
         return check_arguments(arrays, self._shapes)
 
-    def _start(self, arguments: list[Array]) -> _Frame:
-        """A frame for one call, with fresh results."""
+    def _begin_call(self, arguments: list[Array]) -> _Frame:
+        """Return a frame for one call with new arrays for its results."""
         frame = self._take_frame()
         frame.arguments = arguments
         if self._result_bytes > SMALL:
@@ -219,19 +224,21 @@ class CpuExecutable:
             self._running.frame, frame.machine = frame, Machine()
         return frame
 
-    def _release(self, frame: _Frame) -> None:
+    def _end_call(self, frame: _Frame) -> None:
+        """Make a frame available to later calls."""
         self._last = frame
         self._frames.append(frame)
 
     def _take_frame(self) -> _Frame:
+        """Return an unused frame; allocate one if necessary."""
         try:
             return self._frames.pop()
-        except IndexError:  # all are in use by other threads, or this is the first call
+        except IndexError:  # this is the first call, or other threads use all frames
             check_program(self.program, self.arena_bytes)
             return _Frame(self.arena_bytes, self._make_context())
 
     def _make_context(self) -> _Context:
-        """The tables the program's C function works with."""
+        """Return the tables that the driver uses."""
         context = _Context(
             kernels=ctypes.addressof(self._table), host=ctypes.cast(self._callback, ctypes.c_void_p).value
         )
@@ -242,17 +249,17 @@ class CpuExecutable:
         return context
 
     def _run_host(self, number: int) -> None:
-        """Called from the program for an op the interpreter computes; an exception is kept and raised by the call."""
+        """Evaluate a host op when the driver calls back; keep an exception for the end of the call."""
         frame: _Frame = self._running.frame
         t = self.built.driver.host[number]
         try:
             ins, outs = [self.view(frame, b) for b in t.inputs], [self.view(frame, b) for b in t.outputs]
             evaluate_host(t, ins, outs, frame.machine)
-        except BaseException as e:  # nothing may propagate through C frames
+        except BaseException as e:  # an exception cannot propagate through C
             frame.stop(e)
 
     def view(self, frame: _Frame, b: Buffer) -> Array:
-        """The memory of a buffer as an array."""
+        """Return the memory of a buffer as an array."""
         shape, b = b.shape, b.resolve()
         if b.kind is BufferKind.PARAMETER:
             return frame.arguments[b.index].reshape(shape.dimensions)
@@ -266,8 +273,8 @@ class CpuExecutable:
     # ---- timing
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
-        """Seconds of each of `repeats` runs of the whole program, the clock read in C; call once before to warm up."""
-        frame = self._start(self._checked(arrays))
+        """Return the seconds of each of `repeats` executions, measured in C; call the program once first to warm up."""
+        frame = self._begin_call(self._checked(arrays))
         seconds = (ctypes.c_double * repeats)()
         try:
             self._runtime.hlogym_time_program(
@@ -276,17 +283,22 @@ class CpuExecutable:
             )  # fmt: skip
             frame.raise_error()
         finally:
-            self._release(frame)
+            self._end_call(frame)
         return list(seconds)
 
     def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
-        """Seconds of each of `repeats` runs of one thunk alone, on the data of the last call (call once before).
+        """Return the seconds of each of `repeats` executions of one thunk, on the data of the last call.
 
-        Loops and branches have no time of their own: 0.
+        A loop or conditional takes no time itself: only the thunks nested in it do.
+
+        Raises:
+            RuntimeError: the program has not been called yet.
         """
         if self._last is None:
-            raise RuntimeError("call the program once before a thunk of it is timed")
+            raise RuntimeError("the program must be called before its thunks can be timed")
         t = self.thunks[number]
+        if t.blocks():
+            return [0.0] * repeats
         if isinstance(t, KernelThunk):
             return self._time_kernel(self._last, t, repeats, inner)
         return self._time_other(self._last, t, repeats, inner)
@@ -313,13 +325,13 @@ class CpuExecutable:
         return out
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
-        """Median time of each thunk, with bytes and flops."""
+        """Call the program and return the median time of each thunk with its bytes and flops."""
         self(*arrays)
         return profile_thunks(self, repeats)
 
 
 class _PythonStep(ThunkVisitor[Callable[[], object]]):
-    """A function that does the work of one thunk on the memory of a frame; control flow does nothing by itself."""
+    """A visitor that returns a function which runs one thunk on the memory of a frame; control flow does nothing."""
 
     def __init__(self, executable: CpuExecutable, frame: _Frame) -> None:
         self._executable, self._frame = executable, frame
@@ -353,7 +365,7 @@ class _PythonStep(ThunkVisitor[Callable[[], object]]):
 
 
 def _aligned(size: int) -> Array:
-    """Zeroed bytes that start at a multiple of ALIGNMENT."""
+    """Return zero-filled bytes that start at a multiple of ALIGNMENT."""
     raw = np.zeros(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + max(1, size)]
@@ -369,7 +381,7 @@ def _pointers(arrays: Sequence[Array]) -> Any:
 
 
 def _data_member(a: Array) -> int:
-    """Address of an array's data, from where NumPy's array objects keep it: right behind what all objects have."""
+    """Return the address of an array's data by reading the first member of NumPy's array object after its header."""
     return ctypes.c_void_p.from_address(id(a) + object.__basicsize__).value or 0
 
 
@@ -379,4 +391,4 @@ def _data_attribute(a: Array) -> int:
 
 _SAMPLE = np.zeros(3)
 address_of = _data_member if _data_member(_SAMPLE) == _SAMPLE.ctypes.data else _data_attribute
-"""Address of an array's data. Asking NumPy takes as long as running a small kernel does."""
+"""Return the address of an array's data; reading `ctypes.data` would take as long as a small kernel."""

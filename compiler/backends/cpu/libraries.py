@@ -1,4 +1,4 @@
-"""Shared objects in this process: each loaded once, known by its content, unloaded when nobody uses it any more."""
+"""Loaded shared objects: each is identified by its content, loaded once, and unloaded when it has no more users."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ __all__ = ["Library", "load_library"]
 
 
 class Library:
-    """A loaded shared object. It stays loaded while this object is referenced."""
+    """A loaded shared object, which is unloaded when this object is garbage-collected."""
 
     def __init__(self, path: Path) -> None:
         self._name = path.name
         try:
             self._handle = _ctypes.dlopen(str(path), os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
-            raise BackendError(f"cannot load the built code {path.name}: {error}") from error
-        # At the end of the process nothing is unloaded: other threads may still be running the code.
+            raise BackendError(f"cannot load the compiled code {path.name}: {error}") from error
+        # Nothing is unloaded at exit, because other threads may still be running the code.
         weakref.finalize(self, _ctypes.dlclose, self._handle).atexit = False
 
     def function(self, symbol: str) -> int:
-        """Address of a function.
+        """Return the address of a function.
 
         Raises:
-            BackendError: the library has no function of that name.
+            BackendError: the library has no function with that name.
         """
         try:
             return _ctypes.dlsym(self._handle, symbol)
         except OSError as error:
-            raise BackendError(f"the built code {self._name} has no function {symbol}: {error}") from error
+            raise BackendError(f"the compiled code {self._name} has no function {symbol}: {error}") from error
 
 
 _loaded: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 
 def load_library(path: Path) -> Library:
-    """The library in a file of an `ObjectCache`, whose name is the hash of its content."""
+    """Return the library of a file in an `ObjectCache`, whose name is the hash of its content; load it if necessary."""
     with _lock:
         found = _loaded.get(path.stem)
         if found is None:
@@ -55,5 +55,5 @@ def _new_lock() -> None:
     _lock = threading.Lock()
 
 
-# A fork copies a lock that another thread holds, and in the child nobody would ever release it.
+# If another thread holds the lock during a fork, the copy in the child would never be released.
 os.register_at_fork(after_in_child=_new_lock)

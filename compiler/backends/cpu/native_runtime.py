@@ -1,6 +1,6 @@
-"""The C runtime under every native program: its thread pool, its look at pending signals, its clock.
+"""The C runtime of cpu programs: a thread pool, checks for pending signals, and timers.
 
-One copy is loaded per process and never unloaded. Kernels and programs find its functions by name.
+One copy is loaded per process and never unloaded. The dynamic linker binds kernels and drivers to its functions.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def runtime_source() -> str:
-    """C source of the runtime."""
+    """Return the C source of the runtime."""
     return resources.files("compiler.backends.cpu").joinpath("runtime.c").read_text()
 
 
 class Call(ctypes.Structure):
-    """`struct hlogym_call` of runtime.c: one call of a program, and the exception a signal handler raised in it."""
+    """`struct hlogym_call` of runtime.c: one call of a program and the exception that a signal handler raised in it."""
 
     stopped: int
-    _fields_ = [  # the form ctypes wants
+    _fields_ = [  # ctypes requires a list
         ("exception", ctypes.c_void_p * 3),
         ("stopped", ctypes.c_int),
         ("polled", ctypes.c_int64),
@@ -37,22 +37,22 @@ class Call(ctypes.Structure):
     ]
 
     def raise_exception(self) -> None:
-        """Raise what a signal handler raised while the call ran (KeyboardInterrupt on Ctrl-C), if anything."""
+        """Raise the exception of a signal handler that ran during the call (KeyboardInterrupt for Ctrl-C), if any."""
         if self.stopped and self.exception[0]:
             self.stopped = 0
             ctypes.pythonapi.PyErr_Restore(*(ctypes.c_void_p(address) for address in self.exception))
 
 
 class NativeRuntime:
-    """The runtime of this process, and the number of threads it shares loops among."""
+    """The runtime of this process and its number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._library: ctypes.CDLL | None = None
-        self._wished: int | None = None
+        self._requested: int | None = None
 
     def load(self, path: Path) -> ctypes.CDLL:
-        """The runtime; the first file that is given serves from then on."""
+        """Return the runtime; the first call loads it from `path`, and later calls return the same library."""
         with self._lock:
             if self._library is None:
                 self._library = _load(path)
@@ -61,33 +61,34 @@ class NativeRuntime:
 
     @property
     def num_threads(self) -> int:
-        """How many threads share a loop.
+        """Return the number of threads that run a parallel loop.
 
         Raises:
-            BackendError: HLOGYM_NUM_THREADS is no positive number.
+            BackendError: HLOGYM_NUM_THREADS is not a positive integer.
         """
-        return default_threads() if self._wished is None else self._wished
+        return default_threads() if self._requested is None else self._requested
 
     def set_num_threads(self, count: int) -> None:
-        """Share loops among `count` threads from now on; ValueError unless that is a positive number."""
+        """Set the number of threads that run a parallel loop; raise ValueError unless it is a positive integer."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"the number of threads must be a positive whole number, not {count!r}")
+            raise ValueError(f"the number of threads must be a positive integer, not {count!r}")
         with self._lock:
-            self._wished = min(count, 10**9)
+            self._requested = min(count, 10**9)
             if self._library is not None:
-                self._library.hlogym_set_threads(self._wished, available_cores())
+                self._library.hlogym_set_threads(self._requested, available_cores())
 
     def renew_lock(self) -> None:
-        """Forget who holds the lock: in a forked child that may be a thread which is not there."""
+        """Replace the lock: in a forked child its holder may be a thread that does not exist there."""
         self._lock = threading.Lock()
 
 
 def _load(path: Path) -> ctypes.CDLL:
     try:
-        # Global, because kernels find its functions by name; pinned, because its threads outlive every program.
+        # RTLD_GLOBAL lets the dynamic linker resolve calls from kernels. It is never unloaded, because its threads
+        # outlive every program.
         library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise BackendError(f"cannot load the runtime of native programs: {error}") from error
+        raise BackendError(f"cannot load the C runtime: {error}") from error
     names = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch")
     library.hlogym_set_python(*(ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p) for n in names))
     pointer, number = ctypes.c_void_p, ctypes.c_int
@@ -97,18 +98,22 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def default_threads() -> int:
-    """Threads unless `set_num_threads` says otherwise: HLOGYM_NUM_THREADS, OMP_NUM_THREADS, or one per core."""
+    """Return the default number of threads: HLOGYM_NUM_THREADS, OMP_NUM_THREADS, or one per available core.
+
+    Raises:
+        BackendError: HLOGYM_NUM_THREADS is not a positive integer.
+    """
     for name in THREAD_VARIABLES:
         text = os.environ.get(name, "").partition(",")[0].strip()
         if text.isdecimal() and text.strip("0"):
-            return int(text.lstrip("0")[:9])  # the pool has a limit of its own
+            return int(text.lstrip("0")[:9])  # the pool limits the number further
         if text and name == THREAD_VARIABLES[0]:
-            raise BackendError(f"{name} must be a positive whole number, not {text!r}")
+            raise BackendError(f"{name} must be a positive integer, not {text!r}")
     return available_cores()
 
 
 def available_cores() -> int:
-    """Cores this process may use, by its affinity and by the quota of its control group."""
+    """Return the number of cores that the affinity and the control group of this process permit."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()

@@ -1,10 +1,11 @@
-"""Built shared objects on disk: each kept once under the hash of its content, found by what it was built from.
+"""The cache of compiled shared objects on disk, which is content-addressed.
 
-objects/<hash>.so    a shared object, named by its content
-<index>/<key>        a text file that holds such a hash: what was built from the source that the key stands for
+objects/<hash>.so    a shared object; its name is the hash of its content
+<index>/<key>        a file that contains such a hash; the key is derived from the source of the object
 
-Files are written under a temporary name and renamed, so that processes and threads may share a cache. An object is
-compared with its name before it is used: one that was cut short counts as missing and is built again.
+An object is stored once, even if several keys lead to it. Files are written under a temporary name and renamed, so that
+processes and threads may share a cache without locks. The content of an object is compared with its name before it is
+used; a damaged object counts as missing and is built again.
 """
 
 from __future__ import annotations
@@ -26,43 +27,43 @@ __all__ = ["ObjectCache", "content_hash"]
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DRAFT = ".draft-"
 STALE_SECONDS = 24 * 3600
-"""Age at which a draft that nobody finished is removed."""
+"""Age in seconds at which an unfinished draft is removed."""
 
 
 def content_hash(data: bytes) -> str:
-    """The name of an object by its content: SHA-256 in hexadecimal."""
+    """Return the hash that names an object: SHA-256 in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True)
 class ObjectCache:
-    """A folder of built shared objects."""
+    """A folder of compiled shared objects."""
 
     folder: Path
 
     @property
     def objects(self) -> Path:
-        """Folder of the objects themselves."""
+        """Return the folder of the objects themselves."""
         return self.folder / "objects"
 
     def find(self, index: str, key: str) -> Path | None:
-        """The object kept for a key of an index; None when there is none, or it is damaged."""
+        """Return the object recorded for a key of an index, or None if it is missing or damaged."""
         return self.find_all(index, (key,)).get(key)
 
     def find_all(self, index: str, keys: Iterable[str]) -> dict[str, Path]:
-        """The objects kept for these keys, by key; those that are missing or damaged are left out."""
-        digests = {key: self._noted(index, key) for key in keys}
+        """Return the objects recorded for keys of an index, by key, without those that are missing or damaged."""
+        digests = {key: self._recorded_digest(index, key) for key in keys}
         objects = {digest: self.object(digest) for digest in set(digests.values())}
         return {key: path for key, digest in digests.items() if (path := objects[digest]) is not None}
 
-    def _noted(self, index: str, key: str) -> str:
+    def _recorded_digest(self, index: str, key: str) -> str:
         try:
             return (self.folder / index / key).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             return ""
 
     def object(self, digest: str) -> Path | None:
-        """The object with this content; None when there is none, or it is damaged."""
+        """Return the object with a content hash, or None if it is missing or damaged."""
         if not _HASH.fullmatch(digest):
             return None
         path = self.objects / f"{digest}.so"
@@ -72,17 +73,17 @@ class ObjectCache:
             return None
         return path if whole else None
 
-    def keep(self, data: bytes) -> Path:
-        """Store an object by its content; BackendError when the cache cannot be written."""
+    def store(self, data: bytes) -> Path:
+        """Store an object and return its path; raise BackendError if the cache cannot be written."""
         digest = content_hash(data)
         return self.object(digest) or self._write(self.objects / f"{digest}.so", data)
 
-    def note(self, index: str, key: str, path: Path) -> None:
-        """Let an object be found by a key from now on; BackendError when the cache cannot be written."""
+    def record(self, index: str, key: str, path: Path) -> None:
+        """Record an object under a key of an index; raise BackendError if the cache cannot be written."""
         self._write(self.folder / index / key, path.stem.encode())
 
     def draft_folder(self) -> tempfile.TemporaryDirectory[str]:
-        """A folder to build in."""
+        """Return a temporary folder for a build; raise BackendError if the cache cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             return tempfile.TemporaryDirectory(dir=self.folder, prefix=_DRAFT)
@@ -90,10 +91,10 @@ class ObjectCache:
             raise self._unwritable(error) from error
 
     def remove_stale_drafts(self) -> None:
-        """Remove what processes that were killed have left half-written."""
+        """Remove the temporary files that killed processes have left behind."""
         limit = time.time() - STALE_SECONDS
-        for place in (self.folder, self.objects, *self.folder.glob("kernels-*")):
-            for draft in place.glob(f"{_DRAFT}*"):
+        for folder in (self.folder, self.objects, *self.folder.glob("kernels-*")):
+            for draft in folder.glob(f"{_DRAFT}*"):
                 with suppress(OSError):
                     if draft.stat().st_mtime < limit:
                         _remove_draft(draft)
@@ -116,13 +117,13 @@ class ObjectCache:
 
     def _unwritable(self, error: OSError) -> BackendError:
         return BackendError(
-            f"cannot write built kernels to {self.folder}: {error.strerror}; free some space there, or name another "
-            "folder by HLOGYM_CACHE"
+            f"cannot write compiled kernels to {self.folder}: {error.strerror}; free some space there, or set "
+            "HLOGYM_CACHE to another folder"
         )
 
 
 def _remove_draft(draft: Path) -> None:
-    """Remove a draft: a file, or a folder in which a compiler ran."""
+    """Remove a draft, which is a file or the folder of a build."""
     if draft.is_dir():
         for file in draft.iterdir():
             file.unlink()

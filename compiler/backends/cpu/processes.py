@@ -1,4 +1,4 @@
-"""Runs a compiler so that nothing of it outlives us: time limits and interrupts end what it has started, too."""
+"""Subprocesses with a time limit, which end together with their child processes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["run_bounded"]
 
 
 def run_bounded(command: Sequence[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; its output as text, in English whatever the user's language is.
+    """Run a command and return its status and output, in English regardless of the user's locale.
 
-    The command and all it starts form a process group of their own, which is killed when time is up or an exception
-    ends the wait. The limit is also set on their processor time, in case we are killed ourselves.
+    The command and its child processes form a process group of their own, which is killed at the time limit or when an
+    exception ends the wait. The limit also applies to their processor time, in case this process is killed itself.
 
     Args:
         command: program and arguments.
-        folder: where it runs and keeps its temporary files, an absolute path; a compiler would find files of others in
-            the current folder, where CPATH or LIBRARY_PATH has an empty entry.
-        seconds: the limit.
+        folder: absolute path of the working folder, also for temporary files. It should contain no other files, because
+            a compiler searches it for headers and libraries if CPATH or LIBRARY_PATH has an empty entry.
+        seconds: time limit.
 
     Raises:
-        subprocess.TimeoutExpired: it took longer than `seconds`.
-        OSError: it cannot be started.
+        subprocess.TimeoutExpired: the command took longer than `seconds`.
+        OSError: the command cannot be started.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -47,5 +47,5 @@ def run_bounded(command: Sequence[str], folder: Path, seconds: float) -> subproc
 def _limit_processor_time(pid: int, seconds: float) -> None:
     if not hasattr(resource, "prlimit"):
         return
-    with contextlib.suppress(OSError, ValueError):  # it has ended already, or a lower limit holds
+    with contextlib.suppress(OSError, ValueError):  # the process has ended, or has a lower limit
         resource.prlimit(pid, resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 1))

@@ -1,11 +1,12 @@
-/* What kernels and programs call while they run: a pool of threads that share loops, a look at pending signals, and a
-   clock. One copy serves the whole process; kernels find these functions by name.
+/* The runtime of kernels and drivers: a thread pool for parallel loops, checks for pending signals, and timers.
+   One copy serves the whole process; the dynamic linker binds kernels and drivers to its functions.
 
-   The pool. One thread, the caller, offers a loop; workers that are awake help. Every thread starts on a range of its own,
-   so that consecutive kernels find in a core's cache what that core wrote, and takes chunks from the ranges of others when
-   its own is used up, so that a thread the scheduler holds back delays nobody: the caller finishes alone if need be. Idle
-   workers look out for work for some microseconds and then sleep: spinning for longer would take time from neighbours, and
-   from ourselves where neighbours keep the cores busy. */
+   The thread pool. The calling thread publishes a loop as a job, and the workers that are awake join it. The
+   iterations are split into one range per thread, and a thread takes chunks from its own range first, so that
+   consecutive kernels find in a core's cache what that core has written. When its range is exhausted, a thread steals
+   chunks from the other ranges, so that a descheduled worker delays nothing but the chunk it is working on; if
+   necessary, the caller runs the whole loop alone. Idle workers spin for some microseconds and then sleep. Longer
+   spinning would take processor time from other processes, and from our own threads on a busy machine. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -28,12 +29,12 @@ typedef void (*task_t)(void *context, int64_t first, int64_t last);
 
 /* ---- signals */
 
-/* One call of a program. A signal handler of Python's may raise while the call runs; the exception is kept here until the
-   call has returned. The first three members are what PyErr_Fetch gives. */
+/* One call of a program. If a Python signal handler raises an exception during the call, it is stored here until the
+   call returns; `exception` holds what PyErr_Fetch returns. */
 struct hlogym_call {
   void *exception[3];
-  volatile int stopped; /* loops end early from now on; what they computed is of no use */
-  int64_t polled;       /* milliseconds, when signals were last looked at; 0: not yet */
+  volatile int stopped; /* set when loops should end early; the results of the call are then discarded */
+  int64_t polled;       /* time of the last check for signals in milliseconds; 0 if there was none */
   struct hlogym_call *outer;
 };
 
@@ -47,7 +48,7 @@ static struct {
 static _Thread_local struct hlogym_call *current;
 static _Thread_local int is_worker, in_task;
 
-/* Functions of Python's C API; without them signals are not looked at. */
+/* Set the functions of Python's C API that the check for signals calls; without them there are no checks. */
 EXPORT void hlogym_set_python(void *gil_ensure, void *gil_release, void *check_signals, void *fetch) {
   python.gil_ensure = (int (*)(void))gil_ensure;
   python.gil_release = (void (*)(int))gil_release;
@@ -61,9 +62,10 @@ static int64_t now(clockid_t clock) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* Run pending signal handlers of Python, at most every POLL_MILLISECONDS; return whether the call should end. */
 static int poll_signals(struct hlogym_call *call) {
   const int64_t ms = now(CLOCK_MONOTONIC_COARSE) / 1000000;
-  if (call->polled == 0) call->polled = ms; /* not at the call's begin: short calls need no clock */
+  if (call->polled == 0) call->polled = ms; /* set here and not in hlogym_begin, to save short calls the clock */
   if (ms - call->polled < POLL_MILLISECONDS || python.check_signals == 0) return call->stopped;
   call->polled = ms;
   const int gil = python.gil_ensure();
@@ -75,7 +77,7 @@ static int poll_signals(struct hlogym_call *call) {
   return call->stopped;
 }
 
-/* Whether the running call is to end. Cheap enough for every iteration of a loop over kernels. */
+/* Return whether the running call should end. Workers only read the flag; the calling thread also polls for signals. */
 EXPORT int hlogym_interrupted(void) {
   struct hlogym_call *const call = current;
   if (call == 0) return 0;
@@ -86,7 +88,7 @@ EXPORT void hlogym_begin(struct hlogym_call *call) {
   call->exception[0] = call->exception[1] = call->exception[2] = 0;
   call->stopped = 0;
   call->polled = 0;
-  call->outer = current; /* an op computed in Python may call another program */
+  call->outer = current; /* a host op may call another program */
   current = call;
 }
 
@@ -94,11 +96,13 @@ EXPORT void hlogym_end(struct hlogym_call *call) { current = call->outer; }
 
 /* ---- the pool */
 
+/* The iterations of one thread: `next` .. `end` are not taken yet. Each range has a cache line of its own. */
 struct range {
   _Alignas(64) _Atomic int64_t next;
   int64_t end;
 };
 
+/* The current job. It is written only while no worker takes part in it. */
 static struct {
   task_t task;
   void *context;
@@ -108,9 +112,11 @@ static struct {
   struct range ranges[MAX_THREADS];
 } job;
 
-#define OPEN 0x10000u /* in `state`: a job is offered; below it, how many workers take part in it */
+/* `state` counts the workers that take part in the job, plus OPEN while more may join. `offers` counts the jobs so far;
+   workers wait for it to change. `sleepers` counts the workers that may be waiting in the kernel. */
+#define OPEN 0x10000u
 static _Atomic uint32_t state, offers, sleepers, caller_sleeps;
-static atomic_flag busy = ATOMIC_FLAG_INIT; /* one job at a time; further callers run their loops alone */
+static atomic_flag busy = ATOMIC_FLAG_INIT; /* there is one job at a time; other callers run their loops alone */
 static int wanted_threads = 1, workers = 0, spins = 1;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
@@ -129,7 +135,7 @@ static inline void relax(void) {
 #endif
 }
 
-/* Look at a word until it differs from a value, for a while; whether it does. */
+/* Spin until a word differs from a value or the time is up; return whether it differs. */
 static int spin_while(_Atomic uint32_t *word, uint32_t value, int64_t nanoseconds) {
   if (nanoseconds <= 0) return atomic_load(word) != value;
   const int64_t end = now(CLOCK_MONOTONIC) + nanoseconds;
@@ -142,7 +148,7 @@ static int spin_while(_Atomic uint32_t *word, uint32_t value, int64_t nanosecond
   }
 }
 
-/* Run chunks of the job until none is left: the thread's own range first, then those of the others. */
+/* Run chunks of the job until none is left: first those of the thread's own range, then those of the other ranges. */
 static void take_part(int number) {
   const int64_t grain = job.grain;
   in_task = 1;
@@ -168,7 +174,7 @@ static void *worker(void *number) {
     if (spin_while(&offers, seen, spins ? patience : 0)) {
       patience = SPIN_NANOSECONDS;
     } else {
-      patience /= 2; /* waiting has been in vain lately: sleep sooner */
+      patience /= 2; /* no job arrived while spinning: sleep sooner next time */
       atomic_fetch_add(&sleepers, 1);
       while (atomic_load(&offers) == seen) futex_wait(&offers, seen);
       atomic_fetch_sub(&sleepers, 1);
@@ -178,7 +184,7 @@ static void *worker(void *number) {
     uint32_t s = atomic_load(&state);
     while (s & OPEN) {
       if (!atomic_compare_exchange_weak(&state, &s, s + 1)) continue;
-      /* From here until the count goes down again the job stays what it is. */
+      /* The job does not change until the count is decremented again. */
       if ((int)(intptr_t)number < job.parts) {
         current = job.call;
         take_part((int)(intptr_t)number);
@@ -191,7 +197,7 @@ static void *worker(void *number) {
   return 0;
 }
 
-/* Started when first needed, with all signals blocked: those are for the threads of the program we are part of. */
+/* Start the missing workers, with all signals blocked, because the threads of the host program should handle those. */
 static void start_workers(void) {
   sigset_t all, before;
   pthread_attr_t attributes;
@@ -212,7 +218,7 @@ static void start_workers(void) {
 static pthread_mutex_t blas_lock = PTHREAD_MUTEX_INITIALIZER;
 static int blas_users = 0, blas_threads = 1;
 
-/* A forked child has the forking thread alone: its pool starts anew. */
+/* Only the forking thread exists in a forked child, so the child starts with an empty pool. */
 static void after_fork_in_child(void) {
   const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
   blas_lock = unlocked;
@@ -227,7 +233,7 @@ static void after_fork_in_child(void) {
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(0, 0, after_fork_in_child); }
 
-/* How many threads share a loop from now on; `cores` are there for them. */
+/* Set the number of threads that run a loop. Threads do not spin if there are more of them than `cores`. */
 EXPORT void hlogym_set_threads(int count, int cores) {
   wanted_threads = count < 1 ? 1 : count > MAX_THREADS ? MAX_THREADS : count;
   spins = wanted_threads <= cores;
@@ -242,8 +248,8 @@ static void run_alone(task_t task, void *context, int64_t count, int64_t grain) 
   }
 }
 
-/* task(context, first, last) for chunks that cover 0 .. count-1, in any order and on any thread; a chunk is at least
-   `grain` long, but for the last of a range. Returns when all are done. */
+/* Call task(context, first, last) for chunks that cover 0 .. count-1, in any order and on any thread, and return when
+   all have finished. A chunk has at least `grain` iterations, except for the last one of a range. */
 EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t grain) {
   const int threads = wanted_threads;
   if (count <= 0) return;
@@ -251,7 +257,7 @@ EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t g
     run_alone(task, context, count, grain);
     return;
   }
-  if (workers < threads - 1) start_workers();
+  if (workers < threads - 1) start_workers(); /* fewer may start than requested */
   const int parts = workers + 1 < threads ? workers + 1 : threads;
   const int64_t fair = count / ((int64_t)parts * CHUNKS_PER_THREAD);
   if (fair > grain) grain = (fair + grain - 1) / grain * grain;
@@ -270,7 +276,7 @@ EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t g
   atomic_fetch_add(&offers, 1);
   if (atomic_load(&sleepers)) futex_wake(&offers, chunks > parts ? parts - 1 : (int)chunks - 1);
   take_part(0);
-  /* Every chunk is taken; wait for those who still work on one. */
+  /* Every chunk is taken. Close the job and wait for the workers that are still running one. */
   uint32_t s = atomic_fetch_and(&state, ~OPEN) & ~OPEN;
   int64_t patience = spins ? SPIN_NANOSECONDS : 0;
   while (s != 0) {
@@ -285,7 +291,7 @@ EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t g
   atomic_flag_clear(&busy);
 }
 
-/* ---- the BLAS: one thread of its own while our threads share its work, for as long as any call wants it so */
+/* ---- BLAS threads: limited to one while any call runs, because our own thread pool splits the matrix products */
 
 EXPORT void hlogym_blas_enter(int (*get_threads)(void), void (*set_threads)(int)) {
   pthread_mutex_lock(&blas_lock);
@@ -302,7 +308,7 @@ EXPORT void hlogym_blas_leave(void (*set_threads)(int)) {
   pthread_mutex_unlock(&blas_lock);
 }
 
-/* ---- timing: the clock is read in C, so that Python's own time is not measured */
+/* ---- timing: the clock is read in C, so that the overhead of Python is not included */
 
 typedef void (*kernel_t)(void *const *);
 typedef void (*program_t)(char *, char *const *, char *const *, char *const *, struct hlogym_call *);
@@ -318,7 +324,7 @@ EXPORT void hlogym_time_kernel(kernel_t kernel, void *const *arguments, int repe
   hlogym_end(call);
 }
 
-/* A program's context begins with its call. */
+/* `struct context` of a program starts with its `struct hlogym_call`. */
 EXPORT void hlogym_time_program(program_t program, char *arena, char *const *parameters, char *const *results,
                                 char *const *constants, struct hlogym_call *context, int repeats, double *seconds) {
   for (int i = 0; i < repeats; i++) {

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: CUDA C++ built by NVRTC and launched through CuPy, which is imported only when a program runs."""
+"""The cuda backend: CUDA C++ compiled by NVRTC and launched through CuPy, which is imported when it is needed."""
 
 from compiler.backends.cuda.backend import CudaBackend
 

@@ -1,4 +1,4 @@
-"""The cuda backend."""
+"""The cuda backend's implementation of the `Backend` protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compiler.runtime.thunk_emitter import ThunkEmitter
 
 @dataclass(frozen=True)
 class CudaBackend:
-    """CUDA C++ for one NVIDIA GPU."""
+    """A backend that runs CUDA C++ on one NVIDIA GPU."""
 
     name: str = "cuda"
     language: str = CUDA.name
@@ -30,11 +30,11 @@ class CudaBackend:
         return CUDA.default_schedule
 
     def device_model(self) -> DeviceModel:
-        """Return the model of a data centre GPU."""
+        """Return the model of a data center GPU."""
         return device_model("gpu")
 
     def why_unavailable(self) -> str | None:
-        """Return what is missing, CuPy or a GPU, or None."""
+        """Return why CuPy or the GPU cannot be used, or None if they can."""
         return nvrtc.why_unavailable()
 
     def machine_key(self) -> str:
@@ -47,10 +47,10 @@ class CudaBackend:
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
     ) -> CudaExecutable:
-        """See `Backend.build`; without a GPU, kernels and plan of the result can still be inspected."""
+        """Implement `Backend.build`; without a GPU the kernels and the plan can still be inspected."""
         return CudaExecutable.build(module, ThunkEmitter(self.language, dict(schedules or {})).emit(module), plan)
 
     def load(self, folder: ProgramFolder) -> CudaExecutable:
-        """See `Backend.load`."""
+        """Implement `Backend.load`."""
         saved = folder.read()
         return CudaExecutable(saved.module, saved.program, saved.arena_bytes, saved.plan)

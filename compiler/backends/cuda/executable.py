@@ -1,4 +1,4 @@
-"""A program on the GPU: thunks launched through CuPy, captured into a CUDA graph where nothing forbids it."""
+"""The executable of the cuda backend: thunks launched through CuPy, captured as a CUDA graph where possible."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from compiler.runtime.thunks import (
 )
 
 GRAPH_NODES = 20_000
-"""A program of more launches than this is not captured as one graph."""
+"""Maximum number of launches in a program that is captured as a CUDA graph."""
 
 
 class CudaExecutable:
-    """A program for the GPU.
+    """A program compiled for a GPU.
 
-    Kernels, module and plan can be inspected on a machine without one; calling it there is a BackendError.
+    Without a GPU the kernels, module and plan can be inspected, but a call raises BackendError.
     """
 
     backend = "cuda"
@@ -61,20 +61,20 @@ class CudaExecutable:
 
     @staticmethod
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CudaExecutable:
-        """Assign memory to the program's buffers; kernels are built on the first call."""
+        """Assign memory to the buffers of a program and return the executable; the first call compiles the kernels."""
         return CudaExecutable(module, program, allocate(program), plan)
 
     def save(self, path: str | Path) -> None:
-        """Write a folder from which any machine with a GPU can load the program; kernels are saved as source."""
+        """Save the program to a folder with its kernels as source; any machine with a GPU can load it."""
         save_program(path, SavedProgram(self.backend, self.module, self.program, self.arena_bytes, self.plan))
 
     @property
     def kernels(self) -> list[KernelSpec]:
-        """Generated kernels, each once, in program order."""
+        """Return the distinct generated kernels in program order."""
         return kernels_of(self.thunks)
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        """Leaves of the entry's result as CuPy arrays; CuPy, DLPack or numpy arrays are taken."""
+        """Run the program on CuPy, DLPack or numpy arrays and return the leaves of its result as CuPy arrays."""
         device = self._on_device()
         return device.run(self._arguments(arrays))
 
@@ -92,7 +92,7 @@ class CudaExecutable:
         return [xp.ascontiguousarray(a) for a in given]
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
-        """Seconds of each of `repeats` runs of the whole program, by CUDA events; call once before to warm up."""
+        """Return the seconds of each of `repeats` executions by CUDA events; call the program once first to warm up."""
         xp = nvrtc.cupy()
         device, arguments = self._on_device(), self._arguments(arrays)
         out = []
@@ -106,7 +106,7 @@ class CudaExecutable:
         return out
 
     def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
-        """Seconds of each of `repeats` runs of one thunk alone, on the data of the last call (call once before)."""
+        """Return the seconds of each of `repeats` executions of one thunk, on the data of the last call."""
         xp = nvrtc.cupy()
         device, thunk = self._on_device(), self.thunks[number]
         if thunk.blocks():
@@ -123,13 +123,13 @@ class CudaExecutable:
         return out
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
-        """Median time of each thunk, with bytes and flops."""
+        """Call the program and return the median time of each thunk with its bytes and flops."""
         self(*arrays)
         return profile_thunks(self, repeats)
 
 
 class _Device(ThunkVisitor[None]):
-    """The part of an executable that lives on the GPU."""
+    """The GPU state of an executable: compiled kernels, memory and captured graphs; as a visitor it launches thunks."""
 
     def __init__(self, program: ThunkProgram, arena_bytes: int, kernels: list[KernelSpec]) -> None:
         self.xp = nvrtc.cupy()
@@ -144,7 +144,7 @@ class _Device(ThunkVisitor[None]):
         self.capturable = _LaunchCount().sequence(program.thunks) is not None
 
     def run(self, arguments: list[Any]) -> list[Any]:
-        """One call; results are fresh arrays."""
+        """Run the program and return its results in new arrays."""
         self.parameters, self.machine = arguments, Machine()
         if not self.capturable:
             self.sequence(self.program.thunks)
@@ -153,13 +153,13 @@ class _Device(ThunkVisitor[None]):
         return [r.copy() for r in self.results]
 
     def _graph(self) -> Any:
-        """The program captured for these argument addresses; a few are kept."""
+        """Return the graph of the program for the current argument addresses; the last few graphs are kept."""
         key = tuple(int(a.data.ptr) for a in self.parameters)
         found = self.graphs.get(key)
         if found is None:
             stream = self.xp.cuda.Stream(non_blocking=True)
             with stream:
-                self.sequence(self.program.thunks)  # libraries set themselves up outside of a capture
+                self.sequence(self.program.thunks)  # libraries must be initialized outside of a capture
                 stream.synchronize()
                 stream.begin_capture()
                 self.sequence(self.program.thunks)
@@ -204,12 +204,12 @@ class _Device(ThunkVisitor[None]):
             self.sequence(t.body)
 
     def conditional(self, t: ConditionalThunk) -> None:
-        chosen = int(self.view(t.selector).get())
-        pick = 1 - chosen if t.selector.shape.dtype == np.bool_ else chosen
-        self.sequence(t.branches[pick if 0 <= pick < len(t.branches) else -1])
+        value = int(self.view(t.selector).get())
+        branch = 1 - value if t.selector.shape.dtype == np.bool_ else value
+        self.sequence(t.branches[branch if 0 <= branch < len(t.branches) else -1])
 
     def view(self, b: Buffer) -> Any:
-        """The memory of a buffer as a CuPy array."""
+        """Return the memory of a buffer as a CuPy array."""
         shape, b = b.shape, b.resolve()
         if b.kind is BufferKind.PARAMETER:
             return self.parameters[b.index].reshape(shape.dimensions)
@@ -221,7 +221,10 @@ class _Device(ThunkVisitor[None]):
 
 
 class _LaunchCount(ThunkVisitor[int | None]):
-    """Counts the launches of one run; None when the host has to wait for a value, which no graph can capture."""
+    """A visitor that counts the launches of a program, or returns None if no graph can capture it.
+
+    A graph cannot capture a program in which the host reads a value, or one of more than GRAPH_NODES launches.
+    """
 
     def sequence(self, thunks: list[Thunk]) -> int | None:
         total = 0

@@ -1,4 +1,4 @@
-"""The GPU: CUDA C++ built by NVRTC and launched through CuPy; imported only when asked for."""
+"""Compilation of CUDA C++ by NVRTC through CuPy, which is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = ("--std=c++17", "-default-device")
 
 
 def why_unavailable() -> str | None:
-    """Why the cuda backend does not work here, or None."""
+    """Return why the cuda backend does not work on this machine, or None if it works."""
     try:
         cupy()
     except BackendError as e:
@@ -23,7 +23,7 @@ def why_unavailable() -> str | None:
 
 
 def cupy() -> Any:
-    """The CuPy module, with a GPU behind it; BackendError says what is missing."""
+    """Return the CuPy module; raise BackendError if CuPy or a GPU is missing."""
     try:
         module = importlib.import_module("cupy")
     except ImportError as e:
@@ -40,19 +40,19 @@ def cupy() -> Any:
 def _no_device(module: Any) -> str | None:
     try:
         count = module.cuda.runtime.getDeviceCount()
-    except Exception as e:  # CuPy raises its own types, which need CuPy to name
+    except Exception as e:  # the types that CuPy raises cannot be named without CuPy
         return str(e).splitlines()[0]
     return None if count else "no device"
 
 
 def source_of(kernels: Sequence[KernelSpec]) -> str:
-    """One source file with these kernels, each once."""
+    """Return the source of a file with the distinct kernels."""
     distinct = {k.symbol: k.source for k in kernels}
     return print_cuda.preamble() + "\n" + "\n".join(distinct.values())
 
 
 def functions(kernels: Sequence[KernelSpec]) -> dict[str, Any]:
-    """Launchable functions by symbol; CodegenError with NVRTC's own words when the build fails."""
+    """Compile kernels and return their functions by symbol; raise CodegenError with NVRTC's message if that fails."""
     if not kernels:
         return {}
     xp = cupy()
@@ -60,5 +60,5 @@ def functions(kernels: Sequence[KernelSpec]) -> dict[str, Any]:
     try:
         module.compile()
     except xp.cuda.compiler.CompileException as e:
-        raise CodegenError(f"NVRTC refused the kernels:\n{str(e)[:4000]}") from e
+        raise CodegenError(f"NVRTC rejected the kernels:\n{str(e)[:4000]}") from e
     return {k.symbol: module.get_function(k.symbol) for k in kernels}

@@ -1,4 +1,4 @@
-"""The interpreter as a backend: slow, and right by definition."""
+"""The interpreter backend: slow, and correct by definition."""
 
 from compiler.backends.interpreter.backend import InterpreterBackend
 

@@ -1,4 +1,4 @@
-"""The interpreter backend."""
+"""The interpreter backend's implementation of the `Backend` protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compiler.runtime.program_files import ProgramFolder
 
 @dataclass(frozen=True)
 class InterpreterBackend:
-    """numpy, op by op: the definition of every op."""
+    """A backend that evaluates programs op by op in numpy."""
 
     name: str = "interpreter"
     language: None = None
@@ -31,11 +31,11 @@ class InterpreterBackend:
         return Schedule()
 
     def device_model(self) -> DeviceModel:
-        """Return the model of a CPU, so that decisions can be priced."""
+        """Return the model of a CPU, so that the cost of decisions can be estimated."""
         return device_model("cpu")
 
     def why_unavailable(self) -> str | None:
-        """Return None: numpy is always there."""
+        """Return None, because numpy is always installed."""
         return None
 
     def machine_key(self) -> str:
@@ -45,10 +45,10 @@ class InterpreterBackend:
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
     ) -> InterpreterExecutable:
-        """See `Backend.build`."""
+        """Implement `Backend.build`."""
         del schedules
         return InterpreterExecutable(module, plan)
 
     def load(self, folder: ProgramFolder) -> InterpreterExecutable:
-        """Refuse: the interpreter saves nothing; always a BackendError."""
-        raise BackendError(f"{folder.path} was saved for the interpreter, which saves nothing")
+        """Raise BackendError, because the interpreter cannot save programs."""
+        raise BackendError(f"{folder.path} names the interpreter backend, which cannot save programs")

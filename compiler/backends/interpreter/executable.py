@@ -1,4 +1,4 @@
-"""A program that the interpreter runs, with the interface of a compiled one."""
+"""The executable of the interpreter backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 class InterpreterExecutable:
-    """The definition itself, behind the same face."""
+    """A program that the interpreter evaluates; it has no kernels and no thunks."""
 
     backend = "interpreter"
 
@@ -32,11 +32,11 @@ class InterpreterExecutable:
         self.thunks: list[Thunk] = []
 
     def __call__(self, *arrays: Any) -> list[Array]:
-        """Leaves of the entry's result, in order."""
+        """Run the program and return the leaves of its result in order."""
         return evaluate(self.module, check_arguments(arrays, parameter_leaves(self.module)))
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
-        """Seconds of each of `repeats` calls."""
+        """Return the seconds of each of `repeats` calls."""
         out = []
         for _ in range(repeats):
             start = time.perf_counter()
@@ -45,14 +45,16 @@ class InterpreterExecutable:
         return out
 
     def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
-        """The interpreter has no thunks: always an IndexError."""
+        """Raise IndexError, because the interpreter has no thunks."""
         raise IndexError(f"the interpreter has no thunk {number}")
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
-        """The interpreter has no thunks: no rows."""
+        """Return an empty list, because the interpreter has no thunks."""
         del arrays, repeats
         return []
 
     def save(self, path: str | Path) -> None:
-        """Refused: the interpreter builds nothing; save the module's text instead."""
-        raise BackendError(f"backend 'interpreter' builds nothing to save at {path}; compile for 'cpu' or 'cuda'")
+        """Raise BackendError, because the interpreter has no compiled code to save."""
+        raise BackendError(
+            f"cannot save to {path}: backend 'interpreter' has no compiled code; compile for 'cpu' or 'cuda'"
+        )

@@ -1,6 +1,6 @@
 """The observation of pass ordering: opcode counts, facts of the graph and the history of an episode, as a vector.
 
-    opcodes   log(1 + instructions of that opcode), one number per opcode
+    opcodes   log(1 + instructions of that opcode), one number per opcode of XLA
     looped    the same for the instructions inside loops
     facts     FACTS, logarithms of sizes and shares
     passes    for each pass: log(1 + times it has run), whether it is idle here, and by how much its last
@@ -37,7 +37,8 @@ FACTS = (
 """The facts of the whole graph."""
 
 Vector = npt.NDArray[np.float32]
-_OPCODES = {opcode: n for n, opcode in enumerate(Opcode)}
+_OPCODES = {opcode: n for n, opcode in enumerate(op for op in Opcode if not op.has(Trait.EXTENSION))}
+"""Opcodes with their places in the vector; those of extensions have none, so policies outlive a new op."""
 _ELEMENTWISE, _MOVEMENT = (frozenset(op for op in Opcode if op.has(t)) for t in (Trait.ELEMENTWISE, Trait.MOVEMENT))
 LIMIT = 8.0
 """Largest absolute value; greater values are clipped."""
@@ -141,7 +142,8 @@ def _describe(module: HloModule, ops: int) -> Vector:
 def _logs(counts: Counter[Opcode]) -> npt.NDArray[np.float64]:
     found = np.zeros(len(_OPCODES))
     for opcode, n in counts.items():
-        found[_OPCODES[opcode]] = n
+        if opcode in _OPCODES:
+            found[_OPCODES[opcode]] = n
     return np.log1p(found)
 
 

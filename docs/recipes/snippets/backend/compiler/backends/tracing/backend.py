@@ -1,0 +1,51 @@
+"""The tracing backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.analysis.cost_model import DeviceModel, device_model
+from compiler.backends.tracing.executable import TracingExecutable
+from compiler.codegen.schedule import Schedule
+from compiler.errors import BackendError
+from compiler.ir.module import HloModule
+from compiler.plan import CompilationPlan
+from compiler.runtime.program_files import ProgramFolder
+
+
+@dataclass(frozen=True)
+class TracingBackend:
+    """NumPy, op by op, with a clock around each op."""
+
+    name: str = "tracing"
+    language: None = None  # it compiles no kernels; C or CUDA otherwise, see `codegen.languages`
+    priority: int = 0  # never chosen by "auto"
+    optional: bool = True
+
+    @property
+    def default_schedule(self) -> Schedule:
+        return Schedule()
+
+    def device_model(self) -> DeviceModel:
+        """Return the device by which the cost model estimates the time of decisions."""
+        return device_model("cpu")
+
+    def why_unavailable(self) -> str | None:
+        """Return None: NumPy is always installed. A device that may be absent says here what to do about it."""
+        return None
+
+    def machine_key(self) -> str:
+        """Return what a measured time depends on besides the program."""
+        return "tracing"
+
+    def build(
+        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+    ) -> TracingExecutable:
+        """Return the executable of a module after all decisions."""
+        del schedules
+        return TracingExecutable(module, plan)
+
+    def load(self, folder: ProgramFolder) -> TracingExecutable:
+        """Refuse, because nothing is saved."""
+        raise BackendError(f"{folder.path}: the tracing backend saves nothing")

@@ -1,0 +1,77 @@
+"""The loop IR as text for a reader, with loop kinds and reductions written out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.codegen import loop_ir as lir
+
+__all__ = ["loop_nest_text"]
+
+
+def loop_nest_text(kernel: lir.Kernel) -> str:
+    """Return a kernel before it is printed in a language: its arguments, loops and statements."""
+    arguments = ", ".join(
+        f"{'out ' if a.is_output else ''}{a.name}: {a.type.text}[{a.elements}]" for a in kernel.arguments
+    )
+    return "\n".join([f"{kernel.kind} kernel ({arguments})", *_lines(kernel.body, 1)])
+
+
+def _lines(body: tuple[lir.Stmt, ...], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for s in body:
+        match s:
+            case lir.For():
+                yield f"{indent}for {s.var.name} in 0..{s.var.extent}  ({_kind(s)}):"
+                yield from _lines(s.body, depth + 1)
+            case lir.If():
+                yield f"{indent}if {s.condition}:"
+                yield from _lines(s.then, depth + 1)
+                if s.otherwise:
+                    yield f"{indent}else:"
+                    yield from _lines(s.otherwise, depth + 1)
+            case lir.Sort():
+                yield f"{indent}sort {s.left.extent} elements by {s.before}"
+            case _:
+                yield indent + _simple(s)
+
+
+def _kind(loop: lir.For) -> str:
+    reduced = ", ".join(f"{r.combiner} into {r.accumulator}" for r in loop.reductions)
+    return loop.kind.value + (f", {reduced}" if reduced else "")
+
+
+def _simple(s: lir.Stmt) -> str:
+    match s:
+        case lir.Let():
+            return f"{s.name}: {s.type.text} = {_value(s.value)}"
+        case lir.Accumulator():
+            return f"accumulator {s.name}: {s.type.text} = {s.init}"
+        case lir.Assign():
+            return f"{s.name} = {s.value}"
+        case lir.LocalArray():
+            return f"local {s.name}: {s.type.text}[{s.size}]"
+        case lir.LocalStore():
+            return f"{s.array}[{s.offset.to_c()}] = {s.value}"
+        case lir.Store():
+            return f"{s.buffer}[{s.offset.to_c()}] = {s.value}"
+        case lir.Update():
+            return f"{s.buffer}[{s.offset.to_c()}] {s.combiner}= {s.value}"
+        case _:
+            raise TypeError(f"{type(s).__name__} has no text")
+
+
+def _value(value: lir.Expr) -> str:
+    match value:
+        case lir.Constant():
+            return value.text
+        case lir.Apply():
+            return value.text()
+        case lir.IndexValue():
+            return value.value.to_c()
+        case lir.Load():
+            return f"{value.buffer}[{value.offset.to_c()}]"
+        case lir.LocalLoad():
+            return f"{value.array}[{value.offset.to_c()}]"
+        case lir.Current():
+            return value.name
