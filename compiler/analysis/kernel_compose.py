@@ -36,10 +36,12 @@ def compose(
     for what, i in zip(consumer_inputs, consumer.inputs, strict=True):
         if what is not None and what not in merged:
             merged[what] = (i, {k: Use(u.evaluations, u.distinct, u.copies) for k, u in i.contexts.items()})
+    # The producer is computed in each context in which its output is read, and in its own loop if it is kept.
     wanted = dict(contexts)
     if keep:
         n = producer.elements
         wanted[OWN] = Use(n, n)
+    # Its inputs are then read in these contexts; an input that the consumer also reads is merged with that one.
     fresh: dict[Hashable, Input] = dict(zip(producer_inputs, producer.inputs, strict=True))
     fresh.pop(None, None)
     for what, i in fresh.items():

@@ -82,13 +82,19 @@ def _top_k(instruction: HloInstruction, values: Sequence[Value]) -> Value:
     return top_k(arrays(values)[0], instruction.operands[0].shape.element_type, k, largest=True)
 
 
+THREEFRY_TARGETS = (
+    "threefry2x32", "cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32", "hip_threefry2x32_ffi"
+)  # fmt: skip
+"""The names under which JAX calls its Threefry kernel, by platform."""
+
+
 def _threefry(instruction: HloInstruction, values: Sequence[Value]) -> Value:
     key0, key1, x0, x1 = arrays(values)
     return threefry2x32(key0, key1, x0, x1)
 
 
 register_custom_call("TopK", _top_k)
-for _target in ("threefry2x32", "cu_threefry2x32", "cu_threefry2x32_ffi"):
+for _target in THREEFRY_TARGETS:
     register_custom_call(_target, _threefry)
 
 

@@ -196,6 +196,7 @@ def scatter(q: ShapeQuery) -> Shape:
         (batching, "input_batching_dims"),
     ):
         need(sorted(dims) == list(dims), f"{what} {list(dims)} must ascend")
+    # The other dimensions of the indices are batch dimensions; each index vector selects one window.
     batch = [d for k, d in enumerate(idx.dimensions) if k != ivd]
     vector = idx.dimensions[ivd] if ivd < idx.rank else 1
     need(len(to_operand) == vector, f"scatter_dims_to_operand_dims {list(to_operand)} must have {vector} entries")
@@ -213,6 +214,7 @@ def scatter(q: ShapeQuery) -> Shape:
         _batching_pairs(s, idx, ivd, batching, q.ints("scatter_indices_batching_dims"))
         need(u.rank == len(batch) + len(window), f"update {u} must have rank {len(batch) + len(window)}")
         need(s.rank == len(window) + len(inserted) + len(batching), f"operand {s} does not fit the window dimensions")
+        # An update has the kept operand dimensions as window, at most as large, and the batch dimensions.
         kept = [d for k, d in enumerate(s.dimensions) if k not in inserted and k not in batching]
         for at, d in zip(window, kept, strict=True):
             need(

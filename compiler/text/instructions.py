@@ -71,7 +71,7 @@ class BodyParser:
             s.fail(f"expected an opcode and '(', found {s.next_token()}")
         opcode = BY_TEXT.get(m.group(1))
         wrapped: Opcode | None = None
-        if opcode is None:
+        if opcode is None:  # perhaps a short form such as `add-start`
             opcode, wrapped = async_sugar.split(m.group(1)) or (None, None)
         if opcode is None:
             near = difflib.get_close_matches(m.group(1), BY_TEXT, n=1)

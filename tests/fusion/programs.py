@@ -35,7 +35,7 @@ _BINARY = (Opcode.ADD, Opcode.MULTIPLY, Opcode.MAXIMUM)
 
 
 def random_graph(seed: int, size: int = 9) -> HloModule:
-    """Elementwise ops, transposes, slices and reductions over f32[4,20] and values derived from it, connected at random."""
+    """Elementwise ops, transposes, slices and reductions over f32[4,20], connected at random."""
     rng = np.random.default_rng(seed)
     module = parse(
         "HloModule random\n\n%sum (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n"

@@ -1,4 +1,4 @@
-"""Idioms by name, each with the cases it is tried on, and the comparison of results element by element."""
+"""A collection of idioms with their cases, and the elementwise comparison of results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Closeness:
-    """How close floats must be: |a - b| <= rtol |b| + atol * typical, where typical is the median magnitude of b.
+    """The tolerance of floats: |a - b| <= rtol |b| + atol * typical, where typical is the median magnitude of b.
 
-    The median is taken over finite elements other than zero, so that neither a mask of -1e9 nor many zeros change what
-    is asked of the other elements.
+    The median is over finite nonzero elements, so that neither a mask of -1e9 nor many zeros change the tolerance of
+    the other elements.
 
     Attributes:
-        floor: the least that counts as typical; for results that are zero but for rounding.
+        rtol: relative tolerance.
+        atol: absolute tolerance, in units of the typical magnitude.
+        floor: minimum of the typical magnitude, for results that are zero up to rounding.
     """
 
     rtol: float
@@ -33,7 +35,7 @@ class Closeness:
 
 BY_PRECISION = ((50, Closeness(1e-11, 1e-11)), (20, Closeness(5e-5, 5e-5)), (9, Closeness(8e-3, 8e-3)),
                 (6, Closeness(4e-2, 4e-2)))  # fmt: skip
-"""By bits of the significand."""
+"""Default tolerances by the minimum number of bits of the significand."""
 
 
 class Case(NamedTuple):
@@ -45,14 +47,16 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Idiom:
-    """A function as people write it.
+    """A function written as in user code, with its cases.
 
     Attributes:
-        fn: the function, or what makes a PyTorch module.
-        closeness: None for what the type allows.
-        x64: lowered and run by JAX with 64-bit types.
-        makes_module: whether `fn` makes a PyTorch module.
-        training: whether that module is left in training mode.
+        name: name of the idiom.
+        fn: the function, or a factory of a PyTorch module.
+        cases: the cases it is tested on.
+        closeness: the tolerance; None for the default of the element type.
+        x64: whether JAX lowers and runs it with 64-bit types.
+        makes_module: whether `fn` is a factory of a PyTorch module.
+        training: whether that module is in training mode.
     """
 
     name: str
@@ -66,14 +70,14 @@ class Idiom:
 
 @dataclass
 class Idioms:
-    """The idioms of one subject; `on` is a decorator."""
+    """The idioms of one subject."""
 
     idioms: dict[str, Idiom] = field(default_factory=dict)
 
     def on(
         self, closeness: Closeness | None = None, /, x64: bool = False, **cases: tuple[Any, ...]
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Take a function under its name, with arguments by the name of each case; the first case is the fast one."""
+        """Decorate a function to register it with its cases; only the first case runs in the fast tests."""
 
         def take(fn: Callable[..., Any]) -> Callable[..., Any]:
             assert fn.__name__ not in self.idioms, fn.__name__
@@ -92,7 +96,7 @@ class Idioms:
         training: bool = False,
         **cases: tuple[Any, ...],
     ) -> None:
-        """Take a PyTorch module, made when it is needed, with its inputs by the name of each case."""
+        """Register a factory of a PyTorch module with the inputs of its cases."""
         assert name not in self.idioms, name
         listed = tuple(Case(case, args) for case, args in cases.items())
         self.idioms[name] = Idiom(name, make, listed, closeness, makes_module=True, training=training)
@@ -102,7 +106,7 @@ class Idioms:
 
 
 def parameters(subjects: Mapping[str, Idioms], fast: bool) -> list[Any]:
-    """For `pytest.mark.parametrize`: each idiom with its first case, or with each of its others."""
+    """Return parameters for `pytest.mark.parametrize`: each idiom with its first case, or with all others."""
     return [
         pytest.param(idiom, case, id=f"{subject}-{idiom.name}-{case.name}")
         for subject, idioms in subjects.items()
@@ -112,7 +116,7 @@ def parameters(subjects: Mapping[str, Idioms], fast: bool) -> list[Any]:
 
 
 def assert_close(got: Sequence[Any], want: Sequence[Any], closeness: Closeness | None, whose: str) -> None:
-    """Every element of every output is close; NaN and infinities stand where they should."""
+    """Assert that all elements of all outputs are close, with NaN and infinities in the same positions."""
     assert len(got) == len(want), f"{whose}: {len(got)} outputs instead of {len(want)}"
     for k, (g, w) in enumerate(zip(got, want, strict=True)):
         g, w = np.asarray(g), np.asarray(w)
@@ -142,7 +146,7 @@ def _mismatches(g: Array, w: Array, closeness: Closeness | None) -> npt.NDArray[
 
 
 def _significand(dtype: np.dtype[Any]) -> int | None:
-    """Bits of the significand of a float or complex type; None for other types."""
+    """Return the bits of the significand of a float or complex type, or None for other types."""
     if np.issubdtype(dtype, np.complexfloating):
         dtype = np.dtype(dtype).type(0).real.dtype
     try:
@@ -152,22 +156,22 @@ def _significand(dtype: np.dtype[Any]) -> int | None:
 
 
 def normal(*dims: int, dtype: Any = np.float32, scale: float = 1.0, name: str = "") -> Array:
-    """Normal values that depend on the dimensions and the name alone."""
+    """Return normally distributed values that depend only on the dimensions and the name."""
     return np.asarray(_rng("n" + name, dims).standard_normal(dims) * scale).astype(dtype)
 
 
 def uniform(*dims: int, low: float = 0.0, high: float = 1.0, dtype: Any = np.float32, name: str = "") -> Array:
-    """Values spread over [low, high)."""
+    """Return uniformly distributed values in [low, high)."""
     return np.asarray(_rng("u" + name, dims).uniform(low, high, dims)).astype(dtype)
 
 
-def whole(*dims: int, low: int = 0, high: int = 5, dtype: Any = np.int32, name: str = "") -> Array:
-    """Whole numbers from low to high - 1."""
+def integers(*dims: int, low: int = 0, high: int = 5, dtype: Any = np.int32, name: str = "") -> Array:
+    """Return random integers from low to high - 1."""
     return np.asarray(_rng("w" + name, dims).integers(low, high, dims)).astype(dtype)
 
 
-def truths(*dims: int, name: str = "", chance: float = 0.5) -> Array:
-    """Truth values."""
+def booleans(*dims: int, name: str = "", chance: float = 0.5) -> Array:
+    """Return random booleans that are True with probability `chance`."""
     return np.asarray(_rng("t" + name, dims).uniform(size=dims) < chance)
 
 

@@ -1,4 +1,4 @@
-"""Idioms of JAX about arrays: order, segments, sums along, indexing, products, integers, complex numbers."""
+"""JAX idioms for arrays: sorting, segments, cumulative sums, indexing, products, integers, complex numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 
@@ -31,10 +31,10 @@ def histogram_and_quantiles(x: Any) -> Any:
 
 
 @IDIOMS.on(
-    rows=(normal(64, 3), np.sort(whole(64, high=9))),
-    one=(normal(64, 1), whole(64, high=9)),
-    vector=(normal(1000), whole(1000, high=9)),
-    none=(normal(0, 17), whole(0, high=9)),
+    rows=(normal(64, 3), np.sort(integers(64, high=9))),
+    one=(normal(64, 1), integers(64, high=9)),
+    vector=(normal(1000), integers(1000, high=9)),
+    none=(normal(0, 17), integers(0, high=9)),
 )
 def segment_reductions(x: Any, ids: Any) -> Any:
     total = jax.ops.segment_sum(x, ids, 9)
@@ -51,7 +51,7 @@ def segment_reductions(x: Any, ids: Any) -> Any:
     )
 
 
-@IDIOMS.on(rows=(normal(5, 33),), one=(normal(1, 64),), column=(normal(64, 1),), ints=(whole(4, 65, high=10),))
+@IDIOMS.on(rows=(normal(5, 33),), one=(normal(1, 64),), column=(normal(64, 1),), ints=(integers(4, 65, high=10),))
 def ranking_and_order(x: Any) -> Any:
     order = jnp.argsort(x, axis=-1)
     ranks = jnp.argsort(order, axis=-1)
@@ -75,7 +75,7 @@ def ranking_and_order(x: Any) -> Any:
     rows=(uniform(5, 67, low=0.8, high=1.2),),
     one=(uniform(1, 64, low=0.8, high=1.2),),
     column=(uniform(64, 1, low=0.5),),
-    ints=(whole(3, 33, low=-3, high=4),),
+    ints=(integers(3, 33, low=-3, high=4),),
 )
 def cumulative_products_and_extremes(x: Any) -> Any:
     alphas = jnp.cumprod(x, axis=1)
@@ -94,8 +94,8 @@ def cumulative_products_and_extremes(x: Any) -> Any:
 
 
 @IDIOMS.on(
-    numbers=(whole(65, high=1 << 30, dtype=np.uint32), whole(65, low=-100, high=100)),
-    row=(whole(1, 64, high=1 << 30, dtype=np.uint32), whole(1, 64, low=-100, high=100)),
+    numbers=(integers(65, high=1 << 30, dtype=np.uint32), integers(65, low=-100, high=100)),
+    row=(integers(1, 64, high=1 << 30, dtype=np.uint32), integers(1, 64, low=-100, high=100)),
 )
 def integer_arithmetic(u: Any, s: Any) -> Any:
     hashed = (u ^ (u >> 16)) * jnp.uint32(0x45D9F3B)
@@ -122,7 +122,7 @@ def integer_arithmetic(u: Any, s: Any) -> Any:
     )
 
 
-@IDIOMS.on(x64=True, doubles=(np.float64(0.3) + normal(33, dtype=np.float64), whole(33, high=9, dtype=np.int64)))
+@IDIOMS.on(x64=True, doubles=(np.float64(0.3) + normal(33, dtype=np.float64), integers(33, high=9, dtype=np.int64)))
 def double_precision(x: Any, n: Any) -> Any:
     compensated = lax.scan(lambda c, v: (((t := c[0] + (v - c[1])), (t - c[0]) - (v - c[1])), None), (0.0, 0.0), x)[0][
         0
@@ -176,8 +176,8 @@ def complex_numbers(re: Any, im: Any) -> Any:
 
 
 @IDIOMS.on(
-    gather=(normal(17, 33), whole(5, 7, high=17), whole(5, 7, high=33, name="c"), truths(17, 33)),
-    one=(normal(1, 64), whole(5, 1, high=1), whole(5, 1, high=64, name="c"), truths(1, 64)),
+    gather=(normal(17, 33), integers(5, 7, high=17), integers(5, 7, high=33, name="c"), booleans(17, 33)),
+    one=(normal(1, 64), integers(5, 1, high=1), integers(5, 1, high=64, name="c"), booleans(1, 64)),
 )
 def indexing_and_updates(x: Any, rows: Any, columns: Any, mask: Any) -> Any:
     flat = x.reshape(-1)

@@ -1,4 +1,4 @@
-"""Attention as JAX users write it: masks of every sort, positions, caches, grouped heads."""
+"""Attention in JAX: all kinds of masks, positions, caches, grouped heads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Closeness, Idioms, normal, truths, whole
+from tests.idioms.collection import Closeness, Idioms, booleans, integers, normal
 
 IDIOMS = Idioms()
 
@@ -42,7 +42,7 @@ def causal_attention(q: Any, k: Any, v: Any) -> Any:
     return _with_gradient(lambda q, k, v: _attend(q, k, v, mask[None, None]), q, k, v)
 
 
-@IDIOMS.on(text=(*_qkv(2, 19, 4, 8), truths(2, 19)), batch_1=(*_qkv(1, 64, 2, 8), truths(1, 64)))
+@IDIOMS.on(text=(*_qkv(2, 19, 4, 8), booleans(2, 19)), batch_1=(*_qkv(1, 64, 2, 8), booleans(1, 64)))
 def padding_mask_of_minus_infinity(q: Any, k: Any, v: Any, mask: Any) -> Any:
     return _with_gradient(lambda q, k, v: _attend(q, k, v, mask[:, None, None, :], fill=-jnp.inf), q, k, v)
 
@@ -52,7 +52,7 @@ def padding_mask_of_minus_infinity(q: Any, k: Any, v: Any, mask: Any) -> Any:
     batch_1=(*_qkv(1, 64, 1, 8), np.array([0], np.int32)),
 )
 def fully_masked_rows(q: Any, k: Any, v: Any, lengths: Any) -> Any:
-    """NaN with -inf; a uniform average with -1e9; zeros when the row is put right afterwards."""
+    """Fully masked rows: NaN with -inf, a uniform average with -1e9, zeros if the row is corrected afterwards."""
     mask = (jnp.arange(k.shape[1])[None] < lengths[:, None])[:, None, None, :]
     logits = jnp.einsum("bqhd,bkhd->bhqk", q, k)
     safe = jnp.where(mask, jax.nn.softmax(jnp.where(mask, logits, -1e30), axis=-1), 0.0)
@@ -75,7 +75,7 @@ def sliding_window_attention(q: Any, k: Any, v: Any) -> Any:
 
 @IDIOMS.on(text=_qkv(1, 23, 4, 8), long=_qkv(1, 100, 8, 4))
 def linear_biases(q: Any, k: Any, v: Any) -> Any:
-    """ALiBi."""
+    """Attention with linear biases (ALiBi)."""
     slopes = 2.0 ** (-8.0 * jnp.arange(1, q.shape[2] + 1) / q.shape[2])
     distance = jnp.arange(q.shape[1])[None, :] - jnp.arange(q.shape[1])[:, None]
     bias = slopes[:, None, None] * jnp.where(distance <= 0, distance, -jnp.inf)[None]
@@ -84,7 +84,7 @@ def linear_biases(q: Any, k: Any, v: Any) -> Any:
 
 @IDIOMS.on(text=(*_qkv(1, 21, 2, 8), normal(32, 2)), long=(*_qkv(2, 64, 1, 8), normal(32, 1)))
 def relative_position_buckets(q: Any, k: Any, v: Any, table: Any) -> Any:
-    """As in T5: half of the buckets exact, the rest on a logarithmic scale."""
+    """Relative positions as in T5: half of the buckets are exact, the others logarithmic."""
     n = q.shape[1]
     offset = jnp.arange(n)[None, :] - jnp.arange(n)[:, None]
     ahead, apart = jnp.where(offset > 0, 16, 0), jnp.abs(offset)
@@ -110,7 +110,7 @@ def grouped_query_attention(q: Any, k: Any, v: Any) -> Any:
 
 
 @IDIOMS.on(
-    Closeness(2e-4, 2e-4),  # an angle of 127 has lost seven bits of its fraction
+    Closeness(2e-4, 2e-4),  # an angle of 127 has seven bits less for its fraction
     text=(normal(2, 17, 4, 8),), batch_1=(normal(1, 128, 1, 64),), one_token=(normal(1, 1, 2, 16),),
 )  # fmt: skip
 def rotary_embedding_by_halves(x: Any) -> Any:
@@ -150,7 +150,7 @@ def key_value_cache(keys: Any, values: Any, q: Any, k: Any, v: Any, index: Any) 
     layers=(normal(3, 2, 9, 2, 4), normal(3, 2, 2, 4, name="n"), np.array([2, 8], np.int32)),
 )
 def cache_of_several_layers(cache: Any, new: Any, positions: Any) -> Any:
-    """Each sequence of the batch writes at a place of its own."""
+    """Each sequence of the batch writes to its own position of the cache."""
 
     def write(row: Any, value: Any, at: Any) -> Any:
         return lax.dynamic_update_index_in_dim(row, value, at, axis=0)
@@ -182,7 +182,7 @@ def decode_with_a_cache(state: Any, embed: Any, out: Any, first: Any) -> Any:
 
 @IDIOMS.on(text=_qkv(1, 24, 2, 8), batch_2=_qkv(2, 64, 1, 4))
 def attention_in_chunks(q: Any, k: Any, v: Any) -> Any:
-    """With a running maximum and sum, as memory-efficient attention does."""
+    """Attention with a running maximum and sum, as in memory-efficient attention."""
 
     def chunk(carry: Any, kv: Any) -> Any:
         top, total, out = carry
@@ -212,8 +212,8 @@ def linear_attention(q: Any, k: Any, v: Any) -> Any:
 
 
 @IDIOMS.on(
-    bf16=(*_qkv(1, 17, 2, 8, jnp.bfloat16), truths(1, 17, chance=0.7)),
-    f16=(*_qkv(2, 19, 1, 16, np.float16), truths(2, 19)),
+    bf16=(*_qkv(1, 17, 2, 8, jnp.bfloat16), booleans(1, 17, chance=0.7)),
+    f16=(*_qkv(2, 19, 1, 16, np.float16), booleans(2, 19)),
 )
 def half_precision_attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
     logits = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
@@ -222,8 +222,8 @@ def half_precision_attention(q: Any, k: Any, v: Any, mask: Any) -> Any:
 
 
 @IDIOMS.on(
-    packed=(*_qkv(1, 21, 2, 8), np.sort(whole(1, 21, high=4), axis=1)),
-    long=(*_qkv(2, 64, 1, 8), np.sort(whole(2, 64, high=3), axis=1)),
+    packed=(*_qkv(1, 21, 2, 8), np.sort(integers(1, 21, high=4), axis=1)),
+    long=(*_qkv(2, 64, 1, 8), np.sort(integers(2, 64, high=3), axis=1)),
 )
 def packed_sequences(q: Any, k: Any, v: Any, segments: Any) -> Any:
     same = segments[:, None, :, None] == segments[:, None, None, :]
@@ -233,7 +233,7 @@ def packed_sequences(q: Any, k: Any, v: Any, segments: Any) -> Any:
     return _attend(q, k, v, same & (at[:, None] >= at[None])), position
 
 
-@IDIOMS.on(pool=(normal(3, 40, 8), normal(8), truths(3, 40)), batch_1=(normal(1, 64, 8), normal(8), truths(1, 64)))
+@IDIOMS.on(pool=(normal(3, 40, 8), normal(8), booleans(3, 40)), batch_1=(normal(1, 64, 8), normal(8), booleans(1, 64)))
 def attention_pooling(x: Any, query: Any, mask: Any) -> Any:
     def f(x: Any, query: Any) -> Any:
         score = jnp.where(mask, x @ query, float(np.finfo(np.float32).min))

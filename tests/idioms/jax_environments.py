@@ -1,4 +1,4 @@
-"""Steps of environments and replay buffers as JAX users write them."""
+"""Environment steps and replay buffers in JAX."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Closeness, Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Closeness, Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 KEY = jax.random.key_data(jax.random.key(7))
 
 
 @IDIOMS.on(
-    batch_32=(uniform(32, 4, low=-0.2, high=0.2), whole(32, high=2), whole(32, high=600)),
-    batch_1=(uniform(1, 4, low=-3, high=3), whole(1, high=2), whole(1, high=600)),
-    batch_1000=(uniform(1000, 4, low=-3, high=3), whole(1000, high=2), whole(1000, high=600)),
+    batch_32=(uniform(32, 4, low=-0.2, high=0.2), integers(32, high=2), integers(32, high=600)),
+    batch_1=(uniform(1, 4, low=-3, high=3), integers(1, high=2), integers(1, high=600)),
+    batch_1000=(uniform(1000, 4, low=-3, high=3), integers(1000, high=2), integers(1000, high=600)),
 )
 def cartpole(state: Any, action: Any, time: Any) -> Any:
     def step(s: Any, a: Any, t: Any) -> Any:
@@ -49,8 +49,8 @@ def pendulum(theta: Any, speed: Any, action: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch_64=(uniform(64, low=-1.2, high=0.6), uniform(64, low=-0.07, high=0.07, name="v"), whole(64, high=3)),
-    batch_1=(uniform(1, low=-1.2, high=0.6), uniform(1, low=-0.07, high=0.07, name="v"), whole(1, high=3)),
+    batch_64=(uniform(64, low=-1.2, high=0.6), uniform(64, low=-0.07, high=0.07, name="v"), integers(64, high=3)),
+    batch_1=(uniform(1, low=-1.2, high=0.6), uniform(1, low=-0.07, high=0.07, name="v"), integers(1, high=3)),
 )
 def mountain_car(position: Any, velocity: Any, action: Any) -> Any:
     velocity = jnp.clip(velocity + (action - 1) * 0.001 + jnp.cos(3 * position) * (-0.0025), -0.07, 0.07)
@@ -61,8 +61,8 @@ def mountain_car(position: Any, velocity: Any, action: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch_33=(normal(33, 4), whole(33, high=3)),
-    batch_1=(normal(1, 4), whole(1, high=3)),
+    batch_33=(normal(33, 4), integers(33, high=3)),
+    batch_1=(normal(1, 4), integers(1, high=3)),
 )
 def acrobot(state: Any, action: Any) -> Any:
     def derivative(s: Any, torque: Any) -> Any:
@@ -94,8 +94,13 @@ def acrobot(state: Any, action: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch_19=(whole(19, 2, high=8), whole(19, high=4), whole(19, 2, high=8, name="g"), truths(8, 8, chance=0.2)),
-    batch_1=(whole(1, 2, high=8), whole(1, high=4), whole(1, 2, high=8, name="g"), truths(8, 8, chance=0.2)),
+    batch_19=(
+        integers(19, 2, high=8),
+        integers(19, high=4),
+        integers(19, 2, high=8, name="g"),
+        booleans(8, 8, chance=0.2),
+    ),
+    batch_1=(integers(1, 2, high=8), integers(1, high=4), integers(1, 2, high=8, name="g"), booleans(8, 8, chance=0.2)),
 )
 def gridworld_with_reset(position: Any, action: Any, goal: Any, walls: Any) -> Any:
     moves = jnp.array([[-1, 0], [0, 1], [1, 0], [0, -1]])
@@ -112,11 +117,11 @@ def gridworld_with_reset(position: Any, action: Any, goal: Any, walls: Any) -> A
 
 
 @IDIOMS.on(
-    batch_8=({"s": normal(8, 4), "t": whole(8, high=20)}, normal(8), KEY),
-    batch_1=({"s": normal(1, 4), "t": whole(1, high=20)}, normal(1), KEY),
+    batch_8=({"s": normal(8, 4), "t": integers(8, high=20)}, normal(8), KEY),
+    batch_1=({"s": normal(1, 4), "t": integers(1, high=20)}, normal(1), KEY),
 )
 def auto_reset(state: Any, action: Any, key: Any) -> Any:
-    """As gymnax and brax do: the new episode is drawn in any case and chosen by where."""
+    """Automatic reset as in gymnax and brax: a new episode is always sampled, and selected with where."""
     keys = jax.random.split(jax.random.wrap_key_data(key), action.shape[0])
 
     def step(s: Any, a: Any, k: Any) -> Any:
@@ -131,14 +136,14 @@ def auto_reset(state: Any, action: Any, key: Any) -> Any:
 
 @IDIOMS.on(
     wrap=(
-        {"obs": normal(100, 17), "act": whole(100, high=4), "i": np.int32(97), "full": np.bool_(False)},
+        {"obs": normal(100, 17), "act": integers(100, high=4), "i": np.int32(97), "full": np.bool_(False)},
         normal(8, 17),
-        whole(8, high=4),
+        integers(8, high=4),
     ),
     one=(
-        {"obs": normal(64, 1), "act": whole(64, high=4), "i": np.int32(63), "full": np.bool_(True)},
+        {"obs": normal(64, 1), "act": integers(64, high=4), "i": np.int32(63), "full": np.bool_(True)},
         normal(1, 1),
-        whole(1, high=4),
+        integers(1, high=4),
     ),
 )
 def replay_buffer_insert(buffer: Any, obs: Any, act: Any) -> Any:
@@ -151,7 +156,7 @@ def replay_buffer_insert(buffer: Any, obs: Any, act: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch_32=({"obs": normal(100, 5), "reward": normal(100), "done": truths(100)}, np.int32(77), KEY),
+    batch_32=({"obs": normal(100, 5), "reward": normal(100), "done": booleans(100)}, np.int32(77), KEY),
 )
 def replay_buffer_sample(buffer: Any, filled: Any, key: Any) -> Any:
     at = jax.random.randint(jax.random.wrap_key_data(key), (32,), 0, filled)
@@ -165,7 +170,7 @@ def replay_buffer_sample(buffer: Any, filled: Any, key: Any) -> Any:
     small=(uniform(31), uniform(1), np.int32(0)),
 )
 def prioritised_replay(tree: Any, draws: Any, start: Any) -> Any:
-    """A sum tree in one array: update a leaf's ancestors, then descend for each draw."""
+    """A sum tree in one array: update a leaf's ancestors, then descend for each sample."""
     leaves = (tree.shape[0] + 1) // 2
     tree = tree.at[leaves - 1 + start].set(2.0)
 
@@ -192,8 +197,12 @@ def prioritised_replay(tree: Any, draws: Any, start: Any) -> Any:
 
 
 @IDIOMS.on(
-    atari=(whole(1, 12, 12, 4, high=256, dtype=np.uint8), whole(1, 12, 12, high=256, dtype=np.uint8), truths(1)),
-    batch=(whole(3, 64, 1, 2, high=256, dtype=np.uint8), whole(3, 64, 1, high=256, dtype=np.uint8), truths(3)),
+    atari=(
+        integers(1, 12, 12, 4, high=256, dtype=np.uint8),
+        integers(1, 12, 12, high=256, dtype=np.uint8),
+        booleans(1),
+    ),
+    batch=(integers(3, 64, 1, 2, high=256, dtype=np.uint8), integers(3, 64, 1, high=256, dtype=np.uint8), booleans(3)),
 )
 def frame_stack(stack: Any, frame: Any, reset: Any) -> Any:
     rolled = jnp.roll(stack, -1, axis=-1).at[..., -1].set(frame)
@@ -202,7 +211,9 @@ def frame_stack(stack: Any, frame: Any, reset: Any) -> Any:
     return out, out.astype(jnp.float32) / 255.0, jnp.concatenate([stack[..., 1:], frame[..., None]], -1)
 
 
-@IDIOMS.on(image=(whole(1, 20, 18, 3, high=256, dtype=np.uint8),), one=(whole(2, 64, 2, 3, high=256, dtype=np.uint8),))
+@IDIOMS.on(
+    image=(integers(1, 20, 18, 3, high=256, dtype=np.uint8),), one=(integers(2, 64, 2, 3, high=256, dtype=np.uint8),)
+)
 def preprocess_frames(frame: Any) -> Any:
     grey = (frame.astype(jnp.float32) @ jnp.array([0.299, 0.587, 0.114])).astype(jnp.uint8)
     n, h, w = grey.shape
@@ -215,7 +226,7 @@ def preprocess_frames(frame: Any) -> Any:
     batch_1=(uniform(1, 4, low=-0.05, high=0.05), normal(4, 2)),
 )
 def rollout_of_a_policy(start: Any, w: Any) -> Any:
-    """Environment and policy in one scan, episodes counted."""
+    """Environment and policy in one scan that counts episodes."""
 
     def step(carry: Any, t: Any) -> Any:
         s, ret, length = carry
@@ -232,9 +243,9 @@ def rollout_of_a_policy(start: Any, w: Any) -> Any:
 
 
 @IDIOMS.on(
-    board=(whole(64, high=2).reshape(8, 8),),
-    line=(whole(1, 64, high=2),),
-    torus=(whole(17, 33, high=2, dtype=np.int8),),
+    board=(integers(64, high=2).reshape(8, 8),),
+    line=(integers(1, 64, high=2),),
+    torus=(integers(17, 33, high=2, dtype=np.int8),),
 )
 def game_of_life(board: Any) -> Any:
     shifts = [(a, b) for a in (-1, 0, 1) for b in (-1, 0, 1) if (a, b) != (0, 0)]
@@ -248,7 +259,8 @@ def game_of_life(board: Any) -> Any:
 
 
 @IDIOMS.on(
-    board=(whole(19, 3, 3, low=-1, high=2), whole(19, high=9)), one=(whole(1, 3, 3, low=-1, high=2), whole(1, high=9))
+    board=(integers(19, 3, 3, low=-1, high=2), integers(19, high=9)),
+    one=(integers(1, 3, 3, low=-1, high=2), integers(1, high=9)),
 )
 def tic_tac_toe(board: Any, action: Any) -> Any:
     def play(b: Any, a: Any) -> Any:
@@ -264,7 +276,7 @@ def tic_tac_toe(board: Any, action: Any) -> Any:
 @IDIOMS.on(
     tree=(
         normal(33, 4, name="q"),
-        whole(33, 4, high=9).astype(np.float32),
+        integers(33, 4, high=9).astype(np.float32),
         uniform(33, 4),
         np.concatenate([np.arange(1, 33), np.full(100, -1)]).astype(np.int32).reshape(33, 4),
     ),

@@ -1,4 +1,4 @@
-"""Layers as JAX users write them, with gradients: dense, convolutional, recurrent, embeddings, dropout."""
+"""Layers in JAX with their gradients: dense, convolutional, recurrent, embeddings, dropout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -39,7 +39,7 @@ def dense(x: Any, w: Any, b: Any) -> Any:
     batch_1=(normal(1, 64), normal(1, 64, name="b"), normal(1, 1), normal(1, 8, 8, 1), normal(1, 64, 1)),
 )
 def bias_gradients(*cotangents: Any) -> Any:
-    """The sum over all but the last dimension, of several layers at once."""
+    """Sums over all but the last dimension, for several layers."""
     return [g.sum(axis=tuple(range(g.ndim - 1))) for g in cotangents], [
         g.reshape(-1, g.shape[-1]).mean(0) for g in cotangents
     ]
@@ -142,11 +142,11 @@ def lstm(x: Any, w_x: Any, w_h: Any, b: Any) -> Any:
 
 
 @IDIOMS.on(
-    text=(normal(17, 3, 8), truths(17, 3, chance=0.1), normal(8, 36, scale=0.3), normal(12, 36, scale=0.3)),
-    batch_1=(normal(64, 1, 4), truths(64, 1, chance=0.1), normal(4, 48), normal(16, 48, scale=0.2)),
+    text=(normal(17, 3, 8), booleans(17, 3, chance=0.1), normal(8, 36, scale=0.3), normal(12, 36, scale=0.3)),
+    batch_1=(normal(64, 1, 4), booleans(64, 1, chance=0.1), normal(4, 48), normal(16, 48, scale=0.2)),
 )
 def gru_with_resets(x: Any, done: Any, w_x: Any, w_h: Any) -> Any:
-    """The carry is zeroed where an episode ends."""
+    """A GRU whose carry is set to zero when an episode ends."""
 
     def f(w_x: Any, w_h: Any) -> Any:
         def cell(h: Any, xs: Any) -> Any:
@@ -168,7 +168,7 @@ def gru_with_resets(x: Any, done: Any, w_x: Any, w_h: Any) -> Any:
     batch_1=(normal(1, 128, 3), uniform(3, 1, low=-1, high=-0.1), normal(3, 1), normal(3, 1, name="c"), normal(3)),
 )
 def diagonal_state_space(u: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """As an associative scan."""
+    """A diagonal state space model as an associative scan."""
 
     def f(a: Any, b: Any, c: Any) -> Any:
         decay = jnp.broadcast_to(jnp.exp(0.1 * a), (*u.shape, a.shape[-1]))
@@ -209,13 +209,13 @@ def selective_state_space(x: Any, w_step: Any, w_b: Any, w_c: Any, a: Any) -> An
 
 
 @IDIOMS.on(
-    text=(normal(37, 16), whole(3, 19, high=37)),
-    batch_1=(normal(1000, 1), whole(1, 64, high=1000)),
-    one_word=(normal(1, 64), whole(2, 5, high=1)),
-    bytes=(normal(256, 8), whole(1, 40, high=256, dtype=np.uint8)),
+    text=(normal(37, 16), integers(3, 19, high=37)),
+    batch_1=(normal(1000, 1), integers(1, 64, high=1000)),
+    one_word=(normal(1, 64), integers(2, 5, high=1)),
+    bytes=(normal(256, 8), integers(1, 40, high=256, dtype=np.uint8)),
 )
 def embedding_and_its_gradient(table: Any, tokens: Any) -> Any:
-    """Gradients of repeated tokens add up; logits share the table."""
+    """Gradients of repeated tokens are summed; the logits share the table."""
 
     def f(table: Any) -> Any:
         x = table[tokens] * jnp.sqrt(table.shape[1]).astype(table.dtype)
@@ -226,7 +226,7 @@ def embedding_and_its_gradient(table: Any, tokens: Any) -> Any:
 
 @IDIOMS.on(tokens=(normal(37, 16), np.array([[-1, 0, 36, 37, 90, -37, -38]], np.int32)))
 def lookups_out_of_range(table: Any, tokens: Any) -> Any:
-    """JAX fills, clips, wraps negative ones, and drops updates."""
+    """Modes of JAX for indices out of range: fill, clip, wrap negative indices, drop updates."""
     return (
         table[tokens],
         jnp.take(table, tokens, axis=0),
@@ -272,8 +272,8 @@ def mixture_of_experts(x: Any, router: Any, up: Any, down: Any) -> Any:
 
 
 @IDIOMS.on(
-    graph=(normal(17, 6), whole(2, 64, high=17), normal(6, 8, scale=0.3)),
-    one_feature=(normal(64, 1), whole(2, 100, high=64), normal(1, 1)),
+    graph=(normal(17, 6), integers(2, 64, high=17), normal(6, 8, scale=0.3)),
+    one_feature=(normal(64, 1), integers(2, 100, high=64), normal(1, 1)),
 )
 def graph_convolution(nodes: Any, edges: Any, w: Any) -> Any:
     def f(nodes: Any, w: Any) -> Any:
@@ -287,8 +287,8 @@ def graph_convolution(nodes: Any, edges: Any, w: Any) -> Any:
 
 
 @IDIOMS.on(
-    graph=(normal(13, 4), whole(2, 40, high=13), normal(8)),
-    one_feature=(normal(64, 1), whole(2, 65, high=64), normal(2)),
+    graph=(normal(13, 4), integers(2, 40, high=13), normal(8)),
+    one_feature=(normal(64, 1), integers(2, 65, high=64), normal(2)),
 )
 def graph_attention(nodes: Any, edges: Any, a: Any) -> Any:
     def f(nodes: Any, a: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Losses as JAX users write them, with their gradients."""
+"""Losses in JAX with their gradients."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 
 
 @IDIOMS.on(
-    batch_1=(normal(1, 17), whole(1, high=17)),
-    batch_32=(normal(32, 10), whole(32, high=10)),
-    vocabulary=(normal(2, 1000), whole(2, high=1000)),
+    batch_1=(normal(1, 17), integers(1, high=17)),
+    batch_32=(normal(32, 10), integers(32, high=10)),
+    vocabulary=(normal(2, 1000), integers(2, high=1000)),
 )
 def cross_entropy_with_integer_labels(logits: Any, labels: Any) -> Any:
     def loss(z: Any) -> Any:
@@ -27,9 +27,9 @@ def cross_entropy_with_integer_labels(logits: Any, labels: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch_32=(normal(32, 31), whole(32, high=31)),
-    batch_1=(normal(1, 64), whole(1, high=64)),
-    one_class=(normal(64, 1), whole(64, high=1)),
+    batch_32=(normal(32, 31), integers(32, high=31)),
+    batch_1=(normal(1, 64), integers(1, high=64)),
+    one_class=(normal(64, 1), integers(64, high=1)),
 )
 def cross_entropy_with_one_hot_labels(logits: Any, labels: Any) -> Any:
     def loss(z: Any) -> Any:
@@ -39,9 +39,9 @@ def cross_entropy_with_one_hot_labels(logits: Any, labels: Any) -> Any:
 
 
 @IDIOMS.on(
-    text=(normal(3, 19, 41), whole(3, 19, high=41), truths(3, 19, chance=0.7)),
-    batch_1=(normal(1, 64, 50), whole(1, 64, high=50), truths(1, 64, chance=0.7)),
-    half=(normal(2, 16, 64, dtype=jnp.bfloat16), whole(2, 16, high=64), truths(2, 16, chance=0.7)),
+    text=(normal(3, 19, 41), integers(3, 19, high=41), booleans(3, 19, chance=0.7)),
+    batch_1=(normal(1, 64, 50), integers(1, 64, high=50), booleans(1, 64, chance=0.7)),
+    half=(normal(2, 16, 64, dtype=jnp.bfloat16), integers(2, 16, high=64), booleans(2, 16, chance=0.7)),
 )
 def masked_token_cross_entropy(logits: Any, tokens: Any, mask: Any) -> Any:
     def loss(z: Any) -> Any:
@@ -56,8 +56,8 @@ def masked_token_cross_entropy(logits: Any, tokens: Any, mask: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch_32=(normal(32, 10), whole(32, high=10)),
-    batch_1=(normal(1, 100), whole(1, high=100)),
+    batch_32=(normal(32, 10), integers(32, high=10)),
+    batch_1=(normal(1, 100), integers(1, high=100)),
 )
 def label_smoothing(logits: Any, labels: Any) -> Any:
     def loss(z: Any) -> Any:
@@ -69,9 +69,9 @@ def label_smoothing(logits: Any, labels: Any) -> Any:
 
 
 @IDIOMS.on(
-    column=(normal(65, 1, scale=5), truths(65, 1).astype(np.float32)),
-    batch_1=(normal(1, 65, scale=5), truths(1, 65).astype(np.float32)),
-    vector=(normal(1000, scale=30), truths(1000).astype(np.float32)),
+    column=(normal(65, 1, scale=5), booleans(65, 1).astype(np.float32)),
+    batch_1=(normal(1, 65, scale=5), booleans(1, 65).astype(np.float32)),
+    vector=(normal(1000, scale=30), booleans(1000).astype(np.float32)),
 )
 def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Any:
     def loss(z: Any) -> Any:
@@ -81,7 +81,7 @@ def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Any:
     return jax.value_and_grad(loss, has_aux=True)(logits)
 
 
-@IDIOMS.on(vector=(normal(129), truths(129)), batch_1=(normal(1, 33, 3), truths(1, 33, 3)))
+@IDIOMS.on(vector=(normal(129), booleans(129)), batch_1=(normal(1, 33, 3), booleans(1, 33, 3)))
 def focal_loss(logits: Any, labels: Any) -> Any:
     def loss(z: Any) -> Any:
         p = jax.nn.sigmoid(z)
@@ -94,8 +94,8 @@ def focal_loss(logits: Any, labels: Any) -> Any:
 
 
 @IDIOMS.on(
-    vectors=(normal(67), truths(67), normal(67, name="b")),
-    mixed=(normal(64, 1), truths(64, 1), normal(1, 64)),
+    vectors=(normal(67), booleans(67), normal(67, name="b")),
+    mixed=(normal(64, 1), booleans(64, 1), normal(1, 64)),
 )
 def hinge_huber_and_log_cosh(x: Any, y: Any, target: Any) -> Any:
     def losses(x: Any) -> Any:
@@ -142,10 +142,10 @@ def variational_lower_bound(mean: Any, log_var: Any, eps: Any) -> Any:
 
 @IDIOMS.on(
     short=(normal(24, 5), np.array([1, 3, 2, 2], np.int32)),
-    long=(normal(64, 9), whole(20, low=1, high=9)),
+    long=(normal(64, 9), integers(20, low=1, high=9)),
 )
 def ctc_forward(logits: Any, labels: Any) -> Any:
-    """Log likelihood by the forward recursion over labels with blanks between."""
+    """CTC log likelihood by the forward recursion over labels separated by blanks."""
 
     def loss(z: Any) -> Any:
         log_p = jax.nn.log_softmax(z)
@@ -201,7 +201,7 @@ def triplet_margin(anchor: Any, positive: Any, negative: Any) -> Any:
     one=(normal(1, 51), normal(1, 51, name="t")),
 )
 def quantile_huber(predicted: Any, target: Any) -> Any:
-    """Of distributional agents: every pair of quantiles."""
+    """The loss of distributional agents, over all pairs of quantiles."""
 
     def loss(q: Any) -> Any:
         tau = (jnp.arange(q.shape[-1]) + 0.5) / q.shape[-1]
@@ -214,7 +214,8 @@ def quantile_huber(predicted: Any, target: Any) -> Any:
 
 
 @IDIOMS.on(
-    image=(normal(2, 17, 19, 3), whole(2, 17, 19, high=3)), batch_1=(normal(1, 32, 32, 1), whole(1, 32, 32, high=1))
+    image=(normal(2, 17, 19, 3), integers(2, 17, 19, high=3)),
+    batch_1=(normal(1, 32, 32, 1), integers(1, 32, 32, high=1)),
 )
 def dice_loss(logits: Any, labels: Any) -> Any:
     def loss(z: Any) -> Any:
@@ -286,8 +287,8 @@ def barlow_twins_and_vicreg(a: Any, b: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch=(normal(13, 21), whole(13, 21, high=4).astype(np.float32)),
-    one=(normal(1, 64), whole(1, 64, high=4).astype(np.float32)),
+    batch=(normal(13, 21), integers(13, 21, high=4).astype(np.float32)),
+    one=(normal(1, 64), integers(1, 64, high=4).astype(np.float32)),
 )
 def listwise_ranking_loss(scores: Any, relevance: Any) -> Any:
     def loss(s: Any) -> Any:

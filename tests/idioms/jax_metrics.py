@@ -1,4 +1,4 @@
-"""Metrics as JAX users write them."""
+"""Metrics in JAX."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.idioms.collection import Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 
 
 @IDIOMS.on(
-    batch_32=(normal(32, 10), whole(32, high=10)),
-    batch_1=(normal(1, 100), whole(1, high=100)),
-    one_class=(normal(64, 1), whole(64, high=1)),
-    half=(normal(65, 7, dtype=jnp.bfloat16), whole(65, high=7)),
+    batch_32=(normal(32, 10), integers(32, high=10)),
+    batch_1=(normal(1, 100), integers(1, high=100)),
+    one_class=(normal(64, 1), integers(64, high=1)),
+    half=(normal(65, 7, dtype=jnp.bfloat16), integers(65, high=7)),
 )
 def accuracy(logits: Any, labels: Any) -> Any:
     correct = jnp.argmax(logits, -1) == labels
     return jnp.mean(correct), jnp.sum(correct), (logits.argmax(-1) == labels).astype(jnp.float32).mean()
 
 
-@IDIOMS.on(batch_32=(normal(32, 17), whole(32, high=17)), batch_1=(normal(1, 1000), whole(1, high=1000)))
+@IDIOMS.on(batch_32=(normal(32, 17), integers(32, high=17)), batch_1=(normal(1, 1000), integers(1, high=1000)))
 def top_k_accuracy(logits: Any, labels: Any) -> Any:
     _, top = jax.lax.top_k(logits, 5)
     ranks = jnp.sum(logits > jnp.take_along_axis(logits, labels[:, None], 1), axis=1)
@@ -32,9 +32,9 @@ def top_k_accuracy(logits: Any, labels: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch=(whole(100, high=7), whole(100, high=7, name="p")),
-    one=(whole(1, high=7), whole(1, high=7, name="p")),
-    none=(whole(0, high=7), whole(0, high=7, name="p")),
+    batch=(integers(100, high=7), integers(100, high=7, name="p")),
+    one=(integers(1, high=7), integers(1, high=7, name="p")),
+    none=(integers(0, high=7), integers(0, high=7, name="p")),
 )
 def confusion_matrix(labels: Any, predicted: Any) -> Any:
     matrix = jnp.zeros((7, 7), jnp.int32).at[labels, predicted].add(1)
@@ -47,9 +47,9 @@ def confusion_matrix(labels: Any, predicted: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch=(uniform(129), truths(129)),
-    one=(uniform(1), truths(1)),
-    column=(uniform(65, 1), truths(65, 1)),
+    batch=(uniform(129), booleans(129)),
+    one=(uniform(1), booleans(1)),
+    column=(uniform(65, 1), booleans(65, 1)),
 )
 def precision_recall_and_brier(scores: Any, labels: Any) -> Any:
     predicted = scores > 0.5
@@ -60,9 +60,9 @@ def precision_recall_and_brier(scores: Any, labels: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch=(uniform(129), truths(129)),
-    few=(uniform(17), truths(17)),
-    ties=(whole(65, high=4).astype(np.float32), truths(65)),
+    batch=(uniform(129), booleans(129)),
+    few=(uniform(17), booleans(17)),
+    ties=(integers(65, high=4).astype(np.float32), booleans(65)),
 )
 def area_under_the_curve(scores: Any, labels: Any) -> Any:
     order = jnp.argsort(scores)
@@ -77,8 +77,8 @@ def area_under_the_curve(scores: Any, labels: Any) -> Any:
 
 
 @IDIOMS.on(
-    text=(normal(2, 19, 33), whole(2, 19, high=33), truths(2, 19, chance=0.8)),
-    batch_1=(normal(1, 64, 17), whole(1, 64, high=17), truths(1, 64, chance=0.8)),
+    text=(normal(2, 19, 33), integers(2, 19, high=33), booleans(2, 19, chance=0.8)),
+    batch_1=(normal(1, 64, 17), integers(1, 64, high=17), booleans(1, 64, chance=0.8)),
 )
 def perplexity(logits: Any, tokens: Any, mask: Any) -> Any:
     lp = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], -1)[..., 0]
@@ -87,9 +87,9 @@ def perplexity(logits: Any, tokens: Any, mask: Any) -> Any:
 
 
 @IDIOMS.on(
-    table=(normal(17, 33), truths(17, 33)),
-    row=(normal(1, 64), truths(1, 64)),
-    column=(normal(64, 1), truths(64, 1)),
+    table=(normal(17, 33), booleans(17, 33)),
+    row=(normal(1, 64), booleans(1, 64)),
+    column=(normal(64, 1), booleans(64, 1)),
     nothing=(normal(3, 20), np.zeros((3, 20), bool)),
 )
 def masked_means(x: Any, mask: Any) -> Any:
@@ -108,8 +108,8 @@ def masked_means(x: Any, mask: Any) -> Any:
 
 
 @IDIOMS.on(
-    bins=(uniform(100, 4), whole(100, high=4)),
-    one=(uniform(1, 17), whole(1, high=17)),
+    bins=(uniform(100, 4), integers(100, high=4)),
+    one=(uniform(1, 17), integers(1, high=17)),
 )
 def expected_calibration_error(probabilities: Any, labels: Any) -> Any:
     confidence = probabilities.max(-1)
@@ -147,7 +147,8 @@ def regression_metrics(predicted: Any, target: Any) -> Any:
 
 
 @IDIOMS.on(
-    images=(truths(2, 17, 16), truths(2, 17, 16, name="b")), batch_1=(truths(1, 64, 1), truths(1, 64, 1, name="b"))
+    images=(booleans(2, 17, 16), booleans(2, 17, 16, name="b")),
+    batch_1=(booleans(1, 64, 1), booleans(1, 64, 1, name="b")),
 )
 def intersection_over_union(a: Any, b: Any) -> Any:
     both, either = (a & b).sum((1, 2)), (a | b).sum((1, 2))
@@ -155,7 +156,7 @@ def intersection_over_union(a: Any, b: Any) -> Any:
 
 
 @IDIOMS.on(
-    steps=({"loss": jnp.float32(1.5), "correct": jnp.int32(3), "count": jnp.int32(9)}, normal(64), truths(64)),
+    steps=({"loss": jnp.float32(1.5), "correct": jnp.int32(3), "count": jnp.int32(9)}, normal(64), booleans(64)),
 )
 def accumulated_metrics(state: Any, losses: Any, correct: Any) -> Any:
     state = {
@@ -167,7 +168,8 @@ def accumulated_metrics(state: Any, losses: Any, correct: Any) -> Any:
 
 
 @IDIOMS.on(
-    words=(whole(19, high=6), whole(23, high=6, name="b")), short=(whole(1, high=6), whole(64, high=6, name="b"))
+    words=(integers(19, high=6), integers(23, high=6, name="b")),
+    short=(integers(1, high=6), integers(64, high=6, name="b")),
 )
 def edit_distance(a: Any, b: Any) -> Any:
     def row(previous: Any, ch: Any) -> Any:

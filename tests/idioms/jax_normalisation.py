@@ -1,4 +1,4 @@
-"""Normalisation layers as JAX users write them, forward and gradient, at batch 1, with one channel, one feature."""
+"""Normalisation layers in JAX with gradients, also with batch size 1, one channel or one feature."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Closeness, Idioms, normal, truths, uniform
+from tests.idioms.collection import Closeness, Idioms, booleans, normal, uniform
 
 IDIOMS = Idioms()
 ZERO = Closeness(5e-5, 5e-5, floor=1.0)
-"""For gradients that are zero but for rounding: one feature normalised over itself."""
+"""For gradients that are zero up to rounding: one feature normalised over itself."""
 
 
 def _weights(n: int, dtype: Any = np.float32) -> tuple[Any, Any]:
@@ -21,7 +21,7 @@ def _weights(n: int, dtype: Any = np.float32) -> tuple[Any, Any]:
 
 
 def _gradients(layer: Any, *args: Any) -> Any:
-    """The output, and gradients of a loss of it in all arguments."""
+    """Return the output, and the gradients of a loss of it with respect to all arguments."""
 
     def loss(*inner: Any) -> Any:
         y = layer(*inner).astype(jnp.float32)
@@ -56,7 +56,7 @@ def layer_norm_of_one_feature(x: Any, scale: Any, bias: Any) -> Any:
     half=(normal(1, 64, dtype=jnp.bfloat16), *_weights(64)), f16=(normal(2, 17, dtype=np.float16), *_weights(17))
 )
 def layer_norm_in_half_precision(x: Any, scale: Any, bias: Any) -> Any:
-    """Statistics in float32, as flax keeps them."""
+    """Layer norm with statistics in float32, as in Flax."""
     wide = x.astype(jnp.float32)
     mean = wide.mean(-1, keepdims=True)
     var = jnp.maximum(0.0, (wide**2).mean(-1, keepdims=True) - mean**2)
@@ -136,7 +136,7 @@ def group_norm(x: Any, scale: Any, bias: Any) -> Any:
     line=(normal(2, 3, 1, 67), normal(1, 3, 1, 1)),
 )
 def instance_norm(x: Any, scale: Any) -> Any:
-    """With channels first."""
+    """Instance norm with channels first."""
 
     def layer(x: Any, scale: Any) -> Any:
         mean = jnp.mean(x, axis=(2, 3), keepdims=True)
@@ -150,7 +150,7 @@ def instance_norm(x: Any, scale: Any) -> Any:
     batch_2=(normal(2, 1, 64, 3), normal(2, 64, 1, 3, name="s")),
 )
 def adaptive_instance_norm(content: Any, style: Any) -> Any:
-    """Statistics of two images of different sizes."""
+    """Adaptive instance norm with the statistics of two images of different sizes."""
 
     def layer(content: Any, style: Any) -> Any:
         cm, cs = content.mean((1, 2), keepdims=True), content.std((1, 2), keepdims=True)
@@ -161,8 +161,8 @@ def adaptive_instance_norm(content: Any, style: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch_3=(normal(3, 19, 8), truths(3, 19, chance=0.8), *_weights(8)),
-    batch_1=(normal(1, 64, 1), truths(1, 64, chance=0.8), *_weights(1)),
+    batch_3=(normal(3, 19, 8), booleans(3, 19, chance=0.8), *_weights(8)),
+    batch_1=(normal(1, 64, 1), booleans(1, 64, chance=0.8), *_weights(1)),
 )
 def masked_batch_norm(x: Any, mask: Any, scale: Any, bias: Any) -> Any:
     def layer(x: Any, scale: Any, bias: Any) -> Any:
@@ -230,7 +230,7 @@ def local_response_and_pixel_norm(x: Any) -> Any:
     batch_3=(normal(3, 5, 16), normal(3, 20), normal(20, 32, scale=0.1)),
 )
 def conditioned_layer_norm(x: Any, condition: Any, w: Any) -> Any:
-    """As diffusion transformers modulate."""
+    """Layer norm with modulation, as in diffusion transformers."""
 
     def layer(x: Any, condition: Any, w: Any) -> Any:
         shift, scale = jnp.split(jax.nn.silu(condition) @ w, 2, axis=-1)

@@ -1,4 +1,4 @@
-"""Numerical idioms of JAX: stable formulas, distances, interpolation, segments, solvers, transforms."""
+"""Numerical idioms in JAX: stable formulas, distances, interpolation, segments, solvers, transforms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Closeness, Idioms, normal, uniform, whole
+from tests.idioms.collection import Closeness, Idioms, integers, normal, uniform
 
 IDIOMS = Idioms()
 
@@ -76,9 +76,9 @@ def pairwise_distances(a: Any, b: Any) -> Any:
 
 
 @IDIOMS.on(
-    volume=(normal(2, 5, 33), whole(2, 33, high=5)),
-    image=(normal(1, 3, 8, 9), whole(1, 8, 9, high=3)),
-    one=(normal(1, 64, 1), whole(1, 1, high=64)),
+    volume=(normal(2, 5, 33), integers(2, 33, high=5)),
+    image=(normal(1, 3, 8, 9), integers(1, 8, 9, high=3)),
+    one=(normal(1, 64, 1), integers(1, 1, high=64)),
 )
 def softmax_cross_entropy_over_an_axis(z: Any, labels: Any) -> Any:
     def loss(z: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Optimizers as JAX users write them: norms and clipping of parameter trees, update rules, schedules, averages."""
+"""Optimizers in JAX: norms and clipping of parameter trees, update rules, schedules, averages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Idioms, normal, uniform, whole
+from tests.idioms.collection import Idioms, integers, normal, uniform
 
 IDIOMS = Idioms()
 
@@ -31,7 +31,7 @@ def _pair(shapes: Any, **more: Any) -> tuple[Any, Any]:
 
 
 def _state(shapes: Any) -> tuple[Any, ...]:
-    """Parameters, gradients, first and second moments."""
+    """Return parameters, gradients, and first and second moments."""
     squares = jax.tree.map(np.square, _tree(*shapes, name="v"))
     return _tree(*shapes), _tree(*shapes, name="g", scale=0.1), _tree(*shapes, name="m", scale=0.1), squares
 
@@ -63,7 +63,7 @@ def clip_by_norm_per_parameter(tree: Any) -> Any:
     return jax.tree.map(clip, tree)
 
 
-@IDIOMS.on(many=(_tree(*MANY),), ints=({"a": whole(64), "b": whole(64, 1, high=9)},))
+@IDIOMS.on(many=(_tree(*MANY),), ints=({"a": integers(64), "b": integers(64, 1, high=9)},))
 def clip_by_value(tree: Any) -> Any:
     return jax.tree.map(lambda t: jnp.clip(t, -1, 1), tree)
 
@@ -87,7 +87,7 @@ def l2_regularised_gradient(params: Any, x: Any) -> Any:
 
 @IDIOMS.on(many=_pair(MANY), long=_pair(LONG))
 def weight_decay_with_mask(params: Any, grads: Any) -> Any:
-    """Decay matrices alone, as masks of optax do."""
+    """Weight decay for matrices only, as with a mask in Optax."""
     mask = jax.tree.map(lambda p: p.ndim > 1, params)
     return jax.tree.map(lambda g, p, m: g + 1e-2 * p if m else g, grads, params, mask)
 
@@ -194,7 +194,7 @@ def lamb(params: Any, grads: Any, m: Any, v: Any) -> Any:
 
 @IDIOMS.on(many=_pair(MANY), long=_pair(LONG))
 def adaptive_gradient_clipping(params: Any, grads: Any) -> Any:
-    """By the norm of each unit, as in NFNets."""
+    """Clipping by the norm of each unit, as in NFNets."""
 
     def unit_norm(x: Any) -> Any:
         if x.ndim <= 1:
@@ -210,7 +210,7 @@ def adaptive_gradient_clipping(params: Any, grads: Any) -> Any:
 
 @IDIOMS.on(many=_pair(MANY), long=_pair(LONG))
 def stable_update_where_finite(params: Any, grads: Any) -> Any:
-    """Skip the step when a gradient overflowed, as loss scaling does."""
+    """Skip the step if a gradient has overflowed, as in loss scaling."""
     grads = jax.tree.map(lambda g: g / 1024.0, grads)
     finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]))
     kept = jax.tree.map(lambda p, g: jnp.where(finite, p - 0.1 * g, p), params, grads)

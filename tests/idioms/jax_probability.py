@@ -1,4 +1,4 @@
-"""Probabilistic idioms of JAX: sampling with keys, densities, filters, expectation maximisation, search."""
+"""Probabilistic idioms in JAX: sampling with keys, densities, filters, expectation maximisation, search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Closeness, Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Closeness, Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 KEY = jax.random.key_data(jax.random.key(11))
@@ -82,8 +82,8 @@ def densities_of_many_distributions(x: Any, a: Any) -> Any:
 
 
 @IDIOMS.on(
-    beams=(normal(4, 33), normal(4, 1, scale=3), whole(4, 9, high=33), truths(4, chance=0.3)),
-    one=(normal(1, 64), normal(1, 1), whole(1, 9, high=64), truths(1)),
+    beams=(normal(4, 33), normal(4, 1, scale=3), integers(4, 9, high=33), booleans(4, chance=0.3)),
+    one=(normal(1, 64), normal(1, 1), integers(1, 9, high=64), booleans(1)),
 )
 def beam_search_step(logits: Any, scores: Any, tokens: Any, done: Any) -> Any:
     k, vocabulary = logits.shape
@@ -150,11 +150,11 @@ def kalman_filter(observations: Any) -> Any:
 
 
 @IDIOMS.on(
-    words=(normal(5, 5), normal(5, 9), whole(64, high=9)),
-    one_state=(normal(1, 1), normal(1, 9), whole(33, high=9)),
+    words=(normal(5, 5), normal(5, 9), integers(64, high=9)),
+    one_state=(normal(1, 1), normal(1, 9), integers(33, high=9)),
 )
 def hidden_markov_model(transition: Any, emission: Any, observed: Any) -> Any:
-    """Forward, Viterbi, and the gradient of the likelihood."""
+    """Forward algorithm, Viterbi algorithm, and the gradient of the likelihood."""
 
     def likelihood(t: Any, e: Any) -> Any:
         t, e = jax.nn.log_softmax(t, -1), jax.nn.log_softmax(e, -1)
@@ -240,8 +240,8 @@ def sinkhorn(cost: Any) -> Any:
 
 
 @IDIOMS.on(
-    noise=(normal(2, 17, 3), whole(2, high=50), normal(2, 17, 3, name="e")),
-    one=(normal(1, 64, 1), whole(1, high=50), normal(1, 64, 1, name="e")),
+    noise=(normal(2, 17, 3), integers(2, high=50), normal(2, 17, 3, name="e")),
+    one=(normal(1, 64, 1), integers(1, high=50), normal(1, 64, 1, name="e")),
 )
 def diffusion_noise_and_step(x: Any, t: Any, eps: Any) -> Any:
     betas = jnp.linspace(1e-4, 0.02, 50)
@@ -267,7 +267,7 @@ def affine_coupling_flow(x: Any, w1: Any, w2: Any) -> Any:
     return jax.value_and_grad(negative_log_likelihood, (0, 1))(w1, w2)
 
 
-@IDIOMS.on(counts=(np.float32(1) + whole(17, high=9), KEY))
+@IDIOMS.on(counts=(np.float32(1) + integers(17, high=9), KEY))
 def draws_of_many_distributions(a: Any, key: Any) -> Any:
     ks = jax.random.split(_key(key), 6)
     return (

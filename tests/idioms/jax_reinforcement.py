@@ -1,4 +1,4 @@
-"""Reinforcement learning as JAX users write it: losses of agents with gradients, returns, advantages."""
+"""Reinforcement learning in JAX: losses of agents with gradients, returns, advantages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.idioms.collection import Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 
@@ -29,9 +29,9 @@ def _apply(params: Any, x: Any) -> Any:
 
 
 def _episode(*dims: int) -> tuple[Any, ...]:
-    """Rewards, values with one more, discounts (0 where an episode ends)."""
+    """Return rewards, values (one more than rewards), and discounts (0 at the end of an episode)."""
     rewards, values = normal(*dims, name="r"), normal(dims[0] + 1, *dims[1:], name="v")
-    return rewards, values, 0.99 * (~truths(*dims, name="d", chance=0.1)).astype(np.float32)
+    return rewards, values, 0.99 * (~booleans(*dims, name="d", chance=0.1)).astype(np.float32)
 
 
 @IDIOMS.on(
@@ -94,7 +94,7 @@ def v_trace(rewards: Any, values: Any, discounts: Any, log_rhos: Any) -> Any:
     steps_50=(
         normal(50, 6),
         normal(50, 6, name="t"),
-        whole(50, high=6),
+        integers(50, high=6),
         normal(50),
         uniform(50),
         uniform(50, name="mu"),
@@ -102,7 +102,7 @@ def v_trace(rewards: Any, values: Any, discounts: Any, log_rhos: Any) -> Any:
     steps_17=(
         normal(17, 1),
         normal(17, 1, name="t"),
-        whole(17, high=1),
+        integers(17, high=1),
         normal(17),
         uniform(17),
         uniform(17, name="mu"),
@@ -131,7 +131,7 @@ def _ppo_batch(n: int, observations: int, actions: int) -> tuple[Any, ...]:
     return (
         {"actor": _mlp(observations, 32, actions, name="a"), "critic": _mlp(observations, 32, 1, name="c")},
         normal(n, observations),
-        whole(n, high=actions),
+        integers(n, high=actions),
         uniform(n, low=-2, high=-0.1),
         normal(n, name="adv"),
         normal(n, name="ret"),
@@ -160,11 +160,11 @@ def ppo_loss(params: Any, obs: Any, actions: Any, old_log_probs: Any, adv: Any, 
 
 
 @IDIOMS.on(
-    batch_20=(_mlp(6, 24, 5), normal(20, 6), whole(20, high=4), normal(20)),
-    batch_1=(_mlp(17, 24, 5), normal(1, 17), whole(1, high=4), normal(1)),
+    batch_20=(_mlp(6, 24, 5), normal(20, 6), integers(20, high=4), normal(20)),
+    batch_1=(_mlp(17, 24, 5), normal(1, 17), integers(1, high=4), normal(1)),
 )
 def actor_critic_loss(params: Any, obs: Any, actions: Any, returns: Any) -> Any:
-    """One network with two heads."""
+    """The loss of one network with a policy head and a value head."""
 
     def loss(p: Any) -> Any:
         out = _apply(p, obs)
@@ -184,19 +184,19 @@ def actor_critic_loss(params: Any, obs: Any, actions: Any, returns: Any) -> Any:
         _mlp(4, 20, 3),
         _mlp(4, 20, 3, name="t"),
         normal(32, 4),
-        whole(32, high=3),
+        integers(32, high=3),
         normal(32),
         normal(32, 4),
-        truths(32),
+        booleans(32),
     ),
     batch_1=(
         _mlp(64, 20, 3),
         _mlp(64, 20, 3, name="t"),
         normal(1, 64),
-        whole(1, high=3),
+        integers(1, high=3),
         normal(1),
         normal(1, 64),
-        truths(1),
+        booleans(1),
     ),
 )
 def double_dqn(params: Any, target: Any, obs: Any, actions: Any, rewards: Any, next_obs: Any, done: Any) -> Any:
@@ -273,7 +273,7 @@ def soft_actor_critic_policy_loss(actor: Any, q1: Any, q2: Any, log_alpha: Any, 
         normal(32, 2),
         normal(32),
         normal(32, 5, name="n"),
-        truths(32),
+        booleans(32),
         normal(32, 2, name="eps"),
     ),
     batch_1=(
@@ -284,7 +284,7 @@ def soft_actor_critic_policy_loss(actor: Any, q1: Any, q2: Any, log_alpha: Any, 
         normal(1, 1),
         normal(1),
         normal(1, 16, name="n"),
-        truths(1),
+        booleans(1),
         normal(1, 1, name="eps"),
     ),
 )
@@ -325,8 +325,8 @@ def running_observation_statistics(state: Any, batch: Any) -> Any:
 
 
 @IDIOMS.on(
-    steps_100=(normal(100, 5), whole(100, high=5), normal(100), truths(100, chance=0.05)),
-    steps_64=(normal(64, 1), whole(64, high=1), normal(64), truths(64, chance=0.05)),
+    steps_100=(normal(100, 5), integers(100, high=5), normal(100), booleans(100, chance=0.05)),
+    steps_64=(normal(64, 1), integers(64, high=1), normal(64), booleans(64, chance=0.05)),
 )
 def reinforce_with_baseline(logits: Any, actions: Any, rewards: Any, done: Any) -> Any:
     def back(g: Any, xs: Any) -> Any:
@@ -345,7 +345,8 @@ def reinforce_with_baseline(logits: Any, actions: Any, rewards: Any, done: Any) 
 
 
 @IDIOMS.on(
-    grid=(normal(25, 4), whole(25, 4, high=25), uniform(25)), line=(normal(64, 1), whole(64, 1, high=64), uniform(64))
+    grid=(normal(25, 4), integers(25, 4, high=25), uniform(25)),
+    line=(normal(64, 1), integers(64, 1, high=64), uniform(64)),
 )
 def value_iteration(rewards: Any, successors: Any, start: Any) -> Any:
     def cond(state: Any) -> Any:

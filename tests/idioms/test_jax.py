@@ -1,4 +1,4 @@
-"""Idioms of JAX: native code and the interpreter against what JAX computes, element by element."""
+"""JAX idioms: results of native code and the interpreter, compared elementwise with JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idioms of PyTorch: native code and the interpreter against eager PyTorch, element by element."""
+"""PyTorch idioms: results of native code and the interpreter, compared elementwise with eager PyTorch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _eager(program: Any, args: Any, names: list[str]) -> list[Any]:
-    """What PyTorch computes: outputs, then the buffers that the lowered program says it changes."""
+    """Run PyTorch and return the outputs, followed by the buffers that the lowered program updates."""
     program, args = copy.deepcopy(program), copy.deepcopy(args)
     results = [leaf for leaf in _pytree.tree_leaves(program(*args)) if isinstance(leaf, torch.Tensor)]
     if isinstance(program, torch.nn.Module):

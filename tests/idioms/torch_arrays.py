@@ -1,4 +1,4 @@
-"""Tensors of PyTorch: indexing, sorting, sums along, metrics, distances, linear algebra."""
+"""Tensors in PyTorch: indexing, sorting, cumulative sums, metrics, distances, linear algebra."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from tests.idioms.collection import Closeness, Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Closeness, Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 
 
 def _labels(*dims: int, high: int, name: str = "") -> Any:
-    return torch.from_numpy(whole(*dims, high=high, name=name)).long()
+    return torch.from_numpy(integers(*dims, high=high, name=name)).long()
 
 
 @IDIOMS.on(
-    table=(normal(17, 33), _labels(5, high=17), _labels(5, high=33, name="c"), truths(17, 33)),
-    row=(normal(1, 64), _labels(5, high=1), _labels(5, high=64, name="c"), truths(1, 64)),
+    table=(normal(17, 33), _labels(5, high=17), _labels(5, high=33, name="c"), booleans(17, 33)),
+    row=(normal(1, 64), _labels(5, high=1), _labels(5, high=64, name="c"), booleans(1, 64)),
 )
 def indexing(x: Any, rows: Any, columns: Any, mask: Any) -> Any:
     y = x.clone()
@@ -109,10 +109,10 @@ def running_sums_and_products(x: Any) -> Any:
 
 
 @IDIOMS.on(
-    table=(normal(17, 33), truths(17, 33)),
-    row=(normal(1, 64), truths(1, 64)),
-    column=(normal(64, 1), truths(64, 1)),
-    cube=(normal(3, 1, 20), truths(3, 1, 20)),
+    table=(normal(17, 33), booleans(17, 33)),
+    row=(normal(1, 64), booleans(1, 64)),
+    column=(normal(64, 1), booleans(64, 1)),
+    cube=(normal(3, 1, 20), booleans(3, 1, 20)),
 )
 def reductions(x: Any, mask: Any) -> Any:
     return (
@@ -161,7 +161,7 @@ def classification_metrics(logits: Any, labels: Any) -> Any:
     )
 
 
-@IDIOMS.on(batch=(uniform(129), truths(129)), column=(uniform(65), truths(65)))
+@IDIOMS.on(batch=(uniform(129), booleans(129)), column=(uniform(65), booleans(65)))
 def ranking_metrics(scores: Any, labels: Any) -> Any:
     order = torch.argsort(scores, descending=True)
     hits = labels[order]

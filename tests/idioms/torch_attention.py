@@ -1,4 +1,4 @@
-"""Attention of PyTorch: masks of every sort, positions, caches, encoder layers."""
+"""Attention in PyTorch: all kinds of masks, positions, caches, encoder layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.idioms.collection import Idioms, normal, truths
+from tests.idioms.collection import Idioms, booleans, normal
 
 IDIOMS = Idioms()
 
@@ -42,7 +42,7 @@ def scaled_dot_product_attention(q: Any, k: Any, v: Any) -> Any:
 
 @IDIOMS.on(text=(*_qkv(2, 2, 17, 8), torch.tensor([0, 5])), batch_1=(*_qkv(1, 1, 64, 8), torch.tensor([0])))
 def fully_masked_rows(q: Any, k: Any, v: Any, lengths: Any) -> Any:
-    """NaN by -inf by hand; zeros by scaled_dot_product_attention; an average by -1e9."""
+    """Fully masked rows: NaN with an explicit -inf, zeros with scaled_dot_product_attention, an average with -1e9."""
     mask = (torch.arange(k.size(-2)) < lengths[:, None])[:, None, None, :]
     score = q @ k.transpose(-2, -1)
     return (
@@ -111,7 +111,7 @@ def relative_position_bias(q: Any, table: Any) -> Any:
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block with fused projections, as GPT has it."""
+    """A pre-norm transformer block with fused projections, as in GPT."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ IDIOMS.module(
 )
 
 
-@IDIOMS.on(text=(normal(3, 40, 8), normal(8), truths(3, 40)), batch_1=(normal(1, 64, 8), normal(8), truths(1, 64)))
+@IDIOMS.on(text=(normal(3, 40, 8), normal(8), booleans(3, 40)), batch_1=(normal(1, 64, 8), normal(8), booleans(1, 64)))
 def attention_pooling(x: Any, query: Any, mask: Any) -> Any:
     score = torch.einsum("btd,d->bt", x, query).masked_fill(~mask, torch.finfo(x.dtype).min)
     pooled = torch.einsum("bt,btd->bd", score.softmax(1), x)

@@ -1,4 +1,4 @@
-"""Layers and networks of PyTorch: dense, convolutional, recurrent, embeddings, pooling, resizing."""
+"""Layers and networks in PyTorch: dense, convolutional, recurrent, embeddings, pooling, resizing."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.idioms.collection import Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 
 
 def _tokens(*dims: int, high: int) -> Any:
-    return torch.from_numpy(whole(*dims, high=high)).long()
+    return torch.from_numpy(integers(*dims, high=high)).long()
 
 
 IDIOMS.module(
@@ -119,7 +119,7 @@ IDIOMS.module(
 
 
 class Recurrent(nn.Module):
-    """A recurrent agent whose carry is zeroed where an episode ends."""
+    """A recurrent agent whose carry is set to zero when an episode ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Recurrent(nn.Module):
 
 
 IDIOMS.module(
-    "recurrent_agent", Recurrent, batch_1=(normal(8, 1, 6), truths(8, 1), normal(1, 12), normal(1, 12, name="c"))
+    "recurrent_agent", Recurrent, batch_1=(normal(8, 1, 6), booleans(8, 1), normal(1, 12), normal(1, 12, name="c"))
 )
 
 

@@ -1,4 +1,4 @@
-"""Losses of PyTorch with every reduction."""
+"""Losses in PyTorch with all reductions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from tests.idioms.collection import Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
 REDUCTIONS = ("none", "mean", "sum")
 
 
 def _labels(*dims: int, high: int) -> Any:
-    return torch.from_numpy(whole(*dims, high=high)).long()
+    return torch.from_numpy(integers(*dims, high=high)).long()
 
 
 def _every(loss: Any, *args: Any, **more: Any) -> list[Any]:
@@ -67,8 +67,8 @@ def negative_log_likelihood(logits: Any, labels: Any) -> Any:
 
 
 @IDIOMS.on(
-    column=(normal(65, 1, scale=5), truths(65, 1).astype("float32"), uniform(1)),
-    batch_1=(normal(1, 64, scale=30), truths(1, 64).astype("float32"), uniform(64)),
+    column=(normal(65, 1, scale=5), booleans(65, 1).astype("float32"), uniform(1)),
+    batch_1=(normal(1, 64, scale=30), booleans(1, 64).astype("float32"), uniform(64)),
 )
 def binary_cross_entropy(logits: Any, labels: Any, weight: Any) -> Any:
     return (
@@ -158,7 +158,7 @@ def likelihood_losses(x: Any, counts: Any, var: Any) -> Any:
     )
 
 
-@IDIOMS.on(batch=(normal(33, 4), truths(33, 4)), one=(normal(1, 64), truths(1, 64)))
+@IDIOMS.on(batch=(normal(33, 4), booleans(33, 4)), one=(normal(1, 64), booleans(1, 64)))
 def focal_loss(logits: Any, labels: Any) -> Any:
     target = labels.to(logits.dtype)
     p = torch.sigmoid(logits)
@@ -196,7 +196,7 @@ def image_losses(x: Any, y: Any) -> Any:
 
 @IDIOMS.on(speech=(normal(30, 2, 6), _labels(2, 5, high=5) + 1, torch.tensor([30, 25]), torch.tensor([5, 3])))
 def connectionist_temporal_classification(logits: Any, targets: Any, input_lengths: Any, target_lengths: Any) -> Any:
-    """The forward recursion over labels with blanks between, for sequences of different lengths."""
+    """CTC loss by the forward recursion over labels separated by blanks, for sequences of different lengths."""
     log_p = logits.log_softmax(-1)
     time, batch, _ = log_p.shape
     n = targets.shape[1]

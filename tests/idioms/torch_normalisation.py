@@ -1,4 +1,4 @@
-"""Normalisations of PyTorch, in inference and in training, at batch 1, with one channel, one feature."""
+"""Normalisation layers in PyTorch, in inference and training, also with batch size 1, one channel or one feature."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.idioms.collection import Closeness, Idioms, normal, truths, uniform
+from tests.idioms.collection import Closeness, Idioms, booleans, normal, uniform
 
 IDIOMS = Idioms()
 ZERO = Closeness(5e-5, 5e-5, floor=1.0)
-"""For results that are zero but for rounding."""
+"""For results that are zero up to rounding."""
 
 IDIOMS.module("layer_norm", lambda: nn.LayerNorm(64), batch_1=(normal(1, 64),), text=(normal(2, 17, 64),))
 IDIOMS.module("layer_norm_of_several_dimensions", lambda: nn.LayerNorm((3, 1, 20)), batch_1=(normal(1, 3, 1, 20),))
@@ -99,7 +99,9 @@ def unit_vectors(x: Any) -> Any:
     return F.normalize(x, dim=-1), F.normalize(x, p=1.0, dim=0), x / x.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
 
-@IDIOMS.on(text=(normal(3, 19, 8), truths(3, 19, chance=0.8)), batch_1=(normal(1, 64, 1), truths(1, 64, chance=0.8)))
+@IDIOMS.on(
+    text=(normal(3, 19, 8), booleans(3, 19, chance=0.8)), batch_1=(normal(1, 64, 1), booleans(1, 64, chance=0.8))
+)
 def masked_standardisation(x: Any, mask: Any) -> Any:
     m = mask.unsqueeze(-1).to(x.dtype)
     count = m.sum(dim=1, keepdim=True).clamp(min=1.0)

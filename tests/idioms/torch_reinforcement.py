@@ -1,4 +1,4 @@
-"""Reinforcement learning, probability and environments of PyTorch."""
+"""Reinforcement learning, probability and environments in PyTorch."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.idioms.collection import Closeness, Idioms, normal, truths, uniform, whole
+from tests.idioms.collection import Closeness, Idioms, booleans, integers, normal, uniform
 
 IDIOMS = Idioms()
-# Its methods have no types.
+# The methods of torch.distributions have no type annotations.
 distributions: Any = torch.distributions
 Categorical, Independent, Normal = distributions.Categorical, distributions.Independent, distributions.Normal
 kl_divergence = distributions.kl_divergence
 
 
 def _labels(*dims: int, high: int) -> Any:
-    return torch.from_numpy(whole(*dims, high=high)).long()
+    return torch.from_numpy(integers(*dims, high=high)).long()
 
 
 @IDIOMS.on(
@@ -34,11 +34,11 @@ def categorical_policy(logits: Any, actions: Any) -> Any:
 
 
 @IDIOMS.on(
-    batch_32=(normal(32, 6), _labels(32, high=6), truths(32, 6)),
-    batch_1=(normal(1, 64), _labels(1, high=64), truths(1, 64)),
+    batch_32=(normal(32, 6), _labels(32, high=6), booleans(32, 6)),
+    batch_1=(normal(1, 64), _labels(1, high=64), booleans(1, 64)),
 )
 def masked_categorical_policy(logits: Any, actions: Any, mask: Any) -> Any:
-    """Invalid actions at -1e8, as MaskablePPO has it."""
+    """Invalid actions have the logit -1e8, as in MaskablePPO."""
     logits = torch.where(mask, logits, torch.tensor(-1e8))
     log_p = logits - logits.logsumexp(dim=-1, keepdim=True)
     p_log_p = torch.where(mask, log_p * log_p.exp(), torch.tensor(0.0))
@@ -62,7 +62,7 @@ def gaussian_policy(mean: Any, log_std: Any, actions: Any) -> Any:
 
 
 @IDIOMS.on(
-    # Where the action is nearly 1, `1 - action**2 + 1e-6` has two digits at most.
+    # For an action close to 1, `1 - action**2 + 1e-6` has at most two significant digits.
     Closeness(1e-2, 1e-2),
     batch_32=(normal(32, 4), normal(32, 2, name="e")),
     batch_1=(normal(1, 2), normal(1, 1, name="e")),
@@ -80,8 +80,8 @@ def squashed_gaussian_policy(out: Any, eps: Any) -> Any:
 
 
 @IDIOMS.on(
-    steps_64=(normal(64), normal(65, name="v"), truths(64, chance=0.1)),
-    batch_1=(normal(20, 1), normal(21, 1, name="v"), truths(20, 1, chance=0.1)),
+    steps_64=(normal(64), normal(65, name="v"), booleans(64, chance=0.1)),
+    batch_1=(normal(20, 1), normal(21, 1, name="v"), booleans(20, 1, chance=0.1)),
 )
 def generalised_advantages(rewards: Any, values: Any, done: Any) -> Any:
     advantages = torch.zeros_like(rewards)
@@ -139,14 +139,14 @@ class Dueling(nn.Module):
 IDIOMS.module(
     "double_dueling_q_learning",
     Dueling,
-    batch_32=(normal(32, 6), _labels(32, high=4), normal(32), normal(32, 6, name="n"), truths(32)),
-    batch_1=(normal(1, 6), _labels(1, high=4), normal(1), normal(1, 6, name="n"), truths(1)),
+    batch_32=(normal(32, 6), _labels(32, high=4), normal(32), normal(32, 6, name="n"), booleans(32)),
+    batch_1=(normal(1, 6), _labels(1, high=4), normal(1), normal(1, 6, name="n"), booleans(1)),
 )
 
 
 @IDIOMS.on(
-    batch=(normal(9, 11), normal(9, 11, name="t"), normal(9), truths(9)),
-    one=(normal(1, 51), normal(1, 51, name="t"), normal(1), truths(1)),
+    batch=(normal(9, 11), normal(9, 11, name="t"), normal(9), booleans(9)),
+    one=(normal(1, 51), normal(1, 51, name="t"), normal(1), booleans(1)),
 )
 def categorical_and_quantile_targets(logits: Any, target: Any, rewards: Any, done: Any) -> Any:
     n = logits.shape[1]

@@ -1,4 +1,4 @@
-"""Training of PyTorch written functionally: norms, clipping, update rules, gradients, averages, schedules."""
+"""Functional training code in PyTorch: norms, clipping, update rules, gradients, averages, schedules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, vmap
 from torch.nn import functional as F
 
-from tests.idioms.collection import Idioms, normal, whole
+from tests.idioms.collection import Idioms, integers, normal
 
 IDIOMS = Idioms()
 
@@ -68,7 +68,7 @@ def adam(params: Any, grads: Any, m: Any, v: Any, step: Any) -> Any:
 
 @IDIOMS.on(many=_state(MANY), long=_state(LONG))
 def adamw_in_place(params: Any, grads: Any, m: Any, v: Any) -> Any:
-    """On clones, with the in-place ops that optimizers use."""
+    """AdamW on clones, with the in-place ops that optimizers use."""
     out = []
     for p, g, a, b in zip(params, grads, m, v, strict=True):
         q, a, b = p.clone(), a.clone(), b.clone()
@@ -129,7 +129,7 @@ def training_step_of_a_module(params: Any, x: Any, y: Any) -> Any:
     return value, norm, {name: p - 0.1 * scale * grads[name] for name, p in params.items()}
 
 
-@IDIOMS.on(batch=(normal(17, 5), normal(5), normal(9, 17), torch.from_numpy(whole(9, high=5)).long()))
+@IDIOMS.on(batch=(normal(17, 5), normal(5), normal(9, 17), torch.from_numpy(integers(9, high=5)).long()))
 def gradients_by_autograd(w: Any, b: Any, x: Any, labels: Any) -> Any:
     w, b = w.detach().requires_grad_(), b.detach().requires_grad_()
     loss = F.cross_entropy(x @ w + b, labels) + 1e-3 * (w.pow(2).sum() + b.pow(2).sum())
@@ -189,7 +189,7 @@ def normalisation_gradients(x: Any, scale: Any, bias: Any, image: Any, image_sca
         normal(1, 2, 17, 8),
         normal(1, 2, 17, 8, name="k"),
         normal(37, 8),
-        torch.from_numpy(whole(1, 17, high=37)).long(),
+        torch.from_numpy(integers(1, 17, high=37)).long(),
     )
 )
 def attention_and_embedding_gradients(q: Any, k: Any, table: Any, tokens: Any) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from compiler.interpreter.custom_calls import THREEFRY_TARGETS
 from compiler.ir import HloInstruction, Opcode, PrimitiveType
 from compiler.ir.attributes import SliceDim
 from compiler.passes.expanders.random_bits import philox_bits, threefry2x32, threefry_bits
 from compiler.passes.infrastructure.base import InstructionPass
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
-
-_THREEFRY_CALLS = frozenset({"cu_threefry2x32", "cu_threefry2x32_ffi", "hip_threefry2x32", "hip_threefry2x32_ffi"})
 
 
 @register
@@ -45,7 +44,7 @@ class RngExpander(InstructionPass):
 
 
 def _called(i: HloInstruction, b: Builder) -> HloInstruction | None:
-    if i.attributes["custom_call_target"] not in _THREEFRY_CALLS or len(i.operands) < 4:
+    if i.attributes["custom_call_target"] not in THREEFRY_TARGETS or len(i.operands) < 4:
         return None
     operands = i.operands[:4]
     first = operands[2].shape

@@ -111,6 +111,7 @@ def _sorted_already(sort: HloInstruction) -> bool:
 
 
 def _top(sort: HloInstruction) -> bool:
+    """Replace a sort whose results are only sliced, within the first or last half, by a topk."""
     computation, results = sort.parent, _results(sort)
     values = sort.operand(0)
     direction = _direction(sort)
@@ -129,6 +130,7 @@ def _top(sort: HloInstruction) -> bool:
     along: list[SliceDim] = [r.attributes["slice"][-1] for r in readers]
     first, last = max(d.limit for d in along), n - min(d.start for d in along)
     from_end = last < first and len(sort.operands) == 1
+    # The last k elements are the topk in the opposite order, reversed. Positions would order ties differently.
     k = last if from_end else first
     if not 0 < k <= n // 2:
         return False
