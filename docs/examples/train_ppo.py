@@ -12,6 +12,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
+import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.monitor import Monitor
 
@@ -27,6 +28,7 @@ def main(timesteps: int) -> None:
     # deterministic. `hlogym/FusionMeasured-v0` rewards measured run time instead.
     env = Monitor(gym.make("hlogym/Fusion-v0", suite="train", backend="cpu"))
 
+    torch.set_num_threads(1)  # networks this small are slower on several threads
     # PointerPolicy is a graph network that scores the legal moves.
     # gamma=1 because only the whole episode counts: how fast the finished program is.
     model = MaskablePPO(PointerPolicy, env, n_steps=256, batch_size=64, gamma=1.0, seed=0, device="cpu")
