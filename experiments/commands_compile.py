@@ -57,7 +57,7 @@ def opt(
         str | None, typer.Option(help="Comma-separated passes to run in this order. Default: the default pipeline.")
     ] = None,
     order: Annotated[
-        Path | None, typer.Option(help="Run the learned pass order in this folder; --passes is then ignored.")
+        Path | None, typer.Option(help="Run the learned pass order in this folder instead of --passes.")
     ] = None,
     stop_after: Annotated[str | None, typer.Option(help="Stop after the first run of this pass.")] = None,
     list_passes: Annotated[bool, typer.Option(help="List all passes and their options.")] = False,
@@ -76,6 +76,8 @@ def opt(
         list_all_passes()
     elif program is None:
         raise typer.BadParameter("name an HLO file, or give --list-passes")
+    elif passes is not None and order is not None:
+        raise typer.BadParameter("--passes and --order exclude each other; give one of them")
     else:
         optimise(program, passes, order, stop_after, stats, print_after_all)
 

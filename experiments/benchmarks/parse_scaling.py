@@ -9,7 +9,6 @@ import argparse
 import datetime
 import os
 import platform
-import subprocess
 import sys
 import time
 import tracemalloc
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from compiler.ir.verifier import verify
 from compiler.text import parse
+from experiments.provenance import provenance
 from experiments.results import write_text
 
 SIZES = (100, 300, 1000, 3000, 10_000, 20_000, 40_000)
@@ -86,12 +86,12 @@ def measure(instructions: int) -> Measurement:
 
 def report(rows: list[Measurement], command: str) -> str:
     """Return the results page in Markdown."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = provenance()["commit"]
     lines = [
         "# Parsing and verifying by program size",
         "",
         f"- command: `{command}`",
-        f"- commit: {commit.stdout.strip() or 'unknown'}",
+        f"- commit: {commit}",
         f"- machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; one core used",
         f"- date: {datetime.date.today().isoformat()}",
         "- processor time, best of three",

@@ -60,7 +60,7 @@ def _filled(path: Path, count: int = 2000) -> Path:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda data: data[: len(data) // 2],  # cut short
+        lambda data: data[: len(data) // 2],  # truncated
         lambda data: data[:50],
         lambda data: data[:100] + b"\xff" * (len(data) - 100),
         lambda data: b"\0" * len(data),

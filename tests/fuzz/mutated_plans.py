@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import datetime
 import json
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from compiler.errors import PlanError
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
+from experiments.provenance import provenance
 from tests.fuzz.plan_mutations import MEANING, STRUCTURAL, Data, mutated_bytes, mutated_fields
 from tests.fuzz.plan_programs import PROGRAMS, PlanProgram, plan_program
 
@@ -142,13 +142,13 @@ def main() -> int:
     options = parser.parse_args()
     start = time.perf_counter()
     tally = fuzz(options.count, options.seed, _progress)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = provenance()["commit"]
     rows = "\n".join(f"| {kind} | {word} | {n:,} |" for (kind, word), n in sorted(tally.outcomes.items()))
     report = (
         "# Mutated plans\n\nEach plan was read, replayed, compiled and run. All of them either raised PlanError and "
         "left the session unchanged, or gave the interpreter's results.\n\n"
         f"- command: `python -m tests.fuzz.mutated_plans --count {options.count} --seed {options.seed}`\n"
-        f"- commit: {commit.stdout.strip() or 'unknown'}\n- date: {datetime.date.today().isoformat()}\n"
+        f"- commit: {commit}\n- date: {datetime.date.today().isoformat()}\n"
         f"- programs: {', '.join(PROGRAMS)}; distinct modules compiled and run: {tally.programs_run:,}\n"
         f"- slowest mutant: {tally.slowest:.1f} s; total time: {(time.perf_counter() - start) / 60:.0f} min\n\n"
         f"| mutation | outcome | plans |\n|---|---|---:|\n{rows}\n"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from compiler.errors import HloSyntaxError, HloVerificationError
 from compiler.ir.verifier import verify
 from compiler.text import parse
 from env.suites import QUICKSTART
+from experiments.provenance import provenance
 from tests.fuzz.random_modules import random_module
 
 LIMIT_SECONDS = 1.0
@@ -161,12 +161,12 @@ def main() -> int:
     )
     options = parser.parse_args()
     outcomes, slowest = fuzz(options.count, options.seed)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = provenance()["commit"]
     rows = "\n".join(f"| {word} | {n:,} |" for word, n in outcomes.most_common())
     report = (
         "# Mutated programs\n\nEach program was parsed and verified within a second. All of them were either accepted or "
         f"rejected with one of the errors below.\n\n- command: `python -m tests.fuzz.mutated_texts --count {options.count} --seed {options.seed}`\n"
-        f"- commit: {commit.stdout.strip() or 'unknown'}\n- date: {datetime.date.today().isoformat()}\n"
+        f"- commit: {commit}\n- date: {datetime.date.today().isoformat()}\n"
         f"- slowest program: {slowest:.2f} s\n\n| outcome | programs |\n|---|---:|\n{rows}\n"
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
