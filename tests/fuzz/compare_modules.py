@@ -1,4 +1,4 @@
-"""Random modules: each must verify and round trip, and the interpreter must compute on it what XLA computes.
+"""Check that random modules verify and round-trip, and that the interpreter computes XLA's results on them.
 
 python -m tests.fuzz.compare_modules [--count 20000] [--compared 20000] [--seed 0] [--out FILE]
 """
@@ -27,31 +27,31 @@ from tests.fuzz.random_modules import random_inputs, random_module
 from tests.oracle import compile_xla, run_xla
 
 KNOWN = {
-    (7, 17723): "XLA reads another row: it makes slices of a gather of a gather and loses the inner clamping, see "
+    (7, 17723): "XLA reads a wrong row: it turns a gather of a gather into slices and loses the inner clamping, see "
     "tests/interpreter/test_gather_of_gather.py",
 }
-"""Differences looked into and found to be XLA's, by seed and number."""
+"""Differences caused by bugs of XLA, by seed and number."""
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
 
 def check_round_trip(module: HloModule) -> None:
-    """AssertionError unless the module verifies, and its text reads back as the same text and program."""
+    """Assert that the module verifies, and that parsing its text gives the same text and fingerprint."""
     verify(module)
     text = str(module)
     again = parse(text)
     assert str(again) == text, f"the second print differs:\n{text}"
-    assert again.fingerprint() == module.fingerprint(), f"read back, the fingerprint differs:\n{text}"
+    assert again.fingerprint() == module.fingerprint(), f"after parsing, the fingerprint differs:\n{text}"
 
 
 def check_values(module: HloModule, args: list[np.ndarray[Any, Any]]) -> None:
-    """AssertionError unless the interpreter and XLA agree on these arguments."""
+    """Assert that the interpreter and XLA agree on the given arguments."""
     text = str(module)
-    told = Reference.of(module, args).difference(run_xla(text, args))
-    assert told is None, f"XLA's results differ: {told}\n{text}"
+    finding = Reference.of(module, args).difference(run_xla(text, args))
+    assert finding is None, f"XLA's results differ: {finding}\n{text}"
 
 
-def _look_at(seed: int, number: int, compared: bool) -> tuple[Counter[str], str | None]:
-    """What ops a module uses, and what is wrong with it in one line and whole, if anything."""
+def _check(seed: int, number: int, compared: bool) -> tuple[Counter[str], str | None]:
+    """Return the op counts of a module, and what is wrong with it, or None."""
     rng = np.random.default_rng((seed, number))
     module = random_module(rng, 40)
     ops = Counter(i.opcode.text for c in module.computations for i in c.instructions)
@@ -59,21 +59,21 @@ def _look_at(seed: int, number: int, compared: bool) -> tuple[Counter[str], str 
         check_round_trip(module)
         if compared:
             check_values(module, random_inputs(module, rng))
-    except Exception as e:  # whatever it is, it is what this program looks for
+    except Exception as e:  # any exception is a finding
         return ops, f"{type(e).__name__}: {e}"
     return ops, None
 
 
 def _work(pipe: Connection, seed: int, compared: int) -> None:
-    # What XLA says about its own failures is in the outcome already.
+    # Suppress XLA's messages; its errors are part of the outcome.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for number in iter(pipe.recv, None):
-        pipe.send(_look_at(seed, number, number < compared))
+        pipe.send(_check(seed, number, number < compared))
         compile_xla.cache_clear()
 
 
 class _Worker:
-    """A process of its own, because XLA:CPU aborts on some programs; a new one after each BATCH modules."""
+    """A separate process, because XLA:CPU aborts on some programs; it is replaced after BATCH modules."""
 
     BATCH = 500
 
@@ -85,8 +85,8 @@ class _Worker:
         theirs.close()
         self.left = self.BATCH
 
-    def look_at(self, number: int) -> tuple[Counter[str], str | None] | None:
-        """What `_look_at` says, or None when the process died of it."""
+    def check(self, number: int) -> tuple[Counter[str], str | None] | None:
+        """Return the result of `_check`, or None if the process died."""
         self.left -= 1
         try:
             self.pipe.send(number)
@@ -106,7 +106,7 @@ class _Worker:
 
 @dataclass
 class Found:
-    """What a run has seen."""
+    """The findings of a run."""
 
     ops: Counter[str] = field(default_factory=Counter)
     modules: int = 0
@@ -116,14 +116,14 @@ class Found:
 
 
 def fuzz(count: int, compared: int, seed: int) -> Found:
-    """Look at `count` modules, `compared` of which are also run on both sides."""
+    """Check `count` modules; run the first `compared` of them in the interpreter and on XLA."""
     found = Found()
     worker = _Worker(seed, compared)
     for number in range(count):
         if not worker.left:
             worker.stop()
             worker = _Worker(seed, compared)
-        seen = worker.look_at(number)
+        seen = worker.check(number)
         found.modules += 1
         if seen is None:
             found.aborted.append(number)
@@ -142,14 +142,18 @@ def fuzz(count: int, compared: int, seed: int) -> Found:
 
 
 def main() -> int:
-    """The command line; the exit status is 0 only when every module is as it must be."""
+    """Run from the command line; return exit status 1 if there is a problem without a known cause."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--compared", type=int, default=20_000, help="how many of them are run, too")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/fuzz/random_modules.md"))
+    parser.add_argument("--count", type=int, default=20_000, help="number of modules (default: %(default)s)")
+    parser.add_argument(
+        "--compared", type=int, default=20_000, help="number of modules that are also run (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the modules (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/fuzz/random_modules.md"), help="results file (default: %(default)s)"
+    )
     options = parser.parse_args()
-    # Read by XLA when a worker starts it: unoptimised machine code compiles faster and computes the same.
+    # XLA reads the flags when a worker starts. Compilation without optimisation is faster.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}".strip()
     found = fuzz(options.count, options.compared, options.seed)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -162,9 +166,9 @@ def _report(options: argparse.Namespace, found: Found) -> str:
     used = "\n".join(f"| {name} | {n:,} |" for name, n in found.ops.most_common())
     listed = "".join(f"- {p}\n" for p in found.problems) or "None.\n"
     if found.known:
-        listed = f"Unexplained: {listed}\n" + "".join(f"- looked into, {k}\n" for k in found.known)
+        listed = f"Without a known cause: {listed}\n" + "".join(f"- known: {k}\n" for k in found.known)
     died = ", ".join(str(n) for n in found.aborted)
-    aborted = f"XLA:CPU aborts its process on {len(found.aborted)} of them, which are not compared" + (
+    aborted = f"XLA:CPU aborts on {len(found.aborted)} of them, which are not compared" + (
         f": {died}." if died else "."
     )
     command = (
@@ -172,12 +176,12 @@ def _report(options: argparse.Namespace, found: Found) -> str:
     )
     origin = provenance()
     return (
-        f"# Random modules\n\n{options.count:,} modules verified and round-tripped, {compared:,} of them run by the "
-        f"interpreter and by XLA on the same arguments. {aborted}\n\n"
+        f"# Random modules\n\n{options.count:,} modules were verified and round-tripped; {compared:,} of them were run "
+        f"by the interpreter and by XLA on the same arguments. {aborted}\n\n"
         f"- command: `{command}`\n- commit: {origin['commit']}\n- machine: {origin['machine']}\n"
         f"- date: {origin['date']}\n- instructions: {found.ops.total():,}\n\n"
         f"## Differences\n\n{listed}\n## Ops used\n\n"
-        f"| op | times |\n|---|---:|\n{used}\n"
+        f"| op | count |\n|---|---:|\n{used}\n"
     )
 
 

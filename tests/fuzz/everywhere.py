@@ -1,6 +1,6 @@
-"""Runs programs everywhere: native code and XLA:CPU against the interpreter, in processes that may crash.
+"""Run programs with native code, XLA:CPU and the interpreter, and compare the results, in processes that may crash.
 
-A program comes from a source by its number (`SOURCES`); what comes of it is an `Outcome`.
+A program is given by a source and a number (`SOURCES`); the result is an `Outcome`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tests.oracle import XlaError, compile_xla, run_xla
 
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 SECONDS = 180.0
-"""A program takes a second or two; what takes so long is a finding of its own."""
+"""Time limit of a program, which usually takes a second or two."""
 BATCH = 150
-"""Programs after which a worker is replaced: XLA keeps memory of each."""
+"""Programs per worker process; XLA never frees the memory of compiled programs."""
 XLA_LEEWAY = 4.0
-"""XLA's approximations of functions and its order of sums are not ours to bound."""
+"""Factor on tolerances for XLA, whose approximations of functions and order of sums are unknown."""
 
 AGREE = "all agree"
 NO_XLA = "XLA does not run it, the others agree"
 NEARER = "native code is nearer than the interpreter to the result without rounding"
 INFINITE = "an infinite or NaN intermediate that native code and XLA simplify alike"
 XLA = "XLA differs from interpreter and native code"
-REFUSED = "refused with an error of ours"
+REFUSED = "rejected with an hlogym error"
 NOT_MADE = "JAX does not lower it"
 TIMEOUT = "not done in time"
 NATIVE = "native code differs"
@@ -57,10 +57,15 @@ FAULTS = (NATIVE, INTERPRETER, FOREIGN, CRASH, TIMEOUT)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one program.
+    """The outcome of one program.
 
     Attributes:
-        stage: what was going on when it ended. used: what the program is made of.
+        number: number of the program in its source.
+        result: one of the strings above.
+        stage: the stage in which it ended.
+        detail: a description of the difference or error.
+        used: the pieces or opcodes of the program.
+        seconds: duration.
     """
 
     number: int
@@ -73,7 +78,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Given:
-    """A program to run: HLO text, arguments, and what it is made of."""
+    """A program to run: HLO text, arguments, and its pieces or opcodes."""
 
     text: str
     args: tuple[Array, ...]
@@ -81,23 +86,23 @@ class Given:
 
 
 class NotMadeError(Exception):
-    """JAX cannot lower the function: its own limits, and its own faults."""
+    """JAX cannot lower the function."""
 
 
 def jax_program(number: int) -> Given:
-    """See `jax_functions`."""
+    """Return a random JAX program; see `jax_functions`."""
     from tests.fuzz.jax_functions import random_program
 
     program = random_program(number)
     try:
         text = program.text()
-    except Exception as e:  # JAX's own refusals are of many classes
+    except Exception as e:  # JAX raises exceptions of many classes
         raise NotMadeError(f"{type(e).__name__}: {str(e)[:300]}") from e
     return Given(text, program.leaves(), tuple(program.used))
 
 
 def random_module_program(number: int) -> Given:
-    """See `random_modules`."""
+    """Return a random module; see `random_modules`."""
     from tests.fuzz.random_modules import random_inputs, random_module
 
     rng = np.random.default_rng((3, number))
@@ -107,7 +112,7 @@ def random_module_program(number: int) -> Given:
 
 
 def conformance_case(number: int) -> Given:
-    """The cases of `tests.sweeps`, in order."""
+    """Return a conformance case of `tests.sweeps`."""
     from tests.sweeps.registry import all_cases
 
     if not _CASES:
@@ -125,7 +130,7 @@ SOURCES: dict[str, Callable[[int], Given]] = {
 
 
 def compiled(module: HloModule, number: int) -> Any:
-    """An executable; every other program by random decisions instead of the default ones."""
+    """Compile a module; about half of the programs with random decisions instead of the default ones."""
     rng = np.random.default_rng((5, number))
     kind = rng.random()
     if kind < 0.55:
@@ -140,8 +145,15 @@ def compiled(module: HloModule, number: int) -> Any:
     return session.finish()
 
 
-def look_at(source: str, number: int, say: Callable[[str], None] = lambda stage: None, xla: bool = True) -> Outcome:
-    """Run one program everywhere; without `xla`, native code against the interpreter alone."""
+def check(source: str, number: int, say: Callable[[str], None] = lambda stage: None, xla: bool = True) -> Outcome:
+    """Run one program with native code, the interpreter and, if `xla` is True, XLA:CPU, and compare the results.
+
+    Args:
+        source: a key of SOURCES.
+        number: number of the program in the source.
+        say: called with the name of each stage before it begins.
+        xla: whether to run XLA:CPU.
+    """
     stage = ""
     used: tuple[str, ...] = ()
 
@@ -170,33 +182,33 @@ def look_at(source: str, number: int, say: Callable[[str], None] = lambda stage:
         enter("compiling")
         executable = compiled(module, number)
         enter("running")
-        for rubbish in (0xFF, 0x5A):  # what is read before it is written differs from run to run
-            _litter(executable, rubbish)
+        for pattern in (0xFF, 0x5A):  # reads of uninitialised memory give different results
+            _fill_memory(executable, pattern)
             results.append(executable(*args))
     except HlogymError as e:
         return outcome(REFUSED, f"{type(e).__name__}: {e}")
-    except Exception:  # whatever it is, it is what this program looks for
+    except Exception:  # any other exception is a finding
         return outcome(FOREIGN, traceback.format_exc()[-1800:])
     if any(a.tobytes() != b.tobytes() for a, b in zip(args, before, strict=True)):
         return outcome(NATIVE, "an argument was written to")
     enter("running XLA")
-    reference, refusal = _by_xla(given) if xla else (None, "not asked")
+    reference, refusal = _by_xla(given) if xla else (None, "not requested")
     enter("comparing")
     judge = Judge(module, args, wanted, number)
     for found in results:
-        told = judge.difference(found)
-        if told is not None:
-            return _native_differs(judge, found, reference, str(told), outcome)
+        finding = judge.difference(found)
+        if finding is not None:
+            return _native_differs(judge, found, reference, str(finding), outcome)
     if reference is None:
         return outcome(NO_XLA, refusal)
     against = judge.difference(reference, XLA_LEEWAY)
     return outcome(AGREE) if against is None else outcome(XLA, str(against))
 
 
-def _litter(executable: Any, rubbish: int) -> None:
-    """Fill the memory of the next run."""
+def _fill_memory(executable: Any, pattern: int) -> None:
+    """Fill the memory of the next run with a byte pattern."""
     frame = executable._take_frame()
-    frame.arena[:] = rubbish
+    frame.arena[:] = pattern
     executable._frames.append(frame)
 
 
@@ -210,25 +222,29 @@ def _by_xla(given: Given) -> tuple[list[Array] | None, str]:
 
 
 def _native_differs(
-    judge: Judge, found: list[Array], reference: list[Array] | None, told: str, outcome: Callable[[str, str], Outcome]
+    judge: Judge,
+    found: list[Array],
+    reference: list[Array] | None,
+    finding: str,
+    outcome: Callable[[str, str], Outcome],
 ) -> Outcome:
-    """Whose fault it is, as far as can be told without looking."""
+    """Classify a difference by comparing with XLA and with results computed in float64."""
     exact = judge.exact()
     if exact is not None and judge.difference(found, XLA_LEEWAY, wanted=exact) is None:
-        return outcome(NEARER, told)
+        return outcome(NEARER, finding)
     if reference is None:
-        return outcome(NATIVE, f"{told}; XLA does not run it")
+        return outcome(NATIVE, f"{finding}; XLA does not run it")
     if exact is not None and not judge.unexplained(found, [exact, reference], XLA_LEEWAY):
-        return outcome(NEARER, f"{told}, where XLA is not")
+        return outcome(NEARER, f"{finding}, where XLA is not")
     if judge.difference(found, XLA_LEEWAY, wanted=reference) is not None:
         agrees = judge.difference(reference, XLA_LEEWAY) is None
-        return outcome(NATIVE, f"{told}; XLA agrees with {'the interpreter' if agrees else 'neither'}")
+        return outcome(NATIVE, f"{finding}; XLA agrees with {'the interpreter' if agrees else 'neither'}")
     infinite = all(_only_where_infinite(a, b) for a, b in zip(found, judge.wanted, strict=True))
-    return outcome(INFINITE if infinite else INTERPRETER, told)
+    return outcome(INFINITE if infinite else INTERPRETER, finding)
 
 
 def _only_where_infinite(found: Array, wanted: Array) -> bool:
-    """Whether the larger differences stand where one of the two is infinite or NaN."""
+    """Return whether all larger differences are in elements that are infinite or NaN on either side."""
     if found.dtype.kind in "biu":
         return bool(np.array_equal(found, wanted))
     with np.errstate(all="ignore"):
@@ -242,16 +258,16 @@ def _only_where_infinite(found: Array, wanted: Array) -> bool:
 
 
 def _work(pipe: Connection, source: str, xla: bool) -> None:
-    # What XLA says about its own failures is in the outcome already.
+    # Suppress XLA's messages; its errors are part of the outcome.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for number in iter(pipe.recv, None):
         start = time.perf_counter()
-        found = look_at(source, number, pipe.send, xla)
+        found = check(source, number, pipe.send, xla)
         pipe.send(replace(found, seconds=round(time.perf_counter() - start, 2)))
 
 
 class Worker:
-    """A process that looks at programs, one at a time; a new one is needed when none are `left`."""
+    """A process that checks programs one at a time; it must be replaced when `left` is 0."""
 
     def __init__(self, source: str, xla: bool = True) -> None:
         context = multiprocessing.get_context("spawn")
@@ -261,8 +277,8 @@ class Worker:
         theirs.close()
         self.left = BATCH
 
-    def look_at(self, number: int, seconds: float = SECONDS) -> Outcome:
-        """The outcome; a crash and a hang are outcomes, after which the worker has ended."""
+    def check(self, number: int, seconds: float = SECONDS) -> Outcome:
+        """Return the outcome; a crash or timeout is an outcome, too, and ends the worker."""
         self.left -= 1
         stage, end = "starting", time.monotonic() + seconds
         try:
@@ -276,12 +292,12 @@ class Worker:
             self.process.join()
             self.left = 0
             result = {"making": NOT_MADE, "running XLA": NO_XLA}.get(stage, CRASH)
-            return Outcome(number, result, stage, f"the process ended with status {self.process.exitcode}")
+            return Outcome(number, result, stage, f"the process exited with status {self.process.exitcode}")
         self.stop(kill=True)
-        return Outcome(number, TIMEOUT, stage, f"not done after {seconds:.0f} s", seconds=seconds)
+        return Outcome(number, TIMEOUT, stage, f"timed out after {seconds:.0f} s", seconds=seconds)
 
     def stop(self, kill: bool = False) -> None:
-        """Let the process end, or end it."""
+        """End the process; kill it if requested."""
         self.left = 0
         if kill:
             self.process.kill()
@@ -292,8 +308,8 @@ class Worker:
 
 
 def run(source: str, numbers: Sequence[int], workers: int, xla: bool = True) -> Iterator[Outcome]:
-    """Look at all these; outcomes come as they are known."""
-    # Read by XLA when a worker starts it: unoptimised machine code compiles faster and computes the same.
+    """Check programs in parallel workers and yield their outcomes in order of completion."""
+    # XLA reads the flags when a worker starts. Compilation without optimisation is faster.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {XLA_FLAGS}".strip()
     waiting, found = iter(numbers), list[Outcome]()
     changed = threading.Condition()
@@ -308,7 +324,7 @@ def run(source: str, numbers: Sequence[int], workers: int, xla: bool = True) -> 
             if worker.left <= 0:
                 worker.stop()
                 worker = Worker(source, xla)
-            outcome = worker.look_at(number)
+            outcome = worker.check(number)
             with changed:
                 found.append(outcome)
                 changed.notify()

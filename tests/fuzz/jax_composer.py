@@ -1,7 +1,7 @@
-"""Composes random functions as people write them in JAX, out of pieces that each add a value or a few.
+"""Composition of random JAX functions from pieces that each add one or more values.
 
-A function composes itself while JAX traces it: every choice follows from a seed and from the shapes and types of what
-there is, so tracing it again makes the same program.
+A function is composed while JAX traces it. All choices depend only on a seed and on the shapes and types of the values,
+so tracing it again gives the same program.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.fuzz import sizes
 
 Array = Any
 Piece = Callable[["Composer"], Any]
-"""Yields new values (any pytree of arrays), or None where it does not fit; TypeError and its like count as None."""
+"""Returns new values (a pytree of arrays), or None if it does not apply; TypeError, ValueError, ... count as None."""
 
 PIECES: dict[Piece, float] = {}
-"""All pieces with their weights, filled by the modules that define them."""
+"""All pieces with their weights, registered by the modules that define them."""
 
 MAX_ELEMENTS = 40_000
 _UNFIT = (TypeError, ValueError, NotImplementedError, IndexError, ZeroDivisionError, OverflowError, KeyError)
@@ -32,7 +32,7 @@ RARE = ("float8_e4m3fn", "float8_e5m2", "complex64", "complex128")
 
 
 def piece(weight: float) -> Callable[[Piece], Piece]:
-    """Register a piece."""
+    """Decorate a piece to register it with a weight."""
 
     def register(f: Piece) -> Piece:
         PIECES[f] = weight
@@ -42,30 +42,30 @@ def piece(weight: float) -> Callable[[Piece], Piece]:
 
 
 def is_float(v: Array) -> bool:
-    """Of a floating-point type that JAX computes with."""
+    """Return whether an array has a floating-point type that JAX computes with."""
     return bool(jnp.issubdtype(v.dtype, jnp.floating)) and v.dtype.itemsize > 1
 
 
 def is_integer(v: Array) -> bool:
-    """Of a signed or unsigned integer type."""
+    """Return whether an array has a signed or unsigned integer type."""
     return bool(jnp.issubdtype(v.dtype, jnp.integer))
 
 
 def is_number(v: Array) -> bool:
-    """Of a type with an order and arithmetic."""
+    """Return whether an array has a type with ordering and arithmetic."""
     return is_float(v) or is_integer(v)
 
 
 @dataclass
 class Composer:
-    """A function under way.
+    """A random function under construction.
 
     Attributes:
-        rng: decides everything.
-        values: what there is so far.
-        pool: sizes that this program's shapes are made of, so that operands fit each other.
-        depth: how many functional transformations stand around.
-        used: names of the pieces taken, in order, those of inner functions too.
+        rng: the source of all choices.
+        values: the values so far.
+        pool: sizes of which most shapes of the program consist, so that operands often match.
+        depth: the number of enclosing functional transformations.
+        used: names of the pieces used so far, including those of inner functions.
     """
 
     rng: np.random.Generator
@@ -83,14 +83,18 @@ class Composer:
         return items[int(self.rng.integers(len(items)))]
 
     def between(self, low: int, high: int) -> int:
-        """Both ends included."""
+        """Return a random integer from `low` to `high`, inclusive."""
         return int(self.rng.integers(low, high + 1))
 
     def uniform(self, low: float, high: float) -> float:
         return round(float(self.rng.uniform(low, high)), 3)
 
     def some(self, accept: Callable[[Array], bool] = lambda v: True) -> Array:
-        """A value that fits, late ones more often; ValueError when there is none, so that the piece is skipped."""
+        """Return a random value that `accept` allows, preferring later ones.
+
+        Raises:
+            ValueError: there is none; the piece is then skipped.
+        """
         fitting = [v for v in self.values if accept(v)]
         if not fitting:
             raise ValueError("nothing fits")
@@ -98,7 +102,7 @@ class Composer:
         return fitting[max(self.between(0, n - 1), self.between(0, n - 1))]
 
     def some_float(self, accept: Callable[[Array], bool] = lambda v: True) -> Array:
-        """A floating-point value; another one converted when there is none or at times."""
+        """Return a random floating-point value; if there is none, and sometimes otherwise, convert another value."""
         if self.chance(0.93):
             try:
                 return self.some(lambda v: is_float(v) and accept(v))
@@ -108,22 +112,22 @@ class Composer:
         return v if is_float(v) else v.astype(jnp.float32)
 
     def ranked(self, accept: Callable[[Array], bool] = lambda v: True) -> Array:
-        """A value with at least one dimension."""
+        """Return a random value with at least one dimension."""
         return self.some(lambda v: v.ndim > 0 and accept(v))
 
     def dtype(self) -> str:
-        """A type, by how often people use it."""
+        """Return a random type; common types are more likely."""
         kind = self.rng.random()
         names = FLOATS if kind < 0.6 else INTEGERS if kind < 0.88 else ("bool",) if kind < 0.96 else RARE
         name: str = self.pick(names)
         return name
 
     def size(self) -> int:
-        """Mostly one of the program's own sizes."""
+        """Return a random size, usually one of the pool."""
         return int(self.pick(self.pool)) if self.chance(0.8) else sizes.size(self.rng, 3000)
 
     def shape(self, rank: int | None = None, limit: int = MAX_ELEMENTS // 2) -> tuple[int, ...]:
-        """A shape of the program's sizes and ones."""
+        """Return a random shape of sizes from the pool and ones."""
         n = int(self.rng.choice([0, 1, 1, 2, 2, 2, 3, 3, 4])) if rank is None else rank
         dims = [1 if self.chance(0.15) else self.size() for _ in range(n)]
         while np.prod([max(1, d) for d in dims], initial=1) > limit:
@@ -131,12 +135,12 @@ class Composer:
         return tuple(dims)
 
     def axis(self, v: Array) -> int:
-        """An axis, at times counted from the end."""
+        """Return a random axis, sometimes negative."""
         at = self.between(0, v.ndim - 1)
         return at - v.ndim if self.chance(0.4) else at
 
     def axes(self, v: Array) -> Any:
-        """None, one axis or several."""
+        """Return None, one random axis or several."""
         if v.ndim == 0 or self.chance(0.15):
             return None
         if self.chance(0.6):
@@ -144,21 +148,21 @@ class Composer:
         return tuple(sorted(map(int, self.rng.permutation(v.ndim)[: self.between(1, v.ndim)])))
 
     def inner(self, values: Sequence[Array], rng_seed: int) -> Composer:
-        """A composer of a function that is called, transformed or differentiated."""
+        """Return a composer for an inner function, which is called, transformed or differentiated."""
         return Composer(np.random.default_rng(rng_seed), list(values), self.pool, self.depth + 1, self.used)
 
     def seed(self) -> int:
-        """For `inner`: drawn outside of the inner function, which JAX may trace more than once."""
+        """Return a seed for `inner`; it must be sampled outside of the inner function, which JAX may trace twice."""
         return int(self.rng.integers(1 << 62))
 
-    # ---- making
+    # ---- creating values
 
     def constant(self, dims: Sequence[int], dtype: Any = np.float32) -> Array:
-        """An array of numbers known when the program is written."""
+        """Return a random constant array."""
         return jnp.asarray(random_array(self.rng, tuple(dims), np.dtype(dtype), extremes=False))
 
     def partner(self, v: Array) -> Array:
-        """A value of the same type that broadcasts with `v`, or a scalar."""
+        """Return a value of the same type that broadcasts with `v`, or a scalar."""
         dtype = v.dtype
 
         def fits(o: Array) -> bool:
@@ -182,14 +186,14 @@ class Composer:
         return jnp.asarray(self.pick((0, 1, 2, 3)), dtype)
 
     def like(self, shape: Sequence[int], dtype: Any) -> Array:
-        """A value of exactly this shape and type, made of another when there is none."""
+        """Return a value of exactly this shape and type; derive it from another one if there is none."""
         found = [v for v in self.values if v.shape == tuple(shape) and v.dtype == dtype]
         if found and self.chance(0.9):
             return found[max(self.between(0, len(found) - 1), self.between(0, len(found) - 1))]
         return fit(self.some(lambda v: not jnp.iscomplexobj(v)), shape, dtype)
 
     def step(self) -> bool:
-        """Add the values of one random piece; whether one fitted."""
+        """Try one random piece and add its values; return whether it applied."""
         chosen = _NAMES[int(self.rng.choice(len(_NAMES), p=_WEIGHTS))]
         if self.depth > 1 and chosen in NESTING:
             return False
@@ -208,7 +212,7 @@ class Composer:
         return True
 
     def steps(self, count: int) -> None:
-        """So many pieces that fit, or a few less when little fits."""
+        """Add `count` pieces, or fewer if most of the tried pieces do not apply."""
         done = 0
         for _ in range(4 * count):
             done += self.step()
@@ -217,14 +221,14 @@ class Composer:
 
 
 NESTING: set[Piece] = set()
-"""Pieces that compose functions of their own."""
+"""Pieces that compose inner functions."""
 
 _NAMES: list[Piece] = []
 _WEIGHTS: Any = None
 
 
 def nesting(f: Piece) -> Piece:
-    """Mark a piece as one that composes a function of its own."""
+    """Mark a piece as one that composes an inner function."""
     NESTING.add(f)
     return f
 
@@ -238,7 +242,7 @@ def close_registry() -> None:
 
 
 def fit(v: Array, shape: Sequence[int], dtype: Any) -> Array:
-    """Any value as one of another shape and type."""
+    """Reshape, broadcast or sum a value to another shape, and convert it to another type."""
     shape = tuple(shape)
     if v.shape != shape:
         if v.size == np.prod(shape, initial=1):
@@ -255,7 +259,7 @@ def fit(v: Array, shape: Sequence[int], dtype: Any) -> Array:
 
 
 def random_array(rng: np.random.Generator, dims: tuple[int, ...], dtype: np.dtype[Any], extremes: bool = True) -> Any:
-    """Numbers as programs meet them: of one magnitude, at times with ties, zeros and extremes."""
+    """Return a random array with values of one magnitude, sometimes with ties, zeros and extreme values."""
     if dtype == np.bool_:
         return rng.random(dims) < rng.choice([0.5, 0.5, 0.05, 0.95])
     if dtype.kind in "iu":

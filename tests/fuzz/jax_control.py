@@ -12,18 +12,18 @@ from tests.fuzz.jax_composer import Array, Composer, fit, is_float, is_number, n
 
 
 def _carry(c: Composer) -> tuple[Array, ...]:
-    """Values a loop may carry: not many, not large."""
+    """Return a few small values for a loop to carry."""
     fitting = [v for v in c.values if v.size < 3000 and not jnp.iscomplexobj(v)]
     return tuple(c.pick(fitting) for _ in range(c.between(1, 3)))
 
 
 def _small(v: Array) -> Array:
-    """Bounded, so that loops do not run off to infinity."""
+    """Return the value limited to a small range, so that loops do not overflow."""
     return jnp.tanh(v) if is_float(v) and v.dtype.itemsize > 1 else v
 
 
 def _next(inner: Composer, carry: tuple[Array, ...]) -> tuple[Array, ...]:
-    """New values of the carried ones after a step; some only moved, kept or swapped."""
+    """Return the carried values after a step; some are unchanged or swapped."""
     out = []
     for v in carry:
         kind = inner.between(0, 5)
@@ -161,7 +161,7 @@ def associative(c: Composer) -> Array:
 @piece(1)
 @nesting
 def called(c: Composer) -> Array:
-    """A function within: jit, checkpoint, a barrier."""
+    """Call an inner function through jit, checkpoint or an optimization barrier."""
     values, seed = _carry(c), c.seed()
 
     def f(*given: Any) -> Any:

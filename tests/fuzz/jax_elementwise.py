@@ -1,4 +1,4 @@
-"""Pieces of random JAX functions: elementwise arithmetic, comparisons, conversions, choices."""
+"""Pieces of random JAX functions: elementwise arithmetic, comparisons, conversions, selects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GUARDED: tuple[Any, ...] = (
     lambda x: x**3 / (1 + jnp.abs(x) ** 3),
 )
 BARE = (jnp.log, jnp.sqrt, lax.rsqrt, jnp.exp, jnp.arccos, jnp.tan, jnp.cosh, jnp.log1p, jnp.exp2, jnp.log2)
-"""On any argument: NaN and infinities are part of what must agree."""
+"""Applied to any argument; NaN and infinities must also agree."""
 
 
 @piece(14)
@@ -83,7 +83,7 @@ def binary_float(c: Composer) -> Array:
 
 @piece(2)
 def scaled(c: Composer) -> Array:
-    """Chains of constant factors, which simplification joins; some of them leave the range of a type in between."""
+    """Chains of constant factors, which simplification merges; some intermediate products overflow."""
     v = c.some_float()
     factors = [c.pick((0.5, 3.0, 1e-3, 1e3, 0.1, 1e-5, 1e5, 1e-20, 1e20, 255.0)) for _ in range(c.between(2, 3))]
     for f in factors:
@@ -94,7 +94,7 @@ def scaled(c: Composer) -> Array:
 
 @piece(3)
 def quotient(c: Composer) -> Array:
-    """Division and remainders, also by zero."""
+    """Divisions and remainders, including those by zero."""
     a = c.some(is_number)
     b = c.partner(a)
     return c.pick((jnp.floor_divide, jnp.mod, jnp.fmod, jnp.remainder, lax.rem, jnp.divmod))(a, b)
@@ -169,7 +169,7 @@ def reinterpret(c: Composer) -> Array:
 
 @piece(2)
 def numbers(c: Composer) -> Array:
-    """Arrays that depend on nothing: ramps, grids, identity matrices."""
+    """Constant arrays: ramps, grids, identity matrices."""
     dims = c.shape(2)
     makers = (
         lambda: jnp.arange(c.size(), dtype=c.dtype()),

@@ -1,4 +1,4 @@
-"""Random programs as people write them in JAX: a seed becomes a function, its arguments, and HLO text."""
+"""Random JAX programs: a function with arguments and its HLO text, generated from a seed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ MAX_STEPS = 14
 
 @dataclass(frozen=True)
 class Program:
-    """A function with arguments.
+    """A random JAX function with arguments.
 
     Attributes:
-        function: of the arguments, pytrees in and out. arguments: numpy arrays in lists, tuples and dicts.
+        seed: the seed of the program.
+        function: a function from pytrees to a pytree.
+        arguments: NumPy arrays in lists, tuples and dicts.
         wide: whether JAX keeps 64-bit types (`jax_enable_x64`).
-        used: names of the pieces it consists of; known once it has been traced.
+        used: names of the pieces it consists of; set when the function is traced.
     """
 
     seed: int
@@ -46,17 +48,17 @@ class Program:
     used: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """As HLO."""
+        """Return the HLO text of the program."""
         with jax.enable_x64(self.wide):
             return lower_to_text(self.function, *self.arguments)
 
     def leaves(self) -> tuple[Any, ...]:
-        """The arguments as the HLO's entry takes them."""
+        """Return the arguments of the entry computation."""
         return tuple(np.asarray(leaf) for leaf in jax.tree.leaves(self.arguments))
 
 
 def random_program(seed: int, max_steps: int = MAX_STEPS) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     rng = np.random.default_rng(seed)
     wide = bool(rng.random() < 0.3)
     pool = tuple(sizes.size(rng, 4000, zero=0.01) for _ in range(int(rng.integers(2, 5))))
@@ -76,7 +78,7 @@ def random_program(seed: int, max_steps: int = MAX_STEPS) -> Program:
 
 
 def _arguments(c: Composer, wide: bool) -> tuple[Any, ...]:
-    """One to five arrays; at times in a dict or a list."""
+    """Return one to five random arrays, sometimes in a dict or a list."""
     narrower = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
     main = c.pick(("float32", "float32", "float32", "bfloat16", "float16", "float64"))
     arrays = []
@@ -94,7 +96,7 @@ def _arguments(c: Composer, wide: bool) -> tuple[Any, ...]:
 
 
 def _results(c: Composer, given: int) -> Any:
-    """The last values and some others; now and then an argument itself, or the same value twice."""
+    """Return the last values and some others, sometimes with an argument or with duplicates."""
     made = c.values[given:] or c.values
     chosen = made[-4:] + [c.pick(made) for _ in range(c.between(0, OUTPUTS - 4))]
     if c.chance(0.05):

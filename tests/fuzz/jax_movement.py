@@ -1,4 +1,4 @@
-"""Pieces of random JAX functions: movement of data, indexing, gather and scatter."""
+"""Pieces of random JAX functions: data movement, indexing, gather and scatter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def transpose(c: Composer) -> Array:
 
 @piece(5)
 def units(c: Composer) -> Array:
-    """Dimensions of size 1 put in and taken out."""
+    """Insertion and removal of dimensions of size 1."""
     v = c.some(lambda v: v.ndim < 5)
     forms = (
         lambda: jnp.squeeze(v),
@@ -149,7 +149,7 @@ def triangles(c: Composer) -> Array:
 
 
 def indices(c: Composer, n: int, dims: tuple[int, ...], unique: bool = False) -> Array:
-    """Positions along a dimension of size `n`; some out of range, some negative."""
+    """Return random indices into a dimension of size `n`; some are out of range, some negative."""
     if unique:
         return jnp.asarray(c.rng.permutation(n)[: int(np.prod(dims))].reshape(dims).astype(np.int32))
     kind = c.rng.random()

@@ -19,7 +19,7 @@ def _fits(v: Array) -> bool:
 
 
 def _weights(c: Composer, inner: int, outer: int, dtype: Any) -> Array:
-    """A matrix to multiply with: one there is, or a new one."""
+    """Return a matrix to multiply with: an existing value or a constant."""
     found = [v for v in c.values if v.shape == (inner, outer) and v.dtype == dtype]
     if found:
         return c.pick(found)
@@ -133,7 +133,7 @@ def convolution(c: Composer) -> Array:
 
 @piece(1)
 def decomposition(c: Composer) -> Array:
-    """Linear algebra, which JAX leaves to LAPACK."""
+    """Linear algebra, which JAX implements with LAPACK."""
     v = c.some_float(lambda v: v.ndim >= 2 and v.dtype in (jnp.float32, jnp.float64) and 0 < v.shape[-1] < 12)
     a = jnp.tanh(v[..., :1, :] if v.ndim > 2 else v)
     g = jnp.swapaxes(a, -1, -2) @ a / max(1, v.shape[-2]) + 2 * jnp.eye(v.shape[-1], dtype=v.dtype)
@@ -153,7 +153,7 @@ def decomposition(c: Composer) -> Array:
 
 @piece(1)
 def mixed_product(c: Composer) -> Array:
-    """Products of half or 8-bit types gathered in a wider one."""
+    """Products of half-precision or 8-bit types, accumulated in a wider type."""
     v = c.some(lambda v: _fits(v) and v.dtype in (jnp.bfloat16, jnp.float16, jnp.int8, jnp.uint8, jnp.float32))
     wide: Any = jnp.float32 if is_float(v) else jnp.int32
     w = c.constant((v.shape[-1], c.pick((1, 5, 17))), v.dtype)

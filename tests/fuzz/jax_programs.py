@@ -1,4 +1,4 @@
-"""Random programs everywhere, and a report: JAX programs, random modules, or the conformance cases.
+"""Run random JAX programs, random modules or the conformance cases with all implementations, and write a report.
 
 python -m tests.fuzz.jax_programs [--programs 5000] [--seed 0] [--workers 2] [--source jax]
     [--out results/conformance/random_jax.md] [--log FILE] [--causes]
@@ -20,24 +20,29 @@ from tests.fuzz.everywhere import AGREE, FAULTS, NO_XLA, NOT_MADE, SOURCES, Outc
 from tests.fuzz.known import KNOWN
 
 WHAT = {
-    "jax": "functions composed of pieces as people write them in JAX (tests/fuzz/jax_functions.py), lowered to HLO",
+    "jax": "random JAX functions composed of typical pieces of code (tests/fuzz/jax_functions.py)",
     "modules": "random modules (tests/fuzz/random_modules.py)",
     "cases": "the conformance cases of tests/sweeps",
 }
 SHOWN = (NOT_MADE, NO_XLA)
-"""Outcomes that say nothing about hlogym: counted, and not listed."""
+"""Outcomes that do not concern hlogym; they are counted, but not listed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status is 0 only when every fault has an explanation."""
+    """Run from the command line; return exit status 1 if there is a fault without a known cause."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--programs", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0, help="number of the first program")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--source", choices=sorted(SOURCES), default="jax")
-    parser.add_argument("--out", type=Path, help="report; its figures go beside it as JSON")
-    parser.add_argument("--log", type=Path, help="outcomes as they come; those in it already are not run again")
-    parser.add_argument("--causes", action="store_true", help="run nothing; add causes found since to the report")
+    parser.add_argument("--programs", type=int, default=5000, help="number of programs (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first program (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes (default: %(default)s)")
+    parser.add_argument(
+        "--source", choices=sorted(SOURCES), default="jax", help="kind of programs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path,
+        help="Markdown report; a .json file is written next to it (default: results/conformance/random_SOURCE.md)",
+    )  # fmt: skip
+    parser.add_argument("--log", type=Path, help="append outcomes to this file, and skip the programs it contains")
+    parser.add_argument("--causes", action="store_true", help="run nothing; only add known causes to the report")
     options = parser.parse_args(arguments)
     out = options.out or Path(f"results/conformance/random_{options.source}.md")
     if options.causes:
@@ -48,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for outcome in everywhere.run(options.source, left, options.workers):
         outcomes[outcome.number] = outcome
         _log(options.log, outcome)
-        _tell(outcome, len(outcomes), len(numbers))
+        _print_progress(outcome, len(outcomes), len(numbers))
     found = [outcomes[n] for n in numbers]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(_report(options, found)) + "\n", encoding="utf-8")
@@ -90,7 +95,7 @@ def _log(log: Path | None, outcome: Outcome) -> None:
             file.write(json.dumps(asdict(outcome)) + "\n")
 
 
-def _tell(outcome: Outcome, done: int, total: int) -> None:
+def _print_progress(outcome: Outcome, done: int, total: int) -> None:
     if outcome.result not in (AGREE, *SHOWN):
         print(f"{outcome.number}: {outcome.result} ({outcome.stage}): {outcome.detail}", file=sys.stderr, flush=True)
     if done % 250 == 0:
@@ -111,13 +116,14 @@ def _report(options: argparse.Namespace, found: Sequence[Outcome]) -> Iterator[s
     yield f"- command: `{_command(options)}`"
     for key in ("commit", "machine", "date"):
         yield f"- {key}: {origin[key]}"
-    yield f"- seconds: {sum(o.seconds for o in found):,.0f}, of all workers together"
+    yield f"- seconds: {sum(o.seconds for o in found):,.0f}, summed over all workers"
     yield ""
     yield (
-        f"{len(found):,} programs: {WHAT[options.source]}. Each runs in the interpreter, as native code (half of them "
-        "by the default decisions, the others unfused or by random ones; twice, on memory that holds different "
-        "rubbish) and in XLA:CPU. Results are compared element by element; what they may be apart is the spread of the "
-        "interpreter's results when its roundings are moved at random (tests/fuzz/uncertainty.py)."
+        f"{len(found):,} programs: {WHAT[options.source]}. Each runs in the interpreter, as native code and on "
+        "XLA:CPU. Half of the programs are compiled with the default decisions, the others without fusion or with "
+        "random decisions. Native code runs twice, with different initial contents of memory. Results are compared "
+        "elementwise; the tolerance is the spread of the interpreter's results under random perturbations of its "
+        "roundings (tests/fuzz/uncertainty.py)."
     )
     yield ""
     yield "| outcome | programs |"
@@ -138,7 +144,7 @@ def _report(options: argparse.Namespace, found: Sequence[Outcome]) -> Iterator[s
     if not listed:
         yield "None."
         yield ""
-    yield "## What the programs are made of"
+    yield "## Pieces of the programs"
     yield ""
     used = Counter(name for o in found for name in o.used)
     yield ", ".join(f"{name} {n:,}" for name, n in used.most_common())

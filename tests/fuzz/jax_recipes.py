@@ -1,4 +1,4 @@
-"""Pieces of random JAX functions: whole recipes of everyday work, over random sizes and types."""
+"""Pieces of random JAX functions: complete algorithms from typical user code, with random sizes and types."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.fuzz.jax_training import global_norm
 
 
 def _rows(c: Composer, limit: int = 4000, columns: int = 300) -> Array:
-    """A matrix of floats."""
+    """Return a matrix of floats."""
     v = c.some_float(lambda v: v.ndim > 0 and 0 < v.size < limit)
     return v.reshape(-1, v.shape[-1]) if v.shape[-1] <= columns else v.reshape(-1, 1)
 
 
 @piece(2)
 def generalised_advantages(c: Composer) -> Array:
-    """A scan backwards over rewards and values."""
+    """Generalized advantage estimation: a reverse scan over rewards and values."""
     rewards = _rows(c, 3000)
     values = jnp.tanh(rewards) * 0.5
     done = (rewards > 1).astype(rewards.dtype)
@@ -71,7 +71,7 @@ def policy_gradient(c: Composer) -> Array:
 @piece(2)
 @nesting
 def training_loop(c: Composer) -> Array:
-    """Some steps of Adam in a scan."""
+    """A few steps of Adam in a scan."""
     x = _rows(c, 1500, 60)
     width = c.pick((1, 5, 17))
     y = jnp.tanh(x.sum(-1, keepdims=True))
@@ -98,7 +98,7 @@ def training_loop(c: Composer) -> Array:
 
 @piece(2)
 def environment(c: Composer) -> Array:
-    """Pendulums in a loop, reset where they fall over."""
+    """A loop over pendulum environments with resets."""
     v = c.some_float(lambda v: 0 < v.size < 5000)
     angle, speed = jnp.tanh(v), jnp.zeros_like(v)
     record = c.chance(0.5)
@@ -120,7 +120,7 @@ def environment(c: Composer) -> Array:
 
 @piece(2)
 def decoding(c: Composer) -> Array:
-    """Tokens chosen one after the other, with a cache that is written to."""
+    """Autoregressive decoding with a cache."""
     table = _rows(c, 2500, 40)
     n, d = table.shape
     steps = c.pick((2, 5, 12))
@@ -145,7 +145,7 @@ def decoding(c: Composer) -> Array:
 
 @piece(1)
 def beams(c: Composer) -> Array:
-    """The best continuations of some sequences."""
+    """Beam search: the best continuations of some sequences."""
     logits = _rows(c, 3000)
     b, n = logits.shape
     k = min(3, n)
@@ -161,7 +161,7 @@ def beams(c: Composer) -> Array:
 @piece(2)
 @nesting
 def attention_gradient(c: Composer) -> Array:
-    """Attention by heads, causal, with a norm before it, and its gradient."""
+    """Causal multi-head attention after a norm, and its gradient."""
     x = _rows(c, 1500, 64)
     t, d = x.shape
     if t > 70:
@@ -182,7 +182,7 @@ def attention_gradient(c: Composer) -> Array:
 
 @piece(2)
 def stencil(c: Composer) -> Array:
-    """A field that diffuses, with edges of different kinds."""
+    """Diffusion on a grid with different boundary conditions."""
     v = c.some_float(lambda v: v.ndim in (1, 2) and 0 < v.size < 5000)
     kind = c.between(0, 2)
 
@@ -200,7 +200,7 @@ def stencil(c: Composer) -> Array:
 
 @piece(1)
 def clusters(c: Composer) -> Array:
-    """Means of clusters, moved twice."""
+    """Two steps of k-means."""
     x = _rows(c, 3000, 20)
     k = min(4, x.shape[0])
     centres = x[:k]
@@ -214,7 +214,7 @@ def clusters(c: Composer) -> Array:
 
 @piece(1)
 def quantised(c: Composer) -> Array:
-    """8-bit weights by row, and a product with them."""
+    """A product with weights that are quantised to 8 bits per row."""
     w = _rows(c, 5000)
     scale = jnp.max(jnp.abs(w), -1, keepdims=True) / 127 + 1e-6
     q = jnp.clip(jnp.round(w / scale), -127, 127).astype(jnp.int8)
@@ -225,7 +225,7 @@ def quantised(c: Composer) -> Array:
 
 @piece(1)
 def metrics(c: Composer) -> Array:
-    """Counts over predictions."""
+    """Metrics that count predictions."""
     logits = _rows(c, 5000)
     n, k = logits.shape
     labels = jnp.arange(n) % k
@@ -239,7 +239,7 @@ def metrics(c: Composer) -> Array:
 
 @piece(1)
 def moving_statistics(c: Composer) -> Array:
-    """Running means, and the norms of batches they are used in."""
+    """Running means, and the batch norms that use them."""
     x = _rows(c, 5000)
     mean, var = x.mean(0), x.var(0)
     running = 0.9 * jnp.zeros_like(mean) + 0.1 * mean
@@ -250,7 +250,7 @@ def moving_statistics(c: Composer) -> Array:
 @piece(1)
 @nesting
 def recurrent(c: Composer) -> Array:
-    """A gated unit over a sequence, with its gradient."""
+    """A gated recurrent unit over a sequence, and its gradient."""
     x = _rows(c, 1500, 40)
     d, h = x.shape[1], c.pick((1, 4, 17))
     if x.shape[0] > 60:
@@ -276,7 +276,7 @@ def recurrent(c: Composer) -> Array:
 
 @piece(1)
 def solver(c: Composer) -> Array:
-    """Conjugate gradients on a small system, until they have converged."""
+    """Conjugate gradients on a small system until convergence."""
     v = c.some_float(lambda v: v.ndim > 0 and v.dtype in (jnp.float32, jnp.float64) and 0 < v.shape[-1] < 40)
     a = jnp.tanh(v.reshape(-1, v.shape[-1])[:20])
     n = a.shape[1]
@@ -303,7 +303,7 @@ def solver(c: Composer) -> Array:
 
 @piece(1)
 def augmented(c: Composer) -> Array:
-    """Images flipped, cropped and shifted at random."""
+    """Random flips, crops and shifts of images."""
     v = c.some_float(lambda v: v.ndim >= 2 and 0 < v.size < 4000 and min(v.shape[-2:]) > 2)
     x = v.reshape(-1, *v.shape[-2:])
     key = jax.random.key(c.between(0, 99))

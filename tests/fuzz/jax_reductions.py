@@ -46,7 +46,7 @@ def norm(c: Composer) -> Array:
 
 @piece(5)
 def same_elements_reduced_twice(c: Composer) -> Array:
-    """Values of the same elements whose dimensions of size 1 stand elsewhere, reduced and used together."""
+    """Reductions of the same elements in two shapes that differ in dimensions of size 1, used together."""
     v = c.ranked(lambda v: is_number(v) and v.ndim <= 3)
     others = [v.reshape(sizes.with_units(c.rng, v.shape)) for _ in range(c.between(1, 3))]
     op = c.pick((jnp.sum, jnp.max, jnp.mean))
@@ -144,13 +144,13 @@ def sort(c: Composer) -> Array:
 
 
 def _least(v: Array) -> Array:
-    """What the maximum of no values of this type is."""
+    """Return the neutral element of the maximum."""
     return jnp.asarray(-jnp.inf if is_float(v) else np.iinfo(v.dtype).min, v.dtype)
 
 
 @piece(1)
 def general_reduce(c: Composer) -> Array:
-    """`lax.reduce` with reducers of one's own, in the type itself."""
+    """`lax.reduce` with custom reducers, in the operand's type."""
     v = c.ranked(is_number)
     axes = tuple(sorted(map(int, c.rng.permutation(v.ndim)[: c.between(1, v.ndim)])))
     zero = jnp.zeros((), v.dtype)

@@ -1,4 +1,4 @@
-"""Pieces of random JAX functions: losses, gradients, clipping by norms, updates of optimizers."""
+"""Pieces of random JAX functions: losses, gradients, clipping by norms, optimizer updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _floats(c: Composer, limit: int = 10_000) -> list[Array]:
 
 
 def _tree(c: Composer) -> Any:
-    """Parameters as programs hold them: a list, a dict, or pairs of a matrix and a bias."""
+    """Return a parameter tree: a list, a dict, or pairs of a matrix and a bias."""
     found = _floats(c)
     parts = [c.pick(found) for _ in range(c.between(1, 4))]
     if c.chance(0.5):
@@ -31,7 +31,7 @@ def _tree(c: Composer) -> Any:
 
 
 def _scalar(v: Array, kind: int) -> Array:
-    """A loss of any value."""
+    """Return a scalar loss of a value."""
     v = v.astype(jnp.float32) if not is_float(v) else v
     forms: tuple[Any, ...] = (
         lambda: jnp.mean(v * v),
@@ -95,7 +95,7 @@ def linearised(c: Composer) -> Array:
 
 
 def global_norm(tree: Any) -> Array:
-    """The root of the sum of all squares."""
+    """The square root of the sum of all squares."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
 
 
@@ -169,7 +169,7 @@ def loss(c: Composer) -> Array:
 @piece(3)
 @nesting
 def layers(c: Composer) -> Array:
-    """A step of training of a small network."""
+    """One training step of a small network."""
     x = c.some_float(lambda v: v.ndim == 2 and v.size < 5000 and 0 < v.shape[1] < 200)
     width, out = c.pick((1, 4, 17, 33, 64)), c.pick((1, 2, 5))
     dtype = x.dtype

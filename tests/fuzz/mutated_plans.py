@@ -1,4 +1,4 @@
-"""Fuzzing with mutated plans: each is refused with PlanError, or leads to a program that computes what it should.
+"""Fuzz plans with mutations: each mutant must raise PlanError or give a program with the interpreter's results.
 
 python -m tests.fuzz.mutated_plans [--count 20000] [--seed 0] [--out results/fuzz/mutated_plans.md]
 """
@@ -32,7 +32,14 @@ BACKENDS = ("cpu", "cpu", "cpu", "cpu", "cuda", "cpu", "cpu", "cpu", "cpu", "int
 
 @dataclasses.dataclass
 class Tally:
-    """What came of the mutants so far, by the kind of mutation; and programs that were run, so that each runs once."""
+    """The outcomes by kind of mutation.
+
+    Attributes:
+        outcomes: number of mutants by kind of mutation and outcome.
+        seen: keys of the programs that were run; each runs once.
+        programs_run: number of programs that were run.
+        slowest: seconds of the slowest mutant.
+    """
 
     outcomes: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
     seen: set[str] = dataclasses.field(default_factory=set)
@@ -41,12 +48,12 @@ class Tally:
 
 
 def attempt(program: PlanProgram, make: Callable[[], CompilationPlan], tally: Tally, backend: str = "cpu") -> str:
-    """What comes of a plan: "refused when read", "refused when replayed" or "right". Anything else is raised."""
+    """Return "rejected when read", "rejected on replay" or "right"; raise an exception for any other outcome."""
     try:
         plan = make()
     except PlanError as e:
         str(e)
-        return "refused when read"
+        return "rejected when read"
     module = parse(program.text)
     session = CompilationSession(module, backend)
     try:
@@ -54,9 +61,9 @@ def attempt(program: PlanProgram, make: Callable[[], CompilationPlan], tally: Ta
     except PlanError as e:
         str(e)
         fresh = CompilationSession(module, backend)
-        assert (session.phase, str(session.module)) == (fresh.phase, str(fresh.module)), "the session is not as new"
-        assert session.plan == fresh.plan, "the session is not as new"
-        return "refused when replayed"
+        assert (session.phase, str(session.module)) == (fresh.phase, str(fresh.module)), "the session has changed"
+        assert session.plan == fresh.plan, "the session has changed"
+        return "rejected on replay"
     key = f"{backend} {session.module.fingerprint()} {sorted(session.plan.kernels.items())}"
     assert CompilationPlan.from_json(session.plan.to_json()) == session.plan
     if key in tally.seen:
@@ -64,14 +71,14 @@ def attempt(program: PlanProgram, make: Callable[[], CompilationPlan], tally: Ta
     tally.seen.add(key)
     tally.programs_run += 1
     executable = session.finish()
-    if backend != "cuda":  # of which the source alone can be made here
+    if backend != "cuda":  # without a GPU, only its source can be generated
         finding = program.wanted.difference(executable(*program.inputs))
         assert finding is None, finding
     return "right"
 
 
 def mutant(seed: int, number: int, folder: Path) -> tuple[str, PlanProgram, Callable[[], CompilationPlan], object]:
-    """The mutant of a number: the kind of mutation, its program, how to make the plan, and what it is made from."""
+    """Return the mutant with a number: kind of mutation, program, factory of the plan, and its mutated data."""
     rng = np.random.default_rng((seed, number))
     program = plan_program(PROGRAMS[int(rng.integers(len(PROGRAMS)))])
     plan = program.plans[int(rng.integers(len(program.plans)))]
@@ -96,7 +103,11 @@ def mutant(seed: int, number: int, folder: Path) -> tuple[str, PlanProgram, Call
 
 
 def fuzz(count: int, seed: int, show: Callable[[int, Tally], None] | None = None) -> Tally:
-    """Try `count` mutants; anything but a PlanError or a right program ends the run, and names the mutant."""
+    """Try `count` mutants and return the outcomes.
+
+    Raises:
+        AssertionError: a mutant raised anything but PlanError, gave wrong results, or took too long.
+    """
     tally = Tally()
     with TemporaryDirectory() as folder:
         for number in range(count):
@@ -121,24 +132,26 @@ def fuzz(count: int, seed: int, show: Callable[[int, Tally], None] | None = None
 
 
 def main() -> int:
-    """The command line; returns the exit status."""
+    """Run from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/fuzz/mutated_plans.md"))
+    parser.add_argument("--count", type=int, default=20_000, help="number of mutants (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutants (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/fuzz/mutated_plans.md"), help="results file (default: %(default)s)"
+    )
     options = parser.parse_args()
     start = time.perf_counter()
     tally = fuzz(options.count, options.seed, _progress)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     rows = "\n".join(f"| {kind} | {word} | {n:,} |" for (kind, word), n in sorted(tally.outcomes.items()))
     report = (
-        "# Mutated plans\n\nRead, replayed, built and run; anything but a PlanError, with the session as new, or the "
-        "interpreter's results would have ended the run.\n\n"
+        "# Mutated plans\n\nEach plan was read, replayed, compiled and run. All of them either raised PlanError and "
+        "left the session unchanged, or gave the interpreter's results.\n\n"
         f"- command: `python -m tests.fuzz.mutated_plans --count {options.count} --seed {options.seed}`\n"
         f"- commit: {commit.stdout.strip() or 'unknown'}\n- date: {datetime.date.today().isoformat()}\n"
-        f"- programs: {', '.join(PROGRAMS)}; different modules built and run: {tally.programs_run:,}\n"
-        f"- slowest mutant: {tally.slowest:.1f} s; whole run: {(time.perf_counter() - start) / 60:.0f} min\n\n"
-        f"| mutated | outcome | plans |\n|---|---|---:|\n{rows}\n"
+        f"- programs: {', '.join(PROGRAMS)}; distinct modules compiled and run: {tally.programs_run:,}\n"
+        f"- slowest mutant: {tally.slowest:.1f} s; total time: {(time.perf_counter() - start) / 60:.0f} min\n\n"
+        f"| mutation | outcome | plans |\n|---|---|---:|\n{rows}\n"
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(report, encoding="utf-8")

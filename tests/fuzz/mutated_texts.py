@@ -1,5 +1,5 @@
-# ruff: noqa: E501  # texts in one line each read better
-"""Fuzzing the parser with mutated texts: it and the verifier may refuse them, but only in their own words, and soon.
+# ruff: noqa: E501  # programs are easier to read on one line
+"""Fuzz the parser and the verifier with mutated HLO text: they must accept it or raise their own errors, quickly.
 
 python -m tests.fuzz.mutated_texts [--count 200000] [--seed 0] [--out results/fuzz/mutated_texts.md]
 """
@@ -36,11 +36,11 @@ TOKENS = (
 
 
 def corpus(rng: np.random.Generator) -> list[str]:
-    """Texts to start from: the quickstart suite, random modules, and what few programs have."""
-    texts = [p.read_text(encoding="utf-8") for p in sorted(QUICKSTART.glob("*.hlo"))]
-    texts = [t for t in texts if len(t) < 20_000]
-    texts += [str(random_module(rng, 12)) for _ in range(60)]
-    return [*texts, *RARE]
+    """Return programs to mutate: the quickstart suite, random modules, and programs with rare syntax."""
+    programs = [p.read_text(encoding="utf-8") for p in sorted(QUICKSTART.glob("*.hlo"))]
+    programs = [t for t in programs if len(t) < 20_000]
+    programs += [str(random_module(rng, 12)) for _ in range(60)]
+    return [*programs, *RARE]
 
 
 RARE = (
@@ -61,7 +61,7 @@ RARE = (
 
 
 def mutate(text: str, others: Sequence[str], rng: np.random.Generator) -> str:
-    """Some edits: characters and tokens put in, taken out, doubled, swapped; pieces of another text."""
+    """Apply a few random edits: insert, delete, replace or duplicate characters and tokens, or insert other text."""
     for _ in range(int(rng.choice([1, 1, 1, 2, 3, 4]))):
         at = int(rng.integers(len(text) + 1))
         span = int(rng.integers(1, 40))
@@ -90,7 +90,7 @@ def mutate(text: str, others: Sequence[str], rng: np.random.Generator) -> str:
 
 
 def deep_nests() -> Iterator[str]:
-    """Texts that nest far deeper than any stack."""
+    """Yield programs that are nested deeper than any stack."""
     for depth in (50, 200, 2_000, 50_000):
         yield "HloModule m\nENTRY e { ROOT x = " + "(" * depth + "f32[]" + ")" * depth + " parameter(0) }"
         yield (
@@ -111,7 +111,7 @@ def deep_nests() -> Iterator[str]:
 
 
 def outcome(text: str) -> tuple[str, float]:
-    """What came of a text, in one word, and the seconds it took. Anything unexpected is raised."""
+    """Parse and verify HLO text; return the outcome in one word and the seconds. Unexpected exceptions propagate."""
     start = time.perf_counter()
     try:
         verify(parse(text))
@@ -126,9 +126,9 @@ def outcome(text: str) -> tuple[str, float]:
 
 
 def fuzz(count: int, seed: int) -> tuple[Counter[str], float]:
-    """Outcomes of `count` mutated texts, and the longest time one of them took in seconds."""
+    """Try `count` mutated programs; return the number of each outcome, and the seconds of the slowest program."""
     rng = np.random.default_rng(seed)
-    texts = corpus(rng)
+    programs = corpus(rng)
     outcomes: Counter[str] = Counter()
     slowest = 0.0
     for text in deep_nests():
@@ -136,36 +136,38 @@ def fuzz(count: int, seed: int) -> tuple[Counter[str], float]:
         outcomes[word] += 1
         slowest = max(slowest, seconds)
     for number in range(count):
-        text = mutate(texts[int(rng.integers(len(texts)))], texts, rng)
+        text = mutate(programs[int(rng.integers(len(programs)))], programs, rng)
         try:
             word, seconds = outcome(text)
             if seconds > LIMIT_SECONDS:
-                # Another program may have had the processor: only a second look tells.
+                # Measure again, because another process may have used the processor.
                 seconds = min(seconds, outcome(text)[1])
         except Exception as e:
-            raise AssertionError(f"mutated text {number} of seed {seed}: {type(e).__name__}: {e}\n{text}") from e
+            raise AssertionError(f"mutated program {number} of seed {seed}: {type(e).__name__}: {e}\n{text}") from e
         if seconds > LIMIT_SECONDS:
-            raise AssertionError(f"mutated text {number} of seed {seed} took {seconds:.1f} s:\n{text}")
+            raise AssertionError(f"mutated program {number} of seed {seed} took {seconds:.1f} s:\n{text}")
         outcomes[word] += 1
         slowest = max(slowest, seconds)
     return outcomes, slowest
 
 
 def main() -> int:
-    """The command line; returns the exit status."""
+    """Run from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results/fuzz/mutated_texts.md"))
+    parser.add_argument("--count", type=int, default=200_000, help="number of programs (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutations (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/fuzz/mutated_texts.md"), help="results file (default: %(default)s)"
+    )
     options = parser.parse_args()
     outcomes, slowest = fuzz(options.count, options.seed)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     rows = "\n".join(f"| {word} | {n:,} |" for word, n in outcomes.most_common())
     report = (
-        "# Mutated texts\n\nParsed and verified; anything but the two errors below, or more than a second, would have "
-        f"ended the run.\n\n- command: `python -m tests.fuzz.mutated_texts --count {options.count} --seed {options.seed}`\n"
+        "# Mutated programs\n\nEach program was parsed and verified within a second. All of them were either accepted or "
+        f"rejected with one of the errors below.\n\n- command: `python -m tests.fuzz.mutated_texts --count {options.count} --seed {options.seed}`\n"
         f"- commit: {commit.stdout.strip() or 'unknown'}\n- date: {datetime.date.today().isoformat()}\n"
-        f"- slowest text: {slowest:.2f} s\n\n| outcome | texts |\n|---|---:|\n{rows}\n"
+        f"- slowest program: {slowest:.2f} s\n\n| outcome | programs |\n|---|---:|\n{rows}\n"
     )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(report, encoding="utf-8")

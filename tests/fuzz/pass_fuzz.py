@@ -1,4 +1,4 @@
-"""Random modules through random sequences of passes; what fails is reduced to a small module and few passes.
+"""Fuzz passes: run random sequences of passes on random modules, and reduce failures to few passes and small modules.
 
 python -m tests.fuzz.pass_fuzz [--modules 10000] [--seed 0] [--workers 1] [--save tests/regressions/passes]
     [--out results/fuzz/passes.md]
@@ -34,10 +34,10 @@ from tests.passes.programs import difference, reference, run
 
 LONGEST = 60
 ITERATIONS = 10_000
-"""Random modules loop a few times; more is a loop that reduction, or a pass, has made endless."""
+"""Limit of loop iterations; loops of random modules are short unless a pass or the reduction makes them endless."""
 
 SECONDS = 60
-"""A module and its sequence take a fraction of one; what takes so long is a finding of its own."""
+"""Time limit of a module and its sequence, which usually take a fraction of a second."""
 
 VARIANTS = (
     "while-loop-unroller{factor=2,full=false}",
@@ -47,15 +47,15 @@ VARIANTS = (
     "slice-movement{split=true}",
     "distribution{float_terms=false}",
 )
-"""Passes with options that change what they do; every pass with its defaults comes beside these."""
+"""Passes with options, in addition to all passes with their default options."""
 
 SINGLE_SWEEPS = (0.0, 0.5, 1.0)
-"""Shares of a sequence held to one sweep an application; a module draws one of them."""
+"""Shares of the passes of a sequence that run for only one sweep; chosen at random per module."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A module and passes that together break it; `what` says how."""
+    """A module, a sequence of passes that fails on it, and a description of the failure."""
 
     seed: int
     what: str
@@ -64,12 +64,12 @@ class Failure:
 
 
 def pass_texts() -> list[str]:
-    """What sequences are drawn from."""
+    """Return the passes from which sequences are sampled."""
     return [*PASSES, *VARIANTS]
 
 
 def check(module: HloModule, passes: Sequence[str], inputs_seed: int = 0) -> str | None:
-    """What goes wrong when the passes run over a copy of the module; None when nothing does."""
+    """Return what goes wrong when the passes run on a copy of the module, or None."""
     work = module.clone()
     args = random_inputs(module, np.random.default_rng(inputs_seed))
     want = reference(module, args, ITERATIONS)
@@ -79,22 +79,22 @@ def check(module: HloModule, passes: Sequence[str], inputs_seed: int = 0) -> str
     try:
         differing = difference(run(work, args, ITERATIONS), want)
     except InterpreterError as e:
-        return f"results are missing: {e}"
+        return f"no results: {e}"
     return None if differing is None else f"results differ: {differing}"
 
 
 def apply(module: HloModule, passes: Sequence[str]) -> str | None:
-    """Run the passes over the module; what is wrong with it or with what they say of it, None when nothing is."""
+    """Run the passes on the module; return a wrong `changed`, an invalid module or another failure, or None."""
     before = str(module)
     for text in passes:
         try:
             changed = run_pass(_pass(text), module, verify=False)
-        except Exception as e:  # whatever it raises is the finding
+        except Exception as e:  # any exception is a finding
             return f"{text} raised {type(e).__name__}: {e}"
         after = str(module)
         if changed != (after != before):
-            return f"{text} said changed={changed}, and the text says otherwise"
-        findings = wrong_accounts(module) or (check_module(module) if changed else [])
+            return f"{text} said changed={changed}, which is wrong"
+        findings = stale_caches(module) or (check_module(module) if changed else [])
         if findings:
             return f"{text} left an invalid module: {findings[0]}"
         before = after
@@ -104,25 +104,25 @@ def apply(module: HloModule, passes: Sequence[str]) -> str | None:
 _pass = cache(make_pass)
 
 
-def wrong_accounts(module: HloModule) -> list[str]:
-    """What computations remember of themselves and is not so: their order, their calls, their control edges."""
+def stale_caches(module: HloModule) -> list[str]:
+    """Return errors in what computations cache about their order, their calls and their control edges."""
     findings = []
     for c in module.computations:
         done: set[HloInstruction] = set()
         for i in c.instructions:
             if c.order_is_known and not done.issuperset((*i.operands, *i.control_predecessors)):
-                findings.append(f"{c.name} says it is in order, and %{i.name} stands before what it needs")
+                findings.append(f"{c.name} is marked as ordered, but %{i.name} precedes an operand")
             if i.control_predecessors and not c.may_have_control_edges:
-                findings.append(f"{c.name} says it has no control edges, and %{i.name} has")
+                findings.append(f"{c.name} is marked as free of control edges, but %{i.name} has some")
             done.add(i)
-        telling = [i for i in c.instructions if i.called_computations() or has_side_effect(i)]
-        if not set(c.notable).issuperset(telling):
-            findings.append(f"{c.name} does not keep all its calls and effects")
+        expected = [i for i in c.instructions if i.called_computations() or has_side_effect(i)]
+        if not set(c.notable).issuperset(expected):
+            findings.append(f"{c.name} does not record all its calls and side effects")
     return findings
 
 
 def fuzz_one(seed: int, instructions: int = 40) -> Failure | None:
-    """One module and one sequence, both drawn from `seed`; a failure comes back reduced."""
+    """Run a random sequence on a random module; return the reduced failure, or None."""
     rng = np.random.default_rng(seed)
     module = random_module(rng, instructions)
     passes = [str(p) for p in rng.choice(pass_texts(), int(rng.integers(1, LONGEST + 1)))]
@@ -133,14 +133,14 @@ def fuzz_one(seed: int, instructions: int = 40) -> Failure | None:
     try:
         what = check(module, passes)
     except _TooLateError:
-        return Failure(seed, f"not done after {SECONDS} s", tuple(passes), str(module))
+        return Failure(seed, f"timed out after {SECONDS} s", tuple(passes), str(module))
     finally:
         signal.alarm(0)
     return None if what is None else reduce_failure(seed, module, passes, what)
 
 
 class _TooLateError(BaseException):
-    """Past everything that takes an exception for a finding."""
+    """Raised by the alarm; not an Exception, so that handlers of findings do not catch it."""
 
 
 def _too_late(signum: int, frame: FrameType | None) -> None:
@@ -148,7 +148,7 @@ def _too_late(signum: int, frame: FrameType | None) -> None:
 
 
 def reduce_failure(seed: int, module: HloModule, passes: Sequence[str], what: str) -> Failure:
-    """The failure with as few passes and as small a module as delta debugging finds."""
+    """Reduce a failure by delta debugging to few passes and a small module."""
     kind = what.split(":")[0].split(" said")[0]
     few = reduce_list(passes, partial(_still, module, kind))
     small = reduce_module(module, lambda m: _still(m, kind, few))
@@ -160,7 +160,7 @@ def _still(module: HloModule, kind: str, passes: Sequence[str]) -> bool:
     try:
         found = check(module, passes)
     except InterpreterError:
-        return False  # the smaller module has no results to compare with
+        return False  # the reduced module cannot be evaluated
     return found is not None and found.startswith(kind)
 
 
@@ -173,13 +173,13 @@ def save(failure: Failure, folder: Path) -> Path:
 
 
 def read_regression(path: Path) -> tuple[HloModule, list[str]]:
-    """Module and passes of a saved counter-example."""
+    """Read the module and passes of a saved counter-example."""
     first, _, text = path.read_text(encoding="utf-8").partition("\n")
     return parse(text), first.removeprefix("// passes: ").split(";")
 
 
 def fuzz(seeds: Sequence[int], workers: int) -> Iterator[Failure | None]:
-    """`fuzz_one` for each seed."""
+    """Yield the result of `fuzz_one` for each seed."""
     if workers == 1:
         yield from map(fuzz_one, seeds)
         return
@@ -188,21 +188,21 @@ def fuzz(seeds: Sequence[int], workers: int) -> Iterator[Failure | None]:
 
 
 def report(seeds: Sequence[int], failures: Sequence[Failure], seconds: float) -> str:
-    """The table for results/."""
+    """Return the results page in Markdown."""
     origin = provenance()
     lines = [
-        "# Random modules through random pass sequences",
+        "# Random pass sequences on random modules",
         "",
         f"- command: `python -m tests.fuzz.pass_fuzz {' '.join(sys.argv[1:])}`",
         f"- commit: {origin['commit']}",
         f"- machine: {origin['machine']}",
         f"- date: {origin['date']}",
         "",
-        f"{len(seeds)} modules (seeds {seeds[0]} to {seeds[-1]}) of up to 40 instructions, each through 1 to "
-        f"{LONGEST} passes drawn from {len(pass_texts())}; {seconds:.0f} s. "
-        "Each pass runs to its own fixed point or, by a share drawn for the module, one sweep. Checked: the verifier "
-        "and what computations remember of themselves after each pass, that `changed` agrees with the text, and the "
-        "interpreter's results before and after the sequence.",
+        f"{len(seeds)} modules (seeds {seeds[0]} to {seeds[-1]}) of up to 40 instructions; on each of them 1 to "
+        f"{LONGEST} passes ran, sampled from {len(pass_texts())}; {seconds:.0f} s. "
+        "A pass runs until nothing changes or, for a random share of the sequence, for one sweep. Checks: after each "
+        "pass, the module verifies, computations have correct caches, and `changed` is correct; after the sequence, "
+        "the interpreter's results are the same.",
         "",
         f"Failures: {len(failures)}",
         "",
@@ -212,14 +212,14 @@ def report(seeds: Sequence[int], failures: Sequence[Failure], seconds: float) ->
 
 
 def main() -> None:
-    """Run from the command line; the exit status says whether anything failed."""
+    """Run from the command line and exit with status 1 if a module failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modules", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--seconds", type=float, help="stop after so long, whatever is left")
-    parser.add_argument("--save", type=Path, help="folder for reduced counter-examples")
-    parser.add_argument("--out", type=Path, help="markdown file for the summary")
+    parser.add_argument("--modules", type=int, default=1000, help="number of modules (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first module (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="number of processes (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, help="time limit in seconds (default: none)")
+    parser.add_argument("--save", type=Path, help="folder for reduced counter-examples (default: do not save)")
+    parser.add_argument("--out", type=Path, help="Markdown file for the summary (default: only print)")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.modules)
     start, failures, kinds = time.perf_counter(), [], Counter[str]()

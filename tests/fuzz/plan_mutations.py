@@ -1,4 +1,4 @@
-"""Mutations of plans: of what is written, whatever it means; of what it means, with names and numbers that can be."""
+"""Mutations of plans: structural ones of the JSON, and semantic ones that keep names and numbers plausible."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NUMBERS: tuple[Any, ...] = (
     0, 1, -1, 2, 3, 7, 31, 33, 100, 4096, 65_536, 4_000_000, 2**31, 2**63, -(2**63), 10**30, 0.5, 1.0, -0.0, 1e300,
     float("nan"), float("inf"), True, False, None, "1", "", "a", [], [1], {}, {"a": 1}, [[[]]],
 )  # fmt: skip
-TEXTS: tuple[Any, ...] = (
-    "", " ", "x", "main", "keep", "full", "kernel", "unroll-2", "unroll-3", "unroll-1000000000", "dce", "cse", "nobody",
-    "cpu", "cuda", "interpreter", "auto", "xla", "sibling", "multi-output", "../../etc/passwd", "%x", "a\nb", "\0",
-    "\ud800", "é", "\U0001f600", "x" * 3000, "[bold]", "<script>", 0, 1, -1, True, None, 1.5, [], {}, ["a"],
+STRINGS: tuple[Any, ...] = (
+    "", " ", "x", "main", "keep", "full", "kernel", "unroll-2", "unroll-3", "unroll-1000000000", "dce", "cse",
+    "missing", "cpu", "cuda", "interpreter", "auto", "xla", "sibling", "multi-output", "../../etc/passwd", "%x", "a\nb",
+    "\0", "\ud800", "é", "\U0001f600", "x" * 3000, "[bold]", "<script>", 0, 1, -1, True, None, 1.5, [], {}, ["a"],
     "while-loop-unroller{factor=1000000000}", "while-loop-unroller{max_trips=100000,max_ops=100000}",
     "while-loop-unroller{factor=2}@1000000", "call-inliner@1", "dce{", "dce}", "{}", "dce{a=1}", "dce,cse",
     "float-normalization{narrow=f32,wide=bf16}", "float-normalization{narrow=f32,wide=f64}",
@@ -38,11 +38,11 @@ Data = Any
 Mutation = Callable[[Data, PlanProgram, np.random.Generator], Data]
 
 
-# ---- structural mutations: of the JSON, whatever it means
+# ---- structural mutations of the JSON
 
 
 def _paths(data: Data, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in nested data."""
+    """Yield the paths of all values in nested data."""
     yield at
     if isinstance(data, dict):
         for key in data:
@@ -67,14 +67,14 @@ def _put(data: Data, path: tuple[Any, ...], value: Data) -> Data:
 
 def _some_path(data: Data, rng: np.random.Generator) -> tuple[Any, ...]:
     paths = list(_paths(data))[1:] or [()]
-    if rng.random() < 0.5:  # what stands at the top or near it more often than its length would have it
+    if rng.random() < 0.5:  # prefer paths near the top, of which there are few
         paths = [p for p in paths if len(p) <= 2] or paths
     return paths[int(rng.integers(len(paths)))]
 
 
 def _odd(value: Data, rng: np.random.Generator) -> Data:
-    """Something else in the place of a value, mostly of its own type."""
-    pool = TEXTS if isinstance(value, str) == (rng.random() < 0.8) else NUMBERS
+    """Return an odd value to replace a value, usually of the same type."""
+    pool = STRINGS if isinstance(value, str) == (rng.random() < 0.8) else NUMBERS
     return copy.deepcopy(pool[int(rng.integers(len(pool)))])
 
 
@@ -112,7 +112,7 @@ def rename(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
     places = [p for p in _paths(data) if p and isinstance(_get(data, p[:-1]), dict)]
     path = places[int(rng.integers(len(places)))]
     parent = _get(data, path[:-1])
-    names = [str(t) for t in TEXTS if isinstance(t, str)] + list(parent)
+    names = [str(t) for t in STRINGS if isinstance(t, str)] + list(parent)
     parent[names[int(rng.integers(len(names)))]] = parent.pop(path[-1])
     return data
 
@@ -125,7 +125,7 @@ def nest(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
 
 
 def graft(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
-    """A part of another plan, of this program or of another one, in the place of the same part here."""
+    """Replace some parts by those of another plan of this program or of another one."""
     other = program if rng.random() < 0.5 else plan_program(PROGRAMS[int(rng.integers(len(PROGRAMS)))])
     there = other.plans[int(rng.integers(len(other.plans)))].to_dict()
     for key in rng.permutation(sorted(data))[: int(rng.integers(1, 4))]:
@@ -134,11 +134,11 @@ def graft(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
     return data
 
 
-# ---- mutations of what a plan means: names and numbers stay possible
+# ---- semantic mutations, with plausible names and numbers
 
 
 def reorder(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
-    """Another order, or only some, of a list of decisions."""
+    """Permute a list of decisions, or keep only some of them."""
     key = str(rng.choice(["fusions", "fusions", "passes", "loops", "loop_passes", "sequences"]))
     entries = data.get(key, [])
     order = [int(n) for n in rng.permutation(len(entries))]
@@ -149,7 +149,7 @@ def reorder(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
 
 
 def other_fusion(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
-    """A fusion of other names, or another kind, or between the same two the other way round."""
+    """Change the names or the kind of a fusion, or exchange its producer and consumer."""
     if not data.get("fusions"):
         return data
     fusion = data["fusions"][int(rng.integers(len(data["fusions"])))]
@@ -176,7 +176,7 @@ def other_places(data: Data, program: PlanProgram, rng: np.random.Generator) -> 
 
 
 def other_kernels(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
-    """Kernel choices anywhere in their ranges, and beyond."""
+    """Add kernel choices with values inside and outside of their ranges."""
     names = [n for row in data.get("places", {}).values() for n in row]
     names += [m for f in data.get("fusions", []) for m in f["made"]] + list(data.get("kernels", {}))
     for _ in range(int(rng.integers(1, 4))):
@@ -189,7 +189,7 @@ def other_kernels(data: Data, program: PlanProgram, rng: np.random.Generator) ->
 
 
 def other_decisions(data: Data, program: PlanProgram, rng: np.random.Generator) -> Data:
-    """Other passes, with other options, and other choices for loops, under which the rest of the plan has to do."""
+    """Change the passes, their options and the loop choices, and keep some of the other decisions."""
     passes = list(data.get("passes", []))
     for _ in range(int(rng.integers(1, 4))):
         passes.insert(int(rng.integers(len(passes) + 1)), random_pass(rng))
@@ -199,14 +199,14 @@ def other_decisions(data: Data, program: PlanProgram, rng: np.random.Generator) 
         for site in session.loops():
             session.set_loop(site, str(rng.choice(site.choices)))
         _ = session.fusion
-    except ValueError:  # an option out of its range
+    except ValueError:  # an option is out of its range
         return {**data, "passes": passes}
     kept = {k: data.get(k, []) for k in ("fusions", "places", "kernels") if rng.random() < 0.5}
     return {**session.plan.to_dict(), **kept}
 
 
 def random_pass(rng: np.random.Generator) -> str:
-    """Some pass with some options."""
+    """Return a random pass with random options."""
     name = str(rng.choice(sorted(PASSES)))
     options = [o.partition("=") for o in describe_options(PASSES[name]).split(", ") if o]
     chosen = []
@@ -222,11 +222,11 @@ STRUCTURAL: tuple[Mutation, ...] = (replace_value, replace_value, drop, double, 
 MEANING: tuple[Mutation, ...] = (reorder, other_fusion, other_places, other_kernels, other_kernels, other_decisions)
 
 
-# ---- mutations of the text, and of plans that were never text
+# ---- mutations of files, and of plans built in Python
 
 
 def mutated_bytes(text: str, rng: np.random.Generator) -> bytes:
-    """The file of a plan, damaged."""
+    """Return the damaged contents of a plan's file."""
     data = text.encode("utf-8", "surrogatepass")
     at, span = int(rng.integers(len(data) + 1)), int(rng.integers(1, 30))
     match int(rng.integers(8)):
@@ -251,6 +251,6 @@ def mutated_bytes(text: str, rng: np.random.Generator) -> bytes:
 
 
 def mutated_fields(plan: CompilationPlan, rng: np.random.Generator) -> CompilationPlan:
-    """A plan made in Python with a field that is something else."""
+    """Return a plan, built in Python, with one field replaced by an odd value."""
     field = dataclasses.fields(plan)[int(rng.integers(len(dataclasses.fields(plan))))].name
     return dataclasses.replace(plan, **{field: _odd(getattr(plan, field), rng)})

@@ -1,4 +1,4 @@
-"""Programs whose plans are mutated, with plans of many kinds of decisions for each."""
+"""Programs whose plans are mutated, each with several plans that contain all kinds of decisions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.passes.programs import program_inputs, program_text
 
 Array = npt.NDArray[Any]
 
-# Long dimensions, so that tiles and columns of every size come into play, and a loop that becomes one kernel.
+# Large dimensions, so that all sizes of tiles and columns apply; and loops that can become one kernel.
 WIDE = """
 HloModule wide
 add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
@@ -70,7 +70,7 @@ PROGRAMS = ("wide", "loops", "softmax", "layer_norm_backward", "cartpole_split",
 
 @dataclass(frozen=True)
 class PlanProgram:
-    """A program, inputs, what the interpreter makes of them, and plans that were made for it."""
+    """A program with inputs, the interpreter's results and plans."""
 
     name: str
     text: str
@@ -81,7 +81,7 @@ class PlanProgram:
 
 @cache
 def plan_program(name: str) -> PlanProgram:
-    """A program by name."""
+    """Return a program by name."""
     if name in ("wide", "loops"):
         text, rng = {"wide": WIDE, "loops": LOOPS}[name], np.random.default_rng(5)
         shapes = parse(text).parameter_shapes
@@ -108,10 +108,10 @@ def _plans(text: str) -> list[CompilationPlan]:
 
 
 def _choose_kernels(session: CompilationSession, rng: np.random.Generator) -> None:
-    """Some choices for some kernels."""
+    """Set random choices for the kernels of a session."""
     for i in session.kernels():
         field = str(rng.choice(list(FIELD_RANGES)))
         try:
             session.set_kernel(i.name, {field: int(rng.choice([8, 32, 64, 96]) if field != "block" else 64)})
         except PlanError:
-            continue  # more than this kernel takes
+            continue  # the choice is not valid for this kernel

@@ -1,11 +1,11 @@
-"""Random well-formed modules over the table of ops, for the fuzzers and for tests of passes.
+"""Random well-formed modules with many kinds of ops, for the fuzzers and for tests of passes.
 
-`random_module(rng, max_instructions)` makes a module that parses, verifies and runs; `random_inputs(module, rng)` makes
-arguments for it. Two things are kept track of for each value, so that two implementations can be compared on it:
+`random_module(rng, max_instructions)` returns a module that parses, verifies and runs; `random_inputs(module, rng)`
+returns arguments for it. Two properties of each value are tracked, so that implementations can be compared on it:
 
-- a bound on its size, so that nothing overflows to infinity;
-- whether it is exact, that is free of rounding: only exact values are compared, rounded to integers, sorted or
-  bit-cast, because there a difference in the last bit becomes a difference in kind.
+- a bound of its magnitude, so that nothing overflows to infinity;
+- whether it is exact, that is, free of rounding. Only exact values are compared, rounded to integers, sorted or
+  bit-cast, because these ops can turn a difference in the last bit into a large one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ FLOATS = (T.F32, T.F32, T.F32, T.F64, T.BF16, T.F16)
 INTS = (T.S32, T.S32, T.U32, T.S8, T.U8, T.S64)
 MAX_BOUND = 1000.0
 LARGEST_HALF = 30_000.0
-"""Sums of f16 stay below this: beyond 65504 is infinity, and where it begins depends on the order of terms."""
+"""Bound of f16 sums. Above 65504 they overflow, and when that happens depends on the order of the terms."""
 MAX_ELEMENTS = 4000
-"""Of an array: it may stand as a constant in the text, and there are many arrays."""
+"""Maximum number of elements of an array; arrays may be constants in the HLO text."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """An instruction with what is known of its elements."""
+    """An instruction with properties of its elements.
+
+    Attributes:
+        at: the instruction.
+        bound: an upper bound of the magnitudes.
+        exact: whether the values are free of rounding.
+    """
 
     at: HloInstruction
     bound: float
@@ -48,7 +54,7 @@ class Value:
 
 
 def random_module(rng: np.random.Generator, max_instructions: int = 40) -> HloModule:
-    """A module of up to about `max_instructions` instructions; the same one for the same state of `rng`."""
+    """Return a random module of up to about `max_instructions` instructions; deterministic for a state of `rng`."""
     module = HloModule("random")
     entry = HloComputation("main")
     writer = Writer(rng, module, entry, depth=0)
@@ -64,12 +70,12 @@ def random_module(rng: np.random.Generator, max_instructions: int = 40) -> HloMo
 
 
 def random_inputs(module: HloModule, rng: np.random.Generator) -> list[np.ndarray[Any, Any]]:
-    """Arguments for the entry: small numbers that every type of theirs holds exactly."""
+    """Return arguments for the entry: small numbers that are exact in their types."""
     return [random_array(shape, rng) for shape in module.parameter_shapes]
 
 
 def random_array(shape: Shape, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """An array of small exact numbers."""
+    """Return an array of small numbers that are exact in the element type."""
     t = shape.element_type
     if t is T.PRED:
         return rng.integers(0, 2, shape.dimensions).astype(np.bool_)
@@ -79,7 +85,7 @@ def random_array(shape: Shape, rng: np.random.Generator) -> np.ndarray[Any, Any]
 
 
 class Writer:
-    """Adds random instructions to one computation, and what they call to its module."""
+    """Adds random instructions to one computation, and the computations that they call to its module."""
 
     def __init__(self, rng: np.random.Generator, module: HloModule, computation: HloComputation, depth: int) -> None:
         self.rng, self.module, self.computation, self.depth = rng, module, computation, depth
@@ -102,7 +108,7 @@ class Writer:
         return Shape(self.random_type(), sizes.dimensions(self.rng, rank, MAX_ELEMENTS))
 
     def some(self, accept: Callable[[Value], bool]) -> Value | None:
-        """A value that fits, later ones more often than earlier ones."""
+        """Return a random value that `accept` allows, preferring later ones; None if there is none."""
         fitting = [v for v in self.values if accept(v)]
         if not fitting:
             return None
@@ -122,7 +128,7 @@ class Writer:
         return self.computation.add(opcode, operands, shape, **attributes)
 
     def squash(self, v: Value) -> Value:
-        """The same kind of value within -1 and 1."""
+        """Apply tanh to a value, which limits it to [-1, 1]."""
         return Value(self.op(Opcode.TANH, v.at), 1.0, False)
 
     def constant(self, array: Any) -> HloInstruction:
@@ -145,17 +151,17 @@ class Writer:
         return self.take(at, 6.0, True)
 
     def like(self, v: Value) -> Value:
-        """Another value of the same type and dimensions, made when there is none."""
+        """Return a random value of the same type and dimensions; add a constant if there is none."""
         found = self.some(lambda o: o.type is v.type and o.shape.dimensions == v.shape.dimensions)
         return found or self.literal(_plain(v.shape))
 
     def index(self) -> HloInstruction:
-        """An integer scalar, by chance out of any bounds."""
+        """Return a random integer scalar, which may be out of bounds as an index."""
         found = self.some(lambda o: o.type is T.S32 and o.shape.is_scalar)
         return found.at if found and self.chance(0.7) else self.scalar(int(self.rng.integers(-3, 6)), T.S32)
 
     def step(self) -> None:
-        """Add one random piece of program."""
+        """Add one random piece."""
         from tests.fuzz.random_pieces import PIECES, WEIGHTS
 
         if not self.values:
@@ -163,17 +169,17 @@ class Writer:
         piece = PIECES[int(self.rng.choice(len(PIECES), p=WEIGHTS))]
         piece(self)
 
-    # ---- computations to call
+    # ---- called computations
 
     def scalar_function(self, opcode: Opcode, t: PrimitiveType) -> HloComputation:
-        """`(a, b) -> a op b` on scalars, as reducers have it."""
+        """Add a computation `(a, b) -> a op b` on scalars, as used by reductions."""
         f = HloComputation(f"{opcode.text}_{t.text}")
         a, b = (f.add_parameter(i, array_shape(t)) for i in range(2))
         f.root = f.add(opcode, [a, b])
         return self.module.add(f)
 
     def nested(self, name: str, inputs: Sequence[Shape], steps: int, bound: float, exact: bool) -> Writer:
-        """A writer for a computation of these parameters, some steps into its work."""
+        """Return a writer of a new computation with the given parameters, after some random steps."""
         body = Writer(self.rng, self.module, HloComputation(name), self.depth + 1)
         for number, shape in enumerate(inputs):
             body.take(body.computation.add_parameter(number, shape), bound, exact or shape.element_type.is_integer)
@@ -182,7 +188,7 @@ class Writer:
         return body
 
     def result_of(self, shape: Shape, bound: float) -> HloInstruction:
-        """A value of this shape, within the bound, to return."""
+        """Return a value of the given shape and within the bound, to be the result of the computation."""
         found = self.some(lambda o: o.type is shape.element_type and o.shape.dimensions == shape.dimensions)
         value = found or self.literal(_plain(shape))
         return self.squash(value).at if value.type.is_float and value.bound > bound else value.at

@@ -1,4 +1,4 @@
-"""The pieces random modules are made of: each adds one instruction, or a few that belong together."""
+"""The pieces of random modules; each adds one instruction or a few related ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unary(w: Writer) -> None:
     if v.type is T.PRED:
         w.take(w.op(O.NOT, v.at), 1, True)
     elif v.type.is_integer:
-        # XLA's constant folding counts the leading zeros of a negative number wrongly (-32 for an s32).
+        # XLA's constant folding computes wrong leading zeros of negative numbers (-32 for an s32).
         unfit = (O.COUNT_LEADING_ZEROS,) if v.type.is_signed else (O.NEGATE, O.ABS, O.SIGN)
         opcode = w.pick([o for o in INT_UNARY if o not in unfit])
         w.take(w.op(opcode, v.at), 2.0**40, True)
@@ -58,7 +58,7 @@ def unary(w: Writer) -> None:
 
 
 def guarded_unary(w: Writer) -> None:
-    """Functions with a domain: log, sqrt, exp and their kin on operands made fit."""
+    """Add a function with a restricted domain (log, sqrt, exp, ...) on an operand mapped into the domain."""
     v = w.some(lambda o: _float(o) and o.bound <= 64)
     if v is None:
         return
@@ -86,7 +86,7 @@ def binary(w: Writer) -> None:
     elif a.type.is_integer:
         opcode, right = w.pick(INT_BINARY), b.at
         if opcode in (O.DIVIDE, O.REMAINDER):
-            # XLA's constant folding dies of the least integer over -1.
+            # XLA's constant folding crashes on the least integer divided by -1.
             right = w.op(O.MAXIMUM, right, w.full(1, b.shape))
         w.take(w.op(opcode, a.at, right), 2.0**40, True)
     elif w.chance(0.25):
@@ -299,11 +299,11 @@ def tuple_and_back(w: Writer) -> None:
     w.take(w.op(O.GET_TUPLE_ELEMENT, pair, index=index), chosen.bound, chosen.exact)
 
 
-# ---- reductions, products, order
+# ---- reductions, products, sorting
 
 
 def _identity(opcode: Opcode, t: PrimitiveType) -> float:
-    """What changes nothing: XLA drops reductions of a single element, and with them any other initial value."""
+    """Return the neutral element; XLA drops reductions of one element together with their initial value."""
     if opcode in (O.ADD, O.OR):
         return 0
     if opcode is O.AND:
@@ -321,7 +321,7 @@ def reduce(w: Writer) -> None:
 
 
 def reduce_elsewhere(w: Writer) -> None:
-    """The same elements reduced twice, the second time with dimensions of size 1 at other places."""
+    """Reduce the same elements twice, the second time with dimensions of size 1 at other positions."""
     v = w.some(lambda o: _ranked(o) and o.shape.num_elements > 0)
     if v is None:
         return

@@ -1,8 +1,8 @@
-"""How generators of random programs draw the sizes of dimensions: one mixture for all of them.
+"""The distribution of dimension sizes in random programs.
 
-Code generation changes its mind at certain sizes: reductions of up to 16 elements are spelled out, tiles are 32 wide,
-column reductions take 256 columns at a time, rows of up to 32 KiB are kept in local arrays, loops of 60,000 statements
-start threads. Every mixture holds sizes on both sides of those, beside size 1, primes and, rarely, 0; the number of
+Code generation depends on certain sizes: reductions of up to 16 elements are unrolled, tiles are 32 wide, column
+reductions process 256 columns at a time, rows of up to 32 KiB are kept in local arrays, and loops of 60,000 statements
+use threads. The distribution has sizes on both sides of these limits, size 1, primes and, rarely, 0. The number of
 elements is bounded so that runs stay short.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class Random(Protocol):
-    """What is drawn from: `random.Random` and `numpy.random.Generator` both fit."""
+    """A source of random numbers: `random.Random` or `numpy.random.Generator`."""
 
     def random(self) -> float: ...
 
@@ -28,25 +28,25 @@ MAX_ELEMENTS = 20_000
 _WHOLE = ((0.17, (1,)), (0.40, SMALL), (0.27, LONG), (0.11, HUNDREDS), (0.05, THOUSANDS))
 _SHORT = ((0.20, (1,)), (0.80, SMALL))
 ZERO = 0.006
-"""Share of dimensions of size 0: they spread through a program and leave nothing to compare."""
+"""Share of dimensions of size 0; small, because empty arrays spread through a program and leave nothing to compare."""
 LIVELY = 0.6
-"""Share of shapes that draw from the whole mixture; the others stay small, so that programs combine freely."""
+"""Share of shapes sampled from the whole distribution; the others are small, so that shapes often match."""
 
 
 def pick(r: Random, items: Sequence[int]) -> int:
-    """One of these."""
+    """Return a random item."""
     return items[min(int(r.random() * len(items)), len(items) - 1)]
 
 
 def size(r: Random, limit: int = MAX_ELEMENTS, zero: float = ZERO) -> int:
-    """The size of one dimension, at most `limit`."""
+    """Return a random size of one dimension, at most `limit`."""
     if r.random() < zero:
         return 0
     return min(_drawn(r, _WHOLE), max(1, limit))
 
 
 def dimensions(r: Random, rank: int, limit: int = MAX_ELEMENTS, zero: float = ZERO) -> tuple[int, ...]:
-    """Sizes of `rank` dimensions with at most `limit` elements in all."""
+    """Return random sizes of `rank` dimensions with at most `limit` elements in total."""
     mixture = _WHOLE if r.random() < LIVELY else _SHORT
     dims = [0 if r.random() < zero else _drawn(r, mixture) for _ in range(rank)]
     while math.prod(max(1, n) for n in dims) > limit:
@@ -56,7 +56,7 @@ def dimensions(r: Random, rank: int, limit: int = MAX_ELEMENTS, zero: float = ZE
 
 
 def with_units(r: Random, dims: Sequence[int], most: int = 4) -> tuple[int, ...]:
-    """The same elements under another shape: dimensions of size 1 taken out and put in at random places."""
+    """Return the shape with dimensions of size 1 removed and inserted at random positions."""
     out = [n for n in dims if n != 1 or r.random() < 0.3]
     while len(out) < most and r.random() < 0.55:
         out.insert(int(r.random() * (len(out) + 1)), 1)

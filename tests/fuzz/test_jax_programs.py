@@ -1,4 +1,4 @@
-"""Random JAX programs compute natively what they do in the interpreter, and what finds a difference finds it."""
+"""Native code and the interpreter agree on random JAX programs, and the comparison detects differences."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_many_programs(start: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_every_conformance_case_runs_or_is_refused() -> None:
+def test_every_conformance_case_runs_or_is_rejected() -> None:
     assert [o for o in everywhere.run("cases", range(0, 6500, 5), 1, xla=False) if o.result in FAULTS] == []
 
 
@@ -52,7 +52,7 @@ SHAPES = ((17, 5), (5, 33), (33,), (5, 17, 3), (8, 8))
 
 
 @pytest.mark.parametrize("piece", PIECES, ids=lambda p: p.__name__)
-def test_every_piece_fits_some_program(piece: Piece) -> None:
+def test_every_piece_applies_to_some_program(piece: Piece) -> None:
     def fits(seed: int) -> bool:
         def function(a: Any, b: Any, c: Any) -> Any:
             return piece(Composer(np.random.default_rng(seed), [a, b, c], (5, 17, 33)))
@@ -79,14 +79,14 @@ def test_sizes_are_of_all_kinds_and_bounded() -> None:
     assert sum(max(d) > 16 and 1 in d for d in drawn) > 100
 
 
-def test_units_move_and_elements_stay() -> None:
+def test_with_units_keeps_the_number_of_elements() -> None:
     rng = np.random.default_rng(1)
     moved = {sizes.with_units(rng, (1, 64)) for _ in range(100)}
     assert {(64,), (1, 64), (64, 1)} <= moved
     assert {int(np.prod(d)) for d in moved} == {64}
 
 
-# ---- judging
+# ---- comparison
 
 CANCELLING = """
 add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
@@ -99,7 +99,7 @@ ENTRY e { x = f32[64,300] parameter(0) y = f32[64,300] parameter(1) zero = f32[]
 
 
 def judged(change: Any) -> Any:
-    """What a judge says of results that were changed."""
+    """Return the difference that a judge finds after results were changed."""
     module = parse(CANCELLING)
     rng = np.random.default_rng(0)
     args = [rng.normal(size=(64, 300)).astype(np.float32) * s for s in (1, 50)]
@@ -109,28 +109,28 @@ def judged(change: Any) -> Any:
     return Judge(module, args, results).difference(changed)
 
 
-def test_roundings_are_explained() -> None:
+def test_rounding_differences_are_accepted() -> None:
     def other_order(results: Any, args: Any) -> None:
-        results[0][...] = args[0]  # what the cancellation would be without rounding
+        results[0][...] = args[0]  # the result of the cancellation without rounding
         results[1][...] = np.add.accumulate(args[0], axis=1, dtype=np.float32)[:, -1]
 
     assert judged(other_order) is None
 
 
 @pytest.mark.parametrize("wrong", [(0, 3.0), (1, 1e-3), (2, 1)], ids=["cancelled", "sum", "integer"])
-def test_an_element_that_is_off_is_found(wrong: tuple[int, float]) -> None:
+def test_a_wrong_element_is_detected(wrong: tuple[int, float]) -> None:
     output, by = wrong
 
     def one_element(results: Any, args: Any) -> None:
         results[output].reshape(-1)[7] += np.asarray(by, results[output].dtype)
 
-    told = judged(one_element)
-    assert told is not None
-    assert told.output == output
-    assert told.count == 1
+    finding = judged(one_element)
+    assert finding is not None
+    assert finding.output == output
+    assert finding.count == 1
 
 
-def test_a_nan_and_a_missing_result_are_found() -> None:
+def test_a_nan_and_a_missing_result_are_detected() -> None:
     def not_a_number(results: Any, args: Any) -> None:
         results[1][3] = np.nan
 

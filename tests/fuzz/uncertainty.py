@@ -1,14 +1,14 @@
-"""How well a program determines its results: the interpreter run again with every rounding a little off.
+"""The numerical uncertainty of a program's results, estimated by runs of the interpreter with perturbed roundings.
 
 Two correct implementations round differently: they contract, reassociate, and approximate functions to a few units in
-the last place. What that does to a result depends on the program. It is estimated as in Monte Carlo arithmetic: each
-op that rounds has its result moved at random by up to one unit in the last place, sums by what their order may change,
-and the spread of a few such runs, element by element, is what two implementations may be apart. A comparison or an
-index that flips in such a run shows as a large spread. So does a result that depends on the sign of a NaN, which is
-drawn anew: no op promises it.
+the last place. How this affects a result depends on the program. It is estimated as in Monte Carlo arithmetic: the
+result of each op that rounds is perturbed at random by up to one unit in the last place, sums by as much as their order
+can change. The elementwise spread of a few such runs is the tolerance for two implementations. A comparison or an index
+that flips in such a run gives a large spread. So does a result that depends on the sign of a NaN, which no op specifies
+and which is also chosen at random.
 
-The check of outputs (`env.rounding`) asks less: it knows what this compiler does, and has to see small faults. Here
-another compiler is judged as well, and what it may do (cancelled products, overflows, ties) has to be explained.
+The output check (`env.rounding`) is narrower: it is made for this compiler, and must detect small faults. Here, another
+compiler is also compared, and what it may do (cancelled products, overflows, ties) must be within the tolerance.
 """
 
 from __future__ import annotations
@@ -46,29 +46,35 @@ SUMS = frozenset(
         Opcode.CUSTOM_CALL, Opcode.BATCH_NORM_TRAINING, Opcode.BATCH_NORM_INFERENCE, Opcode.BATCH_NORM_GRAD,
     }
 )  # fmt: skip
-"""Ops with many terms for each result: how much their order matters follows from the size of the terms."""
+"""Ops that sum many terms per result; the effect of their order follows from the magnitudes of the terms."""
 CORRECTLY_ROUNDED = {
     Opcode.ADD: np.add, Opcode.SUBTRACT: np.subtract, Opcode.MULTIPLY: np.multiply, Opcode.DIVIDE: np.divide,
     Opcode.SQRT: np.sqrt,
 }  # fmt: skip
-"""Where such an op gives an exact result, every implementation gives that."""
+"""Ops whose exact results, if representable, are the same in all implementations."""
 
 _BOUND_TO_TYPES = frozenset({Opcode.BITCAST_CONVERT, Opcode.CUSTOM_CALL, Opcode.REDUCE_PRECISION, Opcode.COMPLEX})
 _NARROW = re.compile(r"\b(f32|bf16|f16)\[")
 
 FACTOR = 8.0
-"""What a difference may be of the spread that a few runs show."""
+"""Tolerance as a multiple of the spread of a few runs."""
 STEPS = 8.0
-"""Units in the last place that do not need an explanation."""
+"""Additional tolerance in units in the last place."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first output that is further off than its spread explains.
+    """The first output that differs by more than its tolerance.
 
     Attributes:
-        output: its number. count: elements that are off, of `size`.
-        at: index of the worst one, with both values and what they may be apart there.
+        output: index of the output.
+        count: number of elements that differ.
+        size: number of elements.
+        at: index of the element with the largest difference.
+        found: the element's value.
+        wanted: the expected value.
+        allowed: the tolerance of the element.
+        dtype: the element type.
     """
 
     output: int
@@ -91,8 +97,10 @@ class Judge:
     """Compares results with the interpreter's.
 
     Args:
-        module: the program. args: one array for each parameter.
-        wanted: what the interpreter gives.
+        module: the program.
+        args: one array per parameter.
+        wanted: the interpreter's results.
+        seed: seed of the perturbations.
     """
 
     def __init__(self, module: HloModule, args: Sequence[Array], wanted: Sequence[Array], seed: int = 0) -> None:
@@ -102,28 +110,28 @@ class Judge:
     def difference(
         self, found: Sequence[Array], leeway: float = 1.0, wanted: Sequence[Array] | None = None
     ) -> Difference | str | None:
-        """What cannot be explained by rounding, or None.
+        """Return a difference that rounding does not explain, or None.
 
         Args:
             found: results of another implementation.
-            leeway: so many times what is allowed is allowed.
-            wanted: compare with these instead of the interpreter's results, as near as they would have to be to those.
+            leeway: factor on the tolerance.
+            wanted: results to compare with instead of the interpreter's, with the same tolerance.
         """
         if len(found) != len(self.wanted):
             return f"{len(found)} results, wanted {len(self.wanted)}"
         for n, (a, b) in enumerate(zip(found, self.wanted, strict=True)):
             if a.dtype != b.dtype or a.shape != b.shape:
                 return f"output {n} is {a.dtype}{list(a.shape)}, wanted {b.dtype}{list(b.shape)}"
-        told = None
+        finding = None
         for runs in (0, 4, 24):
-            told = self._at_level(found, runs, leeway, wanted)
-            if told is None:
+            finding = self._at_level(found, runs, leeway, wanted)
+            if finding is None:
                 return None
-        return told
+        return finding
 
     def unexplained(self, found: Sequence[Array], others: Sequence[Sequence[Array]], leeway: float) -> bool:
-        """Whether some element is near neither the interpreter's result nor any of these others."""
-        self.difference(found)  # all runs are there
+        """Return whether some element is close neither to the interpreter's result nor to any of the others."""
+        self.difference(found)  # ensures that the perturbed runs exist
         for n, (a, b) in enumerate(zip(found, self.wanted, strict=True)):
             runs = [r[n] for r in self._runs]
             bad = [_judged(a, b, runs, leeway, w)[0] for w in (None, *(o[n] for o in others))]
@@ -132,9 +140,9 @@ class Judge:
         return False
 
     def exact(self) -> list[Array] | None:
-        """Results computed in float64 throughout and rounded at the end; None where the program depends on its types.
+        """Return results that are computed in float64 and rounded at the end; None if the program depends on its types.
 
-        It does when it looks at the bits of numbers, or calls something that is made for a type.
+        A program depends on its types if it reads the bits of numbers or has custom calls.
         """
         if any(i.opcode in _BOUND_TO_TYPES for c in self.module.computations for i in c.instructions):
             return None
@@ -153,9 +161,9 @@ class Judge:
         while len(self._runs) < runs:
             self._runs.append(perturbed(self.module, self.args, hash((self.seed, len(self._runs))) % 2**32))
         for n, (a, b) in enumerate(zip(found, self.wanted, strict=True)):
-            told = compare(n, a, b, [r[n] for r in self._runs[:runs]], leeway, None if wanted is None else wanted[n])
-            if told is not None:
-                return told
+            finding = compare(n, a, b, [r[n] for r in self._runs[:runs]], leeway, None if wanted is None else wanted[n])
+            if finding is not None:
+                return finding
         return None
 
 
@@ -167,7 +175,7 @@ def compare(
     leeway: float = 1.0,
     instead: Array | None = None,
 ) -> Difference | None:
-    """Element by element; how far `runs` are from `wanted` is allowed, also from what is wanted `instead`."""
+    """Compare elementwise with `wanted`, or with `instead`; the tolerance is the distance of `runs` from `wanted`."""
     bad, allowed = _judged(found, wanted, runs, leeway, instead)
     if not bad.any():
         return None
@@ -182,9 +190,9 @@ def compare(
 def _judged(
     found: Array, wanted: Array, runs: Sequence[Array], leeway: float, instead: Array | None
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
-    """Which elements are off, and what each may be."""
+    """Return which elements differ, and the tolerance of each element."""
     if wanted.dtype.kind == "c":
-        size = [np.abs(r - wanted) for r in runs]  # an error of either part is one of the number
+        size = [np.abs(r - wanted) for r in runs]  # an error of one part is also allowed in the other
         parts = []
         for part in (np.real, np.imag):
             moved = [part(wanted) + s for s in size]
@@ -226,11 +234,11 @@ def _precision(dtype: Any) -> tuple[float, float]:
     return float(info.eps), float(info.tiny)
 
 
-# ---- the interpreter, a little off
+# ---- perturbed runs of the interpreter
 
 
 def perturbed(module: HloModule, args: Sequence[Array], seed: int) -> list[Array]:
-    """Results of the module with its roundings moved at random."""
+    """Return the results of the module with random perturbations of its roundings."""
     rng = np.random.default_rng(seed)
 
     def decorate(i: HloInstruction, evaluator: Evaluator) -> Evaluator:
@@ -264,7 +272,7 @@ def _rounds(i: HloInstruction) -> bool:
 
 
 def _selects(i: HloInstruction) -> bool:
-    """Whether the reducer takes one of its operands as it is."""
+    """Return whether the reducer returns one of its operands unchanged."""
     called = i.attributes.get("to_apply")
     if called is None or i.opcode is Opcode.CUSTOM_CALL:
         return False
@@ -277,7 +285,7 @@ def _moved(
     if i.opcode in SUMS:
         sizes = again(*(_magnitudes(v) for v in operands)) if _is_linear(i) else result
         terms = max((o.shape.num_elements for o in i.operands if o.shape.is_array), default=1)
-        # Errors of partial sums add up like a random walk, over as many steps as one lane or thread takes.
+        # Errors of partial sums accumulate like a random walk over the terms that one lane or thread sums.
         each = max(1, terms // max(1, _count(i.shape)))
         return _moved_sum(rng, i.shape, result, sizes, max(1.0, 0.5 * each**0.25))
     x = np.asarray(result)
@@ -285,7 +293,7 @@ def _moved(
     moved = _times(x, eps, rng)
     products = [np.asarray(v) for o, v in zip(i.operands, operands, strict=True) if _is_product(o)]
     if products and i.opcode in (Opcode.ADD, Opcode.SUBTRACT) and x.dtype.kind != "c":
-        # Contracted, the product is not rounded before it is added, not even where it cancels.
+        # With contraction, the product is not rounded before the addition, even if it cancels.
         with np.errstate(all="ignore"):
             size = sum((np.abs(p.astype(np.float64)) for p in products), np.float64(0))
             off = moved.astype(np.float64) + 0.5 * eps * size * rng.uniform(-1, 1, x.shape)
@@ -336,7 +344,7 @@ def _moved_sum(rng: np.random.Generator, shape: Shape, result: Value, sizes: Val
         noise = gathered * factor * np.where(np.isfinite(size), size, 0) * rng.uniform(-1, 1, x.shape)
         out = np.where(np.isfinite(x), x + noise, x)
         out = np.where(np.isfinite(out), out + np.abs(out) * _eps(t) * rng.uniform(-1, 1, x.shape), out)
-        # Partial sums of terms as large as these overflow in one order and not in another.
+        # Partial sums of such large terms overflow in one order and not in another.
         limit = np.finfo(np.float64 if t in (PrimitiveType.F64, PrimitiveType.C128) else np.float32).max
         other = rng.choice(np.array([np.nan, np.inf, -np.inf, 0.0]), x.shape)
         out = np.where((size > limit / 2) & (other != 0), other, out)
@@ -344,7 +352,7 @@ def _moved_sum(rng: np.random.Generator, shape: Shape, result: Value, sizes: Val
 
 
 def _times(x: Array, eps: float, rng: np.random.Generator) -> Array:
-    """Each element moved by up to `eps` of itself; now and then instead cut to fewer digits, so that ties appear."""
+    """Perturb each element by a relative error of about `eps`; sometimes round to fewer bits, so that ties appear."""
     if not x.size:
         return x
     wide = np.complex128 if x.dtype.kind == "c" else np.float64
