@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 import typer.main
 
-from docs.tools.markdown import fenced, table
+from docs.tools.markdown import fenced, sentence, table
 from experiments.cli import app
 
 __all__ = ["command_line_page"]
@@ -28,7 +28,7 @@ def command_line_page() -> str:
     for name, command in getattr(group, "commands").items():  # noqa: B009 - typer's groups are typed as commands
         panels.setdefault(getattr(command, "rich_help_panel", "Commands"), []).append((name, command))
     for panel, commands in panels.items():
-        rows = [[f"[`hlogym {name}`](#{name})", _split(command)[0]] for name, command in commands]
+        rows = [[f"[`hlogym {name}`](#{name})", sentence(_split(command)[0])] for name, command in commands]
         parts += [f"## {panel}", table(["Command", "What it does"], rows)]
         for name, command in commands:
             parts += _section(name, command)

@@ -8,14 +8,14 @@ __all__ = ["fenced", "indented", "sentence", "table"]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; bars in cells are escaped."""
+    """Return a table; bars in cells are escaped, and line breaks become spaces."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
 
 def _cell(text: str) -> str:
-    """Return the text with bars escaped, but for those in code, which the table leaves alone."""
-    parts = text.split("`")
+    """Return the text on one line with bars escaped, except in code, which the table does not interpret."""
+    parts = " ".join(text.split()).split("`")
     return "`".join(p if n % 2 else p.replace("|", "\\|") for n, p in enumerate(parts))
 
 
