@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError
-from compiler.fusion.policies import DEFAULT_POLICY, make_policy
-from compiler.fusion.protocol import FusionPolicy
+from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, make_policy
+from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
 from compiler.ir import HloInstruction, HloModule
 from compiler.ir.verifier import verify
 from compiler.loops import KernelLoops, LoopPolicy
@@ -46,7 +47,7 @@ def compile(  # users know it by this name
     module: HloModule | str,
     backend: str = "cpu",
     pipeline: PassPipeline | HloPass | Sequence[str | HloPass] | None = None,
-    fusion_policy: FusionPolicy | str | None = None,
+    fusion_policy: FusionPolicy | ChooseFusion | str | None = None,
     kernel_selector: KernelSelector | None = None,
     loop_policy: LoopPolicy | None = None,
     plan: CompilationPlan | None = None,
@@ -59,7 +60,7 @@ def compile(  # users know it by this name
         backend: "cpu" (C compiled by gcc), "cuda" (CUDA C++ launched by CuPy), "interpreter" (numpy), or "auto":
             cuda where there is a GPU, else cpu.
         pipeline: the passes before fusion: a PassPipeline, a list of passes or names, or None for the default.
-        fusion_policy: a FusionPolicy, a name, or None for the default.
+        fusion_policy: a FusionPolicy, a function that chooses as one, a name, or None for the default.
         kernel_selector: chooses schedules; None means the defaults of the backend.
         loop_policy: decides loops; None means one kernel per loop where that is possible.
         plan: decisions to replay instead of asking policies.
@@ -77,6 +78,8 @@ def compile(  # users know it by this name
     """
     options = options or CompileOptions()
     target = find_backend(backend)
+    if isinstance(module, str) and module.endswith(".hlo") and "\n" not in module:
+        raise ArgumentError(f"compile takes HLO text, not the name of a file; read {short_repr(module)} first")
     module = parse(module) if isinstance(module, str) else module
     if not isinstance(module, HloModule):
         raise ArgumentError(f"a program is HLO text or an HloModule, not {short_repr(module)}")
@@ -95,10 +98,14 @@ def compile(  # users know it by this name
     return session.finish()
 
 
-def _policy(given: FusionPolicy | str | None) -> FusionPolicy:
-    if given is None or isinstance(given, str):
-        return make_policy(given or DEFAULT_POLICY)
-    return given
+def _policy(given: FusionPolicy | ChooseFusion | str | None) -> FusionPolicy:
+    if given is None:
+        return make_policy(DEFAULT_POLICY)
+    if not isinstance(given, str):
+        return as_policy(given)
+    if given not in POLICIES and Path(given).is_dir():
+        raise ArgumentError(f"{short_repr(given)} is a folder; pass fusion_policy=load_policy({short_repr(given)})")
+    return make_policy(given)
 
 
 def decide(

@@ -16,7 +16,7 @@ from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule, parse_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.protocol import FusionPolicy, run_policy
+from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
 from compiler.loops import KEEP, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
@@ -194,8 +194,14 @@ class CompilationSession:
         self._decisions.append(FusionStep(action, state.made[-1]))
         return fused
 
-    def run_fusion_policy(self, policy: FusionPolicy) -> list[FusionAction]:
-        """Fuse until the policy stops; return its actions."""
+    def run_fusion_policy(self, policy: FusionPolicy | ChooseFusion) -> list[FusionAction]:
+        """Fuse until the policy stops; return its actions.
+
+        Raises:
+            ArgumentError: `policy` is neither a policy nor a function.
+            FusionError: the policy chose something that is not a legal action.
+        """
+        policy = as_policy(policy)
         self._enter("fusion")
         state = self.fusion
         start = len(state.history)

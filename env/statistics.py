@@ -22,6 +22,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the bounds are known; they are not if there was a single value."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
     def scaled(self, factor: float) -> Interval:
         """Return the interval in another unit; `factor` is positive."""
         return Interval(self.value * factor, self.low * factor, self.high * factor)
@@ -96,7 +101,7 @@ def ratio_interval(
 
 
 def geometric_mean(values: Sequence[float], seed: int = 0, resamples: int = 2000) -> Interval:
-    """Return the geometric mean of positive values, with a bootstrap interval.
+    """Return the geometric mean of positive values, with a bootstrap interval; one value alone has unknown bounds.
 
     Raises:
         ValueError: no values, or one that is not positive.
@@ -104,6 +109,8 @@ def geometric_mean(values: Sequence[float], seed: int = 0, resamples: int = 2000
     v = np.asarray(values, dtype=np.float64)
     if not v.size or not (v > 0).all():
         raise ValueError("a geometric mean needs positive values")
+    if v.size == 1:
+        return Interval(float(v[0]), -math.inf, math.inf)
     logs = np.log(v)
     picks = np.random.default_rng(seed).integers(0, v.size, (resamples, v.size))
     return _percentiles(float(np.exp(logs.mean())), np.exp(logs[picks].mean(axis=1)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,12 @@ def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
 def _programs(name: str) -> tuple[Program, ...]:
     if name in SUITE_NAMES or Path(name).is_dir():
         return load_suite(name).programs
-    return (program_of(name),)
+    try:
+        return (program_of(name),)
+    except UnknownNameError:
+        if get_close_matches(name, SUITE_NAMES, n=1):
+            raise UnknownNameError("program or suite", name, SUITE_NAMES) from None
+        raise
 
 
 def _bench(program: Program, against: Sequence[str], policy: str | None, backend: str, rounds: int, seed: int) -> Row:

@@ -9,9 +9,7 @@ import typer
 
 __all__ = ["register"]
 
-Program = Annotated[
-    str, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the quickstart suite.")
-]
+Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the suites.")]
 Backend = Annotated[str, typer.Option(help="cpu, cuda, interpreter, or auto (cuda if there is a GPU, otherwise cpu).")]
 Policy = Annotated[
     str | None,
@@ -51,7 +49,7 @@ def run(
 
 def opt(
     program: Annotated[
-        str | None, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the quickstart suite.")
+        str | None, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the suites.")
     ] = None,
     passes: Annotated[
         str | None, typer.Option(help="Comma-separated passes to run in this order. Default: the default pipeline.")

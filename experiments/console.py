@@ -83,8 +83,9 @@ def timing(interval: Interval) -> str:
 
 
 def factor(interval: Interval) -> str:
-    """Return a ratio and its interval, such as `1.23x [1.20, 1.31]`."""
-    return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
+    """Return a ratio and its interval, if that is known, such as `1.23x [1.20, 1.31]`."""
+    bounds = f" [{interval.low:.2f}, {interval.high:.2f}]" if interval.is_known else ""
+    return f"{interval.value:.2f}x{bounds}"
 
 
 def _digits(value: float) -> str:

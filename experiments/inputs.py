@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, is_zipfile
@@ -11,8 +12,9 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 import numpy.typing as npt
 
-from compiler.errors import ArgumentError, HlogymError, UnknownNameError
+from compiler.errors import ArgumentError, HlogymError, HloVerificationError, UnknownNameError
 from compiler.ir import HloModule
+from compiler.ir.verifier import verify
 from compiler.support.files import atomic_file
 from compiler.text import parse
 from env.suites import Program, find_program, program_in, random_inputs
@@ -34,33 +36,44 @@ def program_of(name: str) -> Program:
     If the folder of the file has a suite manifest, the program has the input specifications of its suite.
 
     Raises:
-        UnknownNameError: there is no such file and no such program.
-        InputError: the file exists and is not an HLO file.
+        UnknownNameError: there is no such program.
+        InputError: there is no such file, or it is not an HLO file.
     """
     path = Path(name)
     if path.suffix != ".hlo":
-        if path.is_absolute() and path.exists():
-            raise InputError(f"{name} is not a program: the name of an HLO file ends in .hlo")
-        return find_program(name)
+        try:
+            return find_program(name)
+        except UnknownNameError:
+            if path.is_dir():
+                raise InputError(f"{name} is a folder; name one of the files in it") from None
+            if path.exists():
+                raise InputError(f"{name} is not a program: the name of an HLO file ends in .hlo") from None
+            raise
     if path.is_dir():
         raise InputError(f"{name} is a folder; name one of the files in it")
     if not path.is_file():
-        there = [str(p) for p in path.parent.glob("*.hlo")] if path.parent.is_dir() else []
-        raise UnknownNameError("HLO file", name, there)
+        near = get_close_matches(path.name, [p.name for p in path.parent.glob("*.hlo")], n=1, cutoff=0.7)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise InputError(f"there is no file {name}{hint}")
     return program_in(path)
 
 
 def read_module(program: Program) -> HloModule:
-    """Parse a program; errors name its file.
+    """Parse and verify a program; errors name its file.
 
     Raises:
         HloSyntaxError: the HLO text is malformed.
+        InputError: the module is not valid HLO.
         InputError: the file is not UTF-8 text.
     """
     try:
-        return parse(program.text(), filename=str(program.path))
+        module = parse(program.text(), filename=str(program.path))
+        verify(module)
+    except HloVerificationError as error:
+        raise InputError(f"{program.path}: {error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{program.path} is not text: {error.reason} at byte {error.start}") from error
+    return module
 
 
 def read_plan(path: Path) -> CompilationPlan:

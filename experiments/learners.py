@@ -106,7 +106,7 @@ def make_learner(config: TrainConfig) -> Learner:
         return PassOrderLearner(config, first)
     if config.agent != AGENTS[0]:
         first.close()
-        raise UnknownNameError(f"agent for {config.env}", config.agent, AGENTS[:1])
+        raise UnknownNameError(f"agent (for {config.env})", config.agent, AGENTS[:1])
     return FusionLearner(config, first)
 
 

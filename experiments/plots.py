@@ -61,7 +61,7 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
             found = [(i, p.strategies[strategy].speedup) for i, p in enumerate(programs) if strategy in p.strategies]
             shown = [(i, s) for i, s in found if s is not None]
             values = [s.value for _, s in shown]
-            errors = [[max(0.0, s.value - s.low) for _, s in shown], [max(0.0, s.high - s.value) for _, s in shown]]
+            errors = _error_bars([s for _, s in shown])
             places = [i + 0.4 - (k + 0.5) * height for i, _ in shown]
             widths = [v - 1 for v in values]
             axes.barh(places, widths, height * 0.9, left=1.0, color=_color(strategy, k), label=plot_label(strategy))
@@ -92,7 +92,7 @@ def order_bars(ratios: Mapping[str, Interval]) -> Figure:
         axes = figure.subplots()
         values = [ratios[n].value for n in names]
         bounds = [ratios[n] for n in names]
-        errors = [[r.value - r.low for r in bounds], [r.high - r.value for r in bounds]]
+        errors = _error_bars(bounds)
         places = range(len(names))
         axes.barh(places, values, 0.7, color=[_order_color(n) for n in names])
         axes.errorbar(values, places, xerr=errors, fmt="none", ecolor="#333333", elinewidth=0.8, capsize=2)
@@ -171,3 +171,9 @@ def _save(figure: Figure, to: IO[bytes], **options: Any) -> None:
         # Characters that the font lacks are drawn as boxes; the warning would not help the user.
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(to, **options)
+
+
+def _error_bars(intervals: Sequence[Interval]) -> list[list[float]]:
+    """Return the lengths of the error bars below and above the values; 0 where the bounds are unknown."""
+    known = [s if s.is_known else Interval(s.value, s.value, s.value) for s in intervals]
+    return [[max(0.0, s.value - s.low) for s in known], [max(0.0, s.high - s.value) for s in known]]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.support.safe_names import html_text as escape
+from env.statistics import Interval
 from experiments.config import TrainConfig
 from experiments.console import factor, stdout
 from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
@@ -143,6 +144,10 @@ def build_report(
     )
 
 
+def _bounds(interval: Interval) -> str:
+    return f"[{interval.low:.2f}, {interval.high:.2f}]" if interval.is_known else "one program"
+
+
 def _headline(evaluation: Evaluation) -> str:
     held_out = sum(not p.seen for p in evaluation.programs)
     cards = []
@@ -151,7 +156,7 @@ def _headline(evaluation: Evaluation) -> str:
         if summary is not None:
             cards.append(
                 f"<div class='card'><span>{escape(strategy)}</span><b>{summary.speedup.value:.2f}x</b>"
-                f"<span>[{summary.speedup.low:.2f}, {summary.speedup.high:.2f}]<br>"
+                f"<span>{_bounds(summary.speedup)}<br>"
                 f"{summary.slower:.0%} of the programs are slower; worst case {summary.worst:.2f}x</span></div>"
             )
     which = f"the {held_out} held-out programs" if held_out else "the programs"

@@ -35,8 +35,12 @@ class WrongResultError(HlogymError, RuntimeError):
 
 
 def chosen_policy(name: str | None) -> str | FusionPolicy | None:
-    """Return the policy in a folder, or the name itself if it is not a folder."""
-    if name is None or not Path(name).is_dir():
+    """Return the policy in a folder, or the name itself if it does not look like a path.
+
+    Raises:
+        PolicyError: there is no such folder, or it holds no fusion policy.
+    """
+    if name is None or not (Path(name).is_dir() or "/" in name):
         return name
     policy: FusionPolicy = load_policy(name)
     return policy

@@ -12,7 +12,7 @@ from typing import Any
 
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from compiler.backends.registry import find_backend
-from compiler.errors import HlogymError, UnknownNameError
+from compiler.errors import ArgumentError, HlogymError, UnknownNameError
 from compiler.learned.policy_folder import check_policy_target
 from env.store import KernelStore, default_store_path
 from experiments.config import TrainConfig
@@ -44,7 +44,10 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
         raise UnknownNameError("agent", config.agent, AGENTS)
     check_run_name(name)
     config.check()
-    config = config.with_backend(find_backend(config.backend).name)
+    backend = find_backend(config.backend)
+    if backend.language is None:
+        raise ArgumentError(f"backend {backend.name!r} compiles no kernels, so an agent cannot learn on it; use cpu")
+    config = config.with_backend(backend.name)
     run = unfinished_run(runs, name) if resume else None
     if resume and run is None:
         done = None if name is None else finished_run(runs, name)
@@ -79,7 +82,18 @@ def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: b
         error.add_note(f"After fixing the cause, {_how_to_resume(run)}.")
         raise
     stdout.print(f"run       {run.path}\npolicy    {run.policy}\nMLflow    run {run_id} in {uri}", soft_wrap=True)
+    stdout.print(f"training  {_summary(run)}", soft_wrap=True)
     return run
+
+
+def _summary(run: RunFolder) -> str:
+    """Return how long the agent was trained, and the speedup of its last rollout with complete episodes."""
+    points = read_progress(run.progress)
+    if not points:
+        return "no rollouts"
+    done = f"{points[-1].get('episodes', 0)} episodes, {points[-1]['timesteps']} steps"
+    speedups = [p["speedup"] for p in points if p["speedup"] is not None]
+    return f"{done}; speedup in the last rollout: {speedups[-1]:.2f}x" if speedups else f"{done}; no complete episode"
 
 
 def check_programs(learner: Learner) -> None:

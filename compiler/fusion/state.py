@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from compiler.analysis.cost_model import CostModel, DeviceModel
 from compiler.analysis.trip_count import annotate_trip_counts
-from compiler.errors import FusionError
-from compiler.fusion.actions import FusionAction, FusionKind
+from compiler.errors import FusionError, UnknownNameError
+from compiler.fusion.actions import KINDS, FusionAction, FusionKind
 from compiler.fusion.legality import Limits
 from compiler.fusion.sequence import SequenceState
 from compiler.ir import HloInstruction, HloModule, Opcode
@@ -47,11 +47,19 @@ class FusionState:
         Of siblings and horizontal pairs only neighbours are listed (the next fusible user of the same value, the next
         instruction of the same shape), so the length of the list is linear in the size of the module. `why_not` judges
         any other pair.
+
+        Args:
+            kinds: the kinds of actions to list; None: all.
+
+        Raises:
+            UnknownNameError: there is no such kind.
         """
         found = [a for s in self.sequences.values() for a in s.actions()]
         if kinds is None:
             return found
         wanted = frozenset(kinds)
+        for kind in wanted.difference(KINDS):
+            raise UnknownNameError("kind of fusion", kind, KINDS)
         return [a for a in found if a.kind in wanted]
 
     def why_not(self, action: FusionAction) -> str | None:

@@ -58,7 +58,9 @@ def describe_policy(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise PolicyError(f"there is no policy folder {folder}")
     if not file.exists():
-        raise PolicyError(f"{folder} is no policy: it has no {DESCRIPTION_FILE}")
+        inner = folder / "policy"
+        hint = f"; did you mean {inner}?" if (inner / DESCRIPTION_FILE).exists() else ""
+        raise PolicyError(f"{folder} is not a policy: it has no {DESCRIPTION_FILE}{hint}")
     description = read_object(file, PolicyError)
     if not str(description.get("format")).startswith(_FORMATS):
         raise PolicyError(

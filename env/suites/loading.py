@@ -34,8 +34,9 @@ def load_suite(name: str | Path) -> Suite:
             these separated by commas.
 
     Raises:
-        UnknownNameError: neither the name of a suite, nor a folder with HLO files, nor an HLO file.
-        ManifestError: the manifest or a program cannot be used; lists everything that is wrong with the suite.
+        UnknownNameError: neither the name of a suite, nor a folder, nor an HLO file.
+        ManifestError: the manifest or a program cannot be used, or there are no programs; lists everything that is
+            wrong with the suite.
     """
     if name in SUITE_NAMES:
         return _named_suite(str(name))
@@ -44,7 +45,10 @@ def load_suite(name: str | Path) -> Suite:
         return _joined(name)
     if path.suffix == ".hlo" and path.is_file():
         return _bare_suite(path.stem, path, [path])
-    if str(name).strip() and path.is_dir() and (suite := _load_folder(path)).programs:
+    if str(name).strip() and path.is_dir():
+        suite = _load_folder(path)
+        if not suite.programs:
+            raise ManifestError(f"the folder {path} has no .hlo files")
         return suite
     raise UnknownNameError("suite, folder of .hlo files or .hlo file", str(name), SUITE_NAMES)
 

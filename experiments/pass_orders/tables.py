@@ -78,4 +78,4 @@ def print_summary(evaluation: OrderEvaluation) -> None:
 
 
 def _interval(value: Interval) -> str:
-    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]" if value.is_known else f"{value.value:.3f}"

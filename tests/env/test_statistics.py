@@ -49,3 +49,11 @@ def test_no_samples_raise(function: object) -> None:
     assert callable(function)
     with pytest.raises(ValueError, match=r"no samples|positive"):
         function([])
+
+
+def test_the_mean_of_one_value_has_no_bounds() -> None:
+    mean = geometric_mean([1.5])
+    assert mean.value == 1.5
+    assert not mean.is_known
+    assert mean.to_json() == [1.5, None, None]
+    assert geometric_mean([1.5, 2.0]).is_known

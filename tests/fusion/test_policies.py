@@ -1,16 +1,20 @@
+from typing import Any
+
 import pytest
 
+from compiler import compile
 from compiler.codegen import buildability
-from compiler.errors import UnknownNameError
-from compiler.fusion.policies import POLICIES, BeamSearch, RandomFusion, make_policy
-from compiler.fusion.protocol import run_policy
+from compiler.errors import ArgumentError, FusionError, UnknownNameError
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.policies import POLICIES, BeamSearch, NoFusion, RandomFusion, make_policy
+from compiler.fusion.protocol import as_policy, run_policy
 from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
 from compiler.ir.verifier import check_module
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.text import parse
 from env.suites import load_suite
-from tests.fusion.programs import optimized
+from tests.fusion.programs import entry, optimized
 from tests.passes.programs import PROGRAMS, difference, program_inputs, program_results, run
 
 FAST = tuple(n for n in POLICIES if n not in ("beam", "none"))
@@ -74,3 +78,32 @@ def test_beam_search_is_no_worse_than_nothing_and_leaves_the_state_to_the_runner
 def test_an_unknown_policy_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown fusion policy 'prority'.*'priority'"):
         make_policy("prority")
+
+
+def test_a_function_is_a_policy() -> None:
+    def first(state: FusionState) -> FusionAction | None:
+        return next(iter(state.actions()), None)
+
+    text = "ENTRY e { x = f32[4] parameter(0) y = f32[4] negate(x) ROOT z = f32[4] tanh(y) }"
+    assert len(compile(text, fusion_policy=first).kernels) == 1
+    assert len(compile(text, fusion_policy=lambda state: None).kernels) == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [(NoFusion, "pass NoFusion\\(\\)"), (3, "an object with choose"), ([], "a function of the state")],
+)
+def test_an_object_that_is_no_policy_is_rejected(policy: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        compile("ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }", fusion_policy=policy)
+
+
+def test_a_choice_that_is_no_action_is_rejected() -> None:
+    with pytest.raises(FusionError, match=r"returns one of state.actions\(\) or None, not 'first'"):
+        run_policy(entry("ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"), as_policy(lambda _: "first"))  # type: ignore[arg-type,return-value]
+
+
+def test_an_unknown_kind_of_fusion_is_rejected() -> None:
+    state = entry("ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }")
+    with pytest.raises(UnknownNameError, match="did you mean 'producer-consumer'"):
+        state.actions(["producer-consumers"])  # type: ignore[list-item]
