@@ -5,6 +5,7 @@ One module per type contains all ops, each in a kernel of its own, so that the C
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -68,8 +69,18 @@ class Bench:
         for i, a, b, tolerance in zip(self.results, found, wanted, self.tolerances, strict=True):
             what = difference([a], [b], tolerance)
             if what is not None:
-                problems[f"{i.opcode.text} {i.attributes or ''} {[str(o.shape) for o in i.operands]}"] = what
+                problems[f"{i.opcode.text} {i.attributes or ''} {[str(o.shape) for o in i.operands]}"] = (
+                    what + self._operands_of(i, what)
+                )
         return problems
+
+    def _operands_of(self, i: HloInstruction, what: str) -> str:
+        """Return the operands' values at the element that a difference names."""
+        at = re.search(r"the first at \[(\d+)\]", what)
+        arrays = [self.args[o.parameter_number] for o in i.operands if o.parameter_number is not None]
+        if at is None:
+            return ""
+        return f" for operands {[str(a if a.ndim == 0 else a[int(at[1])]) for a in arrays]}"
 
 
 def corners(t: T) -> Array:
