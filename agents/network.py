@@ -16,8 +16,11 @@ class GraphBatch(NamedTuple):
     """A batch of decision graphs, padded to the largest among them.
 
     Attributes:
-        nodes: [b, n, node features]. edges: [b, e, 2] long. candidates: [b, c, candidate features].
-        endpoints: [b, c, 2] long, -1 for none. globals: [b, global features].
+        nodes: [b, n, node features].
+        edges: [b, e, 2] long.
+        candidates: [b, c, candidate features].
+        endpoints: [b, c, 2] long, -1 for none.
+        globals: [b, global features].
         counts: [b, 3] long: numbers of nodes, edges and candidates without padding.
     """
 

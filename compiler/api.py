@@ -67,7 +67,7 @@ def compile(  # users know it by this name
         options: see `CompileOptions`.
 
     Returns:
-        An executable: call it with arrays; inspect `.kernels`, `.module` and `.plan`.
+        An executable. Call it with arrays; inspect `.kernels`, `.module` and `.plan`.
 
     Raises:
         HloSyntaxError, HloVerificationError: the program is not valid HLO.

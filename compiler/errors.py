@@ -14,7 +14,8 @@ class HloSyntaxError(HlogymError, ValueError):
     """Raised for text that is not valid HLO.
 
     Attributes:
-        line, column: 1-based position of the offending character.
+        line: line of the offending character, counted from 1.
+        column: its column, counted from 1.
         source_line: the source line that contains it.
         filename: the file, if known.
     """

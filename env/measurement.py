@@ -73,7 +73,8 @@ class Measurement:
 
     Attributes:
         seconds: time per call as the sum over the kernels; None if the plan failed.
-        failure, message: why it failed.
+        failure: the kind of failure, if it failed.
+        message: why it failed.
         kernels: (name, executions per call, time of one execution) of each kernel.
         new: number of kernels that had to be timed; the times of the others were known.
         idle: whether only copies take time, which no decision changes.

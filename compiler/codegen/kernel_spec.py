@@ -29,11 +29,14 @@ class KernelSpec:
         language: language of `source`, a name in `languages.LANGUAGES`.
         source: the function, without the preamble that all kernels share.
         symbol: name of the function in the binary; equal sources have equal symbols.
-        inputs, outputs: shapes of the array arguments, in order of the call.
+        inputs: shapes of the arrays that are read, in order of the call.
+        outputs: shapes of the arrays that are written, which follow the inputs in a call.
         bytes: minimum memory traffic, with every argument moved once.
         flops: arithmetic operations, with transcendental functions weighted.
-        in_place, must_alias: see `loop_ir.Kernel`; positions count inputs first, then outputs.
-        grid, block: dimensions of the CUDA launch; 0 for C.
+        in_place: pairs of (input, output) positions that may share one buffer; positions count inputs first.
+        must_alias: pairs of (input, output) positions that must share one buffer.
+        grid: number of blocks of the CUDA launch; 0 for C.
+        block: threads per block of the CUDA launch; 0 for C.
     """
 
     name: str

@@ -40,11 +40,13 @@ class HloInstruction:
 
     Attributes:
         name: unique within its computation.
-        opcode, shape: the operation and the shape of its result.
+        opcode: the operation.
+        shape: the shape of its result.
         operands: a tuple; to change it, call `replace_operand` or `set_operands`.
         users: the distinct users, in the order in which they were added.
         attributes: values by attribute name in HLO text; their types are those of `ir.attributes`.
-        literal: the value of a constant. parameter_number: the position of a parameter, else None.
+        literal: the value of a constant, else None.
+        parameter_number: the position of a parameter, else None.
         parent: the computation it is in; None after removal.
         line: line number in the parsed source, copied by clones; 0 for instructions made by passes.
         verified_facts: what `ir.reverifier` last verified it with, copied by clones; no need to update it.

@@ -30,7 +30,8 @@ class ThunkTime:
         kind: kind of the thunk.
         seconds: duration of one execution.
         executions: expected number of executions per call of the program.
-        bytes, flops: minimum memory traffic and floating point operations of one execution.
+        bytes: minimum memory traffic of one execution.
+        flops: floating point operations of one execution.
     """
 
     name: str

@@ -38,8 +38,14 @@ def environments() -> str:
 
 def policies() -> str:
     """Return a table of the fusion policies by name."""
-    rows = [[f"`{name}`", sentence(inspect.getdoc(make))] for name, make in POLICIES.items()]
-    return table(["Name", "What it does"], rows)
+    rows = [[f"`{name}`", _result(inspect.getdoc(make))] for name, make in POLICIES.items()]
+    return table(["Name", "Strategy"], rows)
+
+
+def _result(doc: str | None) -> str:
+    """Return the first paragraph of a docstring as a noun phrase: without the "Return" of a function."""
+    phrase = sentence(doc).removeprefix("Return ")
+    return phrase[:1].upper() + phrase[1:]
 
 
 def rewards() -> str:

@@ -15,12 +15,12 @@ from compiler.fusion.protocol import FusionPolicy
 
 
 def multi_output() -> FusionPolicy:
-    """Return the policy for sibling and producer-consumer multi-output fusion where it saves time."""
+    """Return multi-output fusion of siblings, and of producers with their consumers, where it saves time."""
     return SavingsFusion(("multi-output", "sibling"))
 
 
 def horizontal() -> FusionPolicy:
-    """Return the policy that fuses independent kernels of one shape where it saves time."""
+    """Return horizontal fusion, which joins independent kernels of one shape, where it saves time."""
     return SavingsFusion(("horizontal",))
 
 

@@ -11,7 +11,7 @@ from compiler.fusion.state import FusionState
 
 @dataclass(frozen=True)
 class NoFusion:
-    """Fuses nothing: every instruction is a kernel of its own."""
+    """No fusion: every instruction is a kernel of its own."""
 
     def choose(self, state: FusionState) -> FusionAction | None:
         """Return None."""
@@ -21,7 +21,7 @@ class NoFusion:
 
 @dataclass
 class RandomFusion:
-    """Takes legal actions in random order; before each choice it stops with a given probability.
+    """Legal actions in random order, with a given probability of stopping before each choice.
 
     Actions are listed when the previous list is used up, and checked again when their turn comes: listing them for
     each choice would take time quadratic in the size of the module.

@@ -107,7 +107,7 @@ class PriorityFusion(ProducerQueue):
 
 
 class GreedyFusion(ProducerQueue):
-    """Fuses producers that save memory traffic, the most bytes first, until none does.
+    """Fusion of producers that save memory traffic, the most bytes first, until none does.
 
     A producer is fused into all its users where that is legal, and where its copies in the users read fewer bytes than
     writing and reading its result would take.

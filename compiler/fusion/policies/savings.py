@@ -13,7 +13,7 @@ LEAST_SAVING = 1e-10
 
 
 class SavingsFusion:
-    """Takes the legal actions with the greatest estimated savings until none saves any time.
+    """The legal actions with the greatest estimated savings first, until none saves any time.
 
     The actions are listed and sorted in rounds; within a round each is checked again before it is taken, so that there
     are few listings even for large programs.

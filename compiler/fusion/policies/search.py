@@ -10,7 +10,7 @@ from compiler.fusion.state import FusionState
 
 
 class BeamSearch:
-    """Keeps the best few sequences of actions at each step, and finally takes the best sequence found.
+    """Beam search, which keeps the best few sequences of actions at each step, and takes the best one in the end.
 
     Args:
         width: number of sequences kept.
