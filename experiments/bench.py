@@ -17,7 +17,7 @@ from env.reference import Reference, drawn_reference, fresh_outputs
 from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
 from experiments.console import error_console, factor, progress, stdout, timing
-from experiments.inputs import entry_inputs, program_of, read_module
+from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
 from experiments.peers import PEERS, Contestant, make_peer
 from experiments.provenance import provenance
 from experiments.results import check_output, rich_table, write_text
@@ -116,7 +116,7 @@ def _programs(name: str) -> tuple[Program, ...]:
 
 
 def _bench(program: Program, against: Sequence[str], policy: str | None, backend: str, rounds: int, seed: int) -> Row:
-    module = read_module(program)
+    module = read_valid_module(program)
     reference = drawn_reference(module, lambda number: entry_inputs(program, module, seed + number))
     arrays = reference.inputs
     contestants = [_ours(program, policy, backend, reference)]

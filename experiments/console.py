@@ -15,7 +15,7 @@ from rich.text import Text
 from compiler.support.safe_names import one_line, printable
 from env.statistics import Interval
 
-__all__ = ["PlainConsole", "duration", "error_console", "factor", "progress", "stdout", "timing"]
+__all__ = ["PlainConsole", "bounds", "duration", "error_console", "factor", "progress", "stdout", "timing"]
 
 
 class PlainConsole(Console):
@@ -84,8 +84,12 @@ def timing(interval: Interval) -> str:
 
 def factor(interval: Interval) -> str:
     """Return a ratio and its interval, if that is known, such as `1.23x [1.20, 1.31]`."""
-    bounds = f" [{interval.low:.2f}, {interval.high:.2f}]" if interval.is_known else ""
-    return f"{interval.value:.2f}x{bounds}"
+    return f"{interval.value:.2f}x {bounds(interval)}".rstrip()
+
+
+def bounds(interval: Interval, digits: int = 2) -> str:
+    """Return the bounds of an interval, such as `[1.20, 1.31]`; nothing if they are unknown."""
+    return f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]" if interval.is_known else ""
 
 
 def _digits(value: float) -> str:

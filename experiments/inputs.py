@@ -23,7 +23,10 @@ from experiments.results import ResultError
 if TYPE_CHECKING:
     from compiler.plan import CompilationPlan
 
-__all__ = ["InputError", "entry_inputs", "load_inputs", "program_of", "read_module", "read_plan", "save_outputs"]
+__all__ = [
+    "InputError", "entry_inputs", "load_inputs", "program_of", "read_module", "read_plan", "read_valid_module",
+    "save_outputs",
+]  # fmt: skip
 
 
 class InputError(HlogymError, ValueError):
@@ -59,20 +62,30 @@ def program_of(name: str) -> Program:
 
 
 def read_module(program: Program) -> HloModule:
+    """Parse a program, which need not be valid; errors name its file.
+
+    Raises:
+        HloSyntaxError: the HLO text is malformed.
+        InputError: the file is not UTF-8 text.
+    """
+    try:
+        return parse(program.text(), filename=str(program.path))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{program.path} is not text: {error.reason} at byte {error.start}") from error
+
+
+def read_valid_module(program: Program) -> HloModule:
     """Parse and verify a program; errors name its file.
 
     Raises:
         HloSyntaxError: the HLO text is malformed.
-        InputError: the module is not valid HLO.
-        InputError: the file is not UTF-8 text.
+        InputError: the module is not valid HLO, or the file is not UTF-8 text.
     """
+    module = read_module(program)
     try:
-        module = parse(program.text(), filename=str(program.path))
         verify(module)
     except HloVerificationError as error:
         raise InputError(f"{program.path}: {error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{program.path} is not text: {error.reason} at byte {error.start}") from error
     return module
 
 

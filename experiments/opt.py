@@ -16,7 +16,7 @@ from compiler.passes.infrastructure.registry import PASSES, describe_options, ma
 from compiler.passes.pipelines.default import default_pipeline
 from compiler.support.safe_names import printable
 from experiments.console import error_console, is_terminal, stdout
-from experiments.inputs import program_of, read_module
+from experiments.inputs import program_of, read_valid_module
 
 __all__ = ["list_all_passes", "optimise"]
 
@@ -46,7 +46,7 @@ def optimise(
     names = {p.name for p in leaves(pipeline)}
     if stop_after is not None and stop_after not in names:
         raise UnknownNameError("pass to stop after", stop_after, names)
-    module = read_module(program_of(name))
+    module = read_valid_module(program_of(name))
     run = PipelineRun(verify=True, stop_after=stop_after, hooks=(_print_changed,) if print_after_all else ())
     run.run(pipeline, module)
     _write(str(module).rstrip("\n") + "\n")

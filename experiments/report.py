@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from compiler.support.safe_names import html_text as escape
-from env.statistics import Interval
 from experiments.config import TrainConfig
-from experiments.console import factor, stdout
+from experiments.console import bounds, factor, stdout
 from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
 from experiments.pass_orders.tables import SUMMARY_HEADER, summary_rows
 from experiments.plots import learning_curve, order_bars, speedup_bars, svg
@@ -144,10 +143,6 @@ def build_report(
     )
 
 
-def _bounds(interval: Interval) -> str:
-    return f"[{interval.low:.2f}, {interval.high:.2f}]" if interval.is_known else "one program"
-
-
 def _headline(evaluation: Evaluation) -> str:
     held_out = sum(not p.seen for p in evaluation.programs)
     cards = []
@@ -156,7 +151,7 @@ def _headline(evaluation: Evaluation) -> str:
         if summary is not None:
             cards.append(
                 f"<div class='card'><span>{escape(strategy)}</span><b>{summary.speedup.value:.2f}x</b>"
-                f"<span>{_bounds(summary.speedup)}<br>"
+                f"<span>{bounds(summary.speedup) or 'one program'}<br>"
                 f"{summary.slower:.0%} of the programs are slower; worst case {summary.worst:.2f}x</span></div>"
             )
     which = f"the {held_out} held-out programs" if held_out else "the programs"

@@ -16,7 +16,7 @@ from compiler.errors import HlogymError
 from compiler.learned.fusion_policy import load_policy
 from env.reference import Reference, drawn_reference, on_host, unchecked_outputs
 from experiments.console import duration, error_console, stdout
-from experiments.inputs import entry_inputs, load_inputs, program_of, read_module, read_plan, save_outputs
+from experiments.inputs import entry_inputs, load_inputs, program_of, read_plan, read_valid_module, save_outputs
 from experiments.results import check_output
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def run_program(
     program = program_of(name)
     if output is not None:
         check_output(output, program.path, *(p for p in (inputs, plan) if p is not None))
-    module = read_module(program)
+    module = read_valid_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
-    executable = compile_program(read_module(program), backend, policy, plan)
+    executable = compile_program(read_valid_module(program), backend, policy, plan)
     outputs = [on_host(o) for o in executable(*arguments)]
     unchecked: list[str] = []
     if check:
@@ -113,7 +113,7 @@ def _profile_table(rows: Sequence[ThunkTime]) -> Table:
 
 def compile_ahead(name: str, output: Path, backend: str, policy: str | None, plan: Path | None) -> None:
     """Run `hlogym compile`; see its `--help`."""
-    executable = compile_program(read_module(program_of(name)), backend, policy, plan)
+    executable = compile_program(read_valid_module(program_of(name)), backend, policy, plan)
     executable.save(output)
     stdout.print(f"{output}: {len(executable.kernels)} kernels")
 

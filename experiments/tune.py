@@ -17,7 +17,7 @@ from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.store import KernelStore, default_store_path
 from env.suites import Program
 from experiments.console import error_console, factor, progress, stdout, timing
-from experiments.inputs import program_of, read_module
+from experiments.inputs import program_of, read_valid_module
 from experiments.results import check_output, write_text
 
 __all__ = ["TuneError", "tune_program"]
@@ -32,7 +32,7 @@ def tune_program(
 ) -> None:
     """Run `hlogym tune`: measure plans proposed in turn by a policy, if given, a beam search and random search."""
     program = program_of(name)
-    read_module(program)
+    read_valid_module(program)
     check_output(output, program.path)
     backend = find_backend(backend).name
     starts = Starts(backend)

@@ -11,7 +11,7 @@ from pathlib import Path
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.support.safe_names import html_text as escape
 from experiments.console import duration, stdout
-from experiments.inputs import entry_inputs, program_of, read_module
+from experiments.inputs import entry_inputs, program_of, read_valid_module
 from experiments.results import check_output, write_text
 from experiments.run import compile_program
 
@@ -39,7 +39,7 @@ def view_program(
     program = program_of(name)
     if output is not None:
         check_output(output, program.path)
-    module = read_module(program)
+    module = read_valid_module(program)
     executable = compile_program(module, backend, policy, plan)
     seconds: dict[str, float] = {}
     if times:

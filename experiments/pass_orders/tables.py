@@ -9,7 +9,7 @@ import numpy as np
 
 from compiler.support.safe_names import markdown_cell
 from env.statistics import Interval
-from experiments.console import stdout
+from experiments.console import bounds, stdout
 from experiments.pass_orders.evaluation import BASELINE, DEFAULT, OrderEvaluation
 
 __all__ = ["SUMMARY_HEADER", "print_summary", "program_table", "summary_rows", "summary_table"]
@@ -78,4 +78,4 @@ def print_summary(evaluation: OrderEvaluation) -> None:
 
 
 def _interval(value: Interval) -> str:
-    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]" if value.is_known else f"{value.value:.3f}"
+    return f"{value.value:.3f} {bounds(value, digits=3)}".rstrip()
