@@ -5,6 +5,7 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     reduction: the reduced dimensions are the fastest-varying; each row yields one value per output.
     block: like reduction, and values of the row are needed again afterwards (softmax, normalizations).
     column-reduction: the fastest-varying dimension is kept.
+    product: there is one dot, with elementwise ops before and after it, see `products`.
     sort: the root is a sort of parameters, see `sort`.
     scatter: the root is a scatter into a parameter, see `scatter`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
@@ -22,6 +23,7 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen.emission import STATEMENT_LIMIT
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Var
+from compiler.codegen.products import lower_product, product_of
 from compiler.codegen.reductions import UNROLL_LIMIT, Domain, combiner_of, result_index
 from compiler.codegen.scalar_ops import is_supported_type
 from compiler.codegen.scatter import lower_scatter
@@ -85,6 +87,9 @@ class _Lowering:
             return lower_sort(self.fused, sort)
         if all(0 in r.shape.dimensions for r in self.roots):
             return self._finish("loop")
+        dot = product_of(self.fused)
+        if dot is not None:
+            return lower_product(self.fused, self.roots, dot)
         heroes = self._heroes()
         if heroes:
             return self._with_reductions(heroes)

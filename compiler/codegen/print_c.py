@@ -15,6 +15,7 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import IndexExpr
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.loop_transforms import has_loop, perfect_nest
+from compiler.codegen.print_products import product_call, product_function
 from compiler.codegen.printer import Printer
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text, expression_of
 from compiler.codegen.scalar_ops import binary
@@ -35,16 +36,17 @@ def print_c(kernel: lir.Kernel, symbol: str) -> str:
     printer.prologue("arguments")
     printer.block(kernel.body)
     main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
-    return "\n".join([*printer.functions, main])
+    return "\n".join([*printer.products, *printer.functions, main])
 
 
 class _CPrinter(Printer):
-    """A printer of one kernel as C; `functions` holds the functions outlined so far."""
+    """A printer of one kernel as C; `functions` and `products` hold the functions that it calls."""
 
     def __init__(self, kernel: lir.Kernel, symbol: str) -> None:
         super().__init__(kernel)
         self.symbol = symbol
         self.functions: list[str] = []
+        self.products: list[str] = []
         self._types: dict[str, str] = {}  # C types of the names in scope
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
@@ -125,6 +127,12 @@ class _CPrinter(Printer):
         self.emit("__builtin_free(memory);")
         self.depth -= 1
         self.emit("}")
+
+    def product(self, s: lir.MatrixProduct) -> None:
+        """Print the call of a function of register tiles, which is printed before the kernel."""
+        name = f"{self.symbol}_product{len(self.products)}"
+        self.products.append(product_function(s, name, self.kernel.vector_bits, self.attributes))
+        self.emit(product_call(s, name))
 
     def index_value(self, value: IndexExpr, t: T) -> str:
         # Conversions from 32-bit integers to float vectorize everywhere; AVX2 has none from 64-bit integers.

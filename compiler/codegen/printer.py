@@ -51,6 +51,8 @@ class Printer:
             self.condition(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
+        elif isinstance(s, lir.MatrixProduct):
+            self.product(s)
         elif isinstance(s, lir.For):
             self.loop(s)
         else:
@@ -138,6 +140,9 @@ class Printer:
 
     def sort(self, s: lir.Sort) -> None:
         raise UnsupportedError("a sort has no kernel in this language")
+
+    def product(self, s: lir.MatrixProduct) -> None:
+        raise UnsupportedError("a matrix product has no kernel in this language")
 
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError

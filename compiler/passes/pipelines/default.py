@@ -6,6 +6,7 @@ from functools import cache
 
 from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
+from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
@@ -99,26 +100,31 @@ def xla_order() -> PassPipeline:
     return PassPipeline("xla-order", passes(*XLA_ORDER))
 
 
-def lower(module: HloModule) -> bool:
+def lower(module: HloModule, language: str = "") -> bool:
     """Expand ops that kernels cannot compute, or not efficiently; return whether the module changed.
+
+    For kernels in C, products that our own kernels compute best become fusions.
 
     The default pipeline expands the same ops, but other orders may leave them. In a compiled program such ops would run
     in the interpreter, which is orders of magnitude slower.
     """
-    lowering, tidying = _lowering()
+    lowering, grouping, tidying = _lowering()
     run = PipelineRun()
-    if not run.run(lowering, module):
-        return False
-    run.run(tidying, module)
-    return True
+    changed = run.run(lowering, module)
+    if language == "c":
+        changed |= run.run(grouping, module)
+    if changed:
+        run.run(tidying, module)
+    return changed
 
 
 @cache
-def _lowering() -> tuple[PassPipeline, PassPipeline]:
+def _lowering() -> tuple[PassPipeline, PassPipeline, PassPipeline]:
     """Build the pipelines once: every session lowers, and parsing the specs takes longer than a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
     lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
-    return lowering, PassPipeline("after-lowering", tidying)
+    grouping = PassPipeline("products", (ProductFusion(),))
+    return lowering, grouping, PassPipeline("after-lowering", tidying)
 
 
 def passes(*specs: str) -> tuple[HloPass, ...]:

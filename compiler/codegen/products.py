@@ -1,0 +1,421 @@
+"""Lowering of matrix products: a dot with a generated prologue on its operands and a generated epilogue on its result.
+
+The result is computed in blocks. A block of sums is either written to the output directly or kept in a local array,
+from which a loop computes the epilogue: everything between the dot and the outputs. An operand is read where it is if
+its elements are affine in the loop variables and it needs no arithmetic; otherwise a block of it is first computed into
+a local array, a packed panel. One side of the dot becomes the rows of the blocks and the other the columns, along which
+vectors run: `_Orientation` says which is cheaper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.codegen import index as ix
+from compiler.codegen import loop_ir as lir
+from compiler.codegen.emission import STATEMENT_LIMIT
+from compiler.codegen.emit import Emitter
+from compiler.codegen.index import Index, IndexExpr, Var
+from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.scalar_ops import conversion
+from compiler.codegen.schedule import LOCAL_BYTES
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSchedule:
+    """The tunable parameters of a matrix product on a CPU.
+
+    Attributes:
+        rows, vectors: size of a register tile: rows x vectors accumulators.
+        row_block, column_block: maximum size of a block, whose sums are kept in the first-level cache.
+    """
+
+    rows: int = 8
+    vectors: int = 3
+    row_block: int = 64
+    column_block: int = 96
+
+
+DEFAULT = ProductSchedule()
+ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
+"""The type in which products of each element type are summed."""
+GATHER, SCATTER, VECTOR = 1.0, 1.5, 0.1
+"""Estimated cycles per element of packing an operand, of storing across the output, and of storing along it."""
+
+
+def product_of(fused: HloComputation) -> HloInstruction | None:
+    """Return the dot of a fused computation that has exactly one, otherwise None."""
+    dots = [i for i in fused.post_order() if i.opcode is Opcode.DOT]
+    return dots[0] if len(dots) == 1 else None
+
+
+def lower_product(
+    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule = DEFAULT
+) -> lir.Kernel:
+    """Return the kernel of a computation with one dot, each of whose outputs has one element per element of the dot.
+
+    Raises:
+        UnsupportedError: the dot has an unsupported type or is too deep, or an output has another number of elements.
+    """
+    return _Product(fused, roots, dot, schedule).kernel()
+
+
+def forward_index(start: HloInstruction, end: HloInstruction, index: Index) -> Index:
+    """Return the index of the element of `end` that is computed from `start[index]`, through ops that keep elements.
+
+    Raises:
+        UnsupportedError: there is no path of elementwise ops, reshapes and transposes.
+    """
+    paths: dict[HloInstruction, Index] = {start: index}
+    work = [start]
+    while work:
+        i = work.pop()
+        if i is end:
+            return paths[i]
+        for user in i.users:
+            if user not in paths:
+                moved = _forward_step(i, user, paths[i])
+                if moved is not None:
+                    paths[user] = moved
+                    work.append(user)
+    raise UnsupportedError(f"%{end.name} is not computed element by element from %{start.name}")
+
+
+def _forward_step(i: HloInstruction, user: HloInstruction, index: Index) -> Index | None:
+    if user.opcode is Opcode.TRANSPOSE:
+        return tuple(index[d] for d in user.dimensions)
+    if user.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
+        return ix.delinearize(ix.linearize(index, i.shape.dimensions), user.shape.dimensions)
+    return index if user.shape.is_array and user.shape.dimensions == i.shape.dimensions else None
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix operand as it can be read: in place, or after a block of it has been computed into a local array.
+
+    Attributes:
+        buffer: the array argument that holds it, or None if it must be packed.
+        offset: of the element at the given index, for an operand that is read in place.
+    """
+
+    buffer: str | None
+    offset: IndexExpr
+
+
+def operand_in_place(e: Emitter, operand: HloInstruction, index: Index, t: T, variables: Sequence[Var]) -> Operand:
+    """Return how to read an operand whose element at `index` depends on some loop variables."""
+    with e.guard() as scratch:
+        e.value(operand, index)
+    lets = [s for s in scratch.stmts if isinstance(s, lir.Let)]
+    if len(lets) == len(scratch.stmts) == 1 and isinstance(lets[0].value, lir.Load) and lets[0].type is t:
+        load = lets[0].value
+        inside = {v for s, _ in load.offset.terms if not isinstance(s, Var) for v in IndexExpr(((s, 1),)).variables()}
+        if inside.isdisjoint(variables):
+            return Operand(load.buffer, load.offset)
+    return Operand(None, ix.const(0))
+
+
+def pack(e: Emitter, array: str, loops: Sequence[lir.For], operand: HloInstruction, index: Index, to: IndexExpr) -> None:
+    """Emit loops, of which the last is the innermost, that compute elements of an operand into a local array."""
+    with e.guard() as body:
+        name = e.value(operand, index)
+        e.add(lir.LocalStore(array, to, name))
+    nest: lir.Body = tuple(body.stmts)
+    for loop in reversed(loops):
+        nest = (lir.For(loop.var, loop.kind, nest, base=loop.base, limit=loop.limit),)
+    e.frames[-1].stmts += nest
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side of the dot: the operand, and the variable along which its free elements are divided into blocks."""
+
+    operand: HloInstruction
+    index: Index
+    var: Var
+
+
+class _Product:
+    """Lowers one product."""
+
+    def __init__(
+        self, fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule
+    ) -> None:
+        self.fused, self.roots, self.dot, self.schedule = fused, roots, dot, schedule
+        t = ACCUMULATED_IN.get(dot.shape.element_type)
+        types = {ACCUMULATED_IN.get(o.shape.element_type) for o in dot.operands}
+        if t is None or len(dot.operands) != 2 or types != {t}:
+            raise UnsupportedError(f"%{dot.name}: a dot of these types has no kernel")
+        if 0 in dot.shape.dimensions or 0 in dot.operands[0].shape.dimensions:
+            raise UnsupportedError(f"%{dot.name}: an empty dot has no kernel")
+        for r in roots:
+            if r.shape.num_elements != dot.shape.num_elements:
+                raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
+        self.type = t
+        self.emitter = Emitter(fused, STATEMENT_LIMIT)
+        self.outputs = [f"o{k}" for k in range(len(roots))]
+
+    def kernel(self) -> lir.Kernel:
+        e, dot = self.emitter, self.dot
+        lhs, rhs = dot.operands
+        lb, lc = dot.attr("lhs_batch_dims", ()), dot.attr("lhs_contracting_dims", ())
+        rb, rc = dot.attr("rhs_batch_dims", ()), dot.attr("rhs_contracting_dims", ())
+        lf = [d for d in range(lhs.shape.rank) if d not in lb and d not in lc]
+        rf = [d for d in range(rhs.shape.rank) if d not in rb and d not in rc]
+        result = [Var(e.fresh("i"), n) for n in dot.shape.dimensions]
+        at = [ix.of(v) for v in result]
+        sizes = [lhs.shape.dimensions[d] for d in lc]
+        self.depth = Var(e.fresh("k"), math.prod(sizes))
+        inner = ix.delinearize(ix.of(self.depth), sizes)
+        batch, left, right = at[: len(lb)], at[len(lb) : len(lb) + len(lf)], at[len(lb) + len(lf) :]
+
+        def index_of(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[IndexExpr]]]) -> Index:
+            found = {d: x for where, what in dims for d, x in zip(where, what, strict=True)}
+            return tuple(found[d] for d in range(rank))
+
+        first = _Side(
+            lhs,
+            index_of(lhs.shape.rank, ((lb, batch), (lf, left), (lc, inner))),
+            self._blocked(result[len(lb) : len(lb) + len(lf)]),
+        )
+        second = _Side(
+            rhs,
+            index_of(rhs.shape.rank, ((rb, batch), (rf, right), (rc, inner))),
+            self._blocked(result[len(lb) + len(lf) :]),
+        )
+        self.at = tuple(at)
+        outer = [v for v in result if v not in (first.var, second.var)]
+        rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
+        with e.loops([v for v in outer]):
+            self._blocks(rows, columns)
+        arguments = [
+            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False)
+            for n, p in enumerate(self.fused.parameters)
+        ]
+        arguments += [
+            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
+            for name, r in zip(self.outputs, self.roots, strict=True)
+        ]
+        return lir.Kernel("product", tuple(arguments), tuple(e.frames[0].stmts))
+
+    def _blocked(self, free: Sequence[Var]) -> Var:
+        """Return the variable of a side that is divided into blocks: the last that is longer than 1."""
+        long = [v for v in free if v.extent != 1]
+        return long[-1] if long else Var(self.emitter.fresh("i"), 1)
+
+    # ---- orientation
+
+    def _in_place(self, side: _Side, across: Sequence[Var]) -> Operand:
+        return operand_in_place(self.emitter, side.operand, side.index, self.type, across)
+
+    def _cost(self, rows: _Side, columns: _Side) -> float:
+        """Return the estimated cycles of a product with one side as rows and the other as columns."""
+        m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
+        lanes = 64 // self.type.byte_size
+        vectors = -(-n // lanes)
+        height, width = min(m, self.schedule.rows), min(vectors, self.schedule.vectors)
+        steps = max(height * width / 2, (height + width) / 2)
+        cycles = depth * -(-m // height) * -(-vectors // width) * steps
+        if not self._columns_adjacent(columns):
+            cycles += GATHER * n * depth
+        if self._in_place(rows, (rows.var, self.depth)).buffer is None:
+            cycles += (GATHER if rows.var.extent > 1 else 0) * m * depth
+        to = forward_index(self.dot, self.roots[0], self.at)
+        adjacent = ix.linearize(to, self.roots[0].shape.dimensions).coefficient(columns.var) == 1
+        return cycles + (VECTOR if adjacent or n == 1 else SCATTER) * m * n
+
+    def _columns_adjacent(self, columns: _Side) -> bool:
+        found = self._in_place(columns, (columns.var, self.depth))
+        return found.buffer is not None and (columns.var.extent == 1 or found.offset.coefficient(columns.var) == 1)
+
+    # ---- blocks
+
+    def _blocks(self, rows: _Side, columns: _Side) -> None:
+        """Emit the loops over blocks.
+
+        A panel of columns that must be packed serves all blocks of rows, and packed rows all blocks of columns.
+        """
+        e, s = self.emitter, self.schedule
+        m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
+        bytes_ = self.type.byte_size
+        row_size, column_size = _block(m, s.row_block), _block(n, s.column_block)
+        left = self._in_place(rows, (rows.var, self.depth))
+        pack_rows, pack_columns = left.buffer is None, not self._columns_adjacent(columns)
+        room = LOCAL_BYTES // bytes_ - row_size * (column_size + 16) - 4096
+        while pack_rows and row_size > 16 and row_size * depth * (1 + pack_columns) > room:
+            row_size //= 2
+        while pack_columns and column_size > 32 and (column_size + 16) * depth > room - pack_rows * row_size * depth:
+            column_size //= 2
+        if pack_columns and n > column_size:
+            column_size = _up(column_size, 16)
+        i_block, j_block = Var(e.fresh("m"), -(-m // row_size)), Var(e.fresh("n"), -(-n // column_size))
+        i, j = Var(e.fresh("r"), min(row_size, m)), Var(e.fresh("c"), min(column_size, n))
+        row_span, row_at = _span(i, i_block, m)
+        column_span, column_at = _span(j, j_block, n)
+        mapping: dict[ix.IndexSymbol, IndexExpr] = {rows.var: row_at, columns.var: column_at}
+        pieces = _Pieces(i, j, row_span, column_span, mapping)
+        if pack_rows:
+            with e.loops([i_block]):
+                a = self._packed(rows, pieces, i, row_span, by_rows=True)
+                with e.loops([j_block], LoopKind.SERIAL):
+                    self._block(rows, columns, pieces, a, self._right(columns, pieces, pack_columns))
+        elif pack_columns:
+            with e.loops([j_block]):
+                b = self._right(columns, pieces, True)
+                with e.loops([i_block], LoopKind.SERIAL):
+                    self._block(rows, columns, pieces, self._left(left, rows, pieces), b)
+        else:
+            with e.loops([i_block, j_block]):
+                self._block(
+                    rows, columns, pieces, self._left(left, rows, pieces), self._right(columns, pieces, False)
+                )
+
+    def _left(self, found: Operand, rows: _Side, pieces: _Pieces) -> lir.Matrix:
+        offset = found.offset.substitute({self.depth: ix.const(0), **pieces.start(rows.var)})
+        return lir.Matrix(
+            found.buffer or "", pieces.at_start(offset), found.offset.coefficient(rows.var),
+            found.offset.coefficient(self.depth), False,
+        )  # fmt: skip
+
+    def _right(self, columns: _Side, pieces: _Pieces, packed: bool) -> lir.Matrix:
+        if packed:
+            return self._packed(columns, pieces, pieces.j, pieces.column_span, by_rows=False)
+        found = self._in_place(columns, (columns.var, self.depth))
+        offset = found.offset.substitute({self.depth: ix.const(0), **pieces.start(columns.var)})
+        return lir.Matrix(found.buffer or "", pieces.at_start(offset), found.offset.coefficient(self.depth), 1, False)
+
+    def _packed(self, side: _Side, pieces: _Pieces, var: Var, span: lir.Span, by_rows: bool) -> lir.Matrix:
+        """Emit the computation of a block of an operand: rows x depth, or depth x columns."""
+        e, depth = self.emitter, self.depth
+        array = e.fresh("panel")
+        width = depth.extent if by_rows else _up(var.extent, 16)
+        e.add(lir.LocalArray(array, self.type, var.extent * width if by_rows else depth.extent * width))
+        k = Var(e.fresh("k"), depth.extent)
+        index = tuple(x.substitute({depth: ix.of(k), **pieces.mapping}) for x in side.index)
+        along = lir.For(k, LoopKind.VECTOR, ())
+        across = lir.For(var, LoopKind.SERIAL, (), base=span.base, limit=span.limit if span.base is not None else None)
+        if by_rows:
+            pack(e, array, [across, along], side.operand, index, ix.of(var) * width + ix.of(k))
+            return lir.Matrix(array, ix.const(0), width, 1, True)
+        loops = [across, along]
+        if self._columns_adjacent_after(side, index, var):
+            loops = [
+                lir.For(k, LoopKind.SERIAL, ()),
+                lir.For(var, LoopKind.VECTOR, (), base=across.base, limit=across.limit),
+            ]
+        pack(e, array, loops, side.operand, index, ix.of(k) * width + ix.of(var))
+        return lir.Matrix(array, ix.const(0), width, 1, True)
+
+    def _columns_adjacent_after(self, side: _Side, index: Index, var: Var) -> bool:
+        """Check whether some load of a packed operand is contiguous along the columns."""
+        e = self.emitter
+        with e.guard() as scratch:
+            e.value(side.operand, index)
+        loads = [s.value for s in lir.walk(tuple(scratch.stmts)) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+        return any(load.offset.coefficient(var) == 1 for load in loads)
+
+    def _block(self, rows: _Side, columns: _Side, pieces: _Pieces, left: lir.Matrix, right: lir.Matrix) -> None:
+        """Emit the product of one block and its epilogue."""
+        e = self.emitter
+        tile = (self.schedule.rows, self.schedule.vectors)
+        spans = (pieces.row_span, pieces.column_span, lir.Span(self.depth.extent))
+        direct = self._direct_target(rows, columns, pieces)
+        if direct is not None:
+            e.add(lir.MatrixProduct(direct, left, right, self.type, *spans, tile=tile))
+            return
+        i, j = pieces.i, pieces.j
+        width = _up(j.extent, 16)
+        sums = e.fresh("sums")
+        e.add(lir.LocalArray(sums, self.type, i.extent * width))
+        target = lir.Matrix(sums, ix.const(0), width, 1, True)
+        e.add(lir.MatrixProduct(target, left, right, self.type, *spans, tile=tile))
+        here = tuple(x.substitute(pieces.mapping) for x in self.at)
+
+        def element(index: Index) -> str:
+            if index != here:
+                raise UnsupportedError(f"%{self.dot.name}: its result is read at other places")
+            value, t = e.let(self.type, lir.LocalLoad(sums, ix.of(i) * width + ix.of(j))), self.dot.shape.element_type
+            return value if t is self.type else e.apply(conversion(self.type, t), value)
+
+        e.sources[self.dot] = element
+        with e.guard() as body:
+            stores = []
+            for r, out in zip(self.roots, self.outputs, strict=True):
+                to = forward_index(self.dot, r, here)
+                stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
+            for store in stores:
+                e.add(store)
+        inner = lir.For(
+            j, LoopKind.VECTOR, tuple(body.stmts), base=pieces.column_span.base, limit=_limit(pieces.column_span)
+        )
+        e.add(lir.For(i, LoopKind.SERIAL, (inner,), base=pieces.row_span.base, limit=_limit(pieces.row_span)))
+
+    def _direct_target(self, rows: _Side, columns: _Side, pieces: _Pieces) -> lir.Matrix | None:
+        """Return the part of the output that a block of a product without an epilogue is, if columns are adjacent."""
+        if len(self.roots) != 1 or self.roots[0].shape.element_type is not self.type:
+            return None
+        i = self.roots[0]
+        while i is not self.dot:
+            if i.opcode not in (Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE):
+                return None
+            i = i.operands[0]
+        offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
+        inside = [s for s, _ in offset.terms if not isinstance(s, Var)]
+        if inside or (offset.coefficient(columns.var) != 1 and columns.var.extent != 1):
+            return None
+        start = offset.substitute({**pieces.start(rows.var), **pieces.start(columns.var)})
+        return lir.Matrix("o0", pieces.at_start(start), offset.coefficient(rows.var), 1, False)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """The variables of one block.
+
+    Attributes:
+        i, j: position within a block of rows and of columns.
+        row_span, column_span: numbers of rows and columns.
+        mapping: from the variables of the whole product to the position.
+    """
+
+    i: Var
+    j: Var
+    row_span: lir.Span
+    column_span: lir.Span
+    mapping: dict[ix.IndexSymbol, IndexExpr]
+
+    def start(self, var: Var) -> dict[ix.IndexSymbol, IndexExpr]:
+        """Return the mapping of one variable."""
+        return {var: self.mapping[var]}
+
+    def at_start(self, offset: IndexExpr) -> IndexExpr:
+        """Return an offset at the first row and column of the block."""
+        return offset.substitute({self.i: ix.const(0), self.j: ix.const(0)})
+
+
+def _block(extent: int, preferred: int) -> int:
+    """Return the size of blocks of almost equal size, a multiple of 16 unless one block is enough."""
+    return extent if extent <= preferred else min(preferred, _up(-(-extent // -(-extent // preferred)), 16))
+
+
+def _span(inside: Var, block: Var, extent: int) -> tuple[lir.Span, IndexExpr]:
+    """Return the size of a block, and the index of a position in it."""
+    start = ix.of(block) * inside.extent
+    at = start + ix.of(inside)
+    if extent % inside.extent:
+        return lir.Span(inside.extent, start, extent), at
+    return lir.Span(inside.extent), at
+
+
+def _limit(span: lir.Span) -> int | None:
+    return span.limit if span.base is not None else None
+
+
+def _up(n: int, to: int) -> int:
+    return -(-n // to) * to
