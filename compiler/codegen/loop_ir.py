@@ -285,7 +285,7 @@ class MatrixProduct:
         type: element type of all three in memory, f32 or f64.
         rows, columns, depth: sizes.
         decay: local array of a factor for each column; empty for none.
-        tile: rows and vectors of a register tile.
+        tile, narrow_tile: rows and vectors of a register tile for 32 registers of 512 bits, and for 16 of 256 bits.
     """
 
     target: Matrix
@@ -297,6 +297,7 @@ class MatrixProduct:
     depth: Span
     decay: str = ""
     tile: tuple[int, int] = (8, 3)
+    narrow_tile: tuple[int, int] = (4, 2)
 
     @property
     def matrices(self) -> tuple[Matrix, Matrix, Matrix]:

@@ -12,8 +12,6 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen.scalar import COMPUTE_TYPES
 from compiler.ir.types import PrimitiveType as T
 
-NARROW_TILE = (4, 2)
-"""Rows and vectors of the tile on a processor with 16 vector registers."""
 _MASKED = {T.F32: ("ps512", "float", "unsigned short"), T.F64: ("pd512", "double", "unsigned char")}
 """Suffix, element type and mask type of the AVX-512 builtins for masked loads and stores."""
 
@@ -41,7 +39,7 @@ def product_function(s: lir.MatrixProduct, name: str, vector_bits: int, attribut
         vector_bits: width of the vectors; where the processor has none of 512 bits, narrower ones are used.
         attributes: C attributes of functions, with a trailing space.
     """
-    narrow = _Tiles(s, name, 32, NARROW_TILE, attributes).function()
+    narrow = _Tiles(s, name, 32, s.narrow_tile, attributes).function()
     if vector_bits < 512:
         return narrow
     wide = _Tiles(s, name, 64, s.tile, attributes).function()
@@ -61,16 +59,7 @@ class _Tiles:
         self.s, self.name, self.width, self.attributes = s, name, width, attributes
         self.element = COMPUTE_TYPES[s.type]
         self.lanes = width // s.type.byte_size
-        columns = s.columns.total
-        vectors = -(-min(columns, s.columns.extent) // self.lanes)
-        panels = -(-vectors // tile[1])
-        # Tiles of equal size instead of full ones and a narrow rest; the extent of a block stays a multiple of a tile.
-        self.vectors = tile[1] if s.columns.base is not None else -(-vectors // panels)
-        room = max(tile[0] * tile[1] // self.vectors, tile[0])
-        rows = s.rows.extent
-        self.rows = -(-rows // -(-rows // min(room, 14))) if s.rows.base is None else min(room, tile[0])
-        self.panel = self.vectors * self.lanes
-        self.padded = s.rhs.local and s.target.local
+        self.rows, self.panel = tile[0], tile[1] * self.lanes
 
     def function(self) -> str:
         s, c = self.s, self.element

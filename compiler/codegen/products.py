@@ -33,14 +33,15 @@ class ProductSchedule:
     """The tunable parameters of a matrix product on a CPU.
 
     Attributes:
-        rows, vectors: size of a register tile: rows x vectors accumulators.
+        accumulators: maximum number of vectors of sums in a register tile.
         row_block, column_block: maximum size of a block, whose sums are kept in the first-level cache.
+        shared_rows: rows of a task, over which the cost of packing columns is spread.
     """
 
-    rows: int = 8
-    vectors: int = 3
+    accumulators: int = 24
     row_block: int = 64
-    column_block: int = 96
+    column_block: int = 128
+    shared_rows: int = 256
 
 
 DEFAULT = ProductSchedule()
@@ -48,6 +49,35 @@ ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
 """The type in which products of each element type are summed."""
 GATHER, SCATTER, VECTOR = 1.0, 1.5, 0.1
 """Estimated cycles per element of packing an operand, of storing across the output, and of storing along it."""
+
+
+MAX_TILE_ROWS, MAX_TILE_VECTORS = 14, 12
+LATENCY = 4
+"""Cycles from a multiplication to the next that adds to the same vector: a step takes at least as long."""
+
+
+def tile_cycles(rows: int, vectors: int) -> float:
+    """Return the estimated cycles of one step along the depth of a register tile.
+
+    A cycle has two products and two loads; vectors of the rhs often come from the second-level cache.
+    """
+    return max(rows * vectors / 2, (rows + vectors) / 2, LATENCY) + vectors / 4 + rows / 20
+
+
+def best_tile(rows: int, vectors: int, accumulators: int) -> tuple[int, int]:
+    """Return the rows and vectors of the register tile that divides a block at the lowest estimated cost."""
+    best, least = (1, 1), math.inf
+    for v in range(1, min(vectors, MAX_TILE_VECTORS) + 1):
+        for r in range(1, min(rows, MAX_TILE_ROWS, accumulators // v) + 1):
+            cost = sum(
+                count_r * count_v * tile_cycles(height, width)
+                for height, count_r in ((r, rows // r), (rows % r, int(rows % r > 0)))
+                for width, count_v in ((v, vectors // v), (vectors % v, int(vectors % v > 0)))
+                if count_r and count_v
+            )
+            if cost < least:
+                best, least = (r, v), cost
+    return best
 
 
 def product_of(fused: HloComputation) -> HloInstruction | None:
@@ -220,9 +250,8 @@ class _Product:
         m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
         lanes = 64 // self.type.byte_size
         vectors = -(-n // lanes)
-        height, width = min(m, self.schedule.rows), min(vectors, self.schedule.vectors)
-        steps = max(height * width / 2, (height + width) / 2)
-        cycles = depth * -(-m // height) * -(-vectors // width) * steps
+        height, width = best_tile(m, vectors, self.schedule.accumulators)
+        cycles = depth * -(-m // height) * -(-vectors // width) * tile_cycles(height, width)
         if not self._columns_adjacent(columns):
             cycles += GATHER * n * depth
         if self._in_place(rows, (rows.var, self.depth)).buffer is None:
@@ -245,37 +274,39 @@ class _Product:
         e, s = self.emitter, self.schedule
         m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
         bytes_ = self.type.byte_size
-        row_size, column_size = _block(m, s.row_block), _block(n, s.column_block)
+        lanes = 64 // bytes_
+        self.tile = best_tile(m, -(-n // lanes), s.accumulators)
+        self.narrow_tile = best_tile(m, -(-2 * n // lanes), s.accumulators // 2)
         left = self._in_place(rows, (rows.var, self.depth))
         pack_rows, pack_columns = left.buffer is None, not self._columns_adjacent(columns)
-        room = LOCAL_BYTES // bytes_ - row_size * (column_size + 16) - 4096
-        while pack_rows and row_size > 16 and row_size * depth * (1 + pack_columns) > room:
-            row_size //= 2
-        while pack_columns and column_size > 32 and (column_size + 16) * depth > room - pack_rows * row_size * depth:
-            column_size //= 2
-        if pack_columns and n > column_size:
-            column_size = _up(column_size, 16)
-        i_block, j_block = Var(e.fresh("m"), -(-m // row_size)), Var(e.fresh("n"), -(-n // column_size))
+        row_size, column_size = _block(m, s.row_block, self.tile[0]), _block(n, s.column_block, self.tile[1] * lanes)
+        room = LOCAL_BYTES // bytes_ - row_size * (column_size + lanes) - 4096
+        while pack_rows and row_size > self.tile[0] and row_size * depth * (1 + pack_columns) > room:
+            row_size = _up(row_size // 2, self.tile[0])
+        while pack_columns and column_size > lanes and (column_size + lanes) * depth > room - pack_rows * row_size * depth:
+            column_size = _up(column_size // 2, lanes)
+        j_block = Var(e.fresh("n"), -(-n // column_size))
         i, j = Var(e.fresh("r"), min(row_size, m)), Var(e.fresh("c"), min(column_size, n))
-        row_span, row_at = _span(i, i_block, m)
-        column_span, column_at = _span(j, j_block, n)
+        column_span, column_at = _span(j, ix.of(j_block) * j.extent, n)
+        shared = max(1, s.shared_rows // row_size) if pack_columns and not pack_rows else 1
+        blocks = -(-m // row_size)
+        shared = min(shared, blocks)
+        while blocks % shared:
+            shared -= 1
+        i_task, i_block = Var(e.fresh("t"), blocks // shared), Var(e.fresh("m"), shared)
+        row_span, row_at = _span(i, (ix.of(i_task) * shared + ix.of(i_block)) * i.extent, m)
         mapping: dict[ix.IndexSymbol, IndexExpr] = {rows.var: row_at, columns.var: column_at}
         pieces = _Pieces(i, j, row_span, column_span, mapping)
         if pack_rows:
-            with e.loops([i_block]):
+            with e.loops([i_task]):
                 a = self._packed(rows, pieces, i, row_span, by_rows=True)
                 with e.loops([j_block], LoopKind.SERIAL):
                     self._block(rows, columns, pieces, a, self._right(columns, pieces, pack_columns))
-        elif pack_columns:
-            with e.loops([j_block]):
-                b = self._right(columns, pieces, True)
+        else:
+            with e.loops([j_block, i_task]):
+                b = self._right(columns, pieces, pack_columns)
                 with e.loops([i_block], LoopKind.SERIAL):
                     self._block(rows, columns, pieces, self._left(left, rows, pieces), b)
-        else:
-            with e.loops([i_block, j_block]):
-                self._block(
-                    rows, columns, pieces, self._left(left, rows, pieces), self._right(columns, pieces, False)
-                )
 
     def _left(self, found: Operand, rows: _Side, pieces: _Pieces) -> lir.Matrix:
         offset = found.offset.substitute({self.depth: ix.const(0), **pieces.start(rows.var)})
@@ -324,18 +355,17 @@ class _Product:
     def _block(self, rows: _Side, columns: _Side, pieces: _Pieces, left: lir.Matrix, right: lir.Matrix) -> None:
         """Emit the product of one block and its epilogue."""
         e = self.emitter
-        tile = (self.schedule.rows, self.schedule.vectors)
         spans = (pieces.row_span, pieces.column_span, lir.Span(self.depth.extent))
         direct = self._direct_target(rows, columns, pieces)
         if direct is not None:
-            e.add(lir.MatrixProduct(direct, left, right, self.type, *spans, tile=tile))
+            e.add(lir.MatrixProduct(direct, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile))
             return
         i, j = pieces.i, pieces.j
         width = _up(j.extent, 16)
         sums = e.fresh("sums")
         e.add(lir.LocalArray(sums, self.type, i.extent * width))
         target = lir.Matrix(sums, ix.const(0), width, 1, True)
-        e.add(lir.MatrixProduct(target, left, right, self.type, *spans, tile=tile))
+        e.add(lir.MatrixProduct(target, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile))
         here = tuple(x.substitute(pieces.mapping) for x in self.at)
 
         def element(index: Index) -> str:
@@ -399,18 +429,18 @@ class _Pieces:
         return offset.substitute({self.i: ix.const(0), self.j: ix.const(0)})
 
 
-def _block(extent: int, preferred: int) -> int:
-    """Return the size of blocks of almost equal size, a multiple of 16 unless one block is enough."""
-    return extent if extent <= preferred else min(preferred, _up(-(-extent // -(-extent // preferred)), 16))
+def _block(extent: int, preferred: int, multiple: int) -> int:
+    """Return the size of blocks of almost equal size, a multiple of the tile unless one block is enough."""
+    if extent <= max(preferred, multiple):
+        return extent
+    return _up(-(-extent // -(-extent // preferred)), multiple)
 
 
-def _span(inside: Var, block: Var, extent: int) -> tuple[lir.Span, IndexExpr]:
+def _span(inside: Var, start: IndexExpr, extent: int) -> tuple[lir.Span, IndexExpr]:
     """Return the size of a block, and the index of a position in it."""
-    start = ix.of(block) * inside.extent
-    at = start + ix.of(inside)
     if extent % inside.extent:
-        return lir.Span(inside.extent, start, extent), at
-    return lir.Span(inside.extent), at
+        return lir.Span(inside.extent, start, extent), start + ix.of(inside)
+    return lir.Span(inside.extent), start + ix.of(inside)
 
 
 def _limit(span: lir.Span) -> int | None:
