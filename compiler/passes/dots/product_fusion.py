@@ -34,7 +34,7 @@ class ProductFusion(ComputationPass):
     """
 
     name: ClassVar[str] = "product-fusion"
-    max_products: int = number_option(1 << 20, 0, 1 << 40)
+    max_products: int = number_option(1 << 25, 0, 1 << 40)
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
@@ -59,7 +59,8 @@ class ProductFusion(ComputationPass):
         sizes = ProductSizes.of(dot)
         if 0 in (sizes.batch, sizes.m, sizes.n, sizes.k) or sizes.k > MAX_DEPTH:
             return False
-        return sizes.m * sizes.n * sizes.k <= self.max_products
+        # A product with a vector is as fast as memory delivers the matrix, which BLAS reads along its rows.
+        return min(sizes.m, sizes.n) > 1 and sizes.m * sizes.n * sizes.k <= self.max_products
 
 
 @dataclass(frozen=True)
