@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
 _COPIED = frozenset({Opcode.BROADCAST, Opcode.IOTA})
 
 
-def outline(computation: HloComputation, region: Sequence[HloInstruction], name: str) -> HloInstruction:
+def outline(
+    computation: HloComputation, region: Sequence[HloInstruction], name: str, copied: Collection[HloInstruction] = ()
+) -> HloInstruction:
     """Move instructions into a fusion of kind kCustom and return it.
 
     Broadcasts, iotas and scalar constants that the region reads are copied into the body.
@@ -18,12 +20,13 @@ def outline(computation: HloComputation, region: Sequence[HloInstruction], name:
         computation: owns the instructions; belongs to a module.
         region: instructions in topological order; nothing outside may lie on a path between two of them.
         name: prefix of the names of the fusion and its body.
+        copied: instructions of the region that are copied and stay where others use them.
     """
     module = computation.parent
     if module is None:
         raise ValueError(f"computation %{computation.name} is in no module")
     inside = set(region)
-    outputs = [i for i in region if i.is_root or any(u not in inside for u in i.users)]
+    outputs = [i for i in region if i not in copied and (i.is_root or any(u not in inside for u in i.users))]
     body = HloComputation(f"{name}_computation")
     image: dict[HloInstruction, HloInstruction] = {}
     parameters: list[HloInstruction] = []
@@ -55,8 +58,16 @@ def outline(computation: HloComputation, region: Sequence[HloInstruction], name:
             user.replace_operands(old, new)
         if was_root:
             computation.root = new
-    computation.remove_dead(outputs)
+    computation.remove_dead([*outputs, *copied])
     return fusion
+
+
+def is_fused(computation: HloComputation) -> bool:
+    """Check whether a computation is the body of a fusion."""
+    module = computation.parent
+    return module is not None and any(
+        i.opcode is Opcode.FUSION and i.attributes["calls"] is computation for c in module.computations for i in c.notable
+    )
 
 
 def _is_copied(i: HloInstruction) -> bool:

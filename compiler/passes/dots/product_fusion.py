@@ -10,7 +10,7 @@ from typing import ClassVar
 from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
 from compiler.passes.dots.dot_properties import DotDims, is_plain_dot
-from compiler.passes.dots.outlining import outline
+from compiler.passes.dots.outlining import is_fused, outline
 from compiler.passes.infrastructure.base import ComputationPass, number_option
 from compiler.passes.infrastructure.rewrite_limits import pinned
 
@@ -38,11 +38,7 @@ class ProductFusion(ComputationPass):
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
-        if computation.parent is None or any(
-            i.opcode is Opcode.FUSION and i.attributes["calls"] is computation
-            for c in computation.parent.computations
-            for i in c.notable
-        ):
+        if computation.parent is None or is_fused(computation):
             return False
         changed = False
         fixed = pinned(computation)
@@ -85,10 +81,17 @@ class ProductSizes:
 
 
 def product_region(
-    computation: HloComputation, dot: HloInstruction, fixed: set[HloInstruction]
+    computation: HloComputation, dot: HloInstruction, fixed: set[HloInstruction], after_too: bool = True
 ) -> list[HloInstruction]:
-    """Return a dot with the cheap producers of its operands and the elementwise consumers of its result."""
-    after = _consumers(computation, dot, fixed)
+    """Return a dot with the cheap producers of its operands and the elementwise consumers of its result.
+
+    Args:
+        computation: the computation of the dot.
+        dot: a dot.
+        fixed: instructions that must stay.
+        after_too: whether consumers are included.
+    """
+    after = _consumers(computation, dot, fixed) if after_too else {dot}
     outputs = [i for i in after if i.is_root or any(u not in after for u in i.users)]
     if len(outputs) > MAX_OUTPUTS:
         after = {dot}

@@ -6,6 +6,7 @@ from functools import cache
 
 from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
+from compiler.passes.dots.attention_fusion import AttentionFusion
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
@@ -123,7 +124,7 @@ def _lowering() -> tuple[PassPipeline, PassPipeline, PassPipeline]:
     """Build the pipelines once: every session lowers, and parsing the specs takes longer than a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
     lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
-    grouping = PassPipeline("products", (ProductFusion(),))
+    grouping = PassPipeline("products", (AttentionFusion(), ProductFusion()))
     return lowering, grouping, PassPipeline("after-lowering", tidying)
 
 
