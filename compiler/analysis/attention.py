@@ -83,7 +83,11 @@ class _Matcher:
             return None
         total = self._reduction(i.operands[1], i.shape.dimensions, "add")
         exponential = self._down(self._push(i, i.operands[0]))
-        if total is None or exponential.opcode is not Opcode.EXPONENTIAL or not self._is(total.operands[0], exponential):
+        if (
+            total is None
+            or exponential.opcode is not Opcode.EXPONENTIAL
+            or not self._is(total.operands[0], exponential)
+        ):
             return None
         difference = self._down(self._push(exponential, exponential.operands[0]))
         if difference.opcode is not Opcode.SUBTRACT:

@@ -91,7 +91,7 @@ class _Lowering:
 
     def kernel(self) -> lir.Kernel:
         """Return the kernel."""
-        e, s = self.e, self.schedule
+        e = self.e
         self._indices()
         self._blocks()
         with e.loops([*self.outer, self.query_block]):
@@ -166,7 +166,7 @@ class _Lowering:
         )
         by_key = [self.key in ix.variables_of(index) for _, index in sides]
         by_query = [self.query in ix.variables_of(index) for _, index in sides]
-        if self.key.extent == 1 or sum(by_key) != 1 or by_query != [not x for x in by_key]:
+        if sum(by_key) != 1 or any(a and b for a, b in zip(by_key, by_query, strict=True)):
             raise UnsupportedError(f"%{dot.name}: its sides are not the queries and the keys")
         keys = by_key.index(True)
         (self.keys, self.key_index), (self.queries, self.query_index) = sides[keys], sides[1 - keys]
@@ -179,7 +179,10 @@ class _Lowering:
         queries, keys = self.query.extent, self.key.extent
         self.width = _up(-(-queries // -(-queries // s.queries)), LANES)
         size = -(-keys // -(-keys // s.keys))
-        self.query_block, self.key_block = Var(e.fresh("q"), -(-queries // self.width)), Var(e.fresh("b"), -(-keys // size))
+        self.query_block, self.key_block = (
+            Var(e.fresh("q"), -(-queries // self.width)),
+            Var(e.fresh("b"), -(-keys // size)),
+        )
         self.lane = Var(e.fresh("l"), min(self.width, queries))
         self.position = Var(e.fresh("p"), size)
         query_start, key_start = ix.of(self.query_block) * self.width, ix.of(self.key_block) * size
@@ -219,15 +222,9 @@ class _Lowering:
         lanes = lir.For(self.lane, LoopKind.SERIAL, (), base=self.lanes.base, limit=_limit(self.lanes))
         pack(e, queries, [lanes, lir.For(k, LoopKind.VECTOR, ())], self.queries, index, ix.of(k) * width + here)
 
-        def start() -> None:
-            e.add(lir.LocalStore(most, here, e.constant(-math.inf, T.F32)))
-            e.add(lir.LocalStore(total, here, e.constant(0.0, T.F32)))
-
-        self._lanes(start)
-        c, l = Var(e.fresh("c"), features), Var(e.fresh("l"), width)
-        with e.guard() as clear:
-            e.add(lir.LocalStore(sums, ix.of(c) * width + ix.of(l), e.constant(0.0, T.F32)))
-        e.add(lir.For(c, LoopKind.SERIAL, (lir.For(l, LoopKind.VECTOR, tuple(clear.stmts)),)))
+        self._fill(most, width, -math.inf)
+        self._fill(total, width, 0.0)
+        self._fill(sums, features * width, 0.0)
         mask = block_mask(self.a.scores, _substituted(self.score_index, self.at_both), self.lane, self.position)
         with e.guard() as blocks:
             with e.guard() as block:
@@ -238,6 +235,13 @@ class _Lowering:
                 e.add(lir.If(self._is_needed(mask, most), tuple(block.stmts)))
         e.add(lir.For(self.key_block, LoopKind.SERIAL, tuple(blocks.stmts)))
         self._results(sums, most, total)
+
+    def _fill(self, array: str, size: int, value: float) -> None:
+        """Emit the initial values of a local array, also for lanes that no query uses."""
+        v = Var(self.e.fresh("l"), size)
+        with self.e.guard() as body:
+            self.e.add(lir.LocalStore(array, ix.of(v), self.e.constant(value, T.F32)))
+        self.e.add(lir.For(v, LoopKind.VECTOR, tuple(body.stmts)))
 
     def _is_needed(self, mask: BlockMask, most: str) -> str:
         """Emit whether a block of keys has a score that matters and return the name of the pred."""
@@ -332,7 +336,9 @@ class _Lowering:
             start = start.substitute({self.position: ix.const(0), self.depth: ix.const(0), self.feature: ix.const(0)})
             by_key = found.offset.coefficient(self.key)
             across = found.offset.coefficient(self.depth if row_is_key else self.feature)
-            return lir.Matrix(found.buffer, start, by_key if row_is_key else across, across if row_is_key else by_key, False)
+            return lir.Matrix(
+                found.buffer, start, by_key if row_is_key else across, across if row_is_key else by_key, False
+            )
         other = self.depth if row_is_key else self.feature
         array = self._array(prefix, self.position.extent * other.extent)
         v = Var(e.fresh("k"), other.extent)
@@ -354,7 +360,9 @@ class _Lowering:
         def invert() -> None:
             value = e.apply(_DIV, e.constant(1.0, T.F32), e.let(T.F32, lir.LocalLoad(total, here)))
             if a.zero_if_masked:
-                low = e.apply(comparison("EQ", T.F32), e.let(T.F32, lir.LocalLoad(most, here)), e.constant(-math.inf, T.F32))
+                low = e.apply(
+                    comparison("EQ", T.F32), e.let(T.F32, lir.LocalLoad(most, here)), e.constant(-math.inf, T.F32)
+                )
                 value = e.apply(_SELECT, low, e.constant(0.0, T.F32), value)
             e.add(lir.LocalStore(total, here, value))
 

@@ -71,7 +71,7 @@ class _Tiles:
             for height in [*([self.rows] if s.rows.total >= self.rows else []), *heights]:
                 lines += self._tile(height, width)
         lines += [
-            f"{self.attributes}static void {self.name}({c} *t, const {c} *a, const {c} *b, const {c} *decay, int64_t rows,"
+            f"__attribute__((noinline)) {self.attributes}static void {self.name}({c} *t, const {c} *a, const {c} *b, const {c} *decay, int64_t rows,"
             " int64_t columns, int64_t depth) {",
             "  int64_t j = 0;",
         ]
@@ -92,7 +92,9 @@ class _Tiles:
         arguments = f"(t + i * {s.target.row} + j, a + i * {s.lhs.row}, b + j, {decay}, depth);"
         lines = ["    int64_t i = 0;"]
         if s.rows.total >= self.rows:
-            lines.append(f"    for (; i + {self.rows} <= rows; i += {self.rows}) {self.name}_{self.rows}x{width}{arguments}")
+            lines.append(
+                f"    for (; i + {self.rows} <= rows; i += {self.rows}) {self.name}_{self.rows}x{width}{arguments}"
+            )
         lines += [f"    if (rows - i == {height}) {self.name}_{height}x{width}{arguments}" for height in heights]
         return lines
 

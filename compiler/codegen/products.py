@@ -152,7 +152,9 @@ def operand_in_place(e: Emitter, operand: HloInstruction, index: Index, t: T, va
     return Operand(None, ix.const(0))
 
 
-def pack(e: Emitter, array: str, loops: Sequence[lir.For], operand: HloInstruction, index: Index, to: IndexExpr) -> None:
+def pack(
+    e: Emitter, array: str, loops: Sequence[lir.For], operand: HloInstruction, index: Index, to: IndexExpr
+) -> None:
     """Emit loops, of which the last is the innermost, that compute elements of an operand into a local array."""
     with e.guard() as body:
         name = e.value(operand, index)
@@ -283,7 +285,9 @@ class _Product:
         room = LOCAL_BYTES // bytes_ - row_size * (column_size + lanes) - 4096
         while pack_rows and row_size > self.tile[0] and row_size * depth * (1 + pack_columns) > room:
             row_size = _up(row_size // 2, self.tile[0])
-        while pack_columns and column_size > lanes and (column_size + lanes) * depth > room - pack_rows * row_size * depth:
+        while (
+            pack_columns and column_size > lanes and (column_size + lanes) * depth > room - pack_rows * row_size * depth
+        ):
             column_size = _up(column_size // 2, lanes)
         j_block = Var(e.fresh("n"), -(-n // column_size))
         i, j = Var(e.fresh("r"), min(row_size, m)), Var(e.fresh("c"), min(column_size, n))
@@ -349,7 +353,9 @@ class _Product:
         e = self.emitter
         with e.guard() as scratch:
             e.value(side.operand, index)
-        loads = [s.value for s in lir.walk(tuple(scratch.stmts)) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)]
+        loads = [
+            s.value for s in lir.walk(tuple(scratch.stmts)) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)
+        ]
         return any(load.offset.coefficient(var) == 1 for load in loads)
 
     def _block(self, rows: _Side, columns: _Side, pieces: _Pieces, left: lir.Matrix, right: lir.Matrix) -> None:
@@ -358,7 +364,9 @@ class _Product:
         spans = (pieces.row_span, pieces.column_span, lir.Span(self.depth.extent))
         direct = self._direct_target(rows, columns, pieces)
         if direct is not None:
-            e.add(lir.MatrixProduct(direct, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile))
+            e.add(
+                lir.MatrixProduct(direct, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile)
+            )
             return
         i, j = pieces.i, pieces.j
         width = _up(j.extent, 16)

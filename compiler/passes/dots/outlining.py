@@ -66,7 +66,9 @@ def is_fused(computation: HloComputation) -> bool:
     """Check whether a computation is the body of a fusion."""
     module = computation.parent
     return module is not None and any(
-        i.opcode is Opcode.FUSION and i.attributes["calls"] is computation for c in module.computations for i in c.notable
+        i.opcode is Opcode.FUSION and i.attributes["calls"] is computation
+        for c in module.computations
+        for i in c.notable
     )
 
 

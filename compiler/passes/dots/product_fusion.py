@@ -124,7 +124,9 @@ def _consumers(computation: HloComputation, dot: HloInstruction, fixed: set[HloI
 def _keeps_elements(i: HloInstruction, dot: HloInstruction) -> bool:
     if not i.shape.is_array or i.shape.num_elements != dot.shape.num_elements or not _is_kernel_type(i):
         return False
-    return i.opcode in _MOVED or (_is_elementwise(i) and all(o.shape.dimensions == i.shape.dimensions for o in i.operands))
+    return i.opcode in _MOVED or (
+        _is_elementwise(i) and all(o.shape.dimensions == i.shape.dimensions for o in i.operands)
+    )
 
 
 def _is_elementwise(i: HloInstruction) -> bool:
