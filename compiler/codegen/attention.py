@@ -1,8 +1,8 @@
 """Lowering of attention: blocks of scores stay in the cache, and the softmax is computed as they arrive.
 
-For a block of queries, the kernel walks over blocks of keys. Queries run along vectors, so that the maximum and the sum of
-a row are one lane each: the scores of a block are keys x queries, and the result is features x queries. When a block of
-scores raises the maximum of a row, what has been summed so far decays by exp(old maximum - new maximum), as in Milakov
+For a block of queries, the kernel walks over blocks of keys. Queries run along vectors, so that the maximum and the sum
+of a row are one lane each: the scores of a block are keys x queries, and the result is features x queries. When a block
+of scores raises the maximum of a row, what has been summed so far decays by exp(old maximum - new maximum), as in Milakov
 and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention" (2022).
 
 Everything between the first dot and the softmax (scale, mask, bias) and everything after the second is generated code.
@@ -266,10 +266,11 @@ class _Lowering:
         vectors, narrow = width // LANES, 2 * width // LANES
         of_scores = lir.Matrix(scores, ix.const(0), width, 1, True)
         of_sums = lir.Matrix(sums, ix.const(0), width, 1, True)
+        of_queries = lir.Matrix(queries, ix.const(0), width, 1, True)
         keys = self._matrix(self.keys, self.key_index, self.position, self.depth, "keys")
         e.add(
             lir.MatrixProduct(
-                of_scores, keys, lir.Matrix(queries, ix.const(0), width, 1, True), T.F32, self.positions, columns, depth,
+                of_scores, keys, of_queries, T.F32, self.positions, columns, depth,
                 tile=best_tile(self.position.extent, vectors, self.schedule.accumulators),
                 narrow_tile=best_tile(self.position.extent, narrow, self.schedule.accumulators // 2),
             )
@@ -328,12 +329,12 @@ class _Lowering:
     def _matrix(self, operand: HloInstruction, index: Index, row: Var, column: Var, prefix: str) -> lir.Matrix:
         """Return keys or values as a matrix; those that are not in memory as f32 are computed for this block."""
         e = self.e
-        positions = {self.key: self.at_both[self.key]}
+        positions: dict[IndexSymbol, IndexExpr] = {self.key: self.at_both[self.key]}
         row_is_key = row is self.position
         found = operand_in_place(e, operand, index, T.F32, (self.key, row, column))
         if found.buffer is not None:
             start = found.offset.substitute(positions)
-            start = start.substitute({self.position: ix.const(0), self.depth: ix.const(0), self.feature: ix.const(0)})
+            start = start.substitute(dict.fromkeys((self.position, self.depth, self.feature), ix.const(0)))
             by_key = found.offset.coefficient(self.key)
             across = found.offset.coefficient(self.depth if row_is_key else self.feature)
             return lir.Matrix(
@@ -398,8 +399,11 @@ def _only(found: Sequence[Var], what: str, e: Emitter) -> Var:
     return long[0] if long else Var(e.fresh("i"), 1)
 
 
-def _at(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[Var] | Sequence[IndexExpr]]]) -> Index:
-    found = {d: ix.of(x) if isinstance(x, Var) else x for where, what in dims for d, x in zip(where, what, strict=True)}
+def _at(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[Var | IndexExpr]]]) -> Index:
+    """Return an index of which groups of dimensions are given."""
+    found: dict[int, IndexExpr] = {}
+    for where, what in dims:
+        found.update((d, ix.of(x) if isinstance(x, Var) else x) for d, x in zip(where, what, strict=True))
     return tuple(found[d] for d in range(rank))
 
 

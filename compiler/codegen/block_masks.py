@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from compiler.codegen import index as ix
-from compiler.codegen.index import Index, IndexExpr, Var
+from compiler.codegen.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.indexing_maps import INDEXING_MAPS
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -16,7 +16,7 @@ _NEGATED = {"LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
 
 @dataclass(frozen=True, slots=True)
 class BlockMask:
-    """A test of a block: all its scores are `value` unless `bound`, an upper bound over the block, is at least `low`."""
+    """A test of a block: all its scores are `value` unless `bound`, an upper bound over it, is at least `low`."""
 
     bound: IndexExpr
     low: int
@@ -59,8 +59,10 @@ def _of_select(i: HloInstruction, index: Index, inside: tuple[Var, ...]) -> Bloc
             continue
         found = _visible(*_source(condition, index), holds)
         if found is not None:
-            high = {v: ix.const(v.extent - 1 if found[0].coefficient(v) > 0 else 0) for v in inside}
-            return BlockMask(found[0].substitute(dict(high)), found[1], value)
+            high: dict[IndexSymbol, IndexExpr] = {
+                v: ix.const(v.extent - 1 if found[0].coefficient(v) > 0 else 0) for v in inside
+            }
+            return BlockMask(found[0].substitute(high), found[1], value)
     return None
 
 
@@ -95,7 +97,8 @@ def _integer(i: HloInstruction, index: Index) -> IndexExpr | None:
     if not t.is_integer or t.bits < 32:
         return None
     if i.opcode is Opcode.IOTA:
-        return index[i.attributes["iota_dimension"]]
+        dimension: int = i.attributes["iota_dimension"]
+        return index[dimension]
     if i.opcode is Opcode.CONSTANT and i.shape.is_scalar:
         value = int(i.value.value.flat[0])
         return ix.const(value) if abs(value) < 2**30 else None

@@ -64,15 +64,14 @@ class _Tiles:
     def function(self) -> str:
         s, c = self.s, self.element
         heights, widths = _rests(s.rows, self.rows), _rests(s.columns, self.panel)
-        lines = [
-            f"typedef {c} {self.name}_v __attribute__((vector_size({self.width}), aligned({s.type.byte_size}), may_alias));"
-        ]
+        kind = f"vector_size({self.width}), aligned({s.type.byte_size}), may_alias"
+        lines = [f"typedef {c} {self.name}_v __attribute__(({kind}));"]
         for width in [*([self.panel] if s.columns.total >= self.panel else []), *widths]:
             for height in [*([self.rows] if s.rows.total >= self.rows else []), *heights]:
                 lines += self._tile(height, width)
         lines += [
-            f"__attribute__((noinline)) {self.attributes}static void {self.name}({c} *t, const {c} *a, const {c} *b, const {c} *decay, int64_t rows,"
-            " int64_t columns, int64_t depth) {",
+            f"__attribute__((noinline)) {self.attributes}static void {self.name}({c} *t, const {c} *a, const {c} *b,"
+            f" const {c} *decay, int64_t rows, int64_t columns, int64_t depth) {{",
             "  int64_t j = 0;",
         ]
         if s.columns.total >= self.panel:

@@ -225,7 +225,7 @@ class _Product:
         self.at = tuple(at)
         outer = [v for v in result if v not in (first.var, second.var)]
         rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
-        with e.loops([v for v in outer]):
+        with e.loops(outer):
             self._blocks(rows, columns)
         arguments = [
             lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.ir import HloComputation
@@ -36,7 +37,6 @@ class AttentionForm:
     zero_if_masked: bool = False
     values_first: bool = False
     transposed: bool = False
-    merged: bool = False
     scale: str = "after"
     shuffle: int = 0
 
@@ -45,10 +45,8 @@ class AttentionForm:
         rng, t = random.Random(self.shuffle), self.type
         h = self.heads
         n = len(h)
-        q, k, v = (
-            _Operand(rng, h, *x)
-            for x in ((self.queries, self.depth), (self.keys, self.depth), (self.keys, self.features))
-        )
+        sizes = ((self.queries, self.depth), (self.keys, self.depth), (self.keys, self.features))
+        q, k, v = (_Operand(rng, h, first, second) for first, second in sizes)
         scores = [*h, self.queries, self.keys]
         s, pred = f"f32[{_join(scores)}]", f"pred[{_join(scores)}]"
         rows = f"[{_join(scores[:-1])}]"
@@ -64,7 +62,7 @@ class AttentionForm:
             lines += [f"qs = {t}[{q.sizes}] broadcast(c), dimensions={{}}", f"q2 = {t}[{q.sizes}] multiply(q, qs)"]
             lines.insert(3, f"c = {t}[] constant(0.3)")
             left = "q2"
-        dims = f"lhs_batch_dims={{{q.batch}}}, rhs_batch_dims={{{k.batch}}}, lhs_contracting_dims={{{q.second}}}, rhs_contracting_dims={{{k.second}}}"
+        dims = _dims(q.batch, k.batch, q.second, k.second)
         lines.append(f"d0 = {t}[{_join(scores)}] dot({left}, k), {dims}")
         lines.append(f"d = {s} convert(d0)" if t != "f32" else f"d = {s} copy(d0)")
         if t == "f32":
@@ -100,11 +98,11 @@ class AttentionForm:
         w = f"{_join(range(n))}"
         if self.values_first:
             result = [*h, self.features, self.queries]
-            dims = f"lhs_batch_dims={{{v.batch}}}, rhs_batch_dims={{{w}}}, lhs_contracting_dims={{{v.first}}}, rhs_contracting_dims={{{n + 1}}}"
+            dims = _dims(v.batch, w, v.first, n + 1)
             lines.append(f"r = {t}[{_join(result)}] dot(v, {weights}), {dims}")
         else:
             result = [*h, self.queries, self.features]
-            dims = f"lhs_batch_dims={{{w}}}, rhs_batch_dims={{{v.batch}}}, lhs_contracting_dims={{{n + 1}}}, rhs_contracting_dims={{{v.first}}}"
+            dims = _dims(w, v.batch, n + 1, v.first)
             lines.append(f"r = {t}[{_join(result)}] dot({weights}, v), {dims}")
         if self.transposed:
             order = list(range(n + 2))
@@ -142,7 +140,8 @@ class AttentionForm:
         if self.mask == "causal added":
             return [
                 *rows, f"keep = pred{square} compare(columns, rows), direction=LE",
-                f"lows2 = f32{square} broadcast(low), dimensions={{}}", f"zeros2 = f32{square} broadcast(zero), dimensions={{}}",
+                f"lows2 = f32{square} broadcast(low), dimensions={{}}",
+                f"zeros2 = f32{square} broadcast(zero), dimensions={{}}",
                 f"add = f32{square} select(keep, zeros2, lows2)", f"adds = {s} broadcast(add), dimensions={both}",
                 f"x = {s} add(e, adds)",
             ]  # fmt: skip
@@ -165,12 +164,19 @@ def random_attention(rng: random.Random) -> AttentionForm:
     return AttentionForm(
         rng.choice([[], [2], [2, 3]]), rng.choice(size), rng.choice(size[1:]), rng.choice([1, 5, 16, 64]),
         rng.choice([1, 8, 16, 33, 64]), rng.choice(MASKS), rng.choice(["f32", "f32", "bf16"]), rng.random() < 0.3,
-        rng.random() < 0.3, rng.random() < 0.4, False, rng.choice(["before", "after"]), rng.randrange(1000),
+        rng.random() < 0.3, rng.random() < 0.4, rng.choice(["before", "after"]), rng.randrange(1000),
     )  # fmt: skip
 
 
-def _join(values: object) -> str:
-    return ",".join(map(str, values))  # type: ignore[call-overload]
+def _dims(lhs_batch: str, rhs_batch: str, lhs: int, rhs: int) -> str:
+    return (
+        f"lhs_batch_dims={{{lhs_batch}}}, rhs_batch_dims={{{rhs_batch}}}, "
+        f"lhs_contracting_dims={{{lhs}}}, rhs_contracting_dims={{{rhs}}}"
+    )
+
+
+def _join(values: Iterable[object]) -> str:
+    return ",".join(map(str, values))
 
 
 class _Operand:
