@@ -109,9 +109,9 @@ def _plans(text: str) -> list[CompilationPlan]:
 
 def _choose_kernels(session: CompilationSession, rng: np.random.Generator) -> None:
     """Set random choices for the kernels of a session."""
-    for i in session.kernels():
+    for site in session.kernel_sites():
         field = str(rng.choice(list(FIELD_RANGES)))
         try:
-            session.set_kernel(i.name, {field: int(rng.choice([8, 32, 64, 96]) if field != "block" else 64)})
+            session.set_kernel(site, {field: int(rng.choice([8, 32, 64, 96]) if field != "block" else 64)})
         except PlanError:
             continue  # the choice is not valid for this kernel
