@@ -65,7 +65,10 @@ def test_kernel_selector() -> None:
 
     first, *timed, last = out.splitlines()
     assert first.startswith("main/fusion: transpose (f32[1024,1024], f32[1024,1024])")
-    assert [line.split()[0] for line in timed] == ["generated", *(f"generated{{tile={n}}}" for n in (0, 8, 16, 64, 128))]
+    assert [line.split()[0] for line in timed] == [
+        "generated",
+        *(f"generated{{tile={n}}}" for n in (0, 8, 16, 64, 128)),
+    ]
     assert last.endswith("{'main': {'fusion': {'implementation': 'generated', 'schedule': {'tile': 8}}}}")
 
 

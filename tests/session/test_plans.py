@@ -210,9 +210,7 @@ class _Selector:
 
 def test_columns_that_do_not_fit_into_local_arrays_are_rejected() -> None:
     session = CompilationSession(parse(COLUMNS))
-    with pytest.raises(
-        PlanError, match=r"no kernel of %sums .* with generated\{columns=60000\}: .* local arrays"
-    ):
+    with pytest.raises(PlanError, match=r"no kernel of %sums .* with generated\{columns=60000\}: .* local arrays"):
         session.set_kernel("sums", {"columns": 60_000})
     session.set_kernel("sums", {"columns": 10_000})
     x = np.random.default_rng(0).standard_normal((40, 90_000))
