@@ -14,7 +14,7 @@ from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
 from compiler.learned.features.decisions import decision_graph
 from compiler.learned.features.fusion import FusionFeatures
-from compiler.learned.features.kernels import kernel_candidates, offered_choices
+from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.programs import ModuleFeatures
 from compiler.learned.pointer_network import DecisionGraph
@@ -200,7 +200,7 @@ class Episode:
     def _offer_kernel(self) -> bool:
         left = self._undecided_kernels()
         while left:
-            choices = offered_choices(left[0])
+            choices = left[0].offered(MAX_CANDIDATES)
             if len(choices) > 1:
                 moves = [KernelMove(left[0], c) for c in choices]
                 if self._kernel_facts is None:

@@ -203,6 +203,29 @@ class KernelSite:
         """Return a new module that computes this instruction alone from parameters."""
         return kernel_module(self.instruction)
 
+    def offered(self, limit: int) -> list[KernelChoice]:
+        """Return at most `limit` choices for a search or a policy to decide among, the default first.
+
+        They are the default, the choices that differ from it in one knob or in the implementation, and an evenly spaced
+        sample of the others, without those that are refused. They depend on the kernel alone.
+        """
+        near = min(self.choices.nearest, limit)
+        left = self.choices.size - near
+        count = min(left, limit - near)
+        others = (self.choices[near + n * left // count] for n in range(count))
+        return [*self.choices[:near], *(c for c in others if self.check(c) is None)]
+
+    def neighbours(self, choice: KernelChoice) -> list[KernelChoice]:
+        """Return the choices that differ from one choice in a single knob, or in the implementation alone."""
+        found = [KernelChoice(name) for name in self.choices.options if name != choice.implementation]
+        space = self.choices.options.get(choice.implementation, ScheduleSpace())
+        for knob in space.knobs:
+            rest = {k: v for k, v in choice.schedule.items() if k != knob.name}
+            for value in knob.values:
+                changed = rest if value == knob.default else {**rest, knob.name: value}
+                found.append(KernelChoice(choice.implementation, changed))
+        return [c for c in dict.fromkeys(found) if c != choice]
+
     def features(self) -> tuple[float, ...]:
         """Return the kernel in numbers of order one; FEATURE_NAMES says what they mean."""
         seconds = CostModel(self.device).instruction(self.instruction)

@@ -12,7 +12,7 @@ from compiler.api import compile as compile_hlo
 from compiler.codegen.schedule_space import Knob, ScheduleSpace
 from compiler.learned.features.candidates import MAX_CANDIDATES
 from compiler.learned.features.decisions import GLOBAL_FEATURES
-from compiler.learned.features.kernels import kernel_candidates, offered_choices
+from compiler.learned.features.kernels import kernel_candidates
 from compiler.plan import CompilationPlan
 from compiler.runtime.kernel_sites import KernelChoices, KernelSite
 from compiler.session import CompilationSession
@@ -140,11 +140,11 @@ class _LargeSite(KernelSite):
 
 def test_of_many_choices_a_sample_is_offered() -> None:
     site = _LargeSite()
-    offered = offered_choices(site)
+    offered = site.offered(MAX_CANDIDATES)
     assert len(site.choices) == 8000 and site.choices.nearest == 1 + 3 * 19
     assert offered[: site.choices.nearest] == list(site.choices[: site.choices.nearest])
     assert site.choices.nearest + 20 < len(offered) <= MAX_CANDIDATES and len(set(offered)) == len(offered)
     assert all(site.check(c) is None for c in offered[site.choices.nearest :])
-    assert offered_choices(_LargeSite()) == offered
-    assert len(offered_choices(site, 10)) == 10
+    assert _LargeSite().offered(MAX_CANDIDATES) == offered
+    assert len(site.offered(10)) == 10
     assert len(kernel_candidates(site, offered)) == len(offered)
