@@ -168,9 +168,8 @@ def _report(
         }
         print(json.dumps({"program": program.name, **facts, "plan": str(output)}))
         return
-    stdout.print(
-        f"{program.name}: {timing(seconds)}, best plan {factor(speedup)} over the default, {measurements} plans measured"
-    )
+    gain = f"{factor(speedup)} over the default"
+    stdout.print(f"{program.name}: {timing(compared.seconds('tuned'))}, {gain}, {measurements} plans measured")
     if not faster:
-        stdout.print("no plan is faster than the default with confidence; the plan is the default")
+        stdout.print("that is not faster with confidence, so the default plan is written")
     stdout.print(f"plan      {output}", soft_wrap=True)
