@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from compiler.analysis.cost_model import Cost, CostModel, DeviceModel, module_cost
+from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
 from compiler.codegen.kernel_choice import BoundKernel, KernelChoice
 from compiler.codegen.languages import C
@@ -28,7 +28,7 @@ from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
 from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, as_selector
-from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site
+from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site, kernel_sites
 from compiler.support.untrusted import short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
@@ -228,10 +228,7 @@ class CompilationSession:
             if language is None:
                 return []
             target = KernelTarget(self.backend, language, self._backend.default_schedule, self.device)
-            weights = CostModel(self.device).weights(state.module)
-            sites = [KernelSite(i, target, weights.get(c, 1.0))
-                     for c in self.module.control_flow_computations() for i in c.instructions]  # fmt: skip
-            self._sites = [s for s in sites if s.is_kernel]
+            self._sites = kernel_sites(state.module, target)
         return list(self._sites)
 
     def set_kernel(self, site: KernelSite | str, choice: SiteChoice) -> KernelChoice:

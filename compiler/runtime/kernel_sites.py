@@ -302,6 +302,14 @@ class KernelSite:
         return BoundKernel(chosen.implementation, self.default_schedule, chosen.schedule)
 
 
+def kernel_sites(module: HloModule, target: KernelTarget) -> list[KernelSite]:
+    """Return the kernels of a module after fusion, sequence by sequence."""
+    weights = CostModel(target.device).weights(module)
+    sequences = module.control_flow_computations()
+    sites = [KernelSite(i, target, weights.get(c, 1.0)) for c in sequences for i in c.instructions]
+    return [s for s in sites if s.is_kernel]
+
+
 def find_kernel_site(sites: Sequence[KernelSite], name: str) -> KernelSite:
     """Return a site by its id, or by the name of its instruction if that is unique.
 
