@@ -15,7 +15,8 @@ from compiler.codegen.loop_kernel import LoopKernel
 from compiler.codegen.schedule import Schedule
 from compiler.codegen.schedule_space import ScheduleSpace, schedule_space
 from compiler.errors import PlanError, UnsupportedError
-from compiler.ir import HloInstruction, HloModule
+from compiler.ir import HloComputation, HloInstruction, HloModule
+from compiler.ir.module import is_control_flow
 from compiler.runtime.implementations import IMPLEMENTATIONS, KernelImplementation, implementations_of
 from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, kernel_code, kernel_refusal
 from compiler.runtime.kernel_features import kernel_features
@@ -303,11 +304,24 @@ class KernelSite:
 
 
 def kernel_sites(module: HloModule, target: KernelTarget) -> list[KernelSite]:
-    """Return the kernels of a module after fusion, sequence by sequence."""
+    """Return the kernels of a module after fusion, sequence by sequence.
+
+    The sequences of a loop that runs inside one kernel are part of that kernel and have none of their own.
+    """
     weights = CostModel(target.device).weights(module)
-    sequences = module.control_flow_computations()
-    sites = [KernelSite(i, target, weights.get(c, 1.0)) for c in sequences for i in c.instructions]
-    return [s for s in sites if s.is_kernel]
+    found: dict[HloComputation, list[KernelSite]] = {}
+    work = [module.entry]
+    while work:
+        sequence = work.pop()
+        if sequence in found:
+            continue
+        sites = [KernelSite(i, target, weights.get(sequence, 1.0)) for i in sequence.instructions]
+        found[sequence] = [s for s in sites if s.is_kernel]
+        kernels = {s.instruction for s in found[sequence]}
+        for i in sequence.notable:
+            if is_control_flow(i) and i not in kernels:
+                work.extend(i.called_computations())
+    return [s for c in module.control_flow_computations() for s in found.get(c, ())]
 
 
 def find_kernel_site(sites: Sequence[KernelSite], name: str) -> KernelSite:
