@@ -108,14 +108,16 @@ class ScheduleSpace:
 def typical_values(name: str, default: int) -> tuple[int, ...]:
     """Return the values of a field of `Schedule` that are worth trying, in ascending order, with the default.
 
-    They are all legal values if those are few, else powers of two at most 16 times smaller or greater than the default.
+    They are all legal values if those are few, else powers of two, in steps of the range, that are at most 16 times
+    smaller or greater than the default.
     """
     allowed = FIELD_RANGES[name]
     if len(allowed) <= MAX_VALUES:
         return tuple(allowed)
     if name in TYPICAL_VALUES:
         return tuple(sorted({v for v in TYPICAL_VALUES[name] if v in allowed} | {default}))
-    powers = [v for k in range(31) if (v := 1 << k) in allowed and default / 16 <= v <= max(64, 16 * default)]
+    steps = (allowed.step << k for k in range(31))
+    powers = [v for v in steps if v in allowed and default / 16 <= v <= max(64, 16 * default)]
     nearest = sorted(powers, key=lambda v: abs(v.bit_length() - max(1, default).bit_length()))[:MAX_VALUES]
     return tuple(sorted({*nearest, default, *({0} & set(allowed))}))
 
