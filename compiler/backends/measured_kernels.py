@@ -44,7 +44,7 @@ class MeasuredKernels:
         seed: of the random inputs.
     """
 
-    budget: int = 24
+    budget: int = 32
     rounds: int = 5
     margin: float = 0.03
     store: str | Path | None = None

@@ -208,13 +208,13 @@ class KernelSite:
         """Return at most `limit` choices for a search or a policy to decide among, the default first.
 
         They are the default, the choices that differ from it in one knob or in the implementation, and an evenly spaced
-        sample of the others, without those that are refused. They depend on the kernel alone.
+        sample of the others, without those that are refused. If the former are more than `limit`, they are sampled in
+        the same way. The result depends on the kernel alone.
         """
-        near = min(self.choices.nearest, limit)
-        left = self.choices.size - near
-        count = min(left, limit - near)
-        others = (self.choices[near + n * left // count] for n in range(count))
-        return [*self.choices[:near], *(c for c in others if self.check(c) is None)]
+        near = self.choices.nearest
+        found = [0, *_spread(1, near, limit - 1)]
+        others = [self.choices[n] for n in _spread(near, self.choices.size, limit - len(found))]
+        return [*(self.choices[n] for n in found), *(c for c in others if self.check(c) is None)]
 
     def neighbours(self, choice: KernelChoice) -> list[KernelChoice]:
         """Return the choices that differ from one choice in a single knob, or in the implementation alone."""
@@ -322,6 +322,12 @@ def kernel_sites(module: HloModule, target: KernelTarget) -> list[KernelSite]:
             if is_control_flow(i) and i not in kernels:
                 work.extend(i.called_computations())
     return [s for c in module.control_flow_computations() for s in found.get(c, ())]
+
+
+def _spread(start: int, stop: int, count: int) -> list[int]:
+    """Return at most `count` evenly spaced positions from `start` on, before `stop`."""
+    count = max(0, min(stop - start, count))
+    return [start + n * (stop - start) // count for n in range(count)]
 
 
 def find_kernel_site(sites: Sequence[KernelSite], name: str) -> KernelSite:

