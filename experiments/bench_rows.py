@@ -1,0 +1,105 @@
+"""The rows of `hlogym bench`: as a table for a terminal, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.support.safe_names import markdown_cell
+from env.statistics import Interval, geometric_mean
+from experiments.console import duration, factor
+
+__all__ = ["OURS", "SLOW", "Row", "bench_markdown", "bench_table", "rows_json", "summary"]
+
+OURS = "hlogym"
+SLOW = 0.95
+"""Ratio below which a program counts as slower than a peer."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The timings of one program.
+
+    Attributes:
+        program: its name.
+        seconds: time per call by contestant.
+        ratios: time of each peer divided by hlogym's; above one, hlogym is faster.
+        failures: the reason for each contestant that was not timed.
+        unchecked: why comparing the outputs proves nothing; None if it does.
+        first_result: seconds from the program to its first result by contestant, with compilation.
+        peak_bytes: peak memory of a call by contestant, where it was measured.
+    """
+
+    program: str
+    seconds: Mapping[str, Interval]
+    ratios: Mapping[str, Interval]
+    failures: Mapping[str, str]
+    unchecked: str | None = None
+    first_result: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> str | None:
+        """The peer with the shortest time, or None if there is none."""
+        return min(self.ratios, key=lambda n: self.ratios[n].value, default=None)
+
+
+def bench_table(rows: Sequence[Row], against: Sequence[str]) -> list[list[str]]:
+    """Return the table as rows of cells, the header first."""
+    table = [["program", OURS, *against, *(["ratio to the better"] if against else [])]]
+    for row in rows:
+        times = [duration(row.seconds[n].value) if n in row.seconds else "-" for n in (OURS, *against)]
+        best = row.best
+        table.append([row.program, *times, *([factor(row.ratios[best]) if best else "-"] if against else [])])
+    return table
+
+
+def summary(rows: Sequence[Row], against: Sequence[str]) -> list[str]:
+    """Return the geometric mean against each peer and against the better one, and the number of slower programs."""
+    lines = []
+    for peer in against if len(rows) > 1 else ():
+        ratios = [r.ratios[peer].value for r in rows if peer in r.ratios]
+        if ratios:
+            lines.append(f"geometric mean against {peer}: {factor(geometric_mean(ratios))}, {len(ratios)} programs")
+    best = [r.ratios[r.best].value for r in rows if r.best is not None]
+    if len(best) > 1:
+        lines.append(f"geometric mean against the better peer: {factor(geometric_mean(best))}")
+        lines.append(f"below {SLOW}x the better peer: {sum(b < SLOW for b in best)} of {len(best)} programs")
+    return lines
+
+
+def bench_markdown(rows: Sequence[Row], against: Sequence[str], title: str, provenance: Mapping[str, Any]) -> str:
+    """Return the table, slowest program first, as Markdown with its provenance."""
+    ordered = sorted(rows, key=lambda r: r.ratios[r.best].value if r.best is not None else 0.0)
+    header, *body = bench_table(ordered, against)
+    lines = [f"# {title}", ""]
+    lines += [f"- {name}: {markdown_cell(str(value))}" for name, value in provenance.items()]
+    lines += ["", "Time per call around the Python call, medians of interleaved rounds. The ratio is the better peer's time"]
+    lines += ["divided by ours, with its 95% interval.", ""]
+    lines += [f"- {line}" for line in summary(rows, against)]
+    lines += ["", _line(header), _line(["---", *["---:"] * (len(header) - 1)])]
+    lines += [_line([markdown_cell(cell) for cell in row]) for row in body]
+    failures = [f"- {r.program}: {n} left out: {markdown_cell(why)}" for r in ordered for n, why in r.failures.items()]
+    return "\n".join([*lines, *(["", *failures] if failures else []), ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the rows as they are written to a file."""
+    return [
+        {
+            "program": r.program,
+            "seconds": {n: s.to_json() for n, s in r.seconds.items()},
+            "ratios": {n: s.to_json() for n, s in r.ratios.items()},
+            "better_peer": r.best,
+            "failures": dict(r.failures),
+            "unchecked": r.unchecked,
+            "first_result": dict(r.first_result),
+            "peak_bytes": dict(r.peak_bytes),
+        }
+        for r in rows
+    ]
