@@ -6,17 +6,33 @@ this package needs JAX and PyTorch.
 
 from __future__ import annotations
 
-from experiments.natives import convolution, elementwise, indexing, losses, normalisation, products, reductions
+from collections.abc import Iterable
+
+from experiments.natives import (
+    convolution,
+    dense_models,
+    elementwise,
+    indexing,
+    losses,
+    normalisation,
+    products,
+    reductions,
+    sequence_models,
+    vision_models,
+)
 from experiments.natives.native import Input, Native, Table
 
 __all__ = ["KERNELS", "MODELS", "Input", "Native", "find_native"]
 
-KERNELS: Table = {
-    name: native
-    for family in (normalisation, elementwise, reductions, losses, indexing, products, convolution)
-    for name, native in family.TABLE.items()
-}
-MODELS: Table = {}
+
+def _joined(tables: Iterable[Table]) -> Table:
+    return {name: native for table in tables for name, native in table.items()}
+
+
+KERNELS: Table = _joined(
+    family.TABLE for family in (normalisation, elementwise, reductions, losses, indexing, products, convolution)
+)
+MODELS: Table = _joined(family.TABLE for family in (dense_models, vision_models, sequence_models))
 
 
 def find_native(suite: str, program: str) -> Native:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from experiments.natives.native import Input, Native, Table, normal
 
-__all__ = ["TABLE", "jax_conv"]
+__all__ = ["TABLE", "jax_conv", "jax_max_pool"]
 
 
 def jax_conv(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from experiments.natives.native import Native, Table, indices, normal, uniform
 
-__all__ = ["TABLE"]
+__all__ = ["TABLE", "jax_cross_entropy"]
 
 
 def jax_cross_entropy(x: jax.Array, labels: jax.Array) -> jax.Array:

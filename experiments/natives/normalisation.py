@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from experiments.natives.native import Native, Table, integers, normal, uniform
 
-__all__ = ["TABLE"]
+__all__ = ["TABLE", "jax_batch_norm", "jax_layer_norm"]
 
 TABLE: Table = {}
 SIZES = ((128, 256), (2048, 2048))
