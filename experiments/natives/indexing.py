@@ -47,7 +47,7 @@ TABLE: Table = {
         lambda x: jnp.sort(x, axis=1), lambda x: torch.sort(x, 1).values, (normal(512, 1024, dtype="bfloat16"),)
     ),
     "argsort_1024x512": Native(
-        lambda x: jnp.argsort(x, axis=1), lambda x: torch.argsort(x, 1, stable=True), (normal(1024, 512),)
+        lambda x: jnp.argsort(x, axis=1), lambda x: torch.argsort(x, dim=1, stable=True), (normal(1024, 512),)
     ),
     "gather_rows_4096x256": Native(
         lambda t, i: t[i], lambda t, i: F.embedding(i, t), (normal(10000, 256), indices(10000, 4096))
