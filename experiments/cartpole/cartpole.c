@@ -17,7 +17,7 @@
 #define LANES 8
 #endif
 #ifndef VECTORS
-#define VECTORS 4 /* independent vectors per group, which hide the latency of one step */
+#define VECTORS 1 /* vectors per group; more of them spill, and the processor overlaps steps by itself */
 #endif
 
 typedef float F __attribute__((vector_size(4 * LANES)));
@@ -26,6 +26,7 @@ typedef uint32_t U __attribute__((vector_size(4 * LANES)));
 typedef I LoadI __attribute__((aligned(4)));
 
 static inline F splat(float x) { return x - (F){}; }
+static inline F where(I mask, F yes, F no) { return (F)((mask & (I)yes) | (~mask & (I)no)); }
 static inline U rotate(U x, int by) { return (x << by) | (x >> (32 - by)); }
 
 static inline int any(I mask) {
@@ -75,7 +76,7 @@ static inline F reset_number(uint32_t k0, uint32_t k1, U counter) {
     const F low = splat(-0.05f);
     F unit = (F)((random_bits(k0, k1, counter) >> 9) | 0x3F800000u) - 1.0f;
     F found = unit * 0.1f + low;
-    return found > low ? found : low;
+    return where(found > low, found, low);
 }
 
 /* ---- sine and cosine, reduced to [-pi/4, pi/4] in three parts */
@@ -93,8 +94,8 @@ static inline void sine_cosine(F x, F *sine, F *cosine) {
     I swapped = (quadrant & 1) != 0;
     I first = ((quadrant & 2) << 30);
     I second = (((quadrant + 1) & 2) << 30);
-    *sine = (F)((I)(swapped ? c : s) ^ first);
-    *cosine = (F)((I)(swapped ? s : c) ^ second);
+    *sine = (F)((I)where(swapped, c, s) ^ first);
+    *cosine = (F)((I)where(swapped, s, c) ^ second);
 }
 
 /* ---- simulation */
@@ -120,7 +121,7 @@ static void simulate(long group, long envs, long steps, const uint32_t (*keys)[2
         for (int v = 0; v < VECTORS; v++) {
             __builtin_prefetch(row + 8 * envs + v * LANES);
             I action = *(const LoadI *)(row + v * LANES);
-            F force = action == 1 ? splat(10.0f) : splat(-10.0f);
+            F force = where(action == 1, splat(10.0f), splat(-10.0f));
             F sine, cosine;
             sine_cosine(th[v], &sine, &cosine);
             F temp = (force + 0.05f * thd[v] * thd[v] * sine) * (1.0f / 1.1f);
@@ -134,10 +135,10 @@ static void simulate(long group, long envs, long steps, const uint32_t (*keys)[2
             I done = ((x[v] > 2.4f) | (x[v] < -2.4f)) | ((th[v] > 0.209439516f) | (th[v] < -0.209439516f));
             if (any(done)) {
                 const uint32_t k0 = keys[t][0], k1 = keys[t][1];
-                x[v] = done ? reset_number(k0, k1, counter[v]) : x[v];
-                xd[v] = done ? reset_number(k0, k1, counter[v] + 1) : xd[v];
-                th[v] = done ? reset_number(k0, k1, counter[v] + 2) : th[v];
-                thd[v] = done ? reset_number(k0, k1, counter[v] + 3) : thd[v];
+                x[v] = where(done, reset_number(k0, k1, counter[v]), x[v]);
+                xd[v] = where(done, reset_number(k0, k1, counter[v] + 1), xd[v]);
+                th[v] = where(done, reset_number(k0, k1, counter[v] + 2), th[v]);
+                thd[v] = where(done, reset_number(k0, k1, counter[v] + 3), thd[v]);
                 count[v] -= done;
             }
             total[v] += 1.0f;
