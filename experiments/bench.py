@@ -176,6 +176,7 @@ def _bench(program: Program, settings: Settings) -> Row:
         ratios,
         failures,
         reference.unchecked,
+        {n: min(s) for n, s in samples.items()},
         first,
     )
 

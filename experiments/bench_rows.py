@@ -27,6 +27,7 @@ class Row:
         ratios: time of each peer divided by hlogym's; above one, hlogym is faster.
         failures: the reason for each contestant that was not timed.
         unchecked: why comparing the outputs proves nothing; None if it does.
+        fastest: time per call of the fastest sample by contestant, which other load on the machine disturbs least.
         first_result: seconds from the program to its first result by contestant, with compilation.
         peak_bytes: peak memory of a call by contestant, where it was measured.
     """
@@ -36,6 +37,7 @@ class Row:
     ratios: Mapping[str, Interval]
     failures: Mapping[str, str]
     unchecked: str | None = None
+    fastest: Mapping[str, float] = field(default_factory=dict)
     first_result: Mapping[str, float] = field(default_factory=dict)
     peak_bytes: Mapping[str, float] = field(default_factory=dict)
 
@@ -43,6 +45,12 @@ class Row:
     def best(self) -> str | None:
         """The peer with the shortest time, or None if there is none."""
         return min(self.ratios, key=lambda n: self.ratios[n].value, default=None)
+
+    @property
+    def fastest_ratio(self) -> float | None:
+        """The fastest sample of any peer divided by hlogym's fastest."""
+        peers = [t for n, t in self.fastest.items() if n != OURS]
+        return min(peers) / self.fastest[OURS] if peers and OURS in self.fastest else None
 
 
 def bench_table(rows: Sequence[Row], against: Sequence[str]) -> list[list[str]]:
@@ -73,10 +81,13 @@ def bench_markdown(rows: Sequence[Row], against: Sequence[str], title: str, prov
     """Return the table, slowest program first, as Markdown with its provenance."""
     ordered = sorted(rows, key=lambda r: r.ratios[r.best].value if r.best is not None else 0.0)
     header, *body = bench_table(ordered, against)
+    header.append("fastest samples")
+    for row, cells in zip(ordered, body, strict=True):
+        cells.append("-" if row.fastest_ratio is None else f"{row.fastest_ratio:.2f}x")
     lines = [f"# {title}", ""]
     lines += [f"- {name}: {markdown_cell(str(value))}" for name, value in provenance.items()]
     lines += ["", "Time per call around the Python call, medians of interleaved rounds. The ratio is the better peer's time"]
-    lines += ["divided by ours, with its 95% interval.", ""]
+    lines += ["divided by ours, with its 95% interval; the last column is the ratio of the fastest samples.", ""]
     lines += [f"- {line}" for line in summary(rows, against)]
     lines += ["", _line(header), _line(["---", *["---:"] * (len(header) - 1)])]
     lines += [_line([markdown_cell(cell) for cell in row]) for row in body]
@@ -98,6 +109,7 @@ def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "better_peer": r.best,
             "failures": dict(r.failures),
             "unchecked": r.unchecked,
+            "fastest": dict(r.fastest),
             "first_result": dict(r.first_result),
             "peak_bytes": dict(r.peak_bytes),
         }

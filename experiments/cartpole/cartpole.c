@@ -17,7 +17,7 @@
 #define LANES 8
 #endif
 #ifndef VECTORS
-#define VECTORS 1 /* vectors per group; more of them spill, and the processor overlaps steps by itself */
+#define VECTORS 4 /* vectors per group: they hide the latency of a step */
 #endif
 
 typedef float F __attribute__((vector_size(4 * LANES)));
