@@ -78,8 +78,8 @@ def bench_programs(
     rows: list[Row] = []
     with ExitStack() as stack, progress() as bar:
         native = {peer: NativePeer(peer) for peer in against}
-        for peer in native.values():
-            stack.callback(peer.close)
+        for process in native.values():
+            stack.callback(process.close)
         settings = Settings(against, policy, backend, rounds, seed, native)
         task = bar.add_task("timing", total=len(programs))
         for program in programs:
@@ -105,7 +105,7 @@ def _write(
 
 
 def _print(rows: Sequence[Row], against: Sequence[str]) -> None:
-    title = "Time per call; ratio: time of the better peer divided by hlogym's" if against else "Time per call"
+    title = "Time per call; ratio: the faster peer's time divided by ours" if against else "Time per call"
     stdout.print(rich_table(bench_table(rows, against), title))
     for line in summary(rows, against):
         stdout.print(line)

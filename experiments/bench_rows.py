@@ -9,6 +9,7 @@ from typing import Any
 from compiler.support.safe_names import markdown_cell
 from env.statistics import Interval, geometric_mean
 from experiments.console import duration, factor
+from experiments.results import markdown_facts, markdown_table
 
 __all__ = ["OURS", "SLOW", "Row", "bench_markdown", "bench_table", "rows_json", "summary"]
 
@@ -55,11 +56,13 @@ class Row:
 
 def bench_table(rows: Sequence[Row], against: Sequence[str]) -> list[list[str]]:
     """Return the table as rows of cells, the header first."""
-    table = [["program", OURS, *against, *(["ratio to the better"] if against else [])]]
+    table = [["program", OURS, *against, *(["ratio", "95% interval"] if against else [])]]
     for row in rows:
-        times = [duration(row.seconds[n].value) if n in row.seconds else "-" for n in (OURS, *against)]
-        best = row.best
-        table.append([row.program, *times, *([factor(row.ratios[best]) if best else "-"] if against else [])])
+        cells = [duration(row.seconds[n].value) if n in row.seconds else "-" for n in (OURS, *against)]
+        if row.best is not None:
+            ratio = row.ratios[row.best]
+            cells += [f"{ratio.value:.2f}x", f"{ratio.low:.2f} to {ratio.high:.2f}"]
+        table.append([row.program, *cells, *["-"] * (len(table[0]) - 1 - len(cells))])
     return table
 
 
@@ -84,19 +87,15 @@ def bench_markdown(rows: Sequence[Row], against: Sequence[str], title: str, prov
     header.append("fastest samples")
     for row, cells in zip(ordered, body, strict=True):
         cells.append("-" if row.fastest_ratio is None else f"{row.fastest_ratio:.2f}x")
-    lines = [f"# {title}", ""]
-    lines += [f"- {name}: {markdown_cell(str(value))}" for name, value in provenance.items()]
-    lines += ["", "Time per call around the Python call, medians of interleaved rounds. The ratio is the better peer's time"]
-    lines += ["divided by ours, with its 95% interval; the last column is the ratio of the fastest samples.", ""]
+    lines = [f"# {title}", "", *markdown_facts(provenance), ""]
+    lines += [
+        "Time per call around the Python call, medians of interleaved rounds. The ratio is the better peer's time"
+    ]
+    lines += ["divided by ours; the last column is the ratio of the fastest samples.", ""]
     lines += [f"- {line}" for line in summary(rows, against)]
-    lines += ["", _line(header), _line(["---", *["---:"] * (len(header) - 1)])]
-    lines += [_line([markdown_cell(cell) for cell in row]) for row in body]
-    failures = [f"- {r.program}: {n} left out: {markdown_cell(why)}" for r in ordered for n, why in r.failures.items()]
-    return "\n".join([*lines, *(["", *failures] if failures else []), ""])
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    lines += ["", markdown_table([header, *body])]
+    lines += [f"- {r.program}: {n} left out: {markdown_cell(why)}" for r in ordered for n, why in r.failures.items()]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -135,7 +135,9 @@ def bench(
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Also write the table to this file (Markdown).")
     ] = None,
-    only: Annotated[str, typer.Option(help="Time only programs whose names match this pattern, such as 'conv*'.")] = "*",
+    only: Annotated[
+        str, typer.Option(help="Time only programs whose names match this pattern, such as 'conv*'.")
+    ] = "*",
     seed: Seed = 0,
 ) -> None:
     """Time programs and compare them with other compilers.

@@ -15,8 +15,16 @@ from env.suites.input_specs import input_spec_from_json
 from env.suites.suite import ManifestError, Program, Suite, Tolerance
 
 __all__ = [
-    "JAX", "KERNELS", "LINEAR_ALGEBRA", "MODELS", "QUICKSTART", "SUITE_NAMES", "find_program", "load_suite", "program_in",
-]  # fmt: skip
+    "JAX",
+    "KERNELS",
+    "LINEAR_ALGEBRA",
+    "MODELS",
+    "QUICKSTART",
+    "SUITE_NAMES",
+    "find_program",
+    "load_suite",
+    "program_in",
+]
 
 _HERE = Path(__file__).parent
 QUICKSTART, JAX, LINEAR_ALGEBRA = _HERE / "quickstart", _HERE / "jax", _HERE / "linear_algebra"

@@ -30,12 +30,14 @@ def jax_conv(
 def jax_max_pool(x: jax.Array, size: int, stride: int, pad: int = 0) -> jax.Array:
     """Return the maxima of square windows of NCHW images."""
     padding = ((0, 0), (0, 0), (pad, pad), (pad, pad))
-    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, size, size), (1, 1, stride, stride), padding)
+    window, strides = (1, 1, size, size), (1, 1, stride, stride)
+    found: jax.Array = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, padding)
+    return found
 
 
 def jax_avg_pool(x: jax.Array, size: int, stride: int) -> jax.Array:
     """Return the means of square windows of NCHW images."""
-    total = jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 1, size, size), (1, 1, stride, stride), "VALID")
+    total: jax.Array = jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 1, size, size), (1, 1, stride, stride), "VALID")
     return total / (size * size)
 
 

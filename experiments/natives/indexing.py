@@ -19,7 +19,8 @@ def jax_embedding_gradient(i: jax.Array, g: jax.Array) -> jax.Array:
 
 def torch_embedding_gradient(i: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     """Return the gradient of a table of 10,000 rows that was looked up."""
-    return torch.ops.aten.embedding_dense_backward(g, i, 10000, -1, False)
+    table: torch.Tensor = torch.ops.aten.embedding_dense_backward(g, i, 10000, -1, False)
+    return table
 
 
 def jax_segment_sum(x: jax.Array, i: jax.Array) -> jax.Array:

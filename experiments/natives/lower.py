@@ -31,8 +31,8 @@ def write_suites(out: Path) -> None:
     for folder, table in ((KERNELS.name, natives.KERNELS), (MODELS.name, natives.MODELS)):
         entries: list[dict[str, Any]] = []
         for name, native in table.items():
-            shapes = [jax.ShapeDtypeStruct(i.dims, np.dtype(i.dtype)) for i in native.inputs]
-            write_file(out / folder / f"{name}.hlo", lower_to_text(native.jax, *shapes))
+            arrays = [np.broadcast_to(np.zeros((), i.dtype), i.dims) for i in native.inputs]
+            write_file(out / folder / f"{name}.hlo", lower_to_text(native.jax, *arrays))
             described = (native.jax.__doc__ or "").strip().partition("\n")[0]
             usable = described if native.jax.__module__.startswith("experiments.") else ""
             entries.append(

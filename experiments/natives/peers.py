@@ -86,5 +86,6 @@ def native_difference(got: list[Array], want: list[Array], rtol: float) -> str |
         wrong = ~((np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b)))
         if wrong.any():
             at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), w.shape))
-            return f"output {n}: {int(wrong.sum())} of {w.size} elements differ, the first at {list(at)}: {a[at]} instead of {b[at]}"
+            count = f"{int(wrong.sum())} of {w.size} elements differ"
+            return f"output {n}: {count}, the first at {list(at)}: {a[at]} instead of {b[at]}"
     return None

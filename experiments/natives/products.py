@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import torch
@@ -36,16 +34,17 @@ def torch_masked_attention(
 
 def jax_attention_gradient(q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array) -> tuple[jax.Array, ...]:
     """Return the gradients of causal attention."""
-    return jax.vjp(lambda *a: jax_attention(*a, causal=True), q, k, v)[1](g)
+    grads: tuple[jax.Array, ...] = jax.vjp(lambda q, k, v: jax_attention(q, k, v, causal=True), q, k, v)[1](g)
+    return grads
 
 
 def torch_attention_gradient(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """Return the gradients of causal attention."""
-    pull: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
-    _, pull = torch.func.vjp(lambda *a: F.scaled_dot_product_attention(*a, is_causal=True), q, k, v)
-    return pull(g)
+    pull = torch.func.vjp(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), q, k, v)[1]
+    grads: tuple[torch.Tensor, ...] = pull(g)
+    return grads
 
 
 def jax_distances(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -107,9 +106,7 @@ TABLE: Table = {
         HEADS,
     ),
     "attention_4x4x64x32": Native(jax_attention, F.scaled_dot_product_attention, SHORT),
-    "attention_grad_2x4x256x64": Native(
-        jax_attention_gradient, torch_attention_gradient, (normal(2, 4, 256, 64),) * 4
-    ),
+    "attention_grad_2x4x256x64": Native(jax_attention_gradient, torch_attention_gradient, (normal(2, 4, 256, 64),) * 4),
     "pairwise_distances_512x512x32": Native(
         jax_distances,
         lambda x, y: torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist"),

@@ -43,9 +43,10 @@ def adam_step(jax_loss: Loss, torch_loss: Loss, weights: Sequence[Input], data: 
     """
     n = len(weights)
     where = tuple(range(n))
+    parts = ((0, n), (n, 2 * n), (2 * n, 3 * n), (3 * n, None))
 
     def jax_step(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        p, m, v, rest = arrays[:n], arrays[n : 2 * n], arrays[2 * n : 3 * n], arrays[3 * n :]
+        p, m, v, rest = (list(arrays[a:b]) for a, b in parts)
         loss, grads = jax.value_and_grad(jax_loss, argnums=where)(*p, *rest)
         norm = jnp.sqrt(sum(jnp.sum(g * g) for g in grads))
         grads = [g * jnp.minimum(1.0, 0.5 / (norm + 1e-6)) for g in grads]
@@ -58,7 +59,7 @@ def adam_step(jax_loss: Loss, torch_loss: Loss, weights: Sequence[Input], data: 
         return loss, *p, *m, *v
 
     def torch_step(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        p, m, v, rest = tensors[:n], tensors[n : 2 * n], tensors[2 * n : 3 * n], tensors[3 * n :]
+        p, m, v, rest = (list(tensors[a:b]) for a, b in parts)
         grads, loss = torch.func.grad_and_value(torch_loss, argnums=where)(*p, *rest)
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
         scale = torch.clamp(0.5 / (norm + 1e-6), max=1.0)

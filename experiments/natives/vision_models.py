@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -55,9 +56,9 @@ def resnet_weights(training: bool) -> tuple[Input, ...]:
         return normal(width, std=0.5), normal(width, std=0.1), *moments
 
     found = [conv(3, WIDTHS[0]), *norm(WIDTHS[0])]
-    for a, b in zip(WIDTHS, WIDTHS[1:], strict=False):
-        found += [conv(a, b), *norm(b), conv(b, b), *norm(b)]
-        found += [conv(a, b, 1), *norm(b)] if a != b else []
+    for n, m in itertools.pairwise(WIDTHS):
+        found += [conv(n, m), *norm(m), conv(m, m), *norm(m)]
+        found += [conv(n, m, 1), *norm(m)] if n != m else []
     return (*found, *layer(WIDTHS[-1], 10))
 
 
@@ -72,10 +73,10 @@ def jax_resnet(*a: jax.Array) -> jax.Array:
         return jax_norm(jax_conv(x, kernel, stride, pad), norm)
 
     x = jax.nn.relu(unit(x, 1, 1))
-    for a, b in zip(WIDTHS, WIDTHS[1:], strict=False):
-        stride = 1 if a == b else 2
+    for n, m in itertools.pairwise(WIDTHS):
+        stride = 1 if n == m else 2
         y = unit(jax.nn.relu(unit(x, stride, 1)), 1, 1)
-        x = jax.nn.relu(y + (x if a == b else unit(x, stride, 0)))
+        x = jax.nn.relu(y + (x if n == m else unit(x, stride, 0)))
     return x.mean((2, 3)) @ weights[0] + weights[1]
 
 
@@ -90,10 +91,10 @@ def torch_resnet(*a: torch.Tensor) -> torch.Tensor:
         return torch_norm(F.conv2d(x, kernel, stride=stride, padding=pad), norm)
 
     x = F.relu(unit(x, 1, 1))
-    for a, b in zip(WIDTHS, WIDTHS[1:], strict=False):
-        stride = 1 if a == b else 2
+    for n, m in itertools.pairwise(WIDTHS):
+        stride = 1 if n == m else 2
         y = unit(F.relu(unit(x, stride, 1)), 1, 1)
-        x = F.relu(y + (x if a == b else unit(x, stride, 0)))
+        x = F.relu(y + (x if n == m else unit(x, stride, 0)))
     return torch.addmm(weights[1], F.adaptive_avg_pool2d(x, 1).flatten(1), weights[0])
 
 
