@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
+from compiler.text import parse
 from env.reference import Reference, drawn_reference, fresh_outputs
 from env.statistics import median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
-from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, rows_json, summary
+from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_table, rows_json, summary
 from experiments.console import error_console, progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
 from experiments.natives.peers import NATIVE_SUITES, NativePeer, native_difference
+from experiments.peak_memory import peak_memory
 from experiments.peers import PEERS, Contestant, make_peer, timed
 from experiments.provenance import provenance
 from experiments.results import check_output, rich_table, write_text
@@ -35,6 +40,8 @@ from experiments.run import WrongResultError, compile_program
 __all__ = ["bench_programs"]
 
 SAMPLE_SECONDS = 5e-3
+CACHE_VARIABLE = "HLOGYM_CACHE"
+WARM_UP = "HloModule warm_up  ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] add(x, x) }"
 
 Check = Callable[[list[npt.NDArray[Any]]], str | None]
 
@@ -65,6 +72,7 @@ def bench_programs(
     seed: int,
     markdown_file: Path | None = None,
     only: str = "*",
+    cold: bool = False,
 ) -> None:
     """Run `hlogym bench`; see its `--help`."""
     for peer in against:
@@ -77,7 +85,8 @@ def bench_programs(
     programs = [p for name in names for p in _programs(name) if fnmatch.fnmatch(p.name, only)]
     rows: list[Row] = []
     with ExitStack() as stack, progress() as bar:
-        native = {peer: NativePeer(peer) for peer in against}
+        cache = _empty_caches(stack) if cold else None
+        native = {peer: NativePeer(peer, cache) for peer in against}
         for process in native.values():
             stack.callback(process.close)
         settings = Settings(against, policy, backend, rounds, seed, native)
@@ -91,7 +100,26 @@ def bench_programs(
             bar.update(task, advance=1)
             _write(rows, against, " ".join(names), json_file, markdown_file)  # kept if a later program ends the process
     _print(rows, against)
+    if cold:
+        stdout.print(rich_table(cost_table(rows, against), "Time to the first result with empty caches; peak memory"))
     _check(rows, against)
+
+
+def _empty_caches(stack: ExitStack) -> Path:
+    """Let everything that is compiled from now on find no compiled code; return the folder that peers use instead."""
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="hlogym-bench-")))
+    previous = os.environ.get(CACHE_VARIABLE)
+    os.environ[CACHE_VARIABLE] = str(folder / "hlogym")
+
+    def restore() -> None:
+        if previous is None:
+            del os.environ[CACHE_VARIABLE]
+        else:
+            os.environ[CACHE_VARIABLE] = previous
+
+    stack.callback(restore)
+    compile_program(parse(WARM_UP), "cpu", None, None)  # imports what the first compilation needs
+    return folder / "peers"
 
 
 def _write(
@@ -144,8 +172,9 @@ def _programs(name: str) -> tuple[Program, ...]:
 def _bench(program: Program, settings: Settings) -> Row:
     module = read_valid_module(program)
     reference = drawn_reference(module, lambda number: entry_inputs(program, module, settings.seed + number))
-    ours, seconds = _ours(program, settings, reference)
-    first = {OURS: seconds}
+    ours, seconds, size = _ours(program, settings, reference)
+    first: dict[str, float] = {OURS: seconds}
+    peak: dict[str, float | None] = {OURS: size}
     finding = reference.difference(ours.outputs(), program.tolerance)
     if finding is not None:
         raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
@@ -156,7 +185,7 @@ def _bench(program: Program, settings: Settings) -> Row:
     for peer in settings.against:
         try:
             if is_native:
-                contestant, first[peer] = settings.native[peer].load(program, settings.seed)
+                contestant, first[peer], peak[peer] = settings.native[peer].load(program, settings.seed)
             else:
                 contestant = make_peer(peer, read_module(program), reference.inputs)
             contestant.sample(1)
@@ -178,22 +207,27 @@ def _bench(program: Program, settings: Settings) -> Row:
         reference.unchecked,
         {n: min(s) for n, s in samples.items()},
         first,
+        peak,
     )
 
 
-def _ours(program: Program, settings: Settings, reference: Reference) -> tuple[Contestant, float]:
-    """Return hlogym's contestant, and the seconds from the text to the first result."""
+def _ours(program: Program, settings: Settings, reference: Reference) -> tuple[Contestant, float, float | None]:
+    """Return hlogym's contestant, the seconds from the text to the first result, and the peak memory of a call."""
     arrays = reference.inputs
     start = time.perf_counter()
     executable = compile_program(read_module(program), settings.backend, settings.policy, None)
-    executable(*arrays)
     seconds = time.perf_counter() - start
+    start_of_call = time.perf_counter()
+    # The first call allocates what later calls keep, so it is the one whose memory is counted.
+    peak = peak_memory(lambda: executable(*arrays))
+    seconds += time.perf_counter() - start_of_call
 
     def sample(repeats: int) -> float:
         executable(*arrays)  # wakes the threads, as the peers' samples do
         return timed(lambda: executable(*arrays), repeats)
 
-    return Contestant(OURS, lambda: fresh_outputs(executable, reference), sample), seconds
+    size = None if peak is None else peak + sum(np.asarray(a).nbytes for a in arrays)
+    return Contestant(OURS, lambda: fresh_outputs(executable, reference), sample), seconds, size
 
 
 def _native_check(program: Program, reference: Reference) -> Check:

@@ -11,7 +11,7 @@ from env.statistics import Interval, geometric_mean
 from experiments.console import duration, factor
 from experiments.results import markdown_facts, markdown_table
 
-__all__ = ["OURS", "SLOW", "Row", "bench_markdown", "bench_table", "rows_json", "summary"]
+__all__ = ["OURS", "SLOW", "Row", "bench_markdown", "bench_table", "cost_table", "rows_json", "summary"]
 
 OURS = "hlogym"
 SLOW = 0.95
@@ -30,7 +30,7 @@ class Row:
         unchecked: why comparing the outputs proves nothing; None if it does.
         fastest: time per call of the fastest sample by contestant, which other load on the machine disturbs least.
         first_result: seconds from the program to its first result by contestant, with compilation.
-        peak_bytes: peak memory of a call by contestant, where it was measured.
+        peak_bytes: peak memory of a call with its arguments by contestant; None if it is not known.
     """
 
     program: str
@@ -40,7 +40,7 @@ class Row:
     unchecked: str | None = None
     fastest: Mapping[str, float] = field(default_factory=dict)
     first_result: Mapping[str, float] = field(default_factory=dict)
-    peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def best(self) -> str | None:
@@ -63,6 +63,27 @@ def bench_table(rows: Sequence[Row], against: Sequence[str]) -> list[list[str]]:
             ratio = row.ratios[row.best]
             cells += [f"{ratio.value:.2f}x", f"{ratio.low:.2f} to {ratio.high:.2f}"]
         table.append([row.program, *cells, *["-"] * (len(table[0]) - 1 - len(cells))])
+    return table
+
+
+def cost_table(rows: Sequence[Row], against: Sequence[str]) -> list[list[str]]:
+    """Return the time to the first result and the peak memory of each contestant; the first row is the header."""
+    names = (OURS, *against)
+    table = [["program", *names, *(f"{n} MB" for n in names)]]
+    for row in rows:
+        times = [duration(row.first_result[n]) if n in row.first_result else "-" for n in names]
+        sizes = [row.peak_bytes.get(n) for n in names]
+        table.append([row.program, *times, *("-" if s is None else f"{s / 1e6:.1f}" for s in sizes)])
+    for title, values in (
+        ("geometric mean of the ratios: time", [r.first_result for r in rows]),
+        ("geometric mean of the ratios: memory", [r.peak_bytes for r in rows]),
+    ):
+        cells = []
+        for peer in against:
+            pairs = [(v.get(peer), v.get(OURS)) for v in values]
+            ratios = [theirs / ours for theirs, ours in pairs if theirs and ours]
+            cells.append(f"{geometric_mean(ratios).value:.2f}x" if ratios else "-")
+        table.append([title, "", *cells, *[""] * len(names)])
     return table
 
 
@@ -94,6 +115,9 @@ def bench_markdown(rows: Sequence[Row], against: Sequence[str], title: str, prov
     lines += ["divided by ours; the last column is the ratio of the fastest samples.", ""]
     lines += [f"- {line}" for line in summary(rows, against)]
     lines += ["", markdown_table([header, *body])]
+    if any(r.first_result for r in ordered):
+        lines += ["Time to the first result (with the caches that the command names) and peak memory of a call:", ""]
+        lines += [markdown_table(cost_table(ordered, against))]
     lines += [f"- {r.program}: {n} left out: {markdown_cell(why)}" for r in ordered for n, why in r.failures.items()]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -135,6 +135,9 @@ def bench(
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Also write the table to this file (Markdown).")
     ] = None,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Compile with empty caches; also print compile times and peak memory.")
+    ] = False,
     only: Annotated[
         str, typer.Option(help="Time only programs whose names match this pattern, such as 'conv*'.")
     ] = "*",
@@ -151,7 +154,7 @@ def bench(
     from experiments.bench import bench_programs
 
     peers = [p for p in against.split(",") if p]
-    bench_programs(programs, peers, policy, backend, rounds, json_file, seed, markdown_file, only)
+    bench_programs(programs, peers, policy, backend, rounds, json_file, seed, markdown_file, only, cold)
 
 
 def view(

@@ -37,12 +37,14 @@ class Native:
         torch: function of tensors.
         inputs: the arguments.
         rtol: how far the outputs of two compilers may differ, relative to the size of the output's elements.
+        compiled: whether Inductor compiles the PyTorch function; otherwise it runs in eager mode.
     """
 
     jax: Callable[..., Any]
     torch: Callable[..., Any]
     inputs: tuple[Input, ...]
     rtol: float = 1e-3
+    compiled: bool = True
 
 
 Table = dict[str, Native]

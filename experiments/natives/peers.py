@@ -28,23 +28,25 @@ class NativePeer:
 
     Args:
         name: the name of the peer: xla, inductor or eager.
+        cache: folder of compiled code; None: the peer's own.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cache: Path | None = None) -> None:
         self._name = name
-        self._process = WorkerProcess(python_command("from experiments.natives.worker import main; main()", name))
+        serve = "from experiments.natives.worker import main; main()"
+        self._process = WorkerProcess(python_command(serve, name, str(cache or "")))
 
-    def load(self, program: Program, seed: int) -> tuple[Contestant, float]:
+    def load(self, program: Program, seed: int) -> tuple[Contestant, float, float | None]:
         """Compile the native version of a program.
 
         Returns:
-            The contestant, and the seconds from the function to its first result.
+            The contestant, the seconds from the function to its first result, and the peak memory of a call in bytes.
 
         Raises:
             BackendError: the peer cannot run the program.
         """
-        seconds = self._ask("load", suite=program.suite, program=program.name, seed=seed)["seconds"]
-        return Contestant(self._name, self._outputs, self._sample), seconds
+        reply = self._ask("load", suite=program.suite, program=program.name, seed=seed)
+        return Contestant(self._name, self._outputs, self._sample), reply["seconds"], reply["bytes"]
 
     def close(self) -> None:
         """End the process."""

@@ -12,7 +12,7 @@ import torch
 
 from experiments.natives.native import Input, Native, normal, uniform
 
-__all__ = ["adam_step", "sgd_step"]
+__all__ = ["RATE", "adam_step", "sgd_step"]
 
 Loss = Callable[..., Any]
 RATE, B1, B2, EPS = 1e-3, 0.9, 0.999, 1e-8

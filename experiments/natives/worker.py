@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from env.suites import load_suite, random_inputs
+from env.suites import Normal, load_suite, random_inputs
 from env.worker import die_with_parent, private_stdout
-from experiments.natives.native import Native
+from experiments.natives.native import Input, Native
+from experiments.peak_memory import peak_memory
 
 __all__ = ["main"]
 
@@ -30,7 +31,8 @@ class NativeWorker:
     """Answers requests of one peer, one at a time.
 
     - `{"op": "load", "suite": str, "program": str, "seed": int}` draws the inputs, compiles the native program and runs
-      it once; reply `{"seconds": s}`, the time from the function to its first result.
+      it; reply `{"seconds": s, "bytes": b}`, the time from the function to its first result, and the peak memory of a
+      call with its arguments (null if it is not known).
     - `{"op": "outputs", "file": path}` runs it and writes its outputs as an .npz file: arrays of bytes.
     - `{"op": "sample", "repeats": n}` runs it once untimed, to wake its threads, and then n times; reply
       `{"seconds": s}`, the mean time per call.
@@ -42,13 +44,14 @@ class NativeWorker:
     def __init__(self, peer: str) -> None:
         self._peer = peer
         self._run: Run = lambda: None
+        self._warm = False
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply to one request."""
         try:
             match request["op"]:
                 case "load":
-                    return {"seconds": self._load(request)}
+                    return self._load(request)
                 case "outputs":
                     found = [_host(o) for o in _leaves(self._run())]
                     np.savez(request["file"], **{f"out{n}": o for n, o in enumerate(found)})  # type: ignore[arg-type]
@@ -58,13 +61,22 @@ class NativeWorker:
             return {"error": f"{type(error).__name__}: {error}"}
         return {}
 
-    def _load(self, request: Mapping[str, Any]) -> float:
+    def _load(self, request: Mapping[str, Any]) -> dict[str, Any]:
         from experiments.natives import find_native
 
         native = find_native(request["suite"], request["program"])
         program = load_suite(request["suite"]).find(request["program"])
         arrays = random_inputs(program, [(np.dtype(i.dtype), i.dims) for i in native.inputs], request["seed"])
         self._run = lambda: None  # frees the arrays of the last program
+        if not self._warm:  # the first compilation imports much, which is not the program's time
+            self._started(Native(_double, _double, (Input((4,), "float32", Normal()),)), [np.ones(4, np.float32)])
+            self._warm = True
+        seconds = self._started(native, arrays)
+        peak = peak_memory(self._run)
+        return {"seconds": seconds, "bytes": None if peak is None else peak + sum(a.nbytes for a in arrays)}
+
+    def _started(self, native: Native, arrays: Sequence[npt.NDArray[Any]]) -> float:
+        """Set the program that is run, and return the seconds until its first result."""
         self._run = jax_run(native, arrays) if self._peer == "xla" else torch_run(native, arrays, self._peer)
         start = time.perf_counter()
         self._run()
@@ -76,6 +88,10 @@ class NativeWorker:
         for _ in range(repeats):
             self._run()
         return (time.perf_counter() - start) / repeats
+
+
+def _double(x: Any) -> Any:
+    return x + x
 
 
 def jax_run(native: Native, arrays: Sequence[npt.NDArray[Any]]) -> Run:
@@ -93,7 +109,8 @@ def torch_run(native: Native, arrays: Sequence[npt.NDArray[Any]], peer: str) -> 
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch._dynamo.reset()
-    function = native.torch if peer == "eager" else torch.compile(native.torch, dynamic=False)
+    is_eager = peer == "eager" or not native.compiled
+    function = native.torch if is_eager else torch.compile(native.torch, dynamic=False)
     held = [_tensor(a, i.index) for a, i in zip(arrays, native.inputs, strict=True)]
 
     def run() -> Any:
@@ -132,7 +149,10 @@ def main() -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = private_stdout()
-    worker = NativeWorker(sys.argv[1])
+    peer, cache = sys.argv[1:]
+    if cache:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    worker = NativeWorker(peer)
     for line in sys.stdin.buffer:
         replies.write(json.dumps(worker.handle(json.loads(line))) + "\n")
         replies.flush()

@@ -121,16 +121,16 @@ def fake_peer(change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Callabl
     class Fake:
         closed = 0
 
-        def __init__(self, name: str) -> None:
+        def __init__(self, name: str, cache: Path | None = None) -> None:
             self.name = name
 
-        def load(self, program: Program, seed: int) -> tuple[Contestant, float]:
+        def load(self, program: Program, seed: int) -> tuple[Contestant, float, float]:
             if self.name == "eager":
                 raise BackendError("not here")
             module = parse(program.text())
             arrays = random_inputs(program, [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes], seed)
             outputs = [change(np.asarray(o)) for o in evaluate(module, arrays)]
-            return Contestant(self.name, lambda: outputs, lambda repeats: 1e-3), 0.25
+            return Contestant(self.name, lambda: outputs, lambda repeats: 1e-3), 0.25, 2e6
 
         def close(self) -> None:
             Fake.closed += 1
