@@ -14,8 +14,9 @@ from compiler.interpreter import evaluate
 from compiler.text import parse
 from env.statistics import Interval
 from env.suites import KERNELS, Program, load_suite, random_inputs
-from experiments.bench_rows import Row, bench_markdown, bench_table, rows_json, summary
+from experiments.bench_rows import Row, bench_markdown, bench_table, cost_table, rows_json, summary
 from experiments.natives.peers import native_difference
+from experiments.peak_memory import peak_memory
 from experiments.peers import Contestant
 from experiments.results import rich_table
 from tests.experiments.shell import Shell
@@ -176,3 +177,21 @@ def test_programs_of_the_native_suites_are_held_out_from_training() -> None:
         assert programs
         assert {p.split for p in programs} == {"extra"}
     assert load_suite("kernels").find("softmax_128x256").path.parent == KERNELS
+
+
+def test_costs_are_compared_as_ratios() -> None:
+    rows = [
+        Row("a", {}, {}, {}, first_result={"hlogym": 0.5, "xla": 1.0}, peak_bytes={"hlogym": 2e6, "xla": 1e6}),
+        Row("b", {}, {}, {}, first_result={"hlogym": 0.5, "xla": 2.0}, peak_bytes={"hlogym": 2e6, "xla": None}),
+    ]
+    table = cost_table(rows, ["xla"])
+    assert table[1:3] == [["a", "500 ms", "1.00 s", "2.0", "1.0"], ["b", "500 ms", "2.00 s", "2.0", "-"]]
+    assert [line[2] for line in table[3:]] == ["2.83x", "0.50x"]  # sqrt(2 * 4), and one known pair
+
+
+def test_peak_memory_is_what_a_call_uses_at_most() -> None:
+    found = peak_memory(lambda: np.ones(8 << 20).sum())
+    if found is None:
+        pytest.skip("this system does not count the memory of a process")
+    assert 60e6 < found < 100e6
+    assert peak_memory(lambda: None) < 10e6  # type: ignore[operator]
