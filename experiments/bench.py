@@ -27,7 +27,7 @@ from compiler.text import parse
 from env.reference import Reference, drawn_reference, fresh_outputs
 from env.statistics import median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
-from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_table, rows_json, summary
+from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_markdown, cost_table, rows_json, summary
 from experiments.console import error_console, progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
 from experiments.natives.peers import NATIVE_SUITES, NativePeer, native_difference
@@ -39,8 +39,7 @@ from experiments.run import WrongResultError, compile_program
 
 __all__ = ["bench_programs"]
 
-SAMPLE_SECONDS = 5e-3
-CACHE_VARIABLE = "HLOGYM_CACHE"
+SAMPLE_SECONDS = 2e-3
 WARM_UP = "HloModule warm_up  ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] add(x, x) }"
 
 Check = Callable[[list[npt.NDArray[Any]]], str | None]
@@ -59,6 +58,7 @@ class Settings:
     backend: str
     rounds: int
     seed: int
+    cold: bool
     native: Mapping[str, NativePeer]
 
 
@@ -89,7 +89,7 @@ def bench_programs(
         native = {peer: NativePeer(peer, cache) for peer in against}
         for process in native.values():
             stack.callback(process.close)
-        settings = Settings(against, policy, backend, rounds, seed, native)
+        settings = Settings(against, policy, backend, rounds, seed, cold, native)
         task = bar.add_task("timing", total=len(programs))
         for program in programs:
             bar.update(task, description=f"timing {program.name}")
@@ -98,24 +98,25 @@ def bench_programs(
             except (HlogymError, OSError, UnicodeError) as error:  # the other programs are still timed
                 rows.append(Row(program.name, {}, {}, {OURS: str(error)}))
             bar.update(task, advance=1)
-            _write(rows, against, " ".join(names), json_file, markdown_file)  # kept if a later program ends the process
-    _print(rows, against)
-    if cold:
-        stdout.print(rich_table(cost_table(rows, against), "Time to the first result with empty caches; peak memory"))
+            # Written now, so that it is kept if a later program ends the process.
+            _write(rows, against, f"Benchmark: {' '.join(names)}", json_file, markdown_file, cold)
+    _print(rows, against, cold)
     _check(rows, against)
 
 
 def _empty_caches(stack: ExitStack) -> Path:
     """Let everything that is compiled from now on find no compiled code; return the folder that peers use instead."""
     folder = Path(stack.enter_context(TemporaryDirectory(prefix="hlogym-bench-")))
-    previous = os.environ.get(CACHE_VARIABLE)
-    os.environ[CACHE_VARIABLE] = str(folder / "hlogym")
+    # With one arena, the memory that a thread of a peer has freed can be given back before a call is measured.
+    values = {"HLOGYM_CACHE": str(folder / "hlogym"), "MALLOC_ARENA_MAX": "1"}
+    previous = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
 
     def restore() -> None:
-        if previous is None:
-            del os.environ[CACHE_VARIABLE]
-        else:
-            os.environ[CACHE_VARIABLE] = previous
+        for name, value in previous.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
     stack.callback(restore)
     compile_program(parse(WARM_UP), "cpu", None, None)  # imports what the first compilation needs
@@ -123,25 +124,38 @@ def _empty_caches(stack: ExitStack) -> Path:
 
 
 def _write(
-    rows: Sequence[Row], against: Sequence[str], title: str, json_file: Path | None, markdown_file: Path | None
+    rows: Sequence[Row],
+    against: Sequence[str],
+    title: str,
+    json_file: Path | None,
+    markdown_file: Path | None,
+    cold: bool,
 ) -> None:
     if json_file is not None:
         kept = {"kind": "bench", "provenance": provenance(), "rows": rows_json(rows)}
         write_text(json_file, json.dumps(kept, indent=1))
     if markdown_file is not None:
-        write_text(markdown_file, bench_markdown(rows, against, f"Benchmark: {title}", provenance()))
+        make = cost_markdown if cold else bench_markdown
+        write_text(markdown_file, make(rows, against, title, provenance()))
 
 
-def _print(rows: Sequence[Row], against: Sequence[str]) -> None:
-    title = "Time per call; ratio: the faster peer's time divided by ours" if against else "Time per call"
-    stdout.print(rich_table(bench_table(rows, against), title))
-    for line in summary(rows, against):
-        stdout.print(line)
+def _print(rows: Sequence[Row], against: Sequence[str], cold: bool) -> None:
+    if cold:
+        stdout.print(rich_table(cost_table(rows, against), "Time to the first result; peak memory of a call"))
+    else:
+        _print_times(rows, against)
     for row in rows:
         if row.unchecked is not None:
             error_console.print(f"{row.program}: {row.unchecked}", markup=False)
         for peer, reason in row.failures.items():
             error_console.print(f"{row.program}: {peer} left out: {reason}")
+
+
+def _print_times(rows: Sequence[Row], against: Sequence[str]) -> None:
+    title = "Time per call; ratio: the faster peer's time divided by ours" if against else "Time per call"
+    stdout.print(rich_table(bench_table(rows, against), title))
+    for line in summary(rows, against):
+        stdout.print(line)
 
 
 def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
@@ -197,7 +211,7 @@ def _bench(program: Program, settings: Settings) -> Row:
             ready.append(contestant)
         else:
             failures[peer] = f"its outputs differ: {finding}"
-    samples = _in_turns(ready, settings.rounds)
+    samples = {} if settings.cold else _in_turns(ready, settings.rounds)
     ratios = {n: ratio_interval(s, samples[OURS]) for n, s in samples.items() if n != OURS}
     return Row(
         program.name,

@@ -11,7 +11,17 @@ from env.statistics import Interval, geometric_mean
 from experiments.console import duration, factor
 from experiments.results import markdown_facts, markdown_table
 
-__all__ = ["OURS", "SLOW", "Row", "bench_markdown", "bench_table", "cost_table", "rows_json", "summary"]
+__all__ = [
+    "OURS",
+    "SLOW",
+    "Row",
+    "bench_markdown",
+    "bench_table",
+    "cost_markdown",
+    "cost_table",
+    "rows_json",
+    "summary",
+]
 
 OURS = "hlogym"
 SLOW = 0.95
@@ -115,11 +125,18 @@ def bench_markdown(rows: Sequence[Row], against: Sequence[str], title: str, prov
     lines += ["divided by ours; the last column is the ratio of the fastest samples.", ""]
     lines += [f"- {line}" for line in summary(rows, against)]
     lines += ["", markdown_table([header, *body])]
-    if any(r.first_result for r in ordered):
-        lines += ["Time to the first result (with the caches that the command names) and peak memory of a call:", ""]
-        lines += [markdown_table(cost_table(ordered, against))]
     lines += [f"- {r.program}: {n} left out: {markdown_cell(why)}" for r in ordered for n, why in r.failures.items()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def cost_markdown(rows: Sequence[Row], against: Sequence[str], title: str, provenance: Mapping[str, Any]) -> str:
+    """Return the table of compile times and memory as Markdown with its provenance."""
+    lines = [f"# {title}", "", *markdown_facts(provenance), ""]
+    lines += [
+        "Time from the program to its first result with empty caches, and peak memory of a call with its arguments.",
+        "",
+    ]
+    return "\n".join([*lines, markdown_table(cost_table(rows, against))])
 
 
 def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:

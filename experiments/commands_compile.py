@@ -136,7 +136,8 @@ def bench(
         Path | None, typer.Option("--markdown", help="Also write the table to this file (Markdown).")
     ] = None,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Compile with empty caches; also print compile times and peak memory.")
+        bool,
+        typer.Option("--cold", help="Measure compile time with empty caches and peak memory instead of time per call."),
     ] = False,
     only: Annotated[
         str, typer.Option(help="Time only programs whose names match this pattern, such as 'conv*'.")
