@@ -130,9 +130,7 @@ def _tile(s: lir.Stmt, size: int, stage: bool) -> lir.Stmt:
 def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tuple[Body, Body]:
     """Return the statements that transpose tiles, and the body that reads these tiles.
 
-    Args:
-        body: the statements at one point of a tile.
-        a, b: for the two tiled loops, the variable of the tile, that of the point in it, and the extent of both.
+    The two tiled loops are given by the variable of the tile, that of the point in it, and the extent of both.
     """
     (a_out, a_in, a_extent), (b_out, b_in, b_extent) = a, b
     size = a_in.extent
