@@ -94,11 +94,12 @@ static inline double ulps(float y, double exact) {
   const uint32_t exponent = (F32_TO_BITS(want) & 0x7fffffffu) >> 23, last = exponent > 254 ? 254 : exponent;
   const double unit = last < 1 ? 0x1p-149 : BITS_TO_F64((uint64_t)(last - 127 - 23 + 1023) << 52);
   const double difference = y - exact, size = difference < 0 ? -difference : difference;
-  const bool is_same = F32_TO_BITS(y) == F32_TO_BITS(want) || (y != y && want != want);
-  const bool is_finite = y - y == 0 && want - want == 0 && !(y == 0 && want == 0);
+  const bool is_same = (F32_TO_BITS(y) == F32_TO_BITS(want)) | ((y != y) & (want != want));
+  const bool is_finite = (y - y == 0) & (want - want == 0) & !((y == 0) & (want == 0));
   /* Just below overflow, the exact result may round to the largest number or to infinity. */
-  const bool is_edge = size <= 4 * unit && last == 254;
-  return is_same && !(size <= unit) ? 0 : is_finite || is_edge || is_same ? size / unit : 1e30;
+  const bool is_edge = (size <= 4 * unit) & (last == 254);
+  const double error = is_finite | is_edge | is_same ? size / unit : 1e30;
+  return is_same & !(size <= unit) ? 0 : error;
 }
 static inline uint32_t mixed(uint32_t x) {
   x = (x ^ x >> 16) * 0x7feb352du;
@@ -108,7 +109,7 @@ static inline uint32_t mixed(uint32_t x) {
 void scan(uint64_t first, uint64_t last, uint64_t step, double *worst, float *where) {
   enum { N = 1024 };
   float xs[N], ys[N], got[N];
-  double want[N];
+  double want[N], errors[N];
   for (uint64_t begin = first; begin < last; begin += step * N) {
 #pragma omp simd
     for (int i = 0; i < N; i++) {
@@ -127,9 +128,15 @@ void scan(uint64_t first, uint64_t last, uint64_t step, double *worst, float *wh
       const double x = xs[i], y = ys[i];
       want[i] = REFERENCE;
     }
+    double largest = -1;
+#pragma omp simd reduction(maximum : largest)
     for (int i = 0; i < N; i++) {
-      const double error = ulps(got[i], want[i]);
-      if (error > *worst) *worst = error, where[0] = xs[i], where[1] = ys[i];
+      errors[i] = ulps(got[i], want[i]);
+      largest = largest >= errors[i] ? largest : errors[i];
+    }
+    if (!(largest > *worst)) continue;
+    for (int i = 0; i < N; i++) {
+      if (errors[i] > *worst) *worst = errors[i], where[0] = xs[i], where[1] = ys[i];
     }
   }
 }
@@ -204,7 +211,7 @@ def _page(rows: list[str], step: int) -> str:
             "",
             f"The largest difference from float64 over {covered}, and over 2^32 random pairs for functions of two",
             "arguments, in units in the last place of the exact result. 1e30 would mean a wrong NaN, infinity or sign",
-            "of a zero. *Inline* functions are in `compiler/codegen/math_c.h`; the others are those of glibc's libmvec.",
+            "of a zero. *Inline* functions are in `compiler/codegen/math_c.h`; the others are from glibc's libmvec.",
             "`logistic` is compared with 0 below -88.7, where `exp(-x)` overflows in float32, as in the interpreter.",
             "",
             "| op | code | largest error (ulp) | where | bits |",

@@ -131,12 +131,12 @@ def _has_avx2() -> bool:
 def test_loops_use_vector_registers_and_make_no_calls(width: int, register: str, tmp_path: Path) -> None:
     if width == 512 and " avx512dq " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("needs AVX-512")
-    texts = {name: FUNCTIONS[name].text for name in INLINE} | {"tanh64": "tanh((double)x)"}
+    expressions = {name: FUNCTIONS[name].text for name in INLINE} | {"tanh64": "tanh((double)x)"}
     loops = [
         f"void loop_{name.replace('-', '_')}(const float *xs, const float *ys, {kind} *restrict o) {{\n"
         "#pragma omp simd\n"
         "  for (int i = 0; i < 4096; i++) { const float x = xs[i], y = ys[i]; o[i] = " + text + "; }\n}"
-        for name, text in texts.items()
+        for name, text in expressions.items()
         for kind in ("double" if name.endswith("64") else "float",)
     ]
     source, assembly = tmp_path / "loops.c", tmp_path / "loops.s"
