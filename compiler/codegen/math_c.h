@@ -62,13 +62,17 @@ static inline float reduced_log(float f, float k) {
       0x1.22da24p-3f), f, -0x1.547246p-3f), f, 0x1.99a008p-3f), f, -0x1.000226p-2f), f, 0x1.555554p-2f);
   return FMAF(k, 0x1.62e43p-1f, FMAF(f * f, FMAF(f, p, -0.5f), f));
 }
+/* The result of log for infinity and NaN, and NaN for negative numbers. */
+static inline float log_outside(float x) {
+  return BITS_TO_F32(F32_TO_BITS(x) | (uint32_t)((int32_t)F32_TO_BITS(x) >> 31));
+}
 static inline float log_f32(float x) {
   const bool is_small = x < 0x1p-126f;
   const uint32_t bits = F32_TO_BITS(is_small ? x * 0x1p23f : x), e = bits - 0x3f3504f3u;
   const float f = BITS_TO_F32(bits - (e & 0xff800000u)) - 1.0f;
   const float y = reduced_log(f, (float)((int32_t)e >> 23) - (is_small ? 23.0f : 0.0f));
-  const float finite = x < INFINITY ? y : x;
-  return x > 0 ? finite : x == 0 ? -INFINITY : NAN;
+  const float other = x == 0 ? -INFINITY : log_outside(x);
+  return F32_TO_BITS(x) - 1u < 0x7f7fffffu ? y : other; /* 0 < x < inf in one comparison */
 }
 static inline float log1p_f32(float x) {
   const float m = 1.0f + x, low = x - (m - 1.0f);
@@ -76,8 +80,8 @@ static inline float log1p_f32(float x) {
   const float power = BITS_TO_F32((uint32_t)(e > 126 ? 0 : 127 - e) << 23);
   const float f = BITS_TO_F32(F32_TO_BITS(m) - ((uint32_t)e << 23)) - 1.0f;
   const float y = with_sign(reduced_log(FMAF(low, power, f), (float)e), x);
-  const float finite = x < INFINITY ? y : x;
-  return x > -1.0f ? finite : x == -1.0f ? -INFINITY : NAN;
+  const float other = x == -1.0f ? -INFINITY : log_outside(x);
+  return (x > -1.0f) & (x < INFINITY) ? y : other;
 }
 
 static inline float erf_f32(float x) {
