@@ -47,8 +47,8 @@ EXPRESSIONS = {
     "cross-entropy": "y * logf(u * 0.49f + 0.5f) + (1.0f - y) * logf(0.5f - u * 0.49f)",
     "log-sum-exp": "x + logf(expf(y - x) + expf(u - x))",
 }
-"""Loop bodies, as expressions of `x` and `y` between -4 and 4 (`x` above 0 for logarithms and powers) and of `u` between
--1 and 1."""
+"""Loop bodies, as expressions of `x` and `y` between -4 and 4 (`x` above 0 for logarithms and powers) and of `u`
+between -1 and 1."""
 
 _POSITIVE = ("log", "power")
 
