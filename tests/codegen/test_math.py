@@ -15,8 +15,8 @@ from compiler.codegen.print_c import preamble
 from experiments.function_errors import FUNCTIONS, INLINE, measure
 
 BOUNDS = {
-    "exponential": 1.1, "exponential-minus-one": 1.6, "log": 1.0, "log-plus-one": 1.5, "logistic": 3.0, "tanh": 2.5,
-    "erf": 1.1, "asin": 2.4, "acos": 1.2, "power": 0.6, "atan2": 2.5,
+    "power": 0.6, "log": 1.0, "exponential": 1.2, "erf": 1.2, "acos": 1.2, "exponential-minus-one": 1.7,
+    "log-plus-one": 1.7, "tanh": 2.5, "logistic": 2.5, "asin": 2.5, "atan2": 2.5,
 }  # fmt: skip
 """Largest errors in units in the last place, as ARCHITECTURE.md states them."""
 
@@ -108,11 +108,11 @@ def test_atan2_follows_c_at_every_pair_of_special_numbers() -> None:
         assert np.array_equal(np.signbit(got[known]), np.signbit(want[known]))
 
 
-def test_tanh_of_f64_is_within_two_units_in_the_last_place() -> None:
+def test_tanh_of_f64() -> None:
     x = [float(v) for v in np.concatenate([np.geomspace(1e-300, 0.59, 15), np.linspace(0.5, 25, 20)])]
     x += [0.0, -0.0, INF, -INF, NAN]
     got = _evaluate("tanh", x, element="f64")
-    want = np.array([math.tanh(v) for v in x])  # glibc's scalar function has an error below 1 ulp itself
+    want = np.array([math.tanh(v) for v in x])  # itself within 1 unit of the exact result
     known = ~np.isnan(want)
     assert np.all(np.abs(got - want)[known] <= 3 * np.spacing(np.abs(want[known])))
     assert np.isnan(got[-1])
