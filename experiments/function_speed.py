@@ -34,7 +34,7 @@ EXPRESSIONS = {
     **{
         f.name: f.text.replace("tanh_f32", "tanhf")
         for f in FUNCTIONS.values()
-        if f.name in ("exponential", "exponential-minus-one", "log", "tanh", "erf", "power", "atan2")
+        if f.name in ("exponential", "exponential-minus-one", "tanh", "erf", "power", "atan2")
     },
     "log-plus-one": "log1pf(u)",
     "asin": "asinf(u)",
@@ -47,10 +47,10 @@ EXPRESSIONS = {
     "cross-entropy": "y * logf(u * 0.49f + 0.5f) + (1.0f - y) * logf(0.5f - u * 0.49f)",
     "log-sum-exp": "x + logf(expf(y - x) + expf(u - x))",
 }
-"""Loop bodies, as expressions of `x` and `y` between -4 and 4 (`x` above 0 for logarithms and powers) and of `u`
+"""Loop bodies, as expressions of `x` and `y` between -4 and 4 (`x` above 0 for powers) and of `u`
 between -1 and 1."""
 
-_POSITIVE = ("log", "power")
+_POSITIVE = ("power",)
 
 
 def _loop(name: str, text: str) -> str:

@@ -1,7 +1,7 @@
 /* Elementary functions for the generated CPU kernels. They are plain arithmetic without branches, which gcc vectorizes
-   and schedules with the rest of a loop; around a call of glibc's vector functions all vector registers are saved. The
-   functions that are missing here are faster in glibc, above all sin and cos: an exact reduction of large angles needs
-   tables, and vector code without branches would read them for every angle.
+   and schedules with the rest of a loop; around a call of glibc's vector functions all vector registers are saved. Only
+   functions that are at least as fast this way are here. Those of glibc have instructions for exponents and tables in
+   registers (log), and branch to a slow path for large angles (sin, cos), which plain vector code computes every time.
 
    ARCHITECTURE.md states the errors, `python -m experiments.function_errors` measures them, and
    experiments/derivations/elementary.py derives the coefficients. Zeros keep their sign and NaN propagates as in C. A
@@ -62,25 +62,15 @@ static inline float reduced_log(float f, float k) {
       0x1.22da24p-3f), f, -0x1.547246p-3f), f, 0x1.99a008p-3f), f, -0x1.000226p-2f), f, 0x1.555554p-2f);
   return FMAF(k, 0x1.62e43p-1f, FMAF(f * f, FMAF(f, p, -0.5f), f));
 }
-/* The result of log for infinity and NaN, and NaN for negative numbers. */
-static inline float log_outside(float x) {
-  return BITS_TO_F32(F32_TO_BITS(x) | (uint32_t)((int32_t)F32_TO_BITS(x) >> 31));
-}
-static inline float log_f32(float x) {
-  const bool is_small = x < 0x1p-126f;
-  const uint32_t bits = F32_TO_BITS(is_small ? x * 0x1p23f : x), e = bits - 0x3f3504f3u;
-  const float f = BITS_TO_F32(bits - (e & 0xff800000u)) - 1.0f;
-  const float y = reduced_log(f, (float)((int32_t)e >> 23) - (is_small ? 23.0f : 0.0f));
-  const float other = x == 0 ? -INFINITY : log_outside(x);
-  return F32_TO_BITS(x) - 1u < 0x7f7fffffu ? y : other; /* 0 < x < inf in one comparison */
-}
 static inline float log1p_f32(float x) {
   const float m = 1.0f + x, low = x - (m - 1.0f);
   const int32_t e = (int32_t)(F32_TO_BITS(m) - 0x3f3504f3u) >> 23;
   const float power = BITS_TO_F32((uint32_t)(e > 126 ? 0 : 127 - e) << 23);
   const float f = BITS_TO_F32(F32_TO_BITS(m) - ((uint32_t)e << 23)) - 1.0f;
   const float y = with_sign(reduced_log(FMAF(low, power, f), (float)e), x);
-  const float other = x == -1.0f ? -INFINITY : log_outside(x);
+  /* Infinity and NaN stay, and other numbers below -1 become NaN. */
+  const float outside = BITS_TO_F32(F32_TO_BITS(x) | (uint32_t)((int32_t)F32_TO_BITS(x) >> 31));
+  const float other = x == -1.0f ? -INFINITY : outside;
   return (x > -1.0f) & (x < INFINITY) ? y : other;
 }
 
@@ -176,7 +166,6 @@ static inline double tanh_f64(double x) {
 
 #define expf(x) exp_f32(x)
 #define expm1f(x) expm1_f32(x)
-#define logf(x) log_f32(x)
 #define log1pf(x) log1p_f32(x)
 #define tanhf(x) tanh_f32(x)
 #define erff(x) erf_f32(x)
