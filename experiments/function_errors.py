@@ -3,7 +3,8 @@
     python -m experiments.function_errors [NAME ...] [--step N] [--save]
 
 An error is given in units in the last place (ulp) of the exact result rounded to float32. Functions of two arguments
-are sampled: sign, exponent and fraction of both numbers are random. `--save` writes results/kernels/function_errors.md.
+are sampled: sign, exponent and fraction of both numbers are random. `--save` puts the rows into the table
+results/kernels/function_errors.md.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import argparse
 import ctypes
 import struct
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +151,6 @@ class Error:
     function: Function
     ulps: float
     arguments: tuple[float, float]
-    seconds: float
 
 
 def measure(function: Function, step: int = 1) -> Error:
@@ -163,7 +162,6 @@ def measure(function: Function, step: int = 1) -> Error:
     scan = ctypes.CDLL(str(library)).scan
     scan.argtypes = [ctypes.c_uint64] * 3 + [ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_float)]
     scan.restype = None
-    start = time.perf_counter()
     step *= THINNING if function.is_binary else 1
 
     def part(first: int) -> tuple[float, tuple[float, float]]:
@@ -174,52 +172,60 @@ def measure(function: Function, step: int = 1) -> Error:
     with ThreadPoolExecutor(2) as pool:
         parts = list(pool.map(part, range(0, FLOATS, BLOCK * step)))
     ulps, arguments = max(parts, key=lambda p: p[0])
-    return Error(function, ulps, arguments, time.perf_counter() - start)
+    return Error(function, ulps, arguments)
 
 
-def _row(e: Error) -> str:
+def _row(e: Error, step: int) -> str:
     shown = e.arguments if e.function.is_binary else e.arguments[:1]
     bits = ", ".join(f"0x{struct.unpack('<I', struct.pack('<f', a))[0]:08x}" for a in shown)
     where = ", ".join(f"{a:.9g}" for a in shown)
-    is_inline = "inline" if e.function.name in INLINE else "glibc"
-    return f"| {e.function.name} | {is_inline} | {e.ulps:.3f} | {where} | {bits} |"
+    code = "inline" if e.function.name in INLINE else "glibc"
+    count = FLOATS // step // (THINNING if e.function.is_binary else 1)
+    covered = "all" if count == FLOATS else f"{count / 1e6:.0f} million"
+    return f"| {e.function.name} | {code} | {covered} | {e.ulps:.3f} | {where} | {bits} |"
 
 
 def main() -> int:
-    """Measure the functions and print, or save, a table."""
+    """Measure the functions and print a table, or put its rows into the saved one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[[], *FUNCTIONS], metavar="NAME", help="HLO ops (default: all)")
     parser.add_argument("--step", type=int, default=1, help="measure every STEP-th number only")
-    parser.add_argument("--save", action="store_true", help=f"write {RESULT}")
+    parser.add_argument("--save", action="store_true", help=f"put the rows into {RESULT}")
     a = parser.parse_args()
-    rows = []
     for name in a.names or FUNCTIONS:
-        error = measure(FUNCTIONS[name], a.step)
-        rows.append(_row(error))
-        print(rows[-1], f"{error.seconds:.0f} s", flush=True)
-    if a.save:
-        RESULT.parent.mkdir(parents=True, exist_ok=True)
-        RESULT.write_text(_page(rows, a.step), encoding="utf-8")
+        row = _row(measure(FUNCTIONS[name], a.step), a.step)
+        print(row, flush=True)
+        if a.save:
+            _save(name, row)
     return 0
 
 
-def _page(rows: list[str], step: int) -> str:
+def _save(name: str, row: str) -> None:
+    """Put a row into the saved table; the rows of other ops stay."""
+    text = RESULT.read_text(encoding="utf-8") if RESULT.exists() else ""
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines() if line.startswith("| ")}
+    rows[name] = row
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(_page([rows[n] for n in FUNCTIONS if n in rows]), encoding="utf-8")
+
+
+def _page(rows: list[str]) -> str:
     p = provenance()
-    covered = "every float32 number" if step == 1 else f"every {step}th float32 number"
     return "\n".join(
         [
             "# Errors of elementary functions in CPU kernels",
             "",
-            f"`python -m experiments.function_errors{''.join(f' {x}' for x in sys.argv[1:])}`, commit {p['commit']}, "
-            f"{p['date']}, {p['machine']}, {p['c_compiler']}.",
+            f"`python -m experiments.function_errors --save`, commit {p['commit']}, {p['date']}, {p['machine']}, "
+            f"{p['c_compiler']}.",
             "",
-            f"The largest difference from float64 over {covered}, and over 2^28 random pairs for functions of two",
-            "arguments, in units in the last place of the exact result. 1e30 would mean a wrong NaN, infinity or sign",
-            "of a zero. *Inline* functions are in `compiler/codegen/math_c.h`; the others are from glibc's libmvec.",
+            "The largest difference from float64 over float32 numbers, or over random pairs for functions of two",
+            "arguments, in units in the last place of the exact result; subnormal results count. 1e30 would mean a wrong",
+            "NaN, infinity or sign of a zero. *Inline* functions are in `compiler/codegen/math_c.h`; the others are from",
+            "glibc's libmvec.",
             "`logistic` is compared with 0 below -88.7, where `exp(-x)` overflows in float32, as in the interpreter.",
             "",
-            "| op | code | largest error (ulp) | where | bits |",
-            "|---|---|---|---|---|",
+            "| op | code | numbers | largest error (ulp) | where | bits |",
+            "|---|---|---|---|---|---|",
             *rows,
             "",
         ]
