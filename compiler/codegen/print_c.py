@@ -26,7 +26,8 @@ _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR:
 
 def preamble() -> str:
     """Return the C source that must precede the kernels of a file."""
-    return resources.files("compiler.codegen").joinpath("preamble_c.h").read_text()
+    folder = resources.files("compiler.codegen")
+    return "".join(folder.joinpath(name).read_text() for name in ("preamble_c.h", "math_c.h"))
 
 
 def print_c(kernel: lir.Kernel, symbol: str) -> str:
