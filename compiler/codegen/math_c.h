@@ -36,8 +36,10 @@ static inline float exp_f32(float x) {
   const float high = x > 90.0f ? 90.0f : x, c = high < -104.0f ? -104.0f : high;
   uint32_t bits;
   const float q = reduced_exp(c, 2, &bits);
-  /* 2^n may be too large or too small for a float, so it is the product of two powers. */
-  return (q + 1.0f) * BITS_TO_F32(bits >> 1 << 23) * BITS_TO_F32((bits - (bits >> 1)) << 23);
+  /* 2^n may be too large or too small for a float, so it is the product of two powers. What rounds to zero is a product
+     with zero: a product that underflows takes a hundred times as long, and masked scores are all such numbers. */
+  const float power = BITS_TO_F32((bits - (bits >> 1)) << 23);
+  return (q + 1.0f) * BITS_TO_F32(bits >> 1 << 23) * (x < -103.98f ? 0.0f : power);
 }
 
 static inline float expm1_f32(float x) {
