@@ -176,7 +176,7 @@ class CompilationSession:
     def _lower(self) -> None:
         """Expand ops that have no kernel; this depends on the module alone, so plans do not record it."""
         if self._backend.language is not None:
-            lower(self.module)
+            lower(self.module, lambda i: self._backend.library_refusal(i) is None)
 
     def actions(self) -> list[FusionAction]:
         """Return the fusions that are legal now."""

@@ -28,12 +28,14 @@ from compiler.ir.types import PrimitiveType as T
 from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.instruction_kernels import emit_kernel, is_alias
+from compiler.runtime.libraries import KernelLibrary, LibraryCall
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     WhileThunk,
 )
@@ -71,10 +73,12 @@ class ThunkEmitter:
     Attributes:
         language: language of the kernels, a name in `codegen.languages.LANGUAGES`.
         schedules: schedules that a plan or a selector chose, by instruction name.
+        library: the library that computes some instructions instead of kernels, if there is one.
     """
 
     language: str
     schedules: dict[str, Schedule] = field(default_factory=dict)
+    library: KernelLibrary | None = None
 
     def __post_init__(self) -> None:
         self._constants: dict[bytes, Buffer] = {}
@@ -146,6 +150,9 @@ class ThunkEmitter:
             return self._while(i, operands[0], thunks, runs)
         if op is Opcode.CONDITIONAL:
             return self._conditional(i, operands, thunks, runs)
+        call = None if self.library is None else self.library.call_of(i)
+        if call is not None:
+            return self._library(i, call, operands, thunks, runs)
         if op is Opcode.DOT:
             planned = self._dot(i, operands, thunks, runs)
             if planned is not None:
@@ -192,6 +199,14 @@ class ThunkEmitter:
             inputs[source] = out
         thunks.append(KernelThunk(spec.name, spec, tuple(inputs), tuple(outputs), executions=runs))
         return tree
+
+    @staticmethod
+    def _library(i: HloInstruction, call: LibraryCall, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+        out = Buffer(i.shape.without_layout())
+        scratch = Buffer(Shape(T.U8, (call.scratch_bytes,))) if call.scratch_bytes else None
+        inputs = tuple(_leaf(operands[n]) for n in call.operands)
+        thunks.append(LibraryThunk(i.name, call.operation, inputs, out, scratch, call.flops, executions=runs))
+        return out
 
     @staticmethod
     def _host(i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:

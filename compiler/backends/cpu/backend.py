@@ -11,8 +11,10 @@ from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.driver import print_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
+from compiler.backends.cpu.onednn.matcher import OneDnnMatcher
 from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule
+from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.program_files import ProgramFolder, SavedProgramError
@@ -44,11 +46,16 @@ class CpuBackend:
         """Return the number of cores and the identity of compiler and processor."""
         return f"{len(os.sched_getaffinity(0))}\n{toolchain.toolchain().identity}"
 
+    def library_refusal(self, instruction: HloInstruction) -> str | None:
+        """Return why oneDNN does not compute an instruction, or None if it does."""
+        return OneDnnMatcher().refusal(instruction)
+
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
     ) -> CpuExecutable:
         """Implement `Backend.build`."""
-        return CpuExecutable.build(module, ThunkEmitter(self.language, dict(schedules or {})).emit(module), plan)
+        emitter = ThunkEmitter(self.language, dict(schedules or {}), OneDnnMatcher())
+        return CpuExecutable.build(module, emitter.emit(module), plan)
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
         """Implement `Backend.load`; the program must have been built for this kind of processor."""
