@@ -6,6 +6,7 @@ from functools import cache
 
 from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
+from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
@@ -112,7 +113,8 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
     """
     lowering, tidying = _lowering()
     if keeps is not None:
-        lowering = PassPipeline(lowering.name, tuple(sparing(p, keeps) for p in lowering.passes))
+        spared = (sparing(p, keeps) for p in lowering.passes)
+        lowering = PassPipeline(lowering.name, (ConvolutionReversal(), *spared))
     run = PipelineRun()
     if not run.run(lowering, module):
         return False

@@ -111,14 +111,16 @@ class _Form:
         space = []
         for w, size, kernel in zip(self.window, self.x.dims[2:], self.out.dims[2:], strict=True):
             if w.lhs_dilate > 1 or w.reversal:
-                raise UnsupportedError("oneDNN computes gradients of weights without dilation and reversal of the input")
+                raise UnsupportedError(
+                    "oneDNN computes gradients of weights without dilation and reversal of the input"
+                )
             stride = w.rhs_dilate if w.size > 1 else max(1, w.rhs_dilate)
             high = (w.size - 1) * stride + (kernel - 1) * w.stride + 1 - size - w.pad_low
             space.append(Space(kernel, stride, w.stride - 1, w.pad_low, high))
         source = _exchanged(self.x)
         output = _exchanged(self.kernel)
         weights = _grouped(_exchanged(self.out), self.batch_groups)
-        tensors = (_arranged(source), _arranged(_exchanged(output)), _free(weights))
+        tensors = (_arranged(source), _arranged(output), _free(weights))
         return Description("weights-gradient", tensors, space=tuple(space))
 
 
@@ -147,7 +149,7 @@ def _grouped(kernel: Tensor, groups: int) -> Tensor:
 
 
 def _arranged(t: Tensor) -> Tensor:
-    """Return a tensor whose layout is free unless its features are adjacent, the plain layout that oneDNN is fast in."""
+    """Return a tensor whose layout is free unless its features are adjacent, which oneDNN computes as it is."""
     return t if t.strides[1] == 1 else _free(t)
 
 

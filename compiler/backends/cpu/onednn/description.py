@@ -1,4 +1,4 @@
-"""Descriptions of oneDNN primitives: frozen dataclasses here, JSON in saved programs, and a C structure for the calls."""
+"""Descriptions of oneDNN primitives: dataclasses here, JSON in saved programs, and a C structure for the calls."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ class Description:
         try:
             return Description(
                 str(data["operation"]),
-                tuple(Tensor(types[t], tuple(dims), tuple(strides), free) for t, dims, strides, free in data["tensors"]),
+                tuple(
+                    Tensor(types[t], tuple(dims), tuple(strides), free) for t, dims, strides, free in data["tensors"]
+                ),
                 bool(data["has_bias"]),
                 tuple(PostOp(*p) for p in data["posts"]),
                 tuple(Space(*s) for s in data["space"]),

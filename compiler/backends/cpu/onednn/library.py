@@ -109,7 +109,8 @@ def why_unavailable() -> str | None:
 def _load(path: Path) -> OneDnn:
     tools = toolchain.toolchain()
     RUNTIME.load(tools.runtime())  # onednn.c calls its functions
-    source = resources.files("compiler.backends.cpu.onednn").joinpath("onednn.c").read_text()
+    folder = resources.files("compiler.backends.cpu.onednn")
+    source = "\n".join(folder.joinpath(name).read_text() for name in ("openmp.c", "onednn.c"))
     library = ctypes.CDLL(str(tools.shared_object(source, "onednn", FLAGS)))
     pointer = ctypes.c_void_p
     library.hlogym_onednn_open.restype, library.hlogym_onednn_open.argtypes = ctypes.c_char_p, [ctypes.c_char_p]

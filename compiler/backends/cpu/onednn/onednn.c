@@ -82,9 +82,7 @@ enum { TAG_ANY = 1, CPU = 1, STREAM_DEFAULT = 1, SCRATCHPAD_BY_USER = 1 };
 #define DECLARE(type, name, parameters) static type(*name) parameters;
 FUNCTIONS(DECLARE)
 static handle_t engine;
-static void (*omp_set_num_threads)(int);
-
-int hlogym_threads(void); /* of the runtime (compiler/backends/cpu/runtime.c) */
+const char *hlogym_share_threads(void *library); /* in openmp.c */
 
 /* Open the library; return 0, or a text that says what failed. */
 EXPORT const char *hlogym_onednn_open(const char *path) {
@@ -95,8 +93,8 @@ EXPORT const char *hlogym_onednn_open(const char *path) {
   name = (type(*) parameters)dlsym(library, "dnnl_" #name);                                                            \
   if (!name) return "it has no function dnnl_" #name;
   FUNCTIONS(FIND)
-  omp_set_num_threads = (void (*)(int))dlsym(library, "omp_set_num_threads"); /* of the OpenMP that it has loaded */
-  if (!omp_set_num_threads) return "it has no OpenMP";
+  const char *const problem = hlogym_share_threads(library);
+  if (problem) return problem;
   handle_t made;
   if (engine_create(&made, CPU, 0)) return "dnnl_engine_create failed";
   engine = made;
@@ -335,7 +333,6 @@ static int build(struct step *s, const struct description *d, void *const *const
    data if it is a constant, else null; it may be null itself. The caller frees the step with hlogym_onednn_destroy. */
 EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants) {
   struct step *const s = calloc(1, sizeof *s);
-  omp_set_num_threads(hlogym_threads());
   if (s && build(s, d, constants)) {
     hlogym_onednn_destroy(s);
     return 0;
@@ -381,7 +378,6 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
 EXPORT void hlogym_onednn_run(struct step *s, char *const *buffers, char *scratch, long scratch_bytes) {
   void *const larger = (size_t)scratch_bytes < s->scratch_bytes ? aligned_alloc(PAGE, s->scratch_bytes) : 0;
   if (larger) scratch = larger;
-  omp_set_num_threads(hlogym_threads()); /* of the calling thread: OpenMP keeps the number for each */
   for (int k = 0; k < MAX_FRAMES; k++) {
     struct frame *const f = &s->frame[k];
     if (atomic_flag_test_and_set_explicit(&f->busy, memory_order_acquire)) continue;
