@@ -1,15 +1,19 @@
 """Convolutions by oneDNN: every form equals the interpreter's result, on random shapes and with random layouts."""
 
+import os
 import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler import compile, parse
+from compiler import compile, load, parse
+from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cpu.onednn import matcher
-from compiler.backends.cpu.onednn.library import why_unavailable
+from compiler.backends.cpu.onednn.library import VARIABLE, why_unavailable
+from compiler.errors import BackendError
 from compiler.interpreter import evaluate
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import LibraryThunk
@@ -133,3 +137,106 @@ def test_input_gradients_and_dilated_inputs(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_weights_gradients(seed: int) -> None:
     check(weights_gradient(seed), seed)
+
+
+NARROW = [("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("s8", "s32")]
+
+
+@pytest.mark.parametrize("types", NARROW, ids="-".join)
+@pytest.mark.parametrize("seed", range(4))
+def test_narrow_types(types: tuple[str, str], seed: int) -> None:
+    check(forward(seed, *types), seed)
+
+
+def test_padding_is_skipped_beside_infinities_and_nan() -> None:
+    text = """HloModule m
+        ENTRY e { x = f32[1,6,6,16] parameter(0)
+          k = f32[3,3,16,16] parameter(1)
+          ROOT c = f32[1,6,6,16] convolution(x, k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f }"""
+    x, k = numbers(text, 0)
+    x[0, 0, 0, 0], x[0, 5, 5, 3] = np.inf, np.nan  # type: ignore[index]
+    k[:] = np.abs(k) + 1  # type: ignore[index, operator]
+    (got,) = compile(text)(x, k)
+    (want,) = evaluate(parse(text), [x, k])
+    np.testing.assert_array_equal(got, want)
+
+
+CONSTANT = """HloModule m
+ENTRY e {{ x = f32[2,8,8,16] parameter(0)
+  k = f32[3,3,16,20] {kernel}
+  c = f32[2,8,8,20] convolution(x, k), window={{size=3x3 pad=1_1x1_1}}, dim_labels=b01f_01io->b01f
+  ROOT r = f32[2,8,8,20] add(c, c) }}"""
+
+
+def with_constant(seed: int = 0) -> str:
+    kernel = np.random.default_rng(seed).integers(-3, 4, (3, 3, 16, 20))
+    return CONSTANT.format(kernel=f"constant({str(kernel.tolist()).replace('[', '{').replace(']', '}')})")
+
+
+def test_constant_weights() -> None:
+    check(with_constant())
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    exe = compile(with_constant())
+    (x,) = numbers(with_constant(), 0)
+    (want,) = exe(x)
+    exe.save(tmp_path / "program")
+    loaded = load(tmp_path / "program")
+    assert library_calls(loaded) == 1
+    np.testing.assert_array_equal(loaded(x)[0], want)
+
+
+def test_a_program_saved_with_one_thread_runs_on_two(tmp_path: Path) -> None:
+    text = weights_gradient(3)
+    before = RUNTIME.num_threads
+    try:
+        RUNTIME.set_num_threads(1)
+        exe = compile(text)
+        exe.save(tmp_path / "program")
+        RUNTIME.set_num_threads(2)
+        arguments = numbers(text, 0)
+        got = load(tmp_path / "program")(*arguments)
+    finally:
+        RUNTIME.set_num_threads(before)
+    np.testing.assert_array_equal(got[0], np.asarray(evaluate(parse(text), arguments)[0]))
+
+
+def test_several_threads_call_one_executable() -> None:
+    exe = compile(with_constant())
+    rng = np.random.default_rng(1)
+    inputs = [rng.integers(-3, 4, (2, 8, 8, 16)).astype(np.float32) for _ in range(8)]
+    want = [exe(x)[0] for x in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            for got, expected in zip(pool.map(lambda x: exe(x)[0], inputs), want, strict=True):
+                np.testing.assert_array_equal(got, expected)
+
+
+def test_a_forked_child_can_call_it() -> None:
+    exe = compile(with_constant())
+    (x,) = numbers(with_constant(), 0)
+    (want,) = exe(x)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(exe(x)[0], want) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    np.testing.assert_array_equal(exe(x)[0], want)
+
+
+def test_without_the_library_our_kernels_compute_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+    assert "disabled" in (why_unavailable() or "")
+    check(with_constant(), calls=0)
+
+
+def test_a_saved_program_says_that_it_needs_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compile(with_constant()).save(tmp_path / "program")
+    monkeypatch.setenv(VARIABLE, "0")
+    with pytest.raises(BackendError, match="needs oneDNN.*disabled"):
+        load(tmp_path / "program")
+
+
+def test_small_convolutions_stay_with_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "MIN_FLOPS", 10**9)
+    check(with_constant(), calls=0)

@@ -38,7 +38,10 @@ class LibrarySteps:
         self.run_address = self.table_address = 0
         if not thunks:
             return
-        library = load_onednn()
+        try:
+            library = load_onednn()
+        except BackendError as e:
+            raise BackendError(f"the program needs oneDNN: {e}") from e
         shared: dict[str, Step] = {}
         for t in thunks:
             addresses = _constant_addresses(t, constants)
