@@ -233,7 +233,7 @@ def test_without_the_library_our_kernels_compute_it(monkeypatch: pytest.MonkeyPa
 def test_a_saved_program_says_that_it_needs_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compile(with_constant()).save(tmp_path / "program")
     monkeypatch.setenv(VARIABLE, "0")
-    with pytest.raises(BackendError, match="needs oneDNN.*disabled"):
+    with pytest.raises(BackendError, match=r"needs oneDNN.*disabled"):
         load(tmp_path / "program")
 
 

@@ -17,9 +17,9 @@ RULES = RuleSet()
 class ConvolutionReversal(RewritePass):
     """Reverse the kernel in the window where a convolution is the transpose of another, and by a `reverse` elsewhere.
 
-    A convolution over a dilated input, or of stride 1 with a kernel that is reversed in all dimensions, is the transpose
-    of a convolution with the kernel as it is: the gradient of its input. Libraries have operations for these two forms,
-    and none for a kernel that is reversed in some dimensions only.
+    A convolution over a dilated input, or of stride 1 with a kernel that is reversed in all dimensions, is the
+    transpose of a convolution with the kernel as it is: the gradient of its input. Libraries have operations for these
+    two forms, and none for a kernel that is reversed in some dimensions only.
     """
 
     name: ClassVar[str] = "convolution-reversal"

@@ -77,6 +77,7 @@ class Description:
         has_bias: whether the third tensor is a bias.
         posts: operations on the result, in order.
         space: the window, one entry per spatial dimension.
+        one_thread: whether the work is too small to be divided among threads.
     """
 
     operation: str
@@ -84,6 +85,7 @@ class Description:
     has_bias: bool = False
     posts: tuple[PostOp, ...] = ()
     space: tuple[Space, ...] = ()
+    one_thread: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON data."""
@@ -93,6 +95,7 @@ class Description:
             "has_bias": self.has_bias,
             "posts": [[p.kind, p.operand, p.alpha, p.beta] for p in self.posts],
             "space": [[s.kernel, s.stride, s.dilation, s.low, s.high] for s in self.space],
+            "one_thread": self.one_thread,
         }
 
     @staticmethod
@@ -108,6 +111,7 @@ class Description:
                 bool(data["has_bias"]),
                 tuple(PostOp(*p) for p in data["posts"]),
                 tuple(Space(*s) for s in data["space"]),
+                bool(data["one_thread"]),
             )
         except (KeyError, TypeError) as e:
             raise ValueError(f"not the description of a primitive: {e!r}") from e
@@ -147,6 +151,8 @@ class CDescription(ctypes.Structure):
         ("posts", ctypes.c_int32),
         ("tensor", _Tensor * MAX_TENSORS),
         ("post", _Post * MAX_POSTS),
+        ("one_thread", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
         ("kernel", ctypes.c_int64 * MAX_SPACE),
         ("stride", ctypes.c_int64 * MAX_SPACE),
         ("dilation", ctypes.c_int64 * MAX_SPACE),
@@ -166,7 +172,7 @@ def pack(d: Description) -> CDescription:
     posts = [_Post(POST_OPS[p.kind], p.operand, p.alpha, p.beta) for p in d.posts]
     return CDescription(
         OPERATIONS.index(d.operation), len(tensors), d.has_bias, len(posts),
-        (_Tensor * MAX_TENSORS)(*tensors), (_Post * MAX_POSTS)(*posts),
+        (_Tensor * MAX_TENSORS)(*tensors), (_Post * MAX_POSTS)(*posts), d.one_thread, 0,
         _spatial([s.kernel for s in d.space]), _spatial([s.stride for s in d.space]),
         _spatial([s.dilation for s in d.space]), _spatial([s.low for s in d.space]),
         _spatial([s.high for s in d.space]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.analysis.flops import instruction_flops
 from compiler.backends.cpu.onednn.convolution import describe_convolution
@@ -14,8 +14,11 @@ from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.runtime.libraries import LibraryCall
 
-MIN_FLOPS = 200_000
+MIN_FLOPS = 100_000
 """Convolutions with fewer floating point operations are computed by our kernels: a call takes a few microseconds."""
+
+MIN_FLOPS_OF_THREADS = 2_000_000
+"""Calls with fewer operations run on one thread."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def _planned(i: HloInstruction) -> LibraryCall:
     flops = instruction_flops(i)
     if flops < MIN_FLOPS:
         raise UnsupportedError(f"%{i.name} is too small for a library call")
-    description = describe_convolution(i)
+    description = replace(describe_convolution(i), one_thread=flops < MIN_FLOPS_OF_THREADS)
     return LibraryCall(description.to_json(), tuple(range(len(i.operands))), scratch_bytes(description), flops)
 
 

@@ -82,7 +82,10 @@ enum { TAG_ANY = 1, CPU = 1, STREAM_DEFAULT = 1, SCRATCHPAD_BY_USER = 1 };
 #define DECLARE(type, name, parameters) static type(*name) parameters;
 FUNCTIONS(DECLARE)
 static handle_t engine;
-const char *hlogym_share_threads(void *library); /* in openmp.c */
+
+/* Defined in openmp.c. */
+const char *hlogym_share_threads(void *library);
+void hlogym_use_one_thread(int set);
 
 /* Open the library; return 0, or a text that says what failed. */
 EXPORT const char *hlogym_onednn_open(const char *path) {
@@ -123,6 +126,8 @@ struct description {
   int32_t operation, tensors, has_bias, posts;
   struct tensor tensor[MAX_TENSORS];
   struct post post[MAX_POSTS];
+  int32_t one_thread; /* whether the work is too small to be divided */
+  int32_t unused;
   int64_t kernel[MAX_SPACE], stride[MAX_SPACE], dilation[MAX_SPACE], low[MAX_SPACE], high[MAX_SPACE];
 };
 
@@ -147,6 +152,7 @@ struct step {
   handle_t primitive, scratchpad; /* a memory descriptor */
   int edges;
   size_t scratch_bytes, scratchpad_bytes;
+  int one_thread;
   struct edge edge[MAX_TENSORS];
   struct frame frame[MAX_FRAMES];
   char name[64];
@@ -333,11 +339,14 @@ static int build(struct step *s, const struct description *d, void *const *const
    data if it is a constant, else null; it may be null itself. The caller frees the step with hlogym_onednn_destroy. */
 EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants) {
   struct step *const s = calloc(1, sizeof *s);
-  if (s && build(s, d, constants)) {
-    hlogym_onednn_destroy(s);
-    return 0;
-  }
-  return s;
+  if (!s) return 0;
+  s->one_thread = d->one_thread;
+  hlogym_use_one_thread(s->one_thread);
+  const int failed = build(s, d, constants);
+  hlogym_use_one_thread(0);
+  if (!failed) return s;
+  hlogym_onednn_destroy(s);
+  return 0;
 }
 
 EXPORT int64_t hlogym_onednn_scratch(const struct step *s) { return (int64_t)s->scratch_bytes; }
@@ -348,6 +357,7 @@ EXPORT const char *hlogym_onednn_name(const struct step *s) { return s->name; }
 /* ---- execution */
 
 static void execute(const struct step *s, struct frame *f, char *const *buffers, char *scratch) {
+  hlogym_use_one_thread(s->one_thread);
   argument_t arguments[MAX_TENSORS + 1];
   int count = 0;
   for (int k = 0; k < s->edges; k++) {
@@ -371,6 +381,7 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
     const argument_t pair[] = {{ARG_SRC, f->inside[k]}, {ARG_DST, f->outside[k]}};
     primitive_execute(s->edge[k].reorder, f->stream, 2, pair);
   }
+  hlogym_use_one_thread(0);
 }
 
 /* Run a step; `buffers` are the tensors of its description. The scratch memory was sized when the program was compiled;

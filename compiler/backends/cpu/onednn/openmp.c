@@ -91,7 +91,9 @@ static void barrier(void) {
 
 /* ---- questions */
 
-static int max_threads(void) { return hlogym_gang_size(); }
+static _Thread_local int one_thread; /* whether regions of the calling thread have one thread */
+
+static int max_threads(void) { return one_thread ? 1 : hlogym_gang_size(); }
 static int num_threads(void) { return team_size(); }
 static int thread_num(void) { return member.nested ? 0 : member.number * (member.team != 0); }
 static int in_parallel(void) { return team_size() > 1; }
@@ -128,6 +130,9 @@ static _Bool loop_start(long start, long end, long step, long chunk, long *first
 }
 
 static void loop_end(void) {}
+
+/* Set whether the regions that the calling thread starts have one thread. */
+void hlogym_use_one_thread(int set) { one_thread = set; }
 
 /* ---- binding */
 
