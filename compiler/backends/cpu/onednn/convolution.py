@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from compiler.backends.cpu.onednn.description import MAX_SPACE, Description, Space, Tensor
+from compiler.backends.cpu.onednn.description import MAX_SPACE, Description, Space, Tensor, row_major
 from compiler.errors import UnsupportedError
 from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
 from compiler.ir.instruction import HloInstruction
@@ -149,8 +149,12 @@ def _grouped(kernel: Tensor, groups: int) -> Tensor:
 
 
 def _arranged(t: Tensor) -> Tensor:
-    """Return a tensor whose layout is free unless its features are adjacent, which oneDNN computes as it is."""
-    return t if t.strides[1] == 1 else _free(t)
+    """Return a tensor whose layout is free unless it is batch, space, features, which oneDNN computes as it is."""
+    batch, features, *space = t.dims
+    outer, *inner, last = row_major((batch, *space, features))
+    strides = (outer, last, *inner)
+    same = all(a == b or n == 1 for n, a, b in zip(t.dims, t.strides, strides, strict=True))
+    return Tensor(t.element_type, t.dims, strides) if same else _free(t)
 
 
 def _free(t: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,11 @@ class Tensor:
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     free: bool = False
+
+
+def row_major(dims: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of an array without gaps whose last dimension is contiguous."""
+    return tuple(math.prod(dims[d + 1 :]) for d in range(len(dims)))
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from compiler.analysis.flops import instruction_flops
 from compiler.backends.cpu.onednn.convolution import describe_convolution
 from compiler.backends.cpu.onednn.description import Description
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
+from compiler.backends.cpu.onednn.products import describe_product
 from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+from compiler.runtime.gemm import canonical_form
 from compiler.runtime.libraries import LibraryCall
 
 MIN_FLOPS = 100_000
@@ -35,6 +39,8 @@ class OneDnnMatcher:
 
     def call_of(self, instruction: HloInstruction) -> LibraryCall | None:
         """Implement `KernelLibrary.call_of`."""
+        if instruction.opcode not in _DESCRIBE:
+            return None
         try:
             return _planned(instruction)
         except (UnsupportedError, BackendError):
@@ -43,29 +49,52 @@ class OneDnnMatcher:
 
 def _planned(i: HloInstruction) -> LibraryCall:
     """Return the call that computes an instruction; raise UnsupportedError or BackendError with the reason if none."""
-    if i.opcode is not Opcode.CONVOLUTION:
+    describe = _DESCRIBE.get(i.opcode)
+    if describe is None:
         raise UnsupportedError(f"oneDNN computes no {i.opcode.text} here")
     flops = instruction_flops(i)
     if flops < MIN_FLOPS:
         raise UnsupportedError(f"%{i.name} is too small for a library call")
-    description = replace(describe_convolution(i), one_thread=flops < MIN_FLOPS_OF_THREADS)
+    if i.opcode is Opcode.DOT and _suits_blas(i):
+        raise UnsupportedError(f"BLAS computes %{i.name}")
+    description = replace(describe(i), one_thread=flops < MIN_FLOPS_OF_THREADS)
     return LibraryCall(description.to_json(), tuple(range(len(i.operands))), scratch_bytes(description), flops)
+
+
+def _suits_blas(dot: HloInstruction) -> bool:
+    """Check whether BLAS computes a dot of f32 without a transpose before it; the two libraries are about as fast."""
+    form = canonical_form(dot)
+    return form is not None and form.permutations == (None, None)
+
+
+_DESCRIBE: Mapping[Opcode, Callable[[HloInstruction], Description]] = {
+    Opcode.CONVOLUTION: describe_convolution,
+    Opcode.DOT: describe_product,
+}
+
+_NARROW = frozenset({T.BF16, T.F16, T.S8, T.U8})
+_NATIVE = ("bf16", "fp16", "vnni", "int8", "amx")
+"""Parts of the names of implementations that use a processor's instructions for narrow types."""
 
 
 def scratch_bytes(description: Description) -> int:
     """Return the size of a primitive's scratch memory.
 
     Raises:
-        UnsupportedError: oneDNN has no implementation of the primitive.
+        UnsupportedError: oneDNN has no implementation of the primitive, or no fast one.
         BackendError: oneDNN is not available.
     """
-    found = _scratch_bytes(load_onednn(), description)
+    found = _created(load_onednn(), description)
     if found is None:
         raise UnsupportedError(f"oneDNN has no implementation of this {description.operation}")
-    return found
+    size, name = found
+    narrow = description.tensors[0].element_type in _NARROW
+    if name.startswith("ref") or (narrow and not any(part in name for part in _NATIVE)):
+        raise UnsupportedError(f"oneDNN has no fast implementation of this {description.operation}, only {name}")
+    return size
 
 
 @functools.lru_cache(maxsize=1024)
-def _scratch_bytes(library: OneDnn, description: Description) -> int | None:
+def _created(library: OneDnn, description: Description) -> tuple[int, str] | None:
     step = library.create(description)
-    return None if step is None else step.scratch_bytes
+    return None if step is None else (step.scratch_bytes, step.implementation)
