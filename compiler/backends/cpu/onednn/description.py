@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.ir.types import PrimitiveType as T
@@ -92,6 +92,14 @@ class Description:
     posts: tuple[PostOp, ...] = ()
     space: tuple[Space, ...] = ()
     one_thread: bool = False
+
+    def with_free_layouts(self) -> Description:
+        """Return the description with the layouts of source, weights and result left to oneDNN; products stay."""
+        if self.operation == "product":
+            return self
+        last = len(self.tensors) - 1
+        tensors = (replace(t, free=t.free or n in (0, 1, last)) for n, t in enumerate(self.tensors))
+        return replace(self, tensors=tuple(tensors))
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON data."""

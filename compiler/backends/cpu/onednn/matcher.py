@@ -58,7 +58,8 @@ def _planned(i: HloInstruction) -> LibraryCall:
     if i.opcode is Opcode.DOT and _suits_blas(i):
         raise UnsupportedError(f"BLAS computes %{i.name}")
     description = replace(describe(i), one_thread=flops < MIN_FLOPS_OF_THREADS)
-    return LibraryCall(description.to_json(), tuple(range(len(i.operands))), scratch_bytes(description), flops)
+    description, scratch_bytes = implemented(description)
+    return LibraryCall(description.to_json(), tuple(range(len(i.operands))), scratch_bytes, flops)
 
 
 def _suits_blas(dot: HloInstruction) -> bool:
@@ -77,21 +78,25 @@ _NATIVE = ("bf16", "fp16", "vnni", "int8", "amx")
 """Parts of the names of implementations that use a processor's instructions for narrow types."""
 
 
-def scratch_bytes(description: Description) -> int:
-    """Return the size of a primitive's scratch memory.
+def implemented(description: Description) -> tuple[Description, int]:
+    """Return a description that oneDNN has a fast implementation of, possibly in other layouts, and its scratch bytes.
 
     Raises:
         UnsupportedError: oneDNN has no implementation of the primitive, or no fast one.
         BackendError: oneDNN is not available.
     """
-    found = _created(load_onednn(), description)
-    if found is None:
-        raise UnsupportedError(f"oneDNN has no implementation of this {description.operation}")
-    size, name = found
-    narrow = description.tensors[0].element_type in _NARROW
-    if name.startswith("ref") or (narrow and not any(part in name for part in _NATIVE)):
-        raise UnsupportedError(f"oneDNN has no fast implementation of this {description.operation}, only {name}")
-    return size
+    library = load_onednn()
+    reason = f"oneDNN has no implementation of this {description.operation}"
+    for d in dict.fromkeys((description, description.with_free_layouts())):
+        found = _created(library, d)
+        if found is None:
+            continue
+        size, name = found
+        narrow = d.tensors[0].element_type in _NARROW
+        if not name.startswith("ref") and (not narrow or any(part in name for part in _NATIVE)):
+            return d, size
+        reason = f"oneDNN has no fast implementation of this {description.operation}, only {name}"
+    raise UnsupportedError(reason)
 
 
 @functools.lru_cache(maxsize=1024)
