@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler import compile, load, parse
 from compiler.backends.cpu.native_runtime import RUNTIME
-from compiler.backends.cpu.onednn import matcher
+from compiler.backends.cpu.onednn import matcher, products
 from compiler.backends.cpu.onednn.library import VARIABLE, why_unavailable
 from compiler.errors import BackendError
 from compiler.interpreter import evaluate
@@ -24,6 +24,8 @@ pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_un
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MIN_FLOPS", 0)
+    for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS"):
+        monkeypatch.setattr(products, name, 0)
 
 
 def library_calls(exe: Executable) -> int:
@@ -275,7 +277,14 @@ def test_products_of_narrow_types(types: tuple[str, str], seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_products_of_f32(seed: int) -> None:
-    check(product(seed, "f32", "f32"), seed, calls=None)
+    check(product(seed, "f32", "f32"), seed)
+
+
+def test_products_with_a_reordered_operand() -> None:
+    check("""HloModule m
+        ENTRY e { x = f32[40,300] parameter(0)
+          y = f32[70,40] parameter(1)
+          ROOT r = f32[300,70] dot(x, y), lhs_contracting_dims={0}, rhs_contracting_dims={1} }""")
 
 
 def test_attention_needs_no_transposes() -> None:

@@ -68,6 +68,11 @@ def find_library() -> Path:
     """Return the path of the library; raise BackendError if it is disabled or not installed."""
     if os.environ.get(VARIABLE, "").strip() == "0":
         raise BackendError(f"oneDNN is disabled by {VARIABLE}=0")
+    return _find()
+
+
+@functools.lru_cache(maxsize=1)
+def _find() -> Path:
     try:
         files = metadata.distribution(WHEEL).files or []
     except metadata.PackageNotFoundError:

@@ -10,12 +10,11 @@ from compiler.analysis.flops import instruction_flops
 from compiler.backends.cpu.onednn.convolution import describe_convolution
 from compiler.backends.cpu.onednn.description import Description
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
-from compiler.backends.cpu.onednn.products import describe_product
+from compiler.backends.cpu.onednn.products import describe_product, suits_blas
 from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
-from compiler.runtime.gemm import canonical_form
 from compiler.runtime.libraries import LibraryCall
 
 MIN_FLOPS = 100_000
@@ -55,17 +54,11 @@ def _planned(i: HloInstruction) -> LibraryCall:
     flops = instruction_flops(i)
     if flops < MIN_FLOPS:
         raise UnsupportedError(f"%{i.name} is too small for a library call")
-    if i.opcode is Opcode.DOT and _suits_blas(i):
-        raise UnsupportedError(f"BLAS computes %{i.name}")
+    if i.opcode is Opcode.DOT and suits_blas(i):
+        raise UnsupportedError(f"%{i.name} suits BLAS")
     description = replace(describe(i), one_thread=flops < MIN_FLOPS_OF_THREADS)
     description, scratch_bytes = implemented(description)
     return LibraryCall(description.to_json(), tuple(range(len(i.operands))), scratch_bytes, flops)
-
-
-def _suits_blas(dot: HloInstruction) -> bool:
-    """Check whether BLAS computes a dot of f32 without a transpose before it; the two libraries are about as fast."""
-    form = canonical_form(dot)
-    return form is not None and form.permutations == (None, None)
 
 
 _DESCRIBE: Mapping[Opcode, Callable[[HloInstruction], Description]] = {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from compiler.backends.cpu.onednn.description import MAX_RANK, Description, Tensor, row_major
 from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.shape import Shape
 from compiler.ir.types import PrimitiveType as T
+from compiler.passes.dots.dot_properties import is_plain_dot
+from compiler.runtime.gemm import canonical_form
 
 TYPES = {
     (T.F32, T.F32, T.F32),
@@ -20,12 +23,41 @@ TYPES = {
 """Element types of the operands and the result that oneDNN computes as HLO defines: with sums in f32 or s32."""
 
 
+MIN_PRODUCT_FLOPS = 4_000_000
+"""Products of f32 with fewer operations are left to BLAS, whose calls take less time."""
+MIN_ROWS, MIN_COLUMNS = 8, 16
+"""Products of f32 with fewer rows or columns are left to BLAS, which has kernels for matrices times vectors."""
+MIN_ROWS_OF_REORDER = 256
+"""With at least so many rows, oneDNN may bring the right-hand matrix into blocks first."""
+
+
+def suits_blas(dot: HloInstruction) -> bool:
+    """Check whether BLAS is likely to compute a dot as fast as oneDNN.
+
+    Measured on two cores with AVX-512 (results/kernels/libraries.md): oneDNN is faster for large products, for batches
+    of products with a transposed right-hand side, and where BLAS needs a transposed copy of an operand.
+    """
+    form = canonical_form(dot)
+    if form is None or dot.shape.element_type is not T.F32:
+        return form is not None
+    if form.permutations != (None, None):
+        return False
+    if form.m < MIN_ROWS or form.n < MIN_COLUMNS:
+        return True
+    flops = 2 * form.m * form.n * form.k
+    if form.batch > 1 and form.rhs_transposed and not form.lhs_transposed:
+        flops *= form.batch
+    return flops < MIN_PRODUCT_FLOPS
+
+
 def describe_product(dot: HloInstruction) -> Description:
     """Return the primitive that computes a dot.
 
     Raises:
         UnsupportedError: no primitive computes exactly this without a transpose; the message says why.
     """
+    if not is_plain_dot(dot):
+        raise UnsupportedError("oneDNN multiplies two dense matrices")
     shapes = [*(o.shape for o in dot.operands), dot.shape]
     types = tuple(s.element_type for s in shapes)
     if types not in TYPES:
@@ -41,6 +73,8 @@ def describe_product(dot: HloInstruction) -> Description:
     left = _matrix(lhs, [b[0] for b in batches], lf, lc)
     right = _matrix(rhs, [b[1] for b in batches], rc, rf)
     rows, columns = left.dims[-2], right.dims[-1]
+    if not batches and rows >= MIN_ROWS_OF_REORDER:
+        right = replace(right, free=True)
     dims = (*left.dims[:-2], rows, columns)
     return Description("product", (left, right, Tensor(out.element_type, dims, row_major(dims))))
 
