@@ -174,7 +174,7 @@ class CompilationSession:
         self._state = FusionState(self.module, self.device)
 
     def _lower(self) -> None:
-        """Expand ops that have no kernel and no library; plans do not record it, as the module and backend decide it."""
+        """Expand ops that have no kernel and no library; plans do not record it."""
         if self._backend.language is not None:
             lower(self.module, lambda i: self._backend.library_refusal(i) is None)
 

@@ -119,7 +119,8 @@ static struct {
 #define OPEN 0x10000u
 static _Atomic uint32_t state, offers, sleepers, caller_sleeps;
 static atomic_flag busy = ATOMIC_FLAG_INIT; /* there is one job at a time; other callers run their loops alone */
-static int wanted_threads = 1, workers = 0, spins = 1;
+static int wanted_threads = 1, spins = 1;
+static _Atomic int workers = 0;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);

@@ -87,7 +87,7 @@ static handle_t engine;
 const char *hlogym_share_threads(void *library);
 void hlogym_use_one_thread(int set);
 
-/* Open the library; return 0, or a text that says what failed. */
+/* Open the library; return 0, or a message that says what failed. */
 EXPORT const char *hlogym_onednn_open(const char *path) {
   if (engine) return 0;
   void *const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

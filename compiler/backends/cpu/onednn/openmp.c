@@ -162,7 +162,7 @@ static int bind(void **slot, void *function) {
   return 0;
 }
 
-/* Bind the library's calls of OpenMP to the functions above; return 0, or a text that says what failed. */
+/* Bind the library's calls of OpenMP to the functions above; return 0, or a message that says what failed. */
 const char *hlogym_share_threads(void *library) {
   struct link_map *map;
   const ElfW(Rela) *imports = 0;
