@@ -307,3 +307,52 @@ def test_narrow_products_are_native_where_the_processor_is(types: tuple[str, str
           y = {types[0]}[96,80] parameter(1)
           ROOT r = {types[1]}[64,80] dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}} }}"""
     check(text)
+
+
+def pooling(seed: int, function: str) -> str:
+    rng = random.Random(seed)
+    space = rng.choice([1, 2, 2, 3])
+    before, after = rng.choice([(2, 0), (1, 1), (0, 1), (1, 2)])
+    sizes = [rng.choice([1, 3, 17]) for _ in range(before)]
+    made = list(sizes)
+    window = [(1, 1, 0, 0)] * before
+    for _ in range(space):
+        size = rng.randint(2, 3)
+        stride, low, high = rng.randint(1, 3), rng.randint(0, size - 1), rng.randint(0, size - 1)
+        n = rng.randint(5, 11)
+        window.append((size, stride, low, high))
+        sizes.append(n)
+        made.append((n + low + high - size) // stride + 1)
+    trailing = [rng.choice([1, 3, 16, 19]) for _ in range(after)]
+    window += [(1, 1, 0, 0)] * after
+    fields = " ".join(
+        f"{name}={'x'.join(show(w) for w in window)}"
+        for name, show in (
+            ("size", lambda w: str(w[0])), ("stride", lambda w: str(w[1])), ("pad", lambda w: f"{w[2]}_{w[3]}"),
+        )
+    )  # fmt: skip
+    x, out = (f"f32[{','.join(map(str, [*s, *trailing]))}]" for s in (sizes, made))
+    return f"""HloModule m
+        f {{ a = f32[] parameter(0)
+          b = f32[] parameter(1)
+          ROOT r = f32[] {function}(a, b) }}
+        ENTRY e {{ x = {x} parameter(0)
+          i = f32[] constant({"0" if function == "add" else "-inf"})
+          y = {x} negate(x)
+          w = {out} reduce-window(y, i), window={{{fields}}}, to_apply=f
+          ROOT z = {out} add(w, w) }}"""
+
+
+@pytest.mark.parametrize("function", ["add", "maximum"])
+@pytest.mark.parametrize("seed", range(20))
+def test_pooling(seed: int, function: str) -> None:
+    text = pooling(seed, function)
+    (x,) = numbers(text, seed)
+    module = parse(text)
+    exe = compile(module, pipeline=[])
+    assert library_calls(exe) == 1
+    rng = np.random.default_rng(seed)
+    for special in (0.0, np.nan, np.inf, -np.inf):
+        x[rng.random(x.shape) < 0.1] = special
+        (got,), (want,) = exe(x), evaluate(module, [x])
+        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-5)

@@ -93,6 +93,11 @@ class Description:
     space: tuple[Space, ...] = ()
     one_thread: bool = False
 
+    @property
+    def is_pooling(self) -> bool:
+        """Whether the operation is a pooling, which has no weights."""
+        return self.operation in ("max-pool", "sum-pool")
+
     def with_free_layouts(self) -> Description:
         """Return the description with the layouts of source, weights and result left to oneDNN; products stay."""
         if self.operation == "product":

@@ -10,6 +10,7 @@ from compiler.analysis.flops import instruction_flops
 from compiler.backends.cpu.onednn.convolution import describe_convolution
 from compiler.backends.cpu.onednn.description import Description
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
+from compiler.backends.cpu.onednn.pooling import describe_pooling
 from compiler.backends.cpu.onednn.products import describe_product, suits_blas
 from compiler.errors import BackendError, UnsupportedError
 from compiler.ir.instruction import HloInstruction
@@ -51,6 +52,8 @@ def _planned(i: HloInstruction) -> LibraryCall:
     describe = _DESCRIBE.get(i.opcode)
     if describe is None:
         raise UnsupportedError(f"oneDNN computes no {i.opcode.text} here")
+    if i.opcode is Opcode.FUSION and i.attributes["kind"] != "kCustom":
+        raise UnsupportedError("oneDNN computes only custom fusions")
     flops = instruction_flops(i)
     if flops < MIN_FLOPS:
         raise UnsupportedError(f"%{i.name} is too small for a library call")
@@ -58,12 +61,15 @@ def _planned(i: HloInstruction) -> LibraryCall:
         raise UnsupportedError(f"%{i.name} suits BLAS")
     description = replace(describe(i), one_thread=flops < MIN_FLOPS_OF_THREADS)
     description, scratch_bytes = implemented(description)
-    return LibraryCall(description.to_json(), tuple(range(len(i.operands))), scratch_bytes, flops)
+    operands = (0,) if description.is_pooling else tuple(range(len(i.operands)))
+    return LibraryCall(description.to_json(), operands, scratch_bytes, flops)
 
 
 _DESCRIBE: Mapping[Opcode, Callable[[HloInstruction], Description]] = {
     Opcode.CONVOLUTION: describe_convolution,
     Opcode.DOT: describe_product,
+    Opcode.REDUCE_WINDOW: describe_pooling,
+    Opcode.FUSION: describe_pooling,
 }
 
 _NARROW = frozenset({T.BF16, T.F16, T.S8, T.U8})

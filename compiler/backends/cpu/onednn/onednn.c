@@ -87,6 +87,9 @@ static handle_t engine;
 const char *hlogym_share_threads(void *library);
 void hlogym_use_one_thread(int set);
 
+/* Defined by the runtime. */
+void hlogym_parallel(void (*task)(void *, int64_t, int64_t), void *context, int64_t count, int64_t grain);
+
 /* Open the library; return 0, or a message that says what failed. */
 EXPORT const char *hlogym_onednn_open(const char *path) {
   if (engine) return 0;
@@ -142,6 +145,12 @@ struct edge {
   void *constant;           /* reordered data of a constant, or null */
 };
 
+/* A maximum pooling of plain arrays; see repair_maxima. */
+struct pool {
+  struct tensor source, result;
+  int64_t kernel[MAX_SPACE], stride[MAX_SPACE], low[MAX_SPACE];
+};
+
 /* The memory objects of one call; concurrent calls use different frames. */
 struct frame {
   atomic_flag busy;
@@ -150,6 +159,7 @@ struct frame {
 
 struct step {
   handle_t primitive, scratchpad; /* a memory descriptor */
+  struct pool *maxima; /* of a maximum pooling, else null */
   int edges;
   size_t scratch_bytes, scratchpad_bytes;
   int one_thread;
@@ -181,6 +191,7 @@ static void free_frame(const struct step *s, struct frame *f) {
 
 EXPORT void hlogym_onednn_destroy(struct step *s) {
   for (int k = 0; k < MAX_FRAMES; k++) free_frame(s, &s->frame[k]);
+  free(s->maxima);
   for (int k = 0; k < s->edges; k++) {
     struct edge *const e = &s->edge[k];
     if (e->reorder) primitive_destroy(e->reorder);
@@ -335,6 +346,17 @@ static int build(struct step *s, const struct description *d, void *const *const
   return failed;
 }
 
+static int keep_pool(struct step *s, const struct description *d) {
+  struct pool *const p = s->maxima = calloc(1, sizeof *p);
+  if (!p) return 1;
+  p->source = d->tensor[0];
+  p->result = d->tensor[1];
+  memcpy(p->kernel, d->kernel, sizeof p->kernel);
+  memcpy(p->stride, d->stride, sizeof p->stride);
+  memcpy(p->low, d->low, sizeof p->low);
+  return 0;
+}
+
 /* Create a step; return null if the library has no implementation. `constants` holds for each tensor the address of its
    data if it is a constant, else null; it may be null itself. The caller frees the step with hlogym_onednn_destroy. */
 EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants) {
@@ -342,8 +364,9 @@ EXPORT struct step *hlogym_onednn_create(const struct description *d, void *cons
   if (!s) return 0;
   s->one_thread = d->one_thread;
   hlogym_use_one_thread(s->one_thread);
-  const int failed = build(s, d, constants);
+  int failed = build(s, d, constants);
   hlogym_use_one_thread(0);
+  if (d->operation == MAX_POOL && !failed) failed = keep_pool(s, d);
   if (!failed) return s;
   hlogym_onednn_destroy(s);
   return 0;
@@ -353,6 +376,80 @@ EXPORT int64_t hlogym_onednn_scratch(const struct step *s) { return (int64_t)s->
 
 /* Return the name of the implementation that the library has chosen, such as "brgconv:avx512_core". */
 EXPORT const char *hlogym_onednn_name(const struct step *s) { return s->name; }
+
+/* ---- maxima of windows with NaN or minus infinity, which the library's maximum loses */
+
+struct scan {
+  const float *values;
+  _Atomic int found;
+};
+
+#define SCAN_BLOCK 4096
+
+static void scan_blocks(void *context, int64_t first, int64_t last) {
+  struct scan *const s = context;
+  for (int64_t block = first; block < last; block++) {
+    const float *const v = s->values + block * SCAN_BLOCK;
+    int found = 0;
+    for (int i = 0; i < SCAN_BLOCK; i++) found |= !(v[i] >= -3.402823466e38f);
+    if (found) atomic_store(&s->found, 1);
+  }
+}
+
+static int has_lost_values(const float *values, int64_t count) {
+  struct scan s = {values, 0};
+  const int64_t blocks = count / SCAN_BLOCK;
+  hlogym_parallel(scan_blocks, &s, blocks, 16);
+  for (int64_t i = blocks * SCAN_BLOCK; i < count; i++)
+    if (!(values[i] >= -3.402823466e38f)) return 1;
+  return atomic_load(&s.found);
+}
+
+/* Return the maximum over the window at `at` (batch, features, space), in which NaN prevails. */
+static float maximum_at(const struct pool *p, const float *source, const int64_t *at) {
+  const int rank = p->source.rank;
+  float best = -__builtin_inff();
+  int64_t k[MAX_SPACE] = {0};
+  for (;;) {
+    int64_t offset = at[0] * p->source.strides[0] + at[1] * p->source.strides[1];
+    int inside = 1;
+    for (int d = 2; d < rank; d++) {
+      const int64_t x = at[d] * p->stride[d - 2] - p->low[d - 2] + k[d - 2];
+      inside &= x >= 0 && x < p->source.dims[d];
+      offset += x * p->source.strides[d];
+    }
+    if (inside && source[offset] != source[offset]) return source[offset];
+    if (inside && source[offset] > best) best = source[offset];
+    int d = rank - 3;
+    while (d >= 0 && ++k[d] == p->kernel[d]) k[d--] = 0;
+    if (d < 0) return best;
+  }
+}
+
+static void repair_rows(void *context, int64_t first, int64_t last) {
+  const struct pool *const p = ((void **)context)[0];
+  const float *const source = ((void **)context)[1];
+  float *const result = ((void **)context)[2];
+  for (int64_t n = first; n < last; n++) {
+    int64_t at[MAX_RANK], rest = n, offset = 0;
+    for (int d = p->result.rank - 1; d >= 0; d--) {
+      at[d] = rest % p->result.dims[d];
+      rest /= p->result.dims[d];
+      offset += at[d] * p->result.strides[d];
+    }
+    result[offset] = maximum_at(p, source, at);
+  }
+}
+
+static void repair_maxima(const struct pool *p, char *source, char *result) {
+  int64_t inputs = 1, outputs = 1;
+  for (int d = 0; d < p->source.rank; d++) {
+    inputs *= p->source.dims[d];
+    outputs *= p->result.dims[d];
+  }
+  void *context[] = {(void *)p, source, result};
+  if (has_lost_values((const float *)source, inputs)) hlogym_parallel(repair_rows, context, outputs, 256);
+}
 
 /* ---- execution */
 
@@ -382,6 +479,7 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
     primitive_execute(s->edge[k].reorder, f->stream, 2, pair);
   }
   hlogym_use_one_thread(0);
+  if (s->maxima) repair_maxima(s->maxima, buffers[0], buffers[1]);
 }
 
 /* Run a step; `buffers` are the tensors of its description. The scratch memory was sized when the program was compiled;
