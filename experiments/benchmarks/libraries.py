@@ -1,4 +1,4 @@
-"""Benchmark of oneDNN: convolutions and products through the library, by our own kernels and BLAS, and by PyTorch.
+"""Benchmark of oneDNN: convolutions, pooling and products by it, by our kernels and BLAS, and by PyTorch.
 
 python -m experiments.benchmarks.libraries [--rounds 20] [--out results/kernels/libraries.md]
 
@@ -103,6 +103,33 @@ def scores(name: str, batch: int, length: int, heads: int, size: int) -> Case:
     return Case(name, text, lambda q, k: torch.einsum("bthd,bshd->bhts", q, k))
 
 
+def pooling(name: str, sizes: tuple[int, int, int, int], function: str, channels_last: bool = True) -> Case:
+    """Return 3x3 windows of stride 2, of the maximum or the sum; `sizes` are batch, height, width and features."""
+    from torch.nn.functional import avg_pool2d, max_pool2d
+
+    batch, height, width, features = sizes
+    space = [(n - 1) // 2 + 1 for n in (height, width)]
+    if channels_last:
+        x, out = sizes, (batch, *space, features)
+        window = "size=1x3x3x1 stride=1x2x2x1 pad=0_0x1_1x1_1x0_0"
+    else:
+        x, out = (batch, features, height, width), (batch, features, *space)
+        window = "size=1x1x3x3 stride=1x1x2x2 pad=0_0x0_0x1_1x1_1"
+    text = (
+        "HloModule m\nf { a = f32[] parameter(0)\n b = f32[] parameter(1)\n"
+        f" ROOT r = f32[] {function}(a, b) }}\nENTRY e {{ x = {_array('f32', x)} parameter(0)\n"
+        f" i = f32[] constant({'0' if function == 'add' else '-inf'})\n"
+        f" ROOT p = {_array('f32', out)} reduce-window(x, i), window={{{window}}}, to_apply=f }}"
+    )
+
+    def peer(a: Any) -> Any:
+        a = a.permute(0, 3, 1, 2) if channels_last else a
+        made = max_pool2d(a, 3, 2, 1) if function == "maximum" else 9 * avg_pool2d(a, 3, 2, 1)
+        return made.permute(0, 2, 3, 1) if channels_last else made
+
+    return Case(name, text, peer)
+
+
 def cases() -> list[Case]:
     """Return the programs of the table."""
     return [
@@ -118,6 +145,9 @@ def cases() -> list[Case]:
         convolution("3x3 in 4 groups, 4x32x32x64", (4, 32, 32, 64), 3, 64, groups=4),
         convolution("5x5, 1x256x256x1 to 1", (1, 256, 256, 1), 5, 1),
         convolution("3x3 of bf16, 8x28x28x128 to 128", (8, 28, 28, 128), 3, 128, dtype="bf16"),
+        pooling("maximum of 3x3 stride 2, 8x56x56x64", (8, 56, 56, 64), "maximum"),
+        pooling("maximum of 3x3 stride 2, 8x56x56x64, NCHW", (8, 56, 56, 64), "maximum", channels_last=False),
+        pooling("sum of 3x3 stride 2, 8x56x56x64", (8, 56, 56, 64), "add"),
         product("256x256x256", 1, 256, 256, 256),
         product("512x768x3072", 1, 512, 768, 3072),
         product("16x512x512", 1, 16, 512, 512),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from compiler import compile, load, parse
 from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cpu.onednn import matcher, products
+from compiler.backends.cpu.onednn import pooling as onednn_pooling
 from compiler.backends.cpu.onednn.library import VARIABLE, why_unavailable
 from compiler.errors import BackendError
 from compiler.interpreter import evaluate
@@ -24,6 +25,9 @@ pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=str(why_un
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MIN_FLOPS", 0)
+    monkeypatch.setattr(matcher, "MIN_POOLING_FLOPS", 0)
+    monkeypatch.setattr(matcher, "_SLOW", ("none",))
+    monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
     for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS"):
         monkeypatch.setattr(products, name, 0)
 

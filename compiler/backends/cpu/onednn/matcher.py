@@ -21,6 +21,9 @@ from compiler.runtime.libraries import LibraryCall
 MIN_FLOPS = 100_000
 """Convolutions with fewer floating point operations are computed by our kernels: a call takes a few microseconds."""
 
+MIN_POOLING_FLOPS = 10_000
+"""Poolings with fewer operations are computed by our kernels."""
+
 MIN_FLOPS_OF_THREADS = 2_000_000
 """Calls with fewer operations run on one thread."""
 
@@ -55,7 +58,7 @@ def _planned(i: HloInstruction) -> LibraryCall:
     if i.opcode is Opcode.FUSION and i.attributes["kind"] != "kCustom":
         raise UnsupportedError("oneDNN computes only custom fusions")
     flops = instruction_flops(i)
-    if flops < MIN_FLOPS:
+    if flops < (MIN_FLOPS if i.opcode in (Opcode.CONVOLUTION, Opcode.DOT) else MIN_POOLING_FLOPS):
         raise UnsupportedError(f"%{i.name} is too small for a library call")
     if i.opcode is Opcode.DOT and suits_blas(i):
         raise UnsupportedError(f"%{i.name} suits BLAS")
@@ -73,6 +76,9 @@ _DESCRIBE: Mapping[Opcode, Callable[[HloInstruction], Description]] = {
 }
 
 _NARROW = frozenset({T.BF16, T.F16, T.S8, T.U8})
+_SLOW = ("ref", "simple")
+"""Beginnings of the names of implementations without vector code."""
+
 _NATIVE = ("bf16", "fp16", "vnni", "int8", "amx")
 """Parts of the names of implementations that use a processor's instructions for narrow types."""
 
@@ -92,7 +98,7 @@ def implemented(description: Description) -> tuple[Description, int]:
             continue
         size, name = found
         narrow = d.tensors[0].element_type in _NARROW
-        if not name.startswith("ref") and (not narrow or any(part in name for part in _NATIVE)):
+        if not name.startswith(_SLOW) and (not narrow or any(part in name for part in _NATIVE)):
             return d, size
         reason = f"oneDNN has no fast implementation of this {description.operation}, only {name}"
     raise UnsupportedError(reason)

@@ -16,6 +16,9 @@ from compiler.ir.types import PrimitiveType as T
 MAX_ELEMENTS = 64
 """Windows with more elements are left to our kernels, for example running sums written as windows."""
 
+SUMS_NEED_FEATURES_LAST = True
+"""Sums over windows of the last dimensions are left to our kernels, whose vectors run along the rows."""
+
 
 def describe_pooling(i: HloInstruction) -> Description:
     """Return the primitive that computes a reduce-window, or a custom fusion of one.
@@ -41,6 +44,8 @@ def describe_pooling(i: HloInstruction) -> Description:
     if last - first >= MAX_SPACE:
         raise UnsupportedError(f"a window has at most {MAX_SPACE} dimensions in oneDNN")
     space = tuple(_space(w) for w in window.dims[first : last + 1])
+    if operation == "sum-pool" and math.prod(sizes[last + 1 :]) == 1 and SUMS_NEED_FEATURES_LAST:
+        raise UnsupportedError("our kernels sum windows over the last dimensions as fast")
     source, result = (_tensor(s, first, last) for s in (sizes, window_op.shape.dimensions))
     posts = () if operation == "max-pool" else (PostOp("linear", alpha=float(math.prod(s.kernel for s in space))),)
     return Description(operation, (source, result), posts=posts, space=space)
