@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import IndexExpr
-from compiler.codegen.scalar import COMPUTE_TYPES
+from compiler.codegen.scalar import COMPUTE_TYPES, constant_text, expression_of
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
 
@@ -49,19 +49,25 @@ class Printer:
             self.update(s)
         elif isinstance(s, lir.If):
             self.condition(s)
+        elif isinstance(s, lir.TransposeTile):
+            self.transpose_tile(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
-        else:
+        elif isinstance(s, lir.For):
             self.loop(s)
+        else:
+            raise TypeError(f"a bound nest of this language has no {type(s).__name__}")
 
     def expression(self, let: lir.Let) -> str:
         v, t = let.value, let.type
         if isinstance(v, lir.Constant):
-            return v.text
+            return constant_text(v.value, t)
         if isinstance(v, lir.Apply):
-            return v.text()
+            return expression_of(v.op).format(*v.args)
         if isinstance(v, lir.IndexValue):
             return self.index_value(v.value, t)
+        if isinstance(v, lir.IndexTest):
+            return self.index_test(v)
         if isinstance(v, lir.Load):
             return self.load(v)
         if isinstance(v, lir.LocalLoad):
@@ -72,9 +78,17 @@ class Printer:
         to = COMPUTE_TYPES[t]
         return f"({to})({value.to_c()})"
 
+    @staticmethod
+    def index_test(test: lir.IndexTest) -> str:
+        value = test.value.to_c()
+        bounds = [f"({value} {op} {bound})" for op, bound in ((">=", test.low), ("<=", test.high)) if bound is not None]
+        return f"({' & '.join(bounds)})"
+
     def load(self, load: lir.Load) -> str:
-        element = f"{load.buffer}[{load.offset.to_c()}]"
-        t = self.types[load.buffer]
+        return self.converted(f"{load.buffer}[{load.offset.to_c()}]", self.types[load.buffer])
+
+    def converted(self, element: str, t: T) -> str:
+        """Return the value of an element that is read from memory."""
         if t is T.BF16:
             return self.from_bfloat16(element)
         if t is T.F16:
@@ -126,24 +140,11 @@ class Printer:
     def local_element(self, array: str, offset: IndexExpr) -> str:
         return f"{array}[{offset.to_c()}]"
 
+    def transpose_tile(self, s: lir.TransposeTile) -> None:
+        raise UnsupportedError("tiles are not transposed in this language")
+
     def sort(self, s: lir.Sort) -> None:
         raise UnsupportedError("a sort has no kernel in this language")
 
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError
-
-
-def statement_count(body: tuple[lir.Stmt, ...]) -> int:
-    """Return the number of statements that one execution runs, as an estimate of its work."""
-    total = 0
-    for s in body:
-        if isinstance(s, lir.For):
-            total += s.var.extent * statement_count(s.body)
-        elif isinstance(s, lir.If):
-            total += 1 + max(statement_count(s.then), statement_count(s.otherwise))
-        elif isinstance(s, lir.Sort):
-            n = s.position.extent
-            total += n * (max(1, n - 1).bit_length() * (2 + statement_count(s.compare)) + statement_count(s.body))
-        else:
-            total += 1
-    return total

@@ -24,7 +24,7 @@ def wrap_library_ops(module: HloModule, keeps: Callable[[HloInstruction], bool])
 
 def _wrap(module: HloModule, computation: HloComputation, i: HloInstruction) -> None:
     rewriter = FusionRewriter.of(i)
-    rewriter.renumber_parameters()
+    rewriter.finish()
     body = module.add(rewriter.body)
     fusion = computation.add(Opcode.FUSION, rewriter.operands, shape=i.shape, kind="kCustom", calls=body)
     computation.replace_uses(i, fusion)

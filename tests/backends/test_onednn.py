@@ -329,12 +329,12 @@ def pooling(seed: int, function: str) -> str:
         made.append((n + low + high - size) // stride + 1)
     trailing = [rng.choice([1, 3, 16, 19]) for _ in range(after)]
     window += [(1, 1, 0, 0)] * after
-    fields = " ".join(
-        f"{name}={'x'.join(show(w) for w in window)}"
-        for name, show in (
-            ("size", lambda w: str(w[0])), ("stride", lambda w: str(w[1])), ("pad", lambda w: f"{w[2]}_{w[3]}"),
-        )
-    )  # fmt: skip
+    lists = {
+        "size": [str(size) for size, _, _, _ in window],
+        "stride": [str(stride) for _, stride, _, _ in window],
+        "pad": [f"{low}_{high}" for _, _, low, high in window],
+    }
+    fields = " ".join(f"{name}={'x'.join(values)}" for name, values in lists.items())
     x, out = (f"f32[{','.join(map(str, [*s, *trailing]))}]" for s in (sizes, made))
     return f"""HloModule m
         f {{ a = f32[] parameter(0)
