@@ -16,6 +16,7 @@ from compiler.codegen.kernel_choice import BoundKernel, KernelChoice
 from compiler.codegen.languages import C
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
@@ -177,9 +178,13 @@ class CompilationSession:
         self._state = FusionState(self.module, self.device)
 
     def _lower(self) -> None:
-        """Expand ops that have no kernel; this depends on the module alone, so plans do not record it."""
+        """Expand ops that have no kernel and no library; plans do not record it."""
         if self._backend.language is not None:
-            lower(self.module)
+            lower(self.module, self._library_computes)
+            wrap_library_ops(self.module, self._library_computes)
+
+    def _library_computes(self, i: HloInstruction) -> bool:
+        return self._backend.library_refusal(i) is None
 
     def actions(self) -> list[FusionAction]:
         """Return the fusions that are legal now."""

@@ -31,12 +31,14 @@ from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.implementations import KernelImplementation, find_implementation, preferred_implementation
 from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, is_alias
+from compiler.runtime.libraries import KernelLibrary, LibraryCall
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     WhileThunk,
 )
@@ -76,12 +78,14 @@ class ThunkEmitter:
         kernels: choices that a plan or a selector made, by names of sequence and instruction.
         default_schedule: the schedule of all other kernels; None: that of the language.
         backend: the name of the backend, by which kernel implementations other than generated code are found.
+        library: the library that computes some instructions instead of kernels, if there is one.
     """
 
     language: str
     kernels: KernelBindings = field(default_factory=dict)
     default_schedule: Schedule | None = None
     backend: str = ""
+    library: KernelLibrary | None = None
 
     def __post_init__(self) -> None:
         self._constants: dict[bytes, Buffer] = {}
@@ -156,6 +160,9 @@ class ThunkEmitter:
             return self._while(i, operands[0], thunks, runs)
         if op is Opcode.CONDITIONAL:
             return self._conditional(i, operands, thunks, runs)
+        call = None if self.library is None else self.library.call_of(i)
+        if call is not None:
+            return self._library(i, call, operands, thunks, runs)
         if op is Opcode.DOT:
             planned = self._dot(i, operands, thunks, runs)
             if planned is not None:
@@ -225,6 +232,14 @@ class ThunkEmitter:
             inputs[source] = out
         thunks.append(KernelThunk(spec.name, spec, tuple(inputs), tuple(outputs), executions=runs))
         return tree
+
+    @staticmethod
+    def _library(i: HloInstruction, call: LibraryCall, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+        out = Buffer(i.shape.without_layout())
+        scratch = Buffer(Shape(T.U8, (call.scratch_bytes,))) if call.scratch_bytes else None
+        inputs = tuple(_leaf(operands[n]) for n in call.operands)
+        thunks.append(LibraryThunk(i.name, call.operation, inputs, out, scratch, call.flops, executions=runs))
+        return out
 
     @staticmethod
     def _host(i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
