@@ -70,6 +70,8 @@ def test_the_summary_counts_programs_that_are_slower_than_a_peer() -> None:
     assert lines[1].startswith("geometric mean against inductor: 1.73x")  # sqrt(1.5 * 2)
     assert lines[2].startswith("geometric mean against the better peer: 1.00x")  # sqrt(0.5 * 2)
     assert lines[3] == "below 0.95x the better peer: 1 of 2 programs"
+    assert lines[4].startswith("of the fastest samples: 1.00x")
+    assert lines[4].endswith("below 0.95x: 1 programs")
     assert summary(ROWS[2:], PEERS) == []
 
 
