@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError
+from compiler.expansions import ChooseExpansion, ExpansionPolicy
 from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
 from compiler.ir import HloModule
@@ -44,6 +45,7 @@ def compile(  # users know it by this name
     loop_policy: LoopPolicy | None = None,
     plan: CompilationPlan | None = None,
     options: CompileOptions | None = None,
+    expansion_policy: ExpansionPolicy | ChooseExpansion | None = None,
 ) -> Executable:
     """Compile a program and return the executable.
 
@@ -58,6 +60,8 @@ def compile(  # users know it by this name
         loop_policy: decides loops; None means one kernel per loop where that is possible.
         plan: decisions to replay instead of asking policies.
         options: see `CompileOptions`.
+        expansion_policy: an ExpansionPolicy, or a function of an ExpansionSite, that chooses how ops such as
+            convolutions are computed; None for the defaults of the backend.
 
     Returns:
         An executable. Call it with arrays; inspect `.kernels`, `.module` and `.plan`.
@@ -84,7 +88,7 @@ def compile(  # users know it by this name
     if plan is not None:
         session.replay(plan)
         return session.finish()
-    decide(session, _policy(fusion_policy), loop_policy, kernel_selector)
+    decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
     session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)
@@ -106,6 +110,7 @@ def decide(
     fusion_policy: FusionPolicy,
     loop_policy: LoopPolicy | None = None,
     kernel_selector: KernelSelector | ChooseKernel | None = None,
+    expansion_policy: ExpansionPolicy | ChooseExpansion | None = None,
 ) -> None:
     """Make every decision of a session with policies.
 
@@ -114,8 +119,11 @@ def decide(
         fusion_policy: chooses fusions, and loops too if it is also a LoopPolicy and `loop_policy` is None.
         loop_policy: decides loops.
         kernel_selector: chooses kernels; None means the defaults.
+        expansion_policy: chooses expansions; None means the defaults.
     """
     session.run_passes()
+    if expansion_policy is not None:
+        session.run_expansion_policy(expansion_policy)
     if loop_policy is None:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
         loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
