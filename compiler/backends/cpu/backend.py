@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.driver import print_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
 from compiler.backends.cpu.onednn.matcher import OneDnnMatcher
+from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule
 from compiler.ir.instruction import HloInstruction
@@ -51,11 +51,13 @@ class CpuBackend:
         return OneDnnMatcher().refusal(instruction)
 
     def build(
-        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+        self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> CpuExecutable:
         """Implement `Backend.build`."""
-        emitter = ThunkEmitter(self.language, dict(schedules or {}), OneDnnMatcher())
-        return CpuExecutable.build(module, emitter.emit(module), plan)
+        return CpuExecutable.build(module, self._emitter(kernels).emit(module), plan)
+
+    def _emitter(self, kernels: KernelBindings | None) -> ThunkEmitter:
+        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name, OneDnnMatcher())
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
         """Implement `Backend.load`; the program must have been built for this kind of processor."""
