@@ -187,10 +187,13 @@ static void *worker(void *number) {
       patience = SPIN_NANOSECONDS;
     } else {
       patience /= 2; /* no job arrived while spinning: sleep sooner next time */
+      const int64_t asleep = now(CLOCK_MONOTONIC);
       atomic_fetch_add(&sleepers, 1);
       while (atomic_load(&offers) == seen) futex_wait(&offers, seen);
       atomic_fetch_sub(&sleepers, 1);
       if (patience < SPIN_NANOSECONDS / 16) patience = SPIN_NANOSECONDS / 16;
+      /* A job arrived soon after, as between calls from Python: spin as long as at first. Waking takes time itself. */
+      if (now(CLOCK_MONOTONIC) - asleep < 2 * SPIN_NANOSECONDS) patience = SPIN_NANOSECONDS;
     }
     seen = atomic_load(&offers);
     uint32_t s = atomic_load(&state);
