@@ -52,8 +52,8 @@ def new_results(buffers: Sequence[Buffer]) -> list[Array]:
 
 
 def contiguous_argument(array: Array, number: int) -> Array:
-    """Return an argument in row-major order, copied if necessary; raise MemoryLimitError if a copy does not fit."""
-    if array.flags.c_contiguous:
+    """Return an argument in row-major order and aligned; raise MemoryLimitError if a copy does not fit."""
+    if array.flags.c_contiguous and array.flags.aligned:
         return array
     check_memory(array.nbytes, f"a row-major copy of argument {number}")
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return np.array(array, order="C", copy=True)

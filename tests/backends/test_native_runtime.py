@@ -261,7 +261,7 @@ def test_a_program_can_be_called_after_an_interrupted_call() -> None:
     exe = compile(text, loop_policy=KeepLoops())
     assert isinstance(exe, CpuExecutable)
     wanted = exe(x)
-    frame = exe._take_frame()
+    frame = exe._frames.take()
     frame.stop(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         frame.raise_error()

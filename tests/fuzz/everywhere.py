@@ -207,9 +207,9 @@ def check(source: str, number: int, say: Callable[[str], None] = lambda stage: N
 
 def _fill_memory(executable: Any, pattern: int) -> None:
     """Fill the memory of the next run with a byte pattern."""
-    frame = executable._take_frame()
+    frame = executable._frames.take()
     frame.arena[:] = pattern
-    executable._frames.append(frame)
+    executable._frames.give(frame)
 
 
 def _by_xla(given: Given) -> tuple[list[Array] | None, str]:

@@ -9,6 +9,8 @@ struct call { /* struct hlogym_call of the runtime (compiler/backends/cpu/runtim
   volatile int stopped;
   long long polled;
   struct call *outer;
+  int flush_denormals;
+  unsigned control;
 };
 
 struct context {

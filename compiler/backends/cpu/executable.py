@@ -9,14 +9,16 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.backends.cpu import toolchain
+from compiler.backends.cpu.array_call import ProgramTable, builtin_function, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.driver import Driver, print_driver
+from compiler.backends.cpu.frames import Context, Frame, FramePool, address_of, pointers
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.native_runtime import RUNTIME, Call
 from compiler.codegen.kernel_spec import KernelSpec
@@ -24,7 +26,7 @@ from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
-from compiler.runtime.buffers import ALIGNMENT, Buffer, BufferKind
+from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.executable import ThunkTime, check_arguments, parameter_leaves, profile_thunks
 from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import check_program, new_results
@@ -45,25 +47,10 @@ from compiler.runtime.thunks import (
 from compiler.support.memory import SMALL
 
 Array = NDArray[Any]
+P = ParamSpec("P")
+R = TypeVar("R")
 _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 _HOST = ctypes.CFUNCTYPE(None, ctypes.c_int)
-
-
-class _Context(ctypes.Structure):
-    """`struct context` of the driver."""
-
-    call: Call
-    _fields_ = [  # ctypes requires a list
-        ("call", Call),
-        ("kernels", ctypes.c_void_p),
-        ("host", ctypes.c_void_p),
-        ("sgemm", ctypes.c_void_p),
-        ("dgemm", ctypes.c_void_p),
-        ("sgemv", ctypes.c_void_p),
-        ("dgemv", ctypes.c_void_p),
-        ("get_blas_threads", ctypes.c_void_p),
-        ("set_blas_threads", ctypes.c_void_p),
-    ]
 
 
 @dataclass(frozen=True)
@@ -85,42 +72,6 @@ class BuiltProgram:
     runtime_path: Path
     driver_path: Path
     objects: Mapping[str, Path]
-
-
-class _Frame:
-    """The working memory of one call of a program; later calls reuse it.
-
-    Attributes:
-        arena: memory of the temporaries.
-        context: tables that are passed to the driver.
-        arguments, results: arrays of the call.
-        machine: state of the host ops of the call.
-        error: exception that a host op raised, if any.
-    """
-
-    def __init__(self, arena_bytes: int, context: _Context) -> None:
-        self.arena = _aligned(arena_bytes)
-        self.arena_address = address_of(self.arena)
-        self.context = context
-        self.context_address = ctypes.addressof(context)
-        self.arguments: list[Array] = []
-        self.results: list[Array] = []
-        self.machine = Machine()
-        self.error: BaseException | None = None
-
-    def stop(self, error: BaseException) -> None:
-        """Request that the running call stops early and raises an error."""
-        self.error = error
-        self.context.call.stopped = 1
-
-    def raise_error(self) -> None:
-        """Raise the exception that stopped the call early, if any."""
-        if not self.context.call.stopped:
-            return
-        error, self.error = self.error, None
-        self.context.call.raise_exception()
-        if error is not None:
-            raise error
 
 
 class CpuExecutable:
@@ -148,15 +99,28 @@ class CpuExecutable:
         self._expected = [(s.dtype, s.dimensions) for s in self._shapes]
         self._returned = [(b.shape.dtype, b.shape.dimensions) for b in self.program.results]
         self._result_bytes = sum(b.size for b in self.program.results)
-        self._constants = _pointers(self.program.constants)
+        self._constants = pointers(self.program.constants)
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
-        # A bound method would be a reference cycle and delay the unloading of an unused program's libraries.
-        host = weakref.WeakMethod(self._run_host)
-        self._callback = _HOST(lambda number: _call(host(), number))
-        self._frames: list[_Frame] = []
-        self._last: _Frame | None = None
+        self._callback = _HOST(weakly(self._run_host))
+        self._make_table()
         self._running = threading.local()  # `frame`: the frame of the call that the thread runs
+
+    def _make_table(self) -> None:
+        """Set up the pool of frames and, where it works, the built-in function that calls the program."""
+        held = RUNTIME.held
+        parameters, kept = leaf_table(self._expected, [-1] * len(self._expected))
+        results, also_kept = leaf_table(self._returned, [-1] * len(self._returned))
+        constants = ctypes.addressof(self._constants)
+        counts = len(self._expected), len(self._returned)
+        leaves = ctypes.addressof(parameters), ctypes.addressof(results)
+        table = ProgramTable(self._entry_address, constants, *leaves, *counts, None, None)
+        self._kept = (parameters, results, kept, also_kept, table)
+        self._frames = FramePool(held, table, weakly(self._new_frame))
+        weakref.finalize(self, self._frames.clear).atexit = False
+        # Host ops need the frame of their call, and large results a check of the memory that is left.
+        plain = not self.built.driver.host and self._result_bytes <= SMALL
+        self._call_arrays = builtin_function(held, table) if plain and RUNTIME.calls_arrays else _decline
 
     @staticmethod
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CpuExecutable:
@@ -190,11 +154,16 @@ class CpuExecutable:
 
     def __call__(self, *arrays: Any) -> list[Array]:
         """Run the program and return the leaves of its result; raise ArgumentError if the arguments do not match."""
+        results = self._call_arrays(arrays)
+        return self._call_from_python(arrays) if results is None else results
+
+    def _call_from_python(self, arrays: Sequence[Any]) -> list[Array]:
+        """Run the program on arguments that may need a conversion."""
         frame = self._begin_call(self._checked(arrays))
         results = frame.results
         try:
             self._entry(
-                frame.arena_address, _pointers(frame.arguments), _pointers(results), self._constants,
+                frame.arena_address, pointers(frame.arguments), pointers(results), self._constants,
                 frame.context_address,
             )  # fmt: skip
             frame.raise_error()
@@ -206,15 +175,17 @@ class CpuExecutable:
         """Return the arguments as `check_arguments` does, with a fast path for arrays that need no conversion."""
         if len(arrays) == len(self._expected):
             for a, (dtype, dimensions) in zip(arrays, self._expected, strict=True):
-                if type(a) is not np.ndarray or a.dtype != dtype or a.shape != dimensions or not a.flags.c_contiguous:
+                if type(a) is not np.ndarray or a.dtype != dtype or a.shape != dimensions:
+                    break
+                if not (a.flags.c_contiguous and a.flags.aligned):
                     break
             else:
                 return list(arrays)
         return check_arguments(arrays, self._shapes)
 
-    def _begin_call(self, arguments: list[Array]) -> _Frame:
+    def _begin_call(self, arguments: list[Array]) -> Frame:
         """Return a frame for one call with new arrays for its results."""
-        frame = self._take_frame()
+        frame = self._frames.take()
         frame.arguments = arguments
         if self._result_bytes > SMALL:
             frame.results = new_results(self.program.results)
@@ -224,22 +195,18 @@ class CpuExecutable:
             self._running.frame, frame.machine = frame, Machine()
         return frame
 
-    def _end_call(self, frame: _Frame) -> None:
+    def _end_call(self, frame: Frame) -> None:
         """Make a frame available to later calls."""
-        self._last = frame
-        self._frames.append(frame)
+        self._frames.give(frame)
 
-    def _take_frame(self) -> _Frame:
-        """Return an unused frame; allocate one if necessary."""
-        try:
-            return self._frames.pop()
-        except IndexError:  # this is the first call, or other threads use all frames
-            check_program(self.program, self.arena_bytes)
-            return _Frame(self.arena_bytes, self._make_context())
+    def _new_frame(self) -> Frame:
+        """Return a new frame; raise MemoryLimitError if its arena does not fit into memory."""
+        check_program(self.program, self.arena_bytes)
+        return Frame(self.arena_bytes, self._make_context(), len(self._expected), len(self._returned))
 
-    def _make_context(self) -> _Context:
+    def _make_context(self) -> Context:
         """Return the tables that the driver uses."""
-        context = _Context(
+        context = Context(
             kernels=ctypes.addressof(self._table), host=ctypes.cast(self._callback, ctypes.c_void_p).value
         )
         if any(isinstance(t, GemmThunk) for t in self.thunks):
@@ -250,7 +217,7 @@ class CpuExecutable:
 
     def _run_host(self, number: int) -> None:
         """Evaluate a host op when the driver calls back; keep an exception for the end of the call."""
-        frame: _Frame = self._running.frame
+        frame: Frame = self._running.frame
         t = self.built.driver.host[number]
         try:
             ins, outs = [self.view(frame, b) for b in t.inputs], [self.view(frame, b) for b in t.outputs]
@@ -258,7 +225,7 @@ class CpuExecutable:
         except BaseException as e:  # an exception cannot propagate through C
             frame.stop(e)
 
-    def view(self, frame: _Frame, b: Buffer) -> Array:
+    def view(self, frame: Frame, b: Buffer) -> Array:
         """Return the memory of a buffer as an array."""
         shape, b = b.shape, b.resolve()
         if b.kind is BufferKind.PARAMETER:
@@ -278,7 +245,7 @@ class CpuExecutable:
         seconds = (ctypes.c_double * repeats)()
         try:
             self._runtime.hlogym_time_program(
-                self._entry_address, frame.arena_address, _pointers(frame.arguments), _pointers(frame.results),
+                self._entry_address, frame.arena_address, pointers(frame.arguments), pointers(frame.results),
                 self._constants, frame.context_address, repeats, seconds,
             )  # fmt: skip
             frame.raise_error()
@@ -294,16 +261,17 @@ class CpuExecutable:
         Raises:
             RuntimeError: the program has not been called yet.
         """
-        if self._last is None:
+        last = self._frames.last
+        if last is None:
             raise RuntimeError("the program must be called before its thunks can be timed")
         t = self.thunks[number]
         if t.blocks():
             return [0.0] * repeats
         if isinstance(t, KernelThunk):
-            return self._time_kernel(self._last, t, repeats, inner)
-        return self._time_other(self._last, t, repeats, inner)
+            return self._time_kernel(last, t, repeats, inner)
+        return self._time_other(last, t, repeats, inner)
 
-    def _time_kernel(self, frame: _Frame, t: KernelThunk, repeats: int, inner: int) -> list[float]:
+    def _time_kernel(self, frame: Frame, t: KernelThunk, repeats: int, inner: int) -> list[float]:
         buffers = [*t.inputs, *t.outputs]
         pointers = (ctypes.c_void_p * len(buffers))(*(address_of(self.view(frame, b)) for b in buffers))
         seconds = (ctypes.c_double * repeats)()
@@ -314,7 +282,7 @@ class CpuExecutable:
         call.raise_exception()
         return list(seconds)
 
-    def _time_other(self, frame: _Frame, t: Thunk, repeats: int, inner: int) -> list[float]:
+    def _time_other(self, frame: Frame, t: Thunk, repeats: int, inner: int) -> list[float]:
         step = t.accept(_PythonStep(self, frame))
         out = []
         for _ in range(repeats):
@@ -333,7 +301,7 @@ class CpuExecutable:
 class _PythonStep(ThunkVisitor[Callable[[], object]]):
     """A visitor that returns a function which runs one thunk on the memory of a frame; control flow does nothing."""
 
-    def __init__(self, executable: CpuExecutable, frame: _Frame) -> None:
+    def __init__(self, executable: CpuExecutable, frame: Frame) -> None:
         self._executable, self._frame = executable, frame
 
     def _view(self, b: Buffer) -> Array:
@@ -364,31 +332,21 @@ class _PythonStep(ThunkVisitor[Callable[[], object]]):
         return lambda: None
 
 
-def _aligned(size: int) -> Array:
-    """Return zero-filled bytes that start at a multiple of ALIGNMENT."""
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + max(1, size)]
+def weakly(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that calls a bound method of a living object without keeping that object alive.
+
+    Otherwise an executable would be part of a reference cycle, which delays the unloading of its libraries.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = reference()
+        if bound is None:
+            raise ReferenceError("the executable of this call is gone")
+        return bound(*args, **kwargs)
+
+    return call
 
 
-def _call(method: Callable[[int], None] | None, number: int) -> None:
-    if method is not None:
-        method(number)
-
-
-def _pointers(arrays: Sequence[Array]) -> Any:
-    return (ctypes.c_void_p * max(1, len(arrays)))(*map(address_of, arrays))
-
-
-def _data_member(a: Array) -> int:
-    """Return the address of an array's data by reading the first member of NumPy's array object after its header."""
-    return ctypes.c_void_p.from_address(id(a) + object.__basicsize__).value or 0
-
-
-def _data_attribute(a: Array) -> int:
-    return a.ctypes.data
-
-
-_SAMPLE = np.zeros(3)
-address_of = _data_member if _data_member(_SAMPLE) == _SAMPLE.ctypes.data else _data_attribute
-"""Return the address of an array's data; reading `ctypes.data` would take as long as a small kernel."""
+def _decline(arrays: tuple[Any, ...]) -> None:
+    """Leave every call to Python, where the built-in function cannot be used."""

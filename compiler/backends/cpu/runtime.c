@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,6 +37,8 @@ struct hlogym_call {
   volatile int stopped; /* set when loops should end early; the results of the call are then discarded */
   int64_t polled;       /* time of the last check for signals in milliseconds; 0 if there was none */
   struct hlogym_call *outer;
+  int flush_denormals;  /* whether subnormal numbers count as zero during the call */
+  uint32_t control;     /* the floating-point control register of the caller */
 };
 
 static struct {
@@ -84,15 +87,45 @@ EXPORT int hlogym_interrupted(void) {
   return is_worker || call->stopped ? call->stopped : poll_signals(call);
 }
 
+/* Return the floating-point control register of this thread, and set the bits that flush subnormal numbers to zero. */
+static uint32_t flush_denormals(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  const uint32_t before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8040); /* flush to zero, denormals are zeros */
+  return before;
+#elif defined(__aarch64__)
+  uint64_t before;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+  __asm__ volatile("msr fpcr, %0" : : "r"(before | 1u << 24));
+  return (uint32_t)before;
+#else
+  return 0;
+#endif
+}
+
+static void restore_control(uint32_t before) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_ldmxcsr(before);
+#elif defined(__aarch64__)
+  __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)before));
+#else
+  (void)before;
+#endif
+}
+
 EXPORT void hlogym_begin(struct hlogym_call *call) {
   call->exception[0] = call->exception[1] = call->exception[2] = 0;
   call->stopped = 0;
   call->polled = 0;
   call->outer = current; /* a host op may call another program */
   current = call;
+  if (call->flush_denormals) call->control = flush_denormals();
 }
 
-EXPORT void hlogym_end(struct hlogym_call *call) { current = call->outer; }
+EXPORT void hlogym_end(struct hlogym_call *call) {
+  if (call->flush_denormals) restore_control(call->control);
+  current = call->outer;
+}
 
 /* ---- the pool */
 
@@ -187,7 +220,10 @@ static void *worker(void *number) {
       /* The job does not change until the count is decremented again. */
       if ((int)(intptr_t)number < job.parts) {
         current = job.call;
+        const int flush = current && current->flush_denormals;
+        const uint32_t control = flush ? flush_denormals() : 0;
         take_part((int)(intptr_t)number);
+        if (flush) restore_control(control);
         current = 0;
       }
       if (atomic_fetch_sub(&state, 1) == 1 && atomic_load(&caller_sleeps)) futex_wake(&state, 1);
