@@ -128,9 +128,10 @@ class CpuExecutable:
         arena_bytes = allocate(program)
         driver = print_driver(program.thunks)
         tools = toolchain.toolchain()
-        objects = toolchain.kernel_objects(kernels_of(walk(program.thunks)), tools)
-        path = tools.shared_object(driver.source, "driver", toolchain.DRIVER_FLAGS)
-        built = BuiltProgram(program, arena_bytes, driver, tools.runtime(), path, objects)
+        others = [tools.runtime_source(), toolchain.Source(driver.source, "driver", toolchain.DRIVER_FLAGS)]
+        kernels = kernels_of(walk(program.thunks))
+        objects, (runtime_path, driver_path) = toolchain.program_objects(kernels, others, tools)
+        built = BuiltProgram(program, arena_bytes, driver, runtime_path, driver_path, objects)
         return CpuExecutable(module, built, plan)
 
     @property
