@@ -55,5 +55,10 @@ def contiguous_argument(array: Array, number: int) -> Array:
     """Return an argument in row-major order and aligned; raise MemoryLimitError if a copy does not fit."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
+    return copied_argument(array, number)
+
+
+def copied_argument(array: Array, number: int) -> Array:
+    """Return a row-major copy of an argument; raise MemoryLimitError if it does not fit."""
     check_memory(array.nbytes, f"a row-major copy of argument {number}")
     return np.array(array, order="C", copy=True)

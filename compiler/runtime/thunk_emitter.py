@@ -27,6 +27,7 @@ from compiler.ir.shape import Shape, tuple_shape
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
+from compiler.runtime.donation import donations
 from compiler.runtime.instruction_kernels import emit_kernel, is_alias
 from compiler.runtime.thunks import (
     ConditionalThunk,
@@ -71,10 +72,12 @@ class ThunkEmitter:
     Attributes:
         language: language of the kernels, a name in `codegen.languages.LANGUAGES`.
         schedules: schedules that a plan or a selector chose, by instruction name.
+        donate: whether results take over the memory of donated arguments.
     """
 
     language: str
     schedules: dict[str, Schedule] = field(default_factory=dict)
+    donate: bool = False
 
     def __post_init__(self) -> None:
         self._constants: dict[bytes, Buffer] = {}
@@ -87,27 +90,29 @@ class ThunkEmitter:
             UnsupportedError: neither a kernel, a library nor the interpreter can run an op.
         """
         graph = check_call_graph(module)
+        donated = donations(module) if self.donate else {}
         parameters: list[Buffer] = []
         trees: list[Tree] = []
         for p in module.entry.parameters:
             tree = _new_tree(p.shape, BufferKind.PARAMETER)
             for leaf in leaves(tree):
                 leaf.index = len(parameters)
+                if leaf.index in donated:
+                    leaf.kind, leaf.index = BufferKind.OUTPUT, donated[leaf.index]
                 parameters.append(leaf)
             trees.append(tree)
         thunks: list[Thunk] = []
         with deep_recursion(ENOUGH + 10 * graph.calls):
             root = self._sequence(module.entry, trees, thunks, 1.0)
-        results = self._results(root, thunks)
+        results = self._results(root, [b for b in parameters if b.kind is BufferKind.OUTPUT], thunks)
         return ThunkProgram(thunks, parameters, results, self._values, list(self._constants.values()))
 
-    def _results(self, root: Tree, thunks: list[Thunk]) -> list[Buffer]:
-        """Copy each leaf of the result to an output buffer of its own and return these buffers."""
-        out: list[Buffer] = []
-        for leaf in leaves(root):
-            target = Buffer(leaf.shape, BufferKind.OUTPUT, len(out))
-            thunks.append(CopyThunk("result", leaf, target))
-            out.append(target)
+    def _results(self, root: Tree, donated: Sequence[Buffer], thunks: list[Thunk]) -> list[Buffer]:
+        """Copy each leaf of the result to an output buffer of its own, or of a donated argument; return the buffers."""
+        values = leaves(root)
+        taken = {b.index: b for b in donated}
+        out = [taken.get(n) or Buffer(v.shape, BufferKind.OUTPUT, n) for n, v in enumerate(values)]
+        self._carry("result", values, out, thunks, 1.0)
         return out
 
     # ---- sequences
@@ -261,7 +266,7 @@ class ThunkEmitter:
 
     @staticmethod
     def _carry(name: str, new: list[Buffer], state: list[Buffer], steps: list[Thunk], runs: float) -> None:
-        """Copy the new values of a loop to its state at the end of the body.
+        """Copy new values to the buffers of a loop's state at the end of its body, or to those of the results.
 
         The copies are a parallel assignment, as in out-of-SSA translation: a value in a state buffer that another copy
         overwrites is saved first.

@@ -265,6 +265,6 @@ def test_a_program_can_be_called_after_an_interrupted_call() -> None:
     frame.stop(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         frame.raise_error()
-    exe._end_call(frame)
+    exe._frames.give(frame)
     for a, b in zip(exe(x), wanted, strict=True):
         np.testing.assert_array_equal(a, b)

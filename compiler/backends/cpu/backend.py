@@ -48,7 +48,8 @@ class CpuBackend:
         self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
     ) -> CpuExecutable:
         """Implement `Backend.build`."""
-        return CpuExecutable.build(module, ThunkEmitter(self.language, dict(schedules or {})).emit(module), plan)
+        emitter = ThunkEmitter(self.language, dict(schedules or {}), donate=True)
+        return CpuExecutable.build(module, emitter.emit(module), plan)
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
         """Implement `Backend.load`; the program must have been built for this kind of processor."""

@@ -39,6 +39,7 @@ struct array {
 };
 
 #define C_CONTIGUOUS 0x001
+#define OWN_DATA 0x004
 #define ALIGNED 0x100
 #define WRITEABLE 0x400
 
@@ -119,10 +120,10 @@ static object *new_array(const struct leaf *leaf) {
   return api.new_array(api.array_type, leaf->descr, leaf->rank, leaf->dimensions, 0, 0, 0, 0);
 }
 
-/* Check whether a result may take over the memory of an argument: nothing else of this call may lie in it. */
+/* Check whether a result may take over the memory of an argument, as `executable.may_donate` does. */
 static int may_donate(const struct program *p, char *const *parameters, object *arguments, int number) {
   const struct array *const a = (const struct array *)api.tuple_item(arguments, number);
-  if (!(a->flags & WRITEABLE)) return 0;
+  if ((a->flags & (WRITEABLE | OWN_DATA)) != (WRITEABLE | OWN_DATA)) return 0;
   const char *const start = a->data, *const end = start + p->parameters[number].size;
   for (int k = 0; k < p->parameter_count; k++)
     if (k != number && parameters[k] < end && start < parameters[k] + p->parameters[k].size) return 0;

@@ -29,7 +29,7 @@ from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.executable import ThunkTime, check_arguments, parameter_leaves, profile_thunks
 from compiler.runtime.host_ops import evaluate_host
-from compiler.runtime.memory import check_program, new_results
+from compiler.runtime.memory import check_program, copied_argument, new_results
 from compiler.runtime.program_files import SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
@@ -77,7 +77,9 @@ class BuiltProgram:
 class CpuExecutable:
     """A compiled program that is loaded into this process.
 
-    Several threads may call it at once; each call has a frame of its own.
+    Several threads may call it at once; each call has a frame of its own. An argument that the module's header donates
+    to a result (`input_output_alias`, `buffer_donor`) is overwritten and returned as that result, if it is a writeable
+    array that owns its memory and shares it with no other argument. Otherwise the call works on a copy of it.
     """
 
     backend = "cpu"
@@ -98,7 +100,11 @@ class CpuExecutable:
         self._shapes = parameter_leaves(module)
         self._expected = [(s.dtype, s.dimensions) for s in self._shapes]
         self._returned = [(b.shape.dtype, b.shape.dimensions) for b in self.program.results]
-        self._result_bytes = sum(b.size for b in self.program.results)
+        self._donated = {
+            b.index: n for n, b in enumerate(self.program.parameters) if b.kind is BufferKind.OUTPUT
+        }  # the argument whose memory a result takes over, by the result's number
+        self._new = [b for b in self.program.results if b.index not in self._donated]
+        self._result_bytes = sum(b.size for b in self._new)
         self._constants = pointers(self.program.constants)
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
@@ -110,7 +116,7 @@ class CpuExecutable:
         """Set up the pool of frames and, where it works, the built-in function that calls the program."""
         held = RUNTIME.held
         parameters, kept = leaf_table(self._expected, [-1] * len(self._expected))
-        results, also_kept = leaf_table(self._returned, [-1] * len(self._returned))
+        results, also_kept = leaf_table(self._returned, [self._donated.get(n, -1) for n in range(len(self._returned))])
         constants = ctypes.addressof(self._constants)
         counts = len(self._expected), len(self._returned)
         leaves = ctypes.addressof(parameters), ctypes.addressof(results)
@@ -158,9 +164,9 @@ class CpuExecutable:
         results = self._call_arrays(arrays)
         return self._call_from_python(arrays) if results is None else results
 
-    def _call_from_python(self, arrays: Sequence[Any]) -> list[Array]:
+    def _call_from_python(self, arrays: Sequence[Any], donate: bool = True) -> list[Array]:
         """Run the program on arguments that may need a conversion."""
-        frame = self._begin_call(self._checked(arrays))
+        frame = self._begin_call(arrays, donate)
         results = frame.results
         try:
             self._entry(
@@ -169,7 +175,7 @@ class CpuExecutable:
             )  # fmt: skip
             frame.raise_error()
         finally:
-            self._end_call(frame)
+            self._frames.give(frame)
         return results
 
     def _checked(self, arrays: Sequence[Any]) -> list[Array]:
@@ -184,21 +190,33 @@ class CpuExecutable:
                 return list(arrays)
         return check_arguments(arrays, self._shapes)
 
-    def _begin_call(self, arguments: list[Array]) -> Frame:
-        """Return a frame for one call with new arrays for its results."""
+    def _begin_call(self, arrays: Sequence[Any], donate: bool = True) -> Frame:
+        """Return a frame for one call with the arrays of its results, which take over the donated arguments."""
+        arguments = self._checked(arrays)
         frame = self._frames.take()
-        frame.arguments = arguments
-        if self._result_bytes > SMALL:
-            frame.results = new_results(self.program.results)
-        else:
-            frame.results = [np.empty(dimensions, dtype) for dtype, dimensions in self._returned]
+        try:
+            frame.arguments, frame.results = arguments, self._make_results(arrays, arguments, donate)
+        except BaseException:
+            self._frames.give(frame)
+            raise
         if self.built.driver.host:
             self._running.frame, frame.machine = frame, Machine()
         return frame
 
-    def _end_call(self, frame: Frame) -> None:
-        """Make a frame available to later calls."""
-        self._frames.give(frame)
+    def _make_results(self, arrays: Sequence[Any], arguments: list[Array], donate: bool) -> list[Array]:
+        if not self._donated and self._result_bytes <= SMALL:
+            return [np.empty(dimensions, dtype) for dtype, dimensions in self._returned]
+        new = iter(new_results(self._new))
+        results = []
+        for n in range(len(self._returned)):
+            source = self._donated.get(n)
+            if source is None:
+                results.append(next(new))
+            elif donate and arguments[source] is arrays[source] and may_donate(arguments, source):
+                results.append(arguments[source])
+            else:
+                results.append(copied_argument(arguments[source], source))
+        return results
 
     def _new_frame(self) -> Frame:
         """Return a new frame; raise MemoryLimitError if its arena does not fit into memory."""
@@ -242,16 +260,21 @@ class CpuExecutable:
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
         """Return the seconds of each of `repeats` executions, measured in C; call the program once first to warm up."""
-        frame = self._begin_call(self._checked(arrays))
+        frame = self._begin_call(arrays, donate=False)
         seconds = (ctypes.c_double * repeats)()
         try:
-            self._runtime.hlogym_time_program(
-                self._entry_address, frame.arena_address, pointers(frame.arguments), pointers(frame.results),
-                self._constants, frame.context_address, repeats, seconds,
-            )  # fmt: skip
-            frame.raise_error()
+            # Programs that update arguments in place get the same values in every run.
+            for first in range(repeats if self._donated else 1):
+                for result, source in self._donated.items():
+                    np.copyto(frame.results[result], frame.arguments[source])
+                self._runtime.hlogym_time_program(
+                    self._entry_address, frame.arena_address, pointers(frame.arguments), pointers(frame.results),
+                    self._constants, frame.context_address, 1 if self._donated else repeats,
+                    ctypes.addressof(seconds) + first * ctypes.sizeof(ctypes.c_double),
+                )  # fmt: skip
+                frame.raise_error()
         finally:
-            self._end_call(frame)
+            self._frames.give(frame)
         return list(seconds)
 
     def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
@@ -295,7 +318,7 @@ class CpuExecutable:
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Call the program and return the median time of each thunk with its bytes and flops."""
-        self(*arrays)
+        self._call_from_python(arrays, donate=False)
         return profile_thunks(self, repeats)
 
 
@@ -331,6 +354,14 @@ class _PythonStep(ThunkVisitor[Callable[[], object]]):
     def conditional(self, t: ConditionalThunk) -> Callable[[], object]:
         del t
         return lambda: None
+
+
+def may_donate(arguments: Sequence[Array], number: int) -> bool:
+    """Check whether a result may take over an argument: it owns its memory, and no other argument shares it."""
+    a = arguments[number]
+    if not (a.flags.writeable and a.flags.owndata):
+        return False
+    return not any(np.may_share_memory(a, b) for n, b in enumerate(arguments) if n != number)
 
 
 def weakly(method: Callable[P, R]) -> Callable[P, R]:
