@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.backends.cpu.native_runtime import RUNTIME_FLAGS, available_cores, runtime_source
-from compiler.backends.cpu.object_cache import ObjectCache
+from compiler.backends.cpu.object_cache import DEFAULT_LIMIT, ObjectCache
 from compiler.backends.cpu.processes import Command, run_all_bounded
 from compiler.codegen import print_c
 from compiler.codegen.kernel_spec import KernelSpec
@@ -171,21 +172,21 @@ def find_compiler() -> str:
 
 def toolchain() -> CpuToolchain:
     """Return the C compiler that is currently found, after probing it once per path and cache folder."""
-    return _probe(find_compiler(), _cache_folder())
+    return _probe(find_compiler(), _cache_folder(), _cache_limit())
 
 
 def object_cache() -> ObjectCache:
     """Return the cache of compiled code."""
-    return ObjectCache(_cache_folder())
+    return ObjectCache(_cache_folder(), _cache_limit())
 
 
 @functools.lru_cache(maxsize=8)
-def _probe(compiler: str, folder: Path) -> CpuToolchain:
+def _probe(compiler: str, folder: Path, limit: int) -> CpuToolchain:
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as e:
         raise BackendError(f"the C compiler {compiler} does not run: {e}") from e
-    cache = ObjectCache(folder)
+    cache = ObjectCache(folder, limit)
     cache.remove_stale_drafts()
     version = done.stdout.splitlines()[0] if done.stdout else compiler
     macros = ("-DHLOGYM_LIBMVEC_FULL",) if _has(cache, compiler, version, FULL_LIBMVEC, LIBRARIES) else ()
@@ -226,6 +227,17 @@ def _cache_folder() -> Path:
     requested = os.environ.get("HLOGYM_CACHE", "")
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return _first_writable(*((_absolute(requested),) if requested else ()), _absolute(home) / "hlogym")
+
+
+def _cache_limit() -> int:
+    """Return the bytes that compiled code may take on disk: $HLOGYM_CACHE_SIZE, such as 500M or 4G, or the default."""
+    text = os.environ.get("HLOGYM_CACHE_SIZE", "").strip()
+    if not text:
+        return DEFAULT_LIMIT
+    match = re.fullmatch(r"([0-9]{1,18})([KMGT]?)", text.upper())
+    if match is None:
+        raise BackendError(f"HLOGYM_CACHE_SIZE must be a number of bytes such as 500M or 4G, not {text!r}")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
 
 
 def _absolute(path: str) -> Path:
