@@ -7,6 +7,7 @@ copy into and out of them, and `runtime.coalesce` removes those that live ranges
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -160,11 +161,13 @@ class ThunkEmitter:
     def _constant(self, literal: Literal) -> Tree:
         if literal.array is None:
             return tuple(self._constant(e) for e in literal.elements)
-        key = str(literal.shape).encode() + b":" + literal.array.tobytes()
+        values = np.ascontiguousarray(literal.array)
+        # A digest, because the bytes themselves would be another copy of a large constant.
+        key = str(literal.shape).encode() + hashlib.sha256(values.reshape(-1).view(np.uint8).data).digest()
         found = self._constants.get(key)
         if found is None:
             found = self._constants[key] = Buffer(literal.shape, BufferKind.CONSTANT, len(self._values))
-            self._values.append(np.ascontiguousarray(literal.array).reshape(literal.array.shape))
+            self._values.append(values.reshape(literal.array.shape))
         return found
 
     # ---- kernels

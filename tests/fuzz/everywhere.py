@@ -184,7 +184,7 @@ def check(source: str, number: int, say: Callable[[str], None] = lambda stage: N
         enter("running")
         for pattern in (0xFF, 0x5A):  # reads of uninitialised memory give different results
             _fill_memory(executable, pattern)
-            results.append(executable(*args))
+            results.append(executable(*(np.asarray(a)[...] for a in args)))
     except HlogymError as e:
         return outcome(REFUSED, f"{type(e).__name__}: {e}")
     except Exception:  # any other exception is a finding

@@ -15,6 +15,7 @@ from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
+from compiler.runtime.executable import CallOptions
 from compiler.runtime.program_files import ProgramFolder, SavedProgramError
 from compiler.runtime.thunk_emitter import ThunkEmitter
 
@@ -68,7 +69,9 @@ class CpuBackend:
             _cached_object(folder, "driver.so"),
             {symbol: _cached_object(folder, name) for symbol, name in folder.details["objects"].items()},
         )
-        return CpuExecutable(saved.module, built, saved.plan)
+        executable = CpuExecutable(saved.module, built, saved.plan)
+        executable.call_options = CallOptions(**folder.details.get("call_options", {}))
+        return executable
 
 
 def _cached_object(folder: ProgramFolder, name: str) -> Path:

@@ -11,6 +11,7 @@ struct call { /* struct hlogym_call of the runtime (compiler/backends/cpu/runtim
   struct call *outer;
   int flush_denormals;
   unsigned control;
+  int threads;
 };
 
 struct context {

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,9 +27,16 @@ from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
-from compiler.runtime.executable import ThunkTime, check_arguments, parameter_leaves, profile_thunks
+from compiler.runtime.executable import CallOptions, ThunkTime, check_arguments, parameter_leaves, profile_thunks
 from compiler.runtime.host_ops import evaluate_host
-from compiler.runtime.memory import check_program, copied_argument, new_results
+from compiler.runtime.memory import (
+    ProgramMemory,
+    check_program,
+    copied_argument,
+    new_buffers,
+    new_results,
+    program_memory,
+)
 from compiler.runtime.program_files import SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
@@ -103,12 +110,13 @@ class CpuExecutable:
         self._donated = {
             b.index: n for n, b in enumerate(self.program.parameters) if b.kind is BufferKind.OUTPUT
         }  # the argument whose memory a result takes over, by the result's number
-        self._new = [b for b in self.program.results if b.index not in self._donated]
+        self._new = new_buffers(self.program)
         self._result_bytes = sum(b.size for b in self._new)
         self._constants = pointers(self.program.constants)
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
         self._callback = _HOST(weakly(self._run_host))
+        self._call_options = CallOptions()
         self._make_table()
         self._running = threading.local()  # `frame`: the frame of the call that the thread runs
 
@@ -145,6 +153,22 @@ class CpuExecutable:
         """Return the distinct generated kernels in program order."""
         return kernels_of(self.thunks)
 
+    @property
+    def memory(self) -> ProgramMemory:
+        """Return the memory that a call holds."""
+        return program_memory(self.program, self.arena_bytes)
+
+    @property
+    def call_options(self) -> CallOptions:
+        """How calls run; setting it affects the calls that start afterwards."""
+        return self._call_options
+
+    @call_options.setter
+    def call_options(self, options: CallOptions) -> None:
+        self._call_options = options
+        for frame in self._frames:
+            _configure(frame.context, options)
+
     def save(self, path: str | Path) -> None:
         """Save the program to a folder; a machine with this kind of processor can load it without a compiler."""
         built = self.built
@@ -152,6 +176,7 @@ class CpuExecutable:
         details = {
             "processor": toolchain.processor(),
             "objects": {symbol: names[file] for symbol, file in built.objects.items()},
+            "call_options": asdict(self.call_options),
         }
         names |= {built.driver_path: "driver.so", built.runtime_path: "runtime.so"}
         program = SavedProgram(self.backend, self.module, self.program, self.arena_bytes, self.plan, details)
@@ -232,6 +257,7 @@ class CpuExecutable:
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
             context.sgemv, context.dgemv = blas_address("sgemv"), blas_address("dgemv")
             context.get_blas_threads, context.set_blas_threads = blas_threading()
+        _configure(context, self._call_options)
         return context
 
     def _run_host(self, number: int) -> None:
@@ -354,6 +380,11 @@ class _PythonStep(ThunkVisitor[Callable[[], object]]):
     def conditional(self, t: ConditionalThunk) -> Callable[[], object]:
         del t
         return lambda: None
+
+
+def _configure(context: Context, options: CallOptions) -> None:
+    context.call.flush_denormals = int(options.flush_denormals)
+    context.call.threads = options.num_threads or 0
 
 
 def may_donate(arguments: Sequence[Array], number: int) -> bool:

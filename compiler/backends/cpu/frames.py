@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,9 @@ class FramePool:
         frame.arguments = list(self._held.hlogym_frame_data(address, 0))
         frame.results = self._held.hlogym_frame_data(address, 1)
         return frame
+
+    def __iter__(self) -> Iterator[Frame]:
+        return iter(list(self._frames.values()))
 
     def clear(self) -> None:
         """Drop the arguments and results of earlier calls."""

@@ -32,6 +32,7 @@ class Call(ctypes.Structure):
 
     stopped: int
     flush_denormals: int
+    threads: int
     _fields_ = [  # ctypes requires a list
         ("exception", ctypes.c_void_p * 3),
         ("stopped", ctypes.c_int),
@@ -39,6 +40,7 @@ class Call(ctypes.Structure):
         ("outer", ctypes.c_void_p),
         ("flush_denormals", ctypes.c_int),
         ("control", ctypes.c_uint32),
+        ("threads", ctypes.c_int),
     ]
 
     def raise_exception(self) -> None:

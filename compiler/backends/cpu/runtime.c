@@ -39,6 +39,7 @@ struct hlogym_call {
   struct hlogym_call *outer;
   int flush_denormals;  /* whether subnormal numbers count as zero during the call */
   uint32_t control;     /* the floating-point control register of the caller */
+  int threads;          /* number of threads that run a loop of this call; 0 means all */
 };
 
 static struct {
@@ -275,7 +276,11 @@ EXPORT void hlogym_set_threads(int count, int cores) {
   spins = wanted_threads <= cores;
 }
 
-EXPORT int hlogym_threads(void) { return wanted_threads; }
+/* Return the number of threads that run a loop of the running call. */
+EXPORT int hlogym_threads(void) {
+  const int limit = current && current->threads > 0 ? current->threads : wanted_threads;
+  return limit < wanted_threads ? limit : wanted_threads;
+}
 
 static void run_alone(task_t task, void *context, int64_t count, int64_t grain) {
   for (int64_t first = 0; first < count; first += grain) {
@@ -287,7 +292,7 @@ static void run_alone(task_t task, void *context, int64_t count, int64_t grain) 
 /* Call task(context, first, last) for chunks that cover 0 .. count-1, in any order and on any thread, and return when
    all have finished. A chunk has at least `grain` iterations, except for the last one of a range. */
 EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t grain) {
-  const int threads = wanted_threads;
+  const int threads = hlogym_threads();
   if (count <= 0) return;
   if (threads == 1 || count <= grain || in_task || atomic_flag_test_and_set(&busy)) {
     run_alone(task, context, count, grain);
