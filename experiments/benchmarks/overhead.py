@@ -79,7 +79,7 @@ def call_rows(rounds: int) -> list[list[str]]:
         on_device = [jax.numpy.asarray(a) for a in arrays]
         for found, wanted in zip(executable(*arrays), jax.tree.leaves(jitted(*on_device)), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-5)
-        contestants = [partial(executable, *arrays), partial(_call_jax, jitted, on_device)]
+        contestants: list[Callable[[], object]] = [partial(executable, *arrays), partial(_call_jax, jitted, on_device)]
         samples: list[list[float]] = [[], []]
         for _ in range(rounds):
             for sample, contestant in zip(samples, contestants, strict=True):
@@ -173,8 +173,8 @@ def main() -> None:
         "Around the call from Python: ours with numpy arrays, JAX's with its own, until the first result is ready.\n",
         markdown_table(calls),
         "## Compiling small programs\n",
-        "From HLO text to an executable; cold: no kernel is in the cache on disk, warm: all are. XLA parses nothing and "
-        f"has no cache. {small_ratios} The first program in an empty cache takes {1e3 * first:.0f} ms, because the "
+        "From HLO text to an executable; cold: no kernel is in the cache on disk, warm: all are. XLA parses no text "
+        f"and has no cache. {small_ratios} The first program in an empty cache takes {1e3 * first:.0f} ms, because the "
         "runtime is built too.\n",
         markdown_table(small),
         f"## Compiling models\n\n{model_ratios}\n",
