@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cpu import toolchain
-from compiler.backends.cpu.driver import print_driver
+from compiler.backends.cpu.driver import make_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
 from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule
@@ -64,9 +64,8 @@ class CpuBackend:
         built = BuiltProgram(
             saved.program,
             saved.arena_bytes,
-            print_driver(saved.program.thunks),
+            make_driver(saved.program.thunks),
             _cached_object(folder, "runtime.so"),
-            _cached_object(folder, "driver.so"),
             {symbol: _cached_object(folder, name) for symbol, name in folder.details["objects"].items()},
         )
         executable = CpuExecutable(saved.module, built, saved.plan)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.array_call import ProgramTable, builtin_function, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
-from compiler.backends.cpu.driver import Driver, print_driver
+from compiler.backends.cpu.driver import Driver, make_driver
 from compiler.backends.cpu.frames import Context, Frame, FramePool, address_of, pointers
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.native_runtime import RUNTIME, Call
@@ -67,9 +67,8 @@ class BuiltProgram:
     Attributes:
         program: thunks and buffers.
         arena_bytes: size of the memory for temporaries.
-        driver: source and tables of the driver.
+        driver: the steps of the program.
         runtime_path: shared object of the runtime that kernels and driver call.
-        driver_path: shared object of the driver.
         objects: shared object of each kernel, by symbol.
     """
 
@@ -77,7 +76,6 @@ class BuiltProgram:
     arena_bytes: int
     driver: Driver
     runtime_path: Path
-    driver_path: Path
     objects: Mapping[str, Path]
 
 
@@ -99,11 +97,11 @@ class CpuExecutable:
         self.arena_bytes = built.arena_bytes
         self.thunks: list[Thunk] = list(walk(built.program.thunks))
         self._runtime = RUNTIME.load(built.runtime_path)
-        libraries = {path: load_library(path) for path in {built.driver_path, *built.objects.values()}}
+        libraries = {path: load_library(path) for path in set(built.objects.values())}
         self._libraries = tuple(libraries.values())  # the references keep them loaded
         self._addresses = {symbol: libraries[path].function(symbol) for symbol, path in built.objects.items()}
-        self._entry_address = libraries[built.driver_path].function("hlogym_program")
-        self._entry = _ENTRY(self._entry_address)
+        self._entry = _ENTRY(("hlogym_run_program", self._runtime))
+        self._entry_address = ctypes.cast(self._entry, ctypes.c_void_p).value
         self._shapes = parameter_leaves(module)
         self._expected = [(s.dtype, s.dimensions) for s in self._shapes]
         self._returned = [(b.shape.dtype, b.shape.dimensions) for b in self.program.results]
@@ -113,6 +111,7 @@ class CpuExecutable:
         self._new = new_buffers(self.program)
         self._result_bytes = sum(b.size for b in self._new)
         self._constants = pointers(self.program.constants)
+        self._steps, self._step_parts = built.driver.table()
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
         self._callback = _HOST(weakly(self._run_host))
@@ -140,12 +139,11 @@ class CpuExecutable:
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CpuExecutable:
         """Assign memory to the buffers of a program, compile its C code, and return the executable."""
         arena_bytes = allocate(program)
-        driver = print_driver(program.thunks)
+        driver = make_driver(program.thunks)
         tools = toolchain.toolchain()
-        others = [tools.runtime_source(), toolchain.Source(driver.source, "driver", toolchain.DRIVER_FLAGS)]
         kernels = kernels_of(walk(program.thunks))
-        objects, (runtime_path, driver_path) = toolchain.program_objects(kernels, others, tools)
-        built = BuiltProgram(program, arena_bytes, driver, runtime_path, driver_path, objects)
+        objects, (runtime_path,) = toolchain.program_objects(kernels, [tools.runtime_source()], tools)
+        built = BuiltProgram(program, arena_bytes, driver, runtime_path, objects)
         return CpuExecutable(module, built, plan)
 
     @property
@@ -178,7 +176,7 @@ class CpuExecutable:
             "objects": {symbol: names[file] for symbol, file in built.objects.items()},
             "call_options": asdict(self.call_options),
         }
-        names |= {built.driver_path: "driver.so", built.runtime_path: "runtime.so"}
+        names[built.runtime_path] = "runtime.so"
         program = SavedProgram(self.backend, self.module, self.program, self.arena_bytes, self.plan, details)
         save_program(path, program, {name: file for file, name in names.items()})
 
@@ -251,7 +249,9 @@ class CpuExecutable:
     def _make_context(self) -> Context:
         """Return the tables that the driver uses."""
         context = Context(
-            kernels=ctypes.addressof(self._table), host=ctypes.cast(self._callback, ctypes.c_void_p).value
+            program=ctypes.addressof(self._steps),
+            kernels=ctypes.addressof(self._table),
+            host=ctypes.cast(self._callback, ctypes.c_void_p).value,
         )
         if any(isinstance(t, GemmThunk) for t in self.thunks):
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")

@@ -20,11 +20,12 @@ Array = NDArray[Any]
 
 
 class Context(ctypes.Structure):
-    """`struct context` of the driver."""
+    """`struct context` of steps.c."""
 
     call: Call
     _fields_ = [  # ctypes requires a list
         ("call", Call),
+        ("program", ctypes.c_void_p),
         ("kernels", ctypes.c_void_p),
         ("host", ctypes.c_void_p),
         ("sgemm", ctypes.c_void_p),

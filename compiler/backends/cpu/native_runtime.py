@@ -22,9 +22,9 @@ THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def runtime_source() -> str:
-    """Return the C source of the runtime: the thread pool, then the calls from Python."""
+    """Return the C source of the runtime: the thread pool, the driver, and calls from Python."""
     folder = resources.files("compiler.backends.cpu")
-    return "\n".join(folder.joinpath(name).read_text() for name in ("runtime.c", "call.c"))
+    return "\n".join(folder.joinpath(name).read_text() for name in ("runtime.c", "steps.c", "call.c"))
 
 
 class Call(ctypes.Structure):

@@ -30,7 +30,6 @@ FLAGS = (
     # Otherwise gcc moves loads and arithmetic into the branches of selects, which prevents vectorization.
     "-fno-tree-sink", "-fno-thread-jumps",
 )  # fmt: skip
-DRIVER_FLAGS = ("-O1", "-fPIC", "-shared", "-w")
 LIBRARIES = ("-Wl,--no-as-needed", "-lmvec", "-lm")
 """Libraries of the runtime. It is loaded first, so that kernels and drivers find the functions without linking."""
 LINK_FLAGS = ("-nostdlib", "-pipe", "-fno-use-linker-plugin", "-lgcc")
