@@ -63,6 +63,7 @@ class StepTable(ctypes.Structure):
         ("steps", ctypes.c_void_p),
         ("operands", ctypes.c_void_p),
         ("jumps", ctypes.c_void_p),
+        ("operand_count", ctypes.c_int32),
         ("multiplies", ctypes.c_int32),
     ]
 
@@ -90,7 +91,7 @@ class Driver:
         jumps = (ctypes.c_int32 * max(1, len(self.jumps)))(*self.jumps)
         multiplies = any(s.kind == StepKind.GEMM for s in self.steps)
         addresses = ctypes.addressof(steps), ctypes.addressof(operands), ctypes.addressof(jumps)
-        return StepTable(*addresses, multiplies), [steps, operands, jumps]
+        return StepTable(*addresses, len(self.operands), multiplies), [steps, operands, jumps]
 
 
 def make_driver(thunks: Sequence[Thunk]) -> Driver:

@@ -244,7 +244,8 @@ class CpuExecutable:
     def _new_frame(self) -> Frame:
         """Return a new frame; raise MemoryLimitError if its arena does not fit into memory."""
         check_program(self.program, self.arena_bytes)
-        return Frame(self.arena_bytes, self._make_context(), len(self._expected), len(self._returned))
+        counts = len(self._expected), len(self._returned), len(self.built.driver.operands)
+        return Frame(self.arena_bytes, self._make_context(), *counts)
 
     def _make_context(self) -> Context:
         """Return the tables that the driver uses."""

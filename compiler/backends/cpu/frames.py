@@ -23,9 +23,11 @@ class Context(ctypes.Structure):
     """`struct context` of steps.c."""
 
     call: Call
+    addresses: int
     _fields_ = [  # ctypes requires a list
         ("call", Call),
         ("program", ctypes.c_void_p),
+        ("addresses", ctypes.c_void_p),
         ("kernels", ctypes.c_void_p),
         ("host", ctypes.c_void_p),
         ("sgemm", ctypes.c_void_p),
@@ -62,7 +64,7 @@ class Frame:
         error: exception that a host op raised, if any.
     """
 
-    def __init__(self, arena_bytes: int, context: Context, parameters: int, results: int) -> None:
+    def __init__(self, arena_bytes: int, context: Context, parameters: int, results: int, operands: int) -> None:
         self.arena = _aligned(arena_bytes)
         self.arena_address = address_of(self.arena)
         self.context = context
@@ -71,9 +73,9 @@ class Frame:
         self.results: list[Array] = []
         self.machine = Machine()
         self.error: BaseException | None = None
-        self._pointers = [(ctypes.c_void_p * max(1, n))() for n in (parameters, results)]
-        addresses = map(ctypes.addressof, self._pointers)
-        self._table = _FrameTable(None, self.arena_address, self.context_address, *addresses)
+        self._pointers = [(ctypes.c_void_p * max(1, n))() for n in (parameters, results, operands)]
+        *tables, context.addresses = map(ctypes.addressof, self._pointers)
+        self._table = _FrameTable(None, self.arena_address, self.context_address, *tables)
         self.address = ctypes.addressof(self._table)
 
     def stop(self, error: BaseException) -> None:

@@ -27,12 +27,14 @@ struct steps {
   const struct step *steps;
   const struct operand *operands;
   const int32_t *jumps;
+  int32_t operand_count;
   int32_t multiplies; /* whether there is a matrix product */
 };
 
 struct context {
   struct hlogym_call call;
   const struct steps *program;
+  void **addresses; /* room for the addresses of all operands */
   const step_kernel_t *kernels;
   void (*host)(int);
   gemm_t sgemm, dgemm;
@@ -111,10 +113,6 @@ static void gemm(struct context *context, gemm_t blas, int width, int batch, int
 
 /* ---- steps */
 
-static inline char *address(const struct operand *o, char *arena, char *const *const *tables) {
-  return o->table == 0 ? arena + o->at : tables[o->table][o->at];
-}
-
 static void run_gemm(struct context *context, const struct step *s, char *lhs, char *rhs, char *out) {
   const gemm_t blas = s->number == 4 ? context->sgemm : context->dgemm;
   gemm(context, blas, s->number, s->batch, s->m, s->n, s->k, s->lhs_transposed, s->rhs_transposed, lhs, rhs, out);
@@ -127,23 +125,21 @@ static int branch_of(const struct step *s, const char *selector) {
   return index < 0 || index >= s->number ? s->number - 1 : index;
 }
 
-static void run_steps(const struct steps *program, char *arena, char *const *const *tables, struct context *context) {
-  const struct operand *const operands = program->operands;
+/* Run the steps; `addresses` holds those of all operands. */
+static void run_steps(const struct steps *program, void *const *addresses, struct context *context) {
+  const struct step *const steps = program->steps;
   unsigned iterations = 0;
-  for (const struct step *s = program->steps;; s++) {
-    const struct operand *const o = operands + s->operand;
+  for (const struct step *s = steps;; s++) {
+    void *const *const a = addresses + s->operand;
     switch (s->kind) {
-      case KERNEL: {
-        void *a[s->count];
-        for (int i = 0; i < s->count; i++) a[i] = address(&o[i], arena, tables);
+      case KERNEL:
         context->kernels[s->number](a);
         break;
-      }
       case COPY:
-        memmove(address(o, arena, tables), address(o + 1, arena, tables), (size_t)s->size);
+        memmove(a[0], a[1], (size_t)s->size);
         break;
       case GEMM:
-        run_gemm(context, s, address(o, arena, tables), address(o + 1, arena, tables), address(o + 2, arena, tables));
+        run_gemm(context, s, a[0], a[1], a[2]);
         break;
       case HOST:
         context->host(s->number);
@@ -152,13 +148,13 @@ static void run_steps(const struct steps *program, char *arena, char *const *con
       case LEAVE_UNLESS:
         /* Signals are not checked in every iteration, because a check costs as much as a small kernel. */
         if (++iterations % 16 == 0 && hlogym_interrupted()) return;
-        if (!*address(o, arena, tables)) s = program->steps + s->jump - 1;
+        if (!*(const char *)a[0]) s = steps + s->jump - 1;
         break;
       case JUMP:
-        s = program->steps + s->jump - 1;
+        s = steps + s->jump - 1;
         break;
       case SWITCH:
-        s = program->steps + program->jumps[s->jump + branch_of(s, address(o, arena, tables))] - 1;
+        s = steps + program->jumps[s->jump + branch_of(s, a[0])] - 1;
         break;
       default:
         return;
@@ -170,11 +166,16 @@ static void run_steps(const struct steps *program, char *arena, char *const *con
 EXPORT void hlogym_run_program(char *arena, char *const *parameters, char *const *results, char *const *constants,
                                struct hlogym_call *call) {
   struct context *const context = (struct context *)call;
+  const struct steps *const program = context->program;
   char *const *const tables[] = {0, parameters, results, constants};
-  const int limit_blas = context->program->multiplies && context->set_blas_threads;
+  for (int32_t i = 0; i < program->operand_count; i++) {
+    const struct operand *const o = &program->operands[i];
+    context->addresses[i] = o->table == 0 ? arena + o->at : tables[o->table][o->at];
+  }
+  const int limit_blas = program->multiplies && context->set_blas_threads;
   hlogym_begin(call);
   if (limit_blas) hlogym_blas_enter(context->get_blas_threads, context->set_blas_threads);
-  run_steps(context->program, arena, tables, context);
+  run_steps(program, context->addresses, context);
   if (limit_blas) hlogym_blas_leave(context->set_blas_threads);
   hlogym_end(call);
 }
