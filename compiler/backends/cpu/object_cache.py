@@ -103,11 +103,11 @@ class ObjectCache:
         self._write(self.folder / index / key, path.stem.encode())
 
     def note(self, index: str, key: str) -> str:
-        """Return the text noted for a key of an index, or an empty string if there is none."""
+        """Return the note for a key of an index, or an empty string if there is none."""
         return self._recorded_digest(index, key)
 
     def write_note(self, index: str, key: str, text: str) -> None:
-        """Note a text for a key of an index; raise BackendError if the cache cannot be written."""
+        """Write a note for a key of an index; raise BackendError if the cache cannot be written."""
         self._write(self.folder / index / key, text.encode())
 
     def draft_folder(self) -> tempfile.TemporaryDirectory[str]:
