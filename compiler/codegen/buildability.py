@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from compiler.codegen.bind_c import bind_c
 from compiler.codegen.emission import STATEMENT_LIMIT
 from compiler.codegen.lower import lower
-from compiler.codegen.scalar import is_supported_type, template_of
+from compiler.codegen.scalar_ops import is_supported_type, scalar_op_of
+from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -33,7 +35,7 @@ def is_emittable(i: HloInstruction) -> bool:
 def _has_expression(i: HloInstruction) -> bool:
     """Check whether an elementwise op has a scalar expression for its types."""
     try:
-        template_of(i)
+        scalar_op_of(i)
     except UnsupportedError:
         return False
     return True
@@ -56,7 +58,7 @@ def kernel_refusal(fused: HloComputation) -> str | None:
     if len(fused) > STATEMENT_LIMIT:
         return f"more than {STATEMENT_LIMIT} instructions"
     try:
-        lower(fused)
+        bind_c(lower(fused), Schedule())
     except UnsupportedError as e:
         return str(e)
     return None

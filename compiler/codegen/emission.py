@@ -6,17 +6,19 @@ how to compute each op. The modules that emit reductions and selects between reg
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen import scalar
+from compiler.codegen import scalar_ops
 from compiler.codegen.index import Index, IndexExpr, Runtime, Var
 from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.scalar_ops import ScalarOp
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -32,11 +34,10 @@ Memo: TypeAlias = dict[tuple[HloInstruction, Index], tuple[str, ...]]
 
 @dataclass
 class Frame:
-    """An open loop, an open branch (a guard) or the top level of the kernel, with the statements emitted into it."""
+    """An open loop or reduction, an open branch (a guard) or the top level of the kernel, with its statements."""
 
-    var: Var | None
+    vars: tuple[Var, ...] = ()
     is_guard: bool = False
-    kind: LoopKind | None = None
     stmts: list[lir.Stmt] = field(default_factory=list)
     memo: Memo = field(default_factory=dict)
     helpers: dict[Hashable, str] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class EmissionState(ABC):
     def __init__(self, fused: HloComputation, limit: int = STATEMENT_LIMIT) -> None:
         self.fused = fused
         self.limit = limit
-        self.frames: list[Frame] = [Frame(None)]
+        self.frames: list[Frame] = [Frame()]
         self.inputs: dict[HloInstruction, str] = {}
         self.groups: dict[HloInstruction, tuple[HloInstruction, ...]] = {}
         self.bound: dict[HloInstruction, HloInstruction] = {}
@@ -72,10 +73,6 @@ class EmissionState(ABC):
     @abstractmethod
     def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
         """Emit the computation of `i[index]` and return its names: one, or several for a variadic reduce."""
-
-    @abstractmethod
-    def row_ended(self) -> None:
-        """Record that a loop over a whole row has been closed."""
 
     # ---- values
 
@@ -132,11 +129,11 @@ class EmissionState(ABC):
             if i.opcode is Opcode.PARAMETER:
                 names[i] = args[i.parameter_number or 0]
             elif i.opcode is Opcode.CONSTANT:
-                names[i] = self.let(t, lir.Constant(scalar.constant_text(i.value.value.flat[0], t)))
+                names[i] = self.constant(i.value.value.flat[0], t)
             elif i.opcode in (Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST, Opcode.COPY):
                 names[i] = names[i.operands[0]]
             elif i.opcode is not Opcode.TUPLE:
-                names[i] = self.apply(t, scalar.template_of(i), *(names[o] for o in i.operands))
+                names[i] = self.apply(scalar_ops.scalar_op_of(i), *(names[o] for o in i.operands))
         root = computation.root
         if root.opcode is Opcode.TUPLE:
             return tuple(names[o] for o in root.operands)
@@ -158,44 +155,45 @@ class EmissionState(ABC):
         self.add(lir.Let(name, t, value))
         return name
 
-    def apply(self, t: T, template: str, *args: str) -> str:
-        return self.let(t, lir.Apply(template, args))
+    def constant(self, value: Any, t: T) -> str:
+        """Emit a literal, given as a Python or NumPy scalar."""
+        return self.let(t, lir.Constant(float(value) if t.is_float else int(value)))
+
+    def apply(self, op: ScalarOp, *args: str) -> str:
+        return self.let(op.result, lir.Apply(op, args))
 
     @contextmanager
-    def loop(
-        self,
-        var: Var,
-        kind: LoopKind,
-        reductions: Sequence[lir.Reduction] = (),
-        base: IndexExpr | None = None,
-        limit: int | None = None,
-    ) -> Iterator[None]:
+    def loop(self, var: Var, kind: LoopKind) -> Iterator[None]:
         """Open a loop: the statements emitted inside the context become its body."""
-        frame = Frame(var, kind=kind)
+        frame = Frame((var,))
         self.frames.append(frame)
         yield
         self.frames.pop()
-        self.add(lir.For(var, kind, tuple(frame.stmts), tuple(reductions), base, limit))
+        self.add(lir.For(var, kind, tuple(frame.stmts)))
 
     @contextmanager
-    def loops(
-        self, vars_: Sequence[Var], kinds: Sequence[LoopKind], reductions: Sequence[lir.Reduction] = ()
-    ) -> Iterator[None]:
-        """Open a loop nest without the loops of one iteration; `reductions` belong to the innermost loop."""
-        todo = [(v, k) for v, k in zip(vars_, kinds, strict=True) if v.extent != 1]
-        frames = []
-        for v, k in todo:
-            frames.append(Frame(v, kind=k))
-            self.frames.append(frames[-1])
+    def loops(self, vars_: Sequence[Var], kind: LoopKind = LoopKind.INDEPENDENT) -> Iterator[None]:
+        """Open a nest of loops of one kind, without the loops of one iteration."""
+        open_vars = [v for v in vars_ if v.extent != 1]
+        self.frames += [Frame((v,)) for v in open_vars]
         yield
-        for n, (v, k) in enumerate(reversed(todo)):
+        for v in reversed(open_vars):
             frame = self.frames.pop()
-            self.add(lir.For(v, k, tuple(frame.stmts), tuple(reductions) if n == 0 else ()))
+            self.add(lir.For(v, kind, tuple(frame.stmts)))
+
+    @contextmanager
+    def reduction(self, vars_: Sequence[Var], reductions: Sequence[lir.Reduction]) -> Iterator[None]:
+        """Open the body of a `Reduce`; the context must define the values of `reductions`, which may be extended."""
+        frame = Frame(tuple(vars_))
+        self.frames.append(frame)
+        yield
+        self.frames.pop()
+        self.add(lir.Reduce(tuple(vars_), tuple(reductions), tuple(frame.stmts)))
 
     @contextmanager
     def guard(self) -> Iterator[Frame]:
         """Open a branch: statements emitted inside the context are not hoisted out of it."""
-        frame = Frame(None, is_guard=True)
+        frame = Frame(is_guard=True)
         self.frames.append(frame)
         yield frame
         self.frames.pop()
@@ -213,7 +211,7 @@ class EmissionState(ABC):
         needed = ix.variables_of(index)
         for depth in range(len(self.frames) - 1, 0, -1):
             frame = self.frames[depth]
-            if frame.is_guard or (frame.var is not None and frame.var in needed):
+            if frame.is_guard or not needed.isdisjoint(frame.vars):
                 return depth
             if any(isinstance(v, Runtime) and self._runtime_frame[v.name] == depth for v in needed):
                 return depth
@@ -230,21 +228,29 @@ class EmissionState(ABC):
     def all_of(self, conditions: Sequence[str]) -> str:
         """Emit the conjunction of pred scalars and return its name."""
         if not conditions:
-            return self.let(T.PRED, lir.Constant("1"))
-        return self.apply(T.PRED, "(" + " & ".join(f"{{{k}}}" for k in range(len(conditions))) + ")", *conditions)
+            return self.constant(True, T.PRED)
+        conjunction = scalar_ops.binary(Opcode.AND, T.PRED)
+        return functools.reduce(lambda a, b: self.apply(conjunction, a, b), conditions)
+
+    def index_test(self, value: IndexExpr, low: int | None, high: int | None) -> str:
+        """Emit the pred scalar low <= value <= high and return its name; a bound of None is not tested."""
+        return self.let(T.PRED, lir.IndexTest(value, low, high))
 
     def clamped_start(self, operand: HloInstruction, index: Index, high: int) -> IndexExpr:
         """Emit a start index that is read at run time, clamped to 0 .. high, and return it as an index expression."""
         if high <= 0:
             return ix.const(0)
         raw = self.value(operand, index)
-        if operand.shape.element_type.is_signed:
-            text = f"({{0}} < 0 ? 0 : {{0}} > {high} ? {high} : {{0}})"
-        else:
-            text = f"({{0}} > {high}u ? {high} : {{0}})"
         with self.at_depth(self.depth_of(index)):
-            name = self.once((raw, high), lambda: self.apply(T.S64, text, raw))
+            name = self.once((raw, high), lambda: self._clamped(raw, operand.shape.element_type, high))
             return ix.of(self.runtime(name, 0, high))
+
+    def _clamped(self, raw: str, t: T, high: int) -> str:
+        if t is T.U64:  # large values become negative numbers of s64
+            raw = self.apply(scalar_ops.binary(Opcode.MINIMUM, t), raw, self.constant(high, t))
+        wide = raw if t is T.S64 else self.apply(scalar_ops.conversion(t, T.S64), raw)
+        bounds = self.constant(0, T.S64), self.constant(high, T.S64)
+        return self.apply(scalar_ops.binary(Opcode.CLAMP, T.S64), bounds[0], wide, bounds[1])
 
     def runtime(self, name: str, low: int, high: int) -> Runtime:
         """Return a scalar defined in the innermost open frame as a symbol for index expressions."""

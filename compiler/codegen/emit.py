@@ -8,15 +8,13 @@ elements come from several operands becomes a branch (`select_regions`).
 
 from __future__ import annotations
 
-import math
-
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen import scalar
 from compiler.codegen.emission import STATEMENT_LIMIT, EmissionState
-from compiler.codegen.index import Index, IndexExpr, Var
+from compiler.codegen.index import Index
 from compiler.codegen.indexing_maps import INDEXING_MAPS
-from compiler.codegen.reductions import reduce_values, without_unit_dimensions
+from compiler.codegen.reductions import reduce_values
+from compiler.codegen.scalar_ops import conversion, is_supported_type, scalar_op_of
 from compiler.codegen.select_regions import REGION_OPS, RegionSelector, sliced_index
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -25,34 +23,11 @@ from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
 
-class RowCache:
-    """Local arrays that keep values of one row for later loops over the same row.
-
-    Attributes:
-        wanted: instructions whose values are kept; apart from dimensions of size 1 they have the shape of the domain.
-        row_index: index of the row, without dimensions of size 1.
-        columns: sizes of the dimensions within a row, without those of size 1.
-        frame: number of the frame that declares the arrays.
-        arrays: name of the local array of each instruction, once it is declared.
-        filled: instructions whose array holds the complete row.
-    """
-
-    def __init__(self, wanted: set[HloInstruction], row_index: Index, columns: tuple[int, ...], frame: int) -> None:
-        self.wanted, self.row_index, self.columns, self.frame = wanted, row_index, columns, frame
-        self.arrays: dict[HloInstruction, str] = {}
-        self.filled: set[HloInstruction] = set()
-
-
 class Emitter(EmissionState):
-    """The emitter of the statements of one fused computation.
-
-    Attributes:
-        cache: local arrays for the values of a row, if there are any.
-    """
+    """The emitter of the statements of one fused computation."""
 
     def __init__(self, fused: HloComputation, limit: int = STATEMENT_LIMIT) -> None:
         super().__init__(fused, limit)
-        self.cache: RowCache | None = None
         self._regions = RegionSelector(self)
 
     def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
@@ -61,48 +36,9 @@ class Emitter(EmissionState):
         if known is not None:
             return known
         with self.at_depth(self.depth_of(index)):
-            names = self._cached(i, index)
+            names = self._emit(i, index)
             self.frames[-1].memo[i, index] = names
         return names
-
-    def _cached(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
-        """Emit `i[index]`, through the row cache where the instruction and the index permit it."""
-        cache = self.cache
-        if cache is None or i not in cache.wanted or self.frames[-1].is_guard:
-            return self._emit(i, index)
-        offset = self._column_offset(cache, without_unit_dimensions(index, i.shape.dimensions))
-        if offset is None:
-            return self._emit(i, index)
-        t = i.shape.element_type
-        if i in cache.filled:
-            return (self.let(t, lir.LocalLoad(cache.arrays[i], offset)),)
-        names = self._emit(i, index)
-        array = cache.arrays.get(i)
-        if array is None:
-            array = cache.arrays[i] = self.fresh("row")
-            size = math.prod(cache.columns)
-            self.frames[cache.frame].stmts.append(lir.LocalArray(array, t, size))
-        self.add(lir.LocalStore(array, offset, names[0]))
-        return names
-
-    def _column_offset(self, cache: RowCache, index: Index) -> IndexExpr | None:
-        """Return the offset within the row if the open loops traverse the whole row in order, otherwise None."""
-        rows = len(cache.row_index)
-        if index[:rows] != cache.row_index:
-            return None
-        vars_ = []
-        for part, extent in zip(index[rows:], cache.columns, strict=True):
-            atom = part.terms[0][0] if len(part.terms) == 1 and part.const == 0 and part.terms[0][1] == 1 else None
-            if not isinstance(atom, Var) or atom.extent != extent:
-                return None
-            vars_.append(atom)
-        open_vars = [f.var for f in self.frames[cache.frame + 1 :] if f.var is not None]
-        return ix.linearize(index[rows:], cache.columns) if vars_ == open_vars else None
-
-    def row_ended(self) -> None:
-        """Implement `EmissionState.row_ended`: what the loop stored in the row cache can be read from now on."""
-        if self.cache is not None:
-            self.cache.filled.update(self.cache.arrays)
 
     def _emit(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
         op, operands = i.opcode, i.operands
@@ -122,7 +58,7 @@ class Emitter(EmissionState):
             op is Opcode.OPTIMIZATION_BARRIER and i.shape.is_array
         ):  # in a loop kernel, where each value is computed once per step anyway
             return (self.value(operands[0], index),)
-        if not scalar.is_supported_type(t):
+        if not is_supported_type(t):
             raise UnsupportedError(f"%{i.name}: element type {t.text} has no kernel")
         if op is Opcode.PARAMETER and i in self.bound:
             return (self.value(self.bound[i], index),)
@@ -132,7 +68,7 @@ class Emitter(EmissionState):
             return (self._constant(i, index),)
         if op is Opcode.IOTA:
             counted = self.let(t, lir.IndexValue(index[i.attributes["iota_dimension"]]))
-            return (self.apply(t, f"ROUND_{t.name}({{0}})", counted) if t in (T.F16, T.BF16) else counted,)
+            return (self.apply(conversion(T.F32, t), counted) if t in (T.F16, T.BF16) else counted,)
         if op is Opcode.MAP:
             args = [self.value(o, index) for o in operands]
             return self.inline(i.attributes["to_apply"], args)
@@ -145,11 +81,11 @@ class Emitter(EmissionState):
             return (self.value(operands[0], sliced_index(self, i, index)),)
         if op is Opcode.GATHER:
             return (self._gather(i, index),)
-        template = scalar.template_of(i)
+        scalar_op = scalar_op_of(i)
         if any(not o.shape.is_scalar and o.shape.dimensions != i.shape.dimensions for o in operands):
             raise UnsupportedError(f"%{i.name}: {op.text} of operands of different sizes has no kernel")
         names = [self.value(o, () if o.shape.is_scalar else index) for o in operands]
-        return (self.apply(t, template, *names),)
+        return (self.apply(scalar_op, *names),)
 
     def _constant(self, i: HloInstruction, index: Index) -> str:
         a = i.value.array
@@ -163,7 +99,7 @@ class Emitter(EmissionState):
             raise UnsupportedError(f"%{i.name}: a constant array must stay outside the kernel")
         t = i.shape.element_type
         with self.at_depth(0):
-            return self.let(t, lir.Constant(scalar.constant_text(element, t)))
+            return self.constant(element, t)
 
     def _gather(self, i: HloInstruction, index: Index) -> str:
         x, indices = i.operands

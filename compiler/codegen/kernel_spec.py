@@ -99,9 +99,7 @@ def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = No
     fused = fused_form(i)
     schedule = schedule or default_schedule(language)
     outputs = tuple(r.shape for r in roots_of(fused))
-    return build_spec(
-        i.name, lower(fused, schedule), language, schedule, fused.parameter_shapes, outputs, flops_of(fused)
-    )
+    return build_spec(i.name, lower(fused), language, schedule, fused.parameter_shapes, outputs, flops_of(fused))
 
 
 def build_spec(
@@ -113,8 +111,14 @@ def build_spec(
     outputs: tuple[Shape, ...],
     flops: int,
 ) -> KernelSpec:
-    """Print a lowered kernel and return its specification, whose symbol is a hash of the source."""
-    printed = find_language(language).print_kernel(kernel, _PLACEHOLDER, schedule)
+    """Bind and print a lowered kernel and return its specification, whose symbol is a hash of the source.
+
+    Raises:
+        UnsupportedError: the kernel cannot be bound with this schedule.
+    """
+    target = find_language(language)
+    kernel = target.bind(kernel, schedule)
+    printed = target.print_kernel(kernel, _PLACEHOLDER)
     symbol = f"hk_{hashlib.sha256(printed.source.encode()).hexdigest()[:20]}"
     return KernelSpec(
         name=name,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.codegen import loop_ir as lir
+from compiler.codegen.bind_c import bind_c
+from compiler.codegen.bind_cuda import bind_cuda
 from compiler.codegen.print_c import print_c
 from compiler.codegen.print_cuda import print_cuda
 from compiler.codegen.schedule import Schedule
@@ -28,12 +30,14 @@ class Language:
     Attributes:
         name: the value of `KernelSpec.language`.
         default_schedule: the schedule of kernels for which none is chosen.
-        print_kernel: function that prints a lowered kernel under a symbol.
+        bind: function that binds a nest to a device of the language; raises UnsupportedError where it cannot.
+        print_kernel: function that prints a bound kernel under a symbol.
     """
 
     name: str
     default_schedule: Schedule
-    print_kernel: Callable[[lir.Kernel, str, Schedule], PrintedKernel]
+    bind: Callable[[lir.Kernel, Schedule], lir.Kernel]
+    print_kernel: Callable[[lir.Kernel, str], PrintedKernel]
 
 
 LANGUAGES: dict[str, Language] = {}
@@ -59,16 +63,15 @@ def default_schedule(language: str) -> Schedule:
     return find_language(language).default_schedule
 
 
-def _print_c(kernel: lir.Kernel, symbol: str, schedule: Schedule) -> PrintedKernel:
-    del schedule  # `optimize` has applied it to the loops already
+def _print_c(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
     return PrintedKernel(print_c(kernel, symbol))
 
 
-def _print_cuda(kernel: lir.Kernel, symbol: str, schedule: Schedule) -> PrintedKernel:
-    source, launch = print_cuda(kernel, symbol, schedule)
+def _print_cuda(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
+    source, launch = print_cuda(kernel, symbol)
     return PrintedKernel(source, launch.grid, launch.block)
 
 
-C = register_language(Language("c", Schedule(), _print_c))
+C = register_language(Language("c", Schedule(), bind_c, _print_c))
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.
-CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), _print_cuda))
+CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), bind_cuda, _print_cuda))

@@ -1,8 +1,9 @@
 """The loop IR: loop nests over typed scalars, independent of the language that a kernel is printed in.
 
-Values are named scalars, each assigned once by a `Let` (A-normal form). Mutable state is an `Accumulator` or a
-`LocalArray`. Each loop has a kind that says how its iterations may run. Schedules rewrite the IR, and printers
-translate it to C or CUDA C++.
+Values are named scalars, each assigned once by a `Let` (A-normal form) or a `Reduce`. `lower` makes a nest without a
+schedule: its loops are INDEPENDENT, SERIAL or ATOMIC, and a reduction is one statement. `bind` applies a schedule: it
+gives each loop the kind by which a device runs it, turns reductions into loops over accumulators, and places local
+arrays. Printers translate a bound nest to C or CUDA C++ and decide nothing.
 """
 
 from __future__ import annotations
@@ -12,28 +13,42 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from compiler.codegen.index import IndexExpr, Var
+from compiler.codegen.scalar_ops import ScalarOp
+from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
 
 
 class LoopKind(enum.Enum):
-    """How a device may run the iterations of a loop."""
+    """How the iterations of a loop may run, or after binding, how they do run."""
 
-    PARALLEL = "parallel"  # independent: CPU threads, CUDA blocks
-    LANE = "lane"  # independent or a reduction, contiguous where it can be: SIMD lanes, CUDA threads
+    INDEPENDENT = "independent"  # not bound: in any order, also at the same time
+    ATOMIC = "atomic"  # not bound: independent except for `Update`s of the same element
     SERIAL = "serial"  # in program order
-    ATOMIC = (
-        "atomic"  # independent except for `Update`s of the same element: in order on a CPU, atomics in CUDA threads
-    )
+    VECTOR = "vector"  # SIMD lanes of a CPU
+    PARALLEL = "parallel"  # CPU threads; nested parallel loops with nothing between them are one loop
+    PARALLEL_VECTOR = "parallel vector"  # CPU threads, each with the SIMD lanes of a range of iterations
+    GRID = "grid"  # one element per CUDA thread, over all blocks
+    BLOCK = "block"  # CUDA blocks
+    THREAD = "thread"  # the threads of a CUDA block
 
 
-# ---- scalar expressions, whose operands are names of lets
+class Scope(enum.Enum):
+    """Where a local array is stored."""
+
+    PRIVATE = "private"  # the iteration of the innermost parallel loop, or the CUDA thread
+    REGISTER = "register"  # one element per CUDA thread
+    SHARED = "shared"  # the threads of a CUDA block
+    KERNEL = "kernel"  # all threads of a kernel on a CPU
+
+
+# ---- scalar expressions, whose operands are names of values
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal scalar, printed by `codegen.scalar.constant_text`."""
+    """A literal scalar of the type of its `Let`."""
 
-    text: str
+    value: bool | int | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,15 @@ class IndexValue:
     """An index used as a value, as in iota."""
 
     value: IndexExpr
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTest:
+    """A pred: low <= value <= high; a bound that is None is not tested, and at least one is not None."""
+
+    value: IndexExpr
+    low: int | None
+    high: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +85,10 @@ class LocalLoad:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A scalar operation: an expression template such as `"{0} + {1}"` and the names it is applied to."""
+    """A scalar operation and the names it is applied to."""
 
-    template: str
+    op: ScalarOp
     args: tuple[str, ...]
-
-    def text(self) -> str:
-        return self.template.format(*self.args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +98,7 @@ class Current:
     name: str
 
 
-Expr = Constant | IndexValue | Load | LocalLoad | Apply | Current
+Expr = Constant | IndexValue | IndexTest | Load | LocalLoad | Apply | Current
 
 
 # ---- statements
@@ -111,11 +132,12 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class LocalArray:
-    """An array that is local to the enclosing parallel iteration."""
+    """An array that exists only while the kernel runs."""
 
     name: str
     type: PrimitiveType
     size: int
+    scope: Scope = Scope.PRIVATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +160,11 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """buffer[offset] = combine(buffer[offset], value), atomically; combiners are named as in `Reduction`."""
+    """buffer[offset] = combine(buffer[offset], value), atomically."""
 
     buffer: str
     offset: IndexExpr
-    combiner: str
+    combiner: Opcode
     value: str
 
 
@@ -157,24 +179,73 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A reduction that a LANE or PARALLEL loop may perform in any order."""
+    """One result of a `Reduce`: name = the combination, in any order, of `value` over all iterations.
+
+    Attributes:
+        name: the result.
+        type: element type of value and result.
+        combiner: one of `scalar_ops.COMBINERS`.
+        value: the name that the body gives to the value of one iteration.
+    """
+
+    name: str
+    type: PrimitiveType
+    combiner: Opcode
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Reductions over one domain: all combinations of the values of `vars`. The body computes the values to combine."""
+
+    vars: tuple[Var, ...]
+    reductions: tuple[Reduction, ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """An accumulator into which the lanes of a bound loop combine values in any order."""
 
     accumulator: str
     type: PrimitiveType
-    combiner: str  # "add", "multiply", "maximum", "minimum", "and" or "or", see codegen.scalar.COMBINERS
-    identity: str
+    combiner: Opcode
 
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """A loop over var = 0 .. extent-1; with a `base`, only while base + var < limit, as in a remainder tile."""
+    """A loop over var = 0 .. extent-1; with a `base`, only while base + var < limit, as in a remainder tile.
+
+    Attributes:
+        var: the loop variable.
+        kind: how iterations may run.
+        body: statements of one iteration.
+        combined: accumulators that a VECTOR or THREAD loop combines.
+        base, limit: bound on the variable, see above.
+        grain: of a PARALLEL loop, the least number of iterations that a thread takes at a time.
+        poll: of a long SERIAL loop, the number of iterations between checks for interrupts; 0 for none.
+    """
 
     var: Var
     kind: LoopKind
     body: tuple[Stmt, ...]
-    reductions: tuple[Reduction, ...] = ()
+    combined: tuple[Combined, ...] = ()
     base: IndexExpr | None = None
     limit: int | None = None
+    grain: int = 1
+    poll: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """All threads of a CUDA block wait for each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class CombineThreads:
+    """Each accumulator becomes the combination of those of all threads of a CUDA block, in every thread."""
+
+    combined: tuple[Combined, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +268,22 @@ class Sort:
     body: tuple[Stmt, ...]
 
 
-Stmt = Let | Accumulator | Assign | LocalArray | LocalStore | Store | Update | If | For | Sort
+Stmt = (
+    Let
+    | Accumulator
+    | Assign
+    | LocalArray
+    | LocalStore
+    | Store
+    | Update
+    | If
+    | Reduce
+    | For
+    | Barrier
+    | CombineThreads
+    | Sort
+)
+Body = tuple[Stmt, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,30 +307,56 @@ class Kernel:
         in_place: pairs of (input, output) argument positions that may share one buffer.
         must_alias: pairs of (input, output) argument positions that must share one buffer, because the kernel writes
             only part of the output.
+        vector_bits: width of the SIMD vectors of a kernel bound to a CPU; 0 for scalar code.
+        threads: threads per block of a kernel bound to a GPU.
     """
 
     kind: str
     arguments: tuple[Argument, ...]
-    body: tuple[Stmt, ...]
+    body: Body
     in_place: tuple[tuple[int, int], ...] = ()
     must_alias: tuple[tuple[int, int], ...] = ()
+    vector_bits: int = 0
+    threads: int = 0
 
 
-def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+# ---- traversal and rewriting
+
+
+def bodies_of(s: Stmt) -> tuple[Body, ...]:
+    """Return the statement lists nested in a statement."""
+    if isinstance(s, For | Reduce):
+        return (s.body,)
+    if isinstance(s, If):
+        return (s.then, s.otherwise)
+    return (s.compare, s.body) if isinstance(s, Sort) else ()
+
+
+def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
+    """Return a statement with `f` applied to each statement list nested in it."""
+    if isinstance(s, For | Reduce):
+        return replace(s, body=f(s.body))
+    if isinstance(s, If):
+        return replace(s, then=f(s.then), otherwise=f(s.otherwise))
+    return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
+
+
+def walk(body: Body) -> Iterator[Stmt]:
     """Yield every statement, outer before inner."""
     for s in body:
         yield s
-        if isinstance(s, For):
-            yield from walk(s.body)
-        elif isinstance(s, If):
-            yield from walk(s.then)
-            yield from walk(s.otherwise)
-        elif isinstance(s, Sort):
-            yield from walk(s.compare)
-            yield from walk(s.body)
+        for inner in bodies_of(s):
+            yield from walk(inner)
 
 
-def map_indices(body: tuple[Stmt, ...], f: Callable[[IndexExpr], IndexExpr]) -> tuple[Stmt, ...]:
+def index_of(value: Expr) -> IndexExpr | None:
+    """Return the index expression in a scalar expression, if it has one."""
+    if isinstance(value, Load | LocalLoad):
+        return value.offset
+    return value.value if isinstance(value, IndexValue | IndexTest) else None
+
+
+def map_indices(body: Body, f: Callable[[IndexExpr], IndexExpr]) -> Body:
     """Return the statements with `f` applied to every index expression."""
     return tuple(_map_one(s, f) for s in body)
 
@@ -254,35 +366,30 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         v = s.value
         if isinstance(v, Load | LocalLoad):
             return replace(s, value=replace(v, offset=f(v.offset)))
-        if isinstance(v, IndexValue):
-            return replace(s, value=IndexValue(f(v.value)))
+        if isinstance(v, IndexValue | IndexTest):
+            return replace(s, value=replace(v, value=f(v.value)))
         return s
     if isinstance(s, Store | LocalStore | Update):
         return replace(s, offset=f(s.offset))
-    if isinstance(s, If):
-        return replace(s, then=map_indices(s.then, f), otherwise=map_indices(s.otherwise, f))
-    if isinstance(s, Sort):
-        return replace(s, compare=map_indices(s.compare, f), body=map_indices(s.body, f))
-    if isinstance(s, For):
-        base = None if s.base is None else f(s.base)
-        return replace(s, body=map_indices(s.body, f), base=base)
-    return s
+    if isinstance(s, For) and s.base is not None:
+        s = replace(s, base=f(s.base))
+    return map_bodies(s, lambda inner: map_indices(inner, f))
 
 
-def indices_in(body: tuple[Stmt, ...]) -> Iterator[IndexExpr]:
+def indices_in(body: Body) -> Iterator[IndexExpr]:
     """Yield every index expression in the statements."""
     for s in walk(body):
-        if isinstance(s, Let) and isinstance(s.value, Load | LocalLoad):
-            yield s.value.offset
-        elif isinstance(s, Let) and isinstance(s.value, IndexValue):
-            yield s.value.value
+        if isinstance(s, Let):
+            found = index_of(s.value)
+            if found is not None:
+                yield found
         elif isinstance(s, Store | LocalStore | Update):
             yield s.offset
         elif isinstance(s, For) and s.base is not None:
             yield s.base
 
 
-def names_used(body: tuple[Stmt, ...]) -> Iterator[str]:
+def names_used(body: Body) -> Iterator[str]:
     """Yield the names that statements read or assign: values, accumulators, local arrays and loop variables."""
     for s in walk(body):
         if isinstance(s, Let):
@@ -297,6 +404,10 @@ def names_used(body: tuple[Stmt, ...]) -> Iterator[str]:
             yield s.value
         elif isinstance(s, If):
             yield s.condition
+        elif isinstance(s, Reduce):
+            yield from (r.value for r in s.reductions)
+        elif isinstance(s, Sort):
+            yield s.before
     for i in indices_in(body):
         yield from (v.name for v in i.variables())
 
@@ -309,12 +420,36 @@ def _names_of(value: Expr) -> tuple[str, ...]:
     return (value.array,) if isinstance(value, LocalLoad) else ()
 
 
-def names_defined(body: tuple[Stmt, ...]) -> Iterator[str]:
+def names_defined(body: Body) -> Iterator[str]:
     """Yield the names that statements define."""
     for s in walk(body):
         if isinstance(s, Let | Accumulator | LocalArray):
             yield s.name
         elif isinstance(s, For):
             yield s.var.name
+        elif isinstance(s, Reduce):
+            yield from (v.name for v in s.vars)
+            yield from (r.name for r in s.reductions)
         elif isinstance(s, Sort):
             yield from (s.left.name, s.right.name, s.position.name)
+
+
+def work_of(body: Body) -> int:
+    """Return the number of statements that one execution runs, as an estimate of its work."""
+    total = 0
+    for s in body:
+        if isinstance(s, For):
+            total += s.var.extent * work_of(s.body)
+        elif isinstance(s, Reduce):
+            runs = 1
+            for v in s.vars:
+                runs *= v.extent
+            total += runs * (work_of(s.body) + len(s.reductions))
+        elif isinstance(s, If):
+            total += 1 + max(work_of(s.then), work_of(s.otherwise))
+        elif isinstance(s, Sort):
+            n = s.position.extent
+            total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+        elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
+            total += 1
+    return total

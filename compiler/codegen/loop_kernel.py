@@ -16,20 +16,19 @@ from dataclasses import dataclass, replace
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen import scalar
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, IndexExpr, Var
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.loop_ir import LoopKind
-from compiler.codegen.schedule import LOCAL_BYTES, Schedule, optimize
+from compiler.codegen.scalar_ops import COMPUTE_BYTES, is_supported_type
+from compiler.codegen.schedule import LOCAL_BYTES, Schedule
 from compiler.codegen.select_regions import update_starts
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.shape import Shape
-from compiler.ir.types import PrimitiveType
 from compiler.support.recursion import deep_recursion
 
 SHARED_LIMIT = 16
@@ -87,7 +86,7 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
     body: HloComputation = loop.attributes["body"]
     flops = _deep_flops(body) * trips
     spec = build_spec(
-        loop.name, optimize(kernel, schedule), language, schedule,
+        loop.name, kernel, language, schedule,
         tuple(shapes[k] for k in inputs), tuple(shapes[k] for k in outputs), flops,
     )  # fmt: skip
     return LoopKernel(spec, inputs, outputs)
@@ -134,7 +133,7 @@ class _State:
         self.parameter = self.body.parameters[0]
         self.shapes = loop.shape.tuple_shapes
         for s in self.shapes:
-            if not s.is_array or not scalar.is_supported_type(s.element_type):
+            if not s.is_array or not is_supported_type(s.element_type):
                 raise UnsupportedError(f"%{loop.name}: a carried value of shape {s} has no kernel")
         self.new = root.operands
         self.changed = [k for k in range(len(self.shapes)) if not self._is_element(self.new[k], k)]
@@ -157,7 +156,7 @@ class _State:
     def bytes_per_lane(self, extent: int) -> int:
         """Return the bytes of local arrays that one position along an axis of `extent` positions needs."""
         shapes = [self.shapes[k] for k in self.per_position]
-        return sum(s.num_elements // max(1, extent) * scalar.COMPUTE_BYTES[s.element_type] for s in shapes)
+        return sum(s.num_elements // max(1, extent) * COMPUTE_BYTES[s.element_type] for s in shapes)
 
     def axis(self) -> tuple[int, int]:
         """Return the axis along which iterations are split and its extent: 0 for the first dimension, -1 for the last.
@@ -212,7 +211,7 @@ class _LoopLowering:
                 raise UnsupportedError(f"%{i.name} uses the carried tuple as a whole")
             e.sources[i] = self._reader(i.attributes["index"])
         tiles = Var(e.fresh("t"), self.extent // self.tile)
-        with e.loops([tiles], [LoopKind.PARALLEL]):
+        with e.loops([tiles]):
             self._tile(ix.of(tiles) * self.tile, self.tile, ix.of(tiles))
         rest = self.extent % self.tile
         if rest:
@@ -264,7 +263,7 @@ class _LoopLowering:
         # `ix.of` would replace a variable of extent 1 by 0, and code for the lane could be hoisted out of its loop.
         self.lane = IndexExpr(((lane, 1),))
         self.position = base + self.lane
-        with e.loop(lane, LoopKind.LANE):
+        with e.loop(lane, LoopKind.INDEPENDENT):
             visit()
 
     def _other_indices(self, shape: Shape) -> list[tuple[int, ...]]:
@@ -335,7 +334,7 @@ class _LoopLowering:
         e = self.emitter
         if not self.scalars or (number.is_const and number.const != 0):
             return
-        first = e.apply(PrimitiveType.PRED, "({0} == 0)", e.index_name(number))
+        first = e.index_test(number, 0, 0)
         stores = []
         for (k, at), name in self.scalars.items():
             s = self.state.shapes[k]

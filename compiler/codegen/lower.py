@@ -1,10 +1,10 @@
-"""Lowering of a fused computation to a loop nest.
+"""Lowering of a fused computation to a loop nest without a schedule.
 
 The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     loop: there is no reduction; every output is traversed in the order of the first.
     reduction: the reduced dimensions are the fastest-varying; each row yields one value per output.
     block: like reduction, and values of the row are needed again afterwards (softmax, normalizations).
-    column-reduction: the fastest-varying dimension is kept; a tile of columns has its accumulators in a local array.
+    column-reduction: the fastest-varying dimension is kept.
     sort: the root is a sort of parameters, see `sort`.
     scatter: the root is a scatter into a parameter, see `scatter`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
@@ -19,25 +19,21 @@ from collections.abc import Sequence
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen import scalar
 from compiler.codegen.emission import STATEMENT_LIMIT
-from compiler.codegen.emit import Emitter, RowCache
+from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Var
-from compiler.codegen.loop_ir import LoopKind
-from compiler.codegen.reductions import UNROLL_LIMIT, Domain, combiner_of, operand_index, result_index
+from compiler.codegen.reductions import UNROLL_LIMIT, Domain, combiner_of, result_index
+from compiler.codegen.scalar_ops import is_supported_type
 from compiler.codegen.scatter import lower_scatter
-from compiler.codegen.schedule import Schedule, optimize
 from compiler.codegen.select_regions import update_starts
 from compiler.codegen.sort import lower_sort, sort_of
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
-from compiler.ir.opcodes import Opcode, Trait
+from compiler.ir.opcodes import Opcode
 from compiler.support.recursion import deep_recursion
 
-ROW_CACHE_BYTES = 32 * 1024
-"""Maximum size of the values of one row that are kept in local arrays."""
 BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION = 400, 16
 """A kernel may have BASE_STATEMENTS and STATEMENTS_PER_INSTRUCTION for each instruction; one with more would recompute
 the same instructions at many indices."""
@@ -45,16 +41,14 @@ MAX_CALLS = 500
 """Maximum nesting depth of calls in a fused computation."""
 
 
-def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
-    """Return the scheduled kernel of a fused computation.
+def lower(fused: HloComputation) -> lir.Kernel:
+    """Return the loop nest of a fused computation, to which no schedule has been applied.
 
     Raises:
         UnsupportedError: the computation cannot become one kernel.
     """
-    schedule = schedule or Schedule()
     with deep_recursion():
-        kernel = _Lowering(fused, schedule).kernel()
-    return optimize(kernel, schedule)
+        return _Lowering(fused).kernel()
 
 
 def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
@@ -66,12 +60,11 @@ def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
 class _Lowering:
     """Lowers one fused computation to the form of loop nest that suits its roots and reductions."""
 
-    def __init__(self, fused: HloComputation, schedule: Schedule) -> None:
+    def __init__(self, fused: HloComputation) -> None:
         self.fused = fused
-        self.schedule = schedule
         self.roots = roots_of(fused)
         for r in self.roots:
-            if not scalar.is_supported_type(r.shape.element_type):
+            if not is_supported_type(r.shape.element_type):
                 raise UnsupportedError(f"%{r.name}: a kernel cannot produce the shape {r.shape}")
         graph = CallGraph.of(fused)
         if graph.calls > MAX_CALLS:
@@ -147,11 +140,8 @@ class _Lowering:
 
     # ---- loops
 
-    def _nest(self, dims: Sequence[int], prefix: str) -> tuple[list[Var], list[LoopKind]]:
-        vars_ = [Var(self.emitter.fresh(prefix), n) for n in dims]
-        last = max((k for k, n in enumerate(dims) if n != 1), default=-1)
-        kinds = [LoopKind.LANE if k == last else LoopKind.PARALLEL for k in range(len(dims))]
-        return vars_, kinds
+    def _vars(self, dims: Sequence[int], prefix: str) -> list[Var]:
+        return [Var(self.emitter.fresh(prefix), n) for n in dims]
 
     def _loop(self) -> lir.Kernel:
         counts = {r.shape.num_elements for r in self.roots}
@@ -163,8 +153,8 @@ class _Lowering:
             return self._concatenate(self.roots[0])
         dims = self._loop_dimensions()
         e = self.emitter
-        vars_, kinds = self._nest(dims, "i")
-        with e.loops(vars_, kinds):
+        vars_ = self._vars(dims, "i")
+        with e.loops(vars_):
             offset = ix.linearize([ix.of(v) for v in vars_], dims)
             self._store_all(self.roots, self.outputs, offset, tuple(ix.of(v) for v in vars_), tuple(dims))
         return self._finish("loop", in_place=in_place_pairs(self))
@@ -198,8 +188,8 @@ class _Lowering:
         for piece in root.operands:
             dims = piece.shape.dimensions
             if 0 not in dims:
-                vars_, kinds = self._nest(dims, "i")
-                with e.loops(vars_, kinds):
+                vars_ = self._vars(dims, "i")
+                with e.loops(vars_):
                     at = tuple(ix.of(v) for v in vars_)
                     to = (*at[:dim], at[dim] + start, *at[dim + 1 :])
                     name = e.value(piece, at)
@@ -212,9 +202,9 @@ class _Lowering:
         root = self.roots[0]
         update = root.operands[1]
         starts = update_starts(e, root)
-        vars_, kinds = self._nest(update.shape.dimensions, "i")
+        vars_ = self._vars(update.shape.dimensions, "i")
         if 0 not in update.shape.dimensions:
-            with e.loops(vars_, kinds):
+            with e.loops(vars_):
                 at = tuple(ix.of(v) for v in vars_)
                 to = tuple(a + s for a, s in zip(at, starts, strict=True))
                 name = e.value(update, at)
@@ -231,9 +221,7 @@ class _Lowering:
         kept = domain.kept
         if kept == tuple(range(len(kept))):
             return self._rows(heroes, domain)
-        if len(domain.sizes) - 1 in kept and all(combiner_of(h.attributes["to_apply"]) for h in heroes):
-            return self._columns(heroes, domain)
-        return self._scattered_rows(domain)
+        return self._separate_results(heroes, domain)
 
     def _rows(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
         """Emit a parallel loop over rows: in it one loop per stage of reductions and one for the full-sized outputs."""
@@ -247,101 +235,41 @@ class _Lowering:
                 )
         phases = _phases(heroes, self.roots, full)
         e.groups = _groups(heroes, phases)
-        vars_ = [Var(e.fresh("i"), n) for n in row_dims]
+        vars_ = self._vars(row_dims, "i")
         row = tuple(ix.of(v) for v in vars_)
         big = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements == total]
         small = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements != total]
-        with e.loops(vars_, [LoopKind.PARALLEL] * len(vars_)):
-            wanted = _worth_keeping(phases, full)
-            if math.prod(columns) * sum(scalar.COMPUTE_BYTES[i.shape.element_type] for i in wanted) <= ROW_CACHE_BYTES:
-                e.cache = RowCache(wanted, row, columns, len(e.frames) - 1)
+        with e.loops(vars_):
             if small:
                 offset = ix.linearize(row, row_dims)
                 self._store_all([r for r, _ in small], [o for _, o in small], offset, row, row_dims)
             if big:
                 for h in heroes:  # outside the loop over columns, where they are loop-invariant
                     e.values(h, result_index(h, row))
-                cols = [Var(e.fresh("j"), n) for n in columns]
-                kinds = [LoopKind.SERIAL] * (len(columns) - 1) + [LoopKind.LANE]
-                with e.loops(cols, kinds):
+                cols = self._vars(columns, "j")
+                with e.loops(cols):
                     at = (*row, *(ix.of(v) for v in cols))
                     self._store_all([r for r, _ in big], [o for _, o in big], ix.linearize(at, full), at, full)
         return self._finish("block" if big else "reduction")
 
-    def _scattered_rows(self, domain: Domain) -> lir.Kernel:
-        """Emit a parallel loop over results with a reduction loop for each; any dimensions may be reduced."""
+    def _separate_results(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
+        """Emit a loop over results with a reduction for each; any dimensions may be reduced."""
         e = self.emitter
         dims = tuple(domain.sizes[k] for k in domain.kept)
-        if any(r.shape.num_elements != math.prod(dims) for r in self.roots):
-            raise UnsupportedError("outputs must have one value for each result of the reduction")
-        vars_ = [Var(e.fresh("i"), n) for n in dims]
-        with e.loops(vars_, [LoopKind.PARALLEL] * len(vars_)):
-            index = tuple(ix.of(v) for v in vars_)
-            self._store_all(self.roots, self.outputs, ix.linearize(index, dims), index, dims)
-        return self._finish("reduction")
-
-    def _columns(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
-        """Emit a parallel loop over tiles of adjacent columns, and another one for the remainder."""
-        e = self.emitter
-        dims = [domain.sizes[k] for k in domain.kept]
         for r in self.roots:
             if r.shape.num_elements != math.prod(dims):
-                raise UnsupportedError(
-                    f"%{r.name}: {r.shape} does not have one value for each column of {list(domain.sizes)}"
-                )
-        for h in heroes:
-            if _depends_on(h, set(heroes) - {h}):
-                raise UnsupportedError(f"%{h.name}: a column reduction of a column reduction has no kernel")
-        outer = [Var(e.fresh("i"), n) for n in dims[:-1]]
-        width = dims[-1]
-        tile = self.schedule.column_tile(width)
-        tiles = Var(e.fresh("t"), width // tile)
-        with e.loops([*outer, tiles], [LoopKind.PARALLEL] * (len(outer) + 1)):
-            self._column_tile(heroes, domain, outer, ix.of(tiles) * tile, tile)
-        rest = width % tile
-        if rest:
-            with e.loops(outer, [LoopKind.PARALLEL] * len(outer)):
-                self._column_tile(heroes, domain, outer, ix.const(width - rest), rest)
-        return self._finish("column-reduction")
-
-    def _column_tile(
-        self, heroes: list[HloInstruction], domain: Domain, outer: list[Var], base: ix.IndexExpr, tile: int
-    ) -> None:
-        """Emit one tile of columns: initialize the accumulators, traverse the rows in order, and store the results.
-
-        The columns are the inner loop, so that loads are contiguous although the reduction runs across them.
-        """
-        e = self.emitter
-        arrays = []
-        for h in heroes:
-            arrays.append(e.fresh("acc"))
-            e.add(lir.LocalArray(arrays[-1], h.shape.element_type, tile))
-        first = Var(e.fresh("l"), tile)
-        with e.loops([first], [LoopKind.LANE]):
-            for h, array in zip(heroes, arrays, strict=True):
-                t, op = h.shape.element_type, combiner_of(h.attributes["to_apply"])
-                if op is None:
-                    raise UnsupportedError(f"%{h.name}: a column reduction needs a reducer that is one associative op")
-                e.add(lir.LocalStore(array, ix.of(first), e.let(t, lir.Constant(scalar.identity_of(op, t)))))
-        rows = [Var(e.fresh("r"), domain.sizes[k]) for k in sorted(domain.reduced)]
-        lane = Var(e.fresh("l"), tile)
-        with e.loops([*rows, lane], [LoopKind.SERIAL] * len(rows) + [LoopKind.LANE]):
-            kept = (*(ix.of(v) for v in outer), base + ix.of(lane))
-            position = domain.position(kept, [ix.of(v) for v in rows])
-            for h, array in zip(heroes, arrays, strict=True):
-                element = e.value(h.operands[0], operand_index(h, position))
-                current = e.let(h.shape.element_type, lir.LocalLoad(array, ix.of(lane)))
-                (combined,) = e.inline(h.attributes["to_apply"], [current, element])
-                e.add(lir.LocalStore(array, ix.of(lane), combined))
-        last = Var(e.fresh("l"), tile)
-        with e.loops([last], [LoopKind.LANE]):
-            kept = (*(ix.of(v) for v in outer), base + ix.of(last))
-            for h, array in zip(heroes, arrays, strict=True):
-                result = e.let(h.shape.element_type, lir.LocalLoad(array, ix.of(last)))
-                init = e.value(h.operands[1], ())
-                e.frames[-1].memo[(h, result_index(h, kept))] = e.inline(h.attributes["to_apply"], [init, result])
-            dims = tuple(domain.sizes[k] for k in domain.kept)
-            self._store_all(self.roots, self.outputs, ix.linearize(kept, dims), kept, dims)
+                raise UnsupportedError(f"%{r.name}: {r.shape} does not have one value for each result of the reduction")
+        is_column = len(domain.sizes) - 1 in domain.kept
+        if is_column and all(combiner_of(h.attributes["to_apply"]) for h in heroes):
+            for h in heroes:
+                if _depends_on(h, set(heroes) - {h}):
+                    raise UnsupportedError(f"%{h.name}: a column reduction of a column reduction has no kernel")
+            e.groups = dict.fromkeys(heroes, tuple(heroes))
+        vars_ = self._vars(dims, "i")
+        with e.loops(vars_):
+            index = tuple(ix.of(v) for v in vars_)
+            self._store_all(self.roots, self.outputs, ix.linearize(index, dims), index, dims)
+        return self._finish("column-reduction" if e.groups else "reduction")
 
 
 def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:
@@ -421,15 +349,3 @@ def _groups(
         if len(h.operands) == 2:
             by_stage.setdefault(min(phases[h]), []).append(h)
     return {h: tuple(group) for group in by_stage.values() for h in group}
-
-
-def _worth_keeping(phases: dict[HloInstruction, set[int]], full: tuple[int, ...]) -> set[HloInstruction]:
-    """Return the expensive values of the full shape (up to size-1 dimensions) that several loops over a row need."""
-    return {
-        i
-        for i, found in phases.items()
-        if len(found) > 1
-        and i.opcode.has(Trait.EXPENSIVE | Trait.ELEMENTWISE)
-        and i.opcode is not Opcode.DIVIDE
-        and tuple(n for n in i.shape.dimensions if n != 1) == full
-    }

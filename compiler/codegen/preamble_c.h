@@ -15,6 +15,12 @@ typedef uint16_t bfloat16_t, half_t;
 void hlogym_parallel(void (*task)(void *context, int64_t first, int64_t last), void *context, int64_t count,
                      int64_t grain);
 int hlogym_interrupted(void);
+/* The width of the vectors that the loops of a function use, where the processor has a choice. */
+#ifdef __AVX512F__
+#define VECTOR_BITS(n) __attribute__((target("prefer-vector-width=" #n)))
+#else
+#define VECTOR_BITS(n)
+#endif
 #define CLZ32(x) __builtin_clz(x)
 #define CLZ64(x) __builtin_clzll(x)
 #define POPCOUNT32(x) __builtin_popcount(x)

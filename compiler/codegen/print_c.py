@@ -1,8 +1,8 @@
-"""The C printer: lanes become SIMD loops, and loops with enough work run on a thread pool.
+"""The C printer: it prints a nest that is bound to the threads and vectors of a CPU.
 
 A loop that threads share is outlined, as OpenMP compilers do: its body becomes a function of a range of iterations
 (`SYMBOL_partN`), the values it captures become members of a struct, and the loop becomes a call of `hlogym_parallel`
-with the two. Parallel loops do not nest.
+with the two. Parallel loops do not nest, except for those that are one loop over several variables.
 """
 
 from __future__ import annotations
@@ -14,23 +14,14 @@ from importlib import resources
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import IndexExpr
 from compiler.codegen.loop_ir import LoopKind
-from compiler.codegen.printer import Printer, statement_count
-from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES, combine_template
+from compiler.codegen.loop_transforms import has_loop, perfect_nest
+from compiler.codegen.printer import Printer
+from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text, expression_of
+from compiler.codegen.scalar_ops import binary
+from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-PARALLEL_WORK = 60_000
-"""Minimum number of statements for which a loop runs on several threads; waking them costs more than a shorter loop."""
-CHUNK_WORK = 20_000
-"""Minimum number of statements in a chunk, the unit of work of one thread."""
-MIN_ITEMS = 64
-"""Nested parallel loops are merged until they have this many iterations, so that threads share them evenly."""
-MAX_PARTIALS = 256
-"""Maximum number of partial results of a reduction that runs on several threads."""
-LONG_WORK = 20_000_000
-"""Minimum number of statements for which a sequential loop checks for interrupts."""
-SLICE_WORK = 500_000
-"""Number of statements that such a loop runs between two checks."""
-_OPERATORS = {"add": "+", "multiply": "*", "and": "&", "or": "|"}
+_OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
 
 
 def preamble() -> str:
@@ -43,7 +34,7 @@ def print_c(kernel: lir.Kernel, symbol: str) -> str:
     printer = _CPrinter(kernel, symbol)
     printer.prologue("arguments")
     printer.block(kernel.body)
-    main = "\n".join([f"void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
+    main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
     return "\n".join([*printer.functions, main])
 
 
@@ -56,8 +47,7 @@ class _CPrinter(Printer):
         self.functions: list[str] = []
         self._types: dict[str, str] = {}  # C types of the names in scope
         self._constants: dict[str, str] = {}  # and the values of the literals among them
-        self._inside_parallel = False
-        self._inside_lane = False
+        self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
 
     def prologue(self, arguments: str) -> None:
         """Print the index type and a pointer for each array argument."""
@@ -72,7 +62,7 @@ class _CPrinter(Printer):
         if isinstance(s, lir.Let | lir.Accumulator):
             self._types[s.name] = COMPUTE_TYPES[s.type]
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant):
-            self._constants[s.name] = s.value.text
+            self._constants[s.name] = constant_text(s.value.value, s.type)
 
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
@@ -85,7 +75,8 @@ class _CPrinter(Printer):
         self.emit("{")
         self.depth += 1
         self.emit(f"const {COMPUTE_TYPES[t]} current = {current};")
-        self.emit(f"const {COMPUTE_TYPES[t]} updated = {combine_template(s.combiner, t).format('current', s.value)};")
+        updated = expression_of(binary(s.combiner, t)).format("current", s.value)
+        self.emit(f"const {COMPUTE_TYPES[t]} updated = {updated};")
         self.store(lir.Store(s.buffer, s.offset, "updated"))
         self.depth -= 1
         self.emit("}")
@@ -143,37 +134,28 @@ class _CPrinter(Printer):
     # ---- loops
 
     def loop(self, s: lir.For) -> None:
-        work = s.var.extent * statement_count(s.body)
-        is_parallel = s.kind in (LoopKind.PARALLEL, LoopKind.LANE) and s.base is None
-        if is_parallel and not self._inside_parallel and work >= PARALLEL_WORK:
+        if s.kind in (LoopKind.PARALLEL, LoopKind.PARALLEL_VECTOR):
             self._parallel_loop(s)
-        elif s.kind in (LoopKind.SERIAL, LoopKind.ATOMIC) and s.base is None and work >= LONG_WORK:
-            self._long_loop(s, work)
+        elif s.poll:
+            self._polling_loop(s)
         else:
             self._plain_loop(s, "0", str(s.var.extent))
 
     def _plain_loop(self, s: lir.For, first: str, last: str) -> None:
-        v, simd = s.var.name, s.kind is LoopKind.LANE and not self._inside_lane and not _has_loop(s.body)
-        if simd:
-            self.emit(" ".join(["#pragma omp simd", *map(_clause, s.reductions)]))
+        v = s.var.name
+        if s.kind in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR) and not has_loop(s.body):
+            self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
         if s.base is not None:
             room = f"{s.limit} - ({s.base.to_c()})"
             last = f"({room} < {s.var.extent} ? {room} : {s.var.extent})"
         self.emit(f"for (index_t {v} = {first}; {v} < {last}; {v}++) {{")
-        self._body(s)
+        self._types[v] = self.index_type
+        self.indented(s.body)
         self.emit("}")
 
-    def _body(self, s: lir.For) -> None:
-        outside = self._inside_lane
-        self._inside_lane |= s.kind is LoopKind.LANE
-        self._types[s.var.name] = self.index_type
-        self.indented(s.body)
-        self._inside_lane = outside
-
-    def _long_loop(self, s: lir.For, work: int) -> None:
+    def _polling_loop(self, s: lir.For) -> None:
         """Print a long sequential loop in slices, with a check for interrupts between them."""
-        v, n = s.var.name, s.var.extent
-        step = max(1, SLICE_WORK * n // work)
+        v, n, step = s.var.name, s.var.extent, s.poll
         self.emit(f"for (int64_t {v}_slice = 0; {v}_slice < {n} && !hlogym_interrupted(); {v}_slice += {step}) {{")
         self.depth += 1
         self.emit(f"const int64_t {v}_end = {v}_slice + {step} < {n} ? {v}_slice + {step} : {n};")
@@ -184,21 +166,10 @@ class _CPrinter(Printer):
     # ---- loops that run on several threads
 
     def _parallel_loop(self, s: lir.For) -> None:
-        """Outline the loop into a function of a range of iterations that runs on the thread pool."""
-        if s.reductions:
-            self._parallel_reduction(s)
-            return
-        # A short loop is merged with the parallel loop that is its whole body, to have enough items for all threads.
-        nest = [s]
-        while (
-            math.prod(f.var.extent for f in nest) < MIN_ITEMS and (inner := _only_parallel_loop(nest[-1])) is not None
-        ):
-            nest.append(inner)
-        grain = max(1, CHUNK_WORK // max(1, statement_count(nest[-1].body)))
-        if s.kind is LoopKind.LANE:
-            grain = -(-grain // 64) * 64  # a chunk should end at a vector and at a cache line
+        """Outline a nest of parallel loops into a function of a range of iterations that runs on the thread pool."""
+        nest = [f for f in perfect_nest(s) if f.kind is s.kind]
         items = math.prod(f.var.extent for f in nest)
-        self._outline(_captured_names(s, self._types), items, grain, lambda: self._iterations(nest))
+        self._outline(_captured_names(s, self._types), items, s.grain, lambda: self._iterations(nest))
 
     def _iterations(self, nest: list[lir.For]) -> None:
         """Print iterations `first` to `last` of a nest whose loops are merged into one."""
@@ -224,46 +195,6 @@ class _CPrinter(Printer):
             self.depth -= 1
         self.emit("}")
 
-    def _parallel_reduction(self, s: lir.For) -> None:
-        """Print a reduction as partial results of fixed blocks, combined in order.
-
-        The blocks do not depend on the number of threads, so neither does the rounding of the result.
-        """
-        n = s.var.extent
-        block = max(CHUNK_WORK // max(1, statement_count(s.body)), -(-n // MAX_PARTIALS))
-        block = -(-block // 64) * 64
-        count = -(-n // block)
-        names = {
-            k: t for k, t in _captured_names(s, self._types).items() if k not in {r.accumulator for r in s.reductions}
-        }
-        self.emit("{")
-        self.depth += 1
-        for r in s.reductions:
-            self.emit(f"{COMPUTE_TYPES[r.type]} {r.accumulator}_partials[{count}];")
-            names[f"{r.accumulator}_partials"] = f"{COMPUTE_TYPES[r.type]} *"
-        self._outline(names, count, 1, lambda: self._partial_results(s, block))
-        self.emit(f"for (int k = 0; k < {count}; k++) {{")
-        for r in s.reductions:
-            combined = combine_template(r.combiner, r.type).format(r.accumulator, f"{r.accumulator}_partials[k]")
-            self.emit(f"  {r.accumulator} = {combined};")
-        self.emit("}")
-        self.depth -= 1
-        self.emit("}")
-
-    def _partial_results(self, s: lir.For, block: int) -> None:
-        """Print the function body that reduces blocks `first` to `last`."""
-        n = s.var.extent
-        self.emit("for (int64_t part = first; part < last; part++) {")
-        self.depth += 1
-        self.emit(f"const int64_t begin = part * {block}, end = begin + {block} < {n} ? begin + {block} : {n};")
-        for r in s.reductions:
-            self.emit(f"{COMPUTE_TYPES[r.type]} {r.accumulator} = {r.identity};")
-        self._plain_loop(s, "(index_t)begin", "(index_t)end")
-        for r in s.reductions:
-            self.emit(f"{r.accumulator}_partials[part] = {r.accumulator};")
-        self.depth -= 1
-        self.emit("}")
-
     def _outline(self, names: Mapping[str, str], items: int, grain: int, write_body: Callable[[], None]) -> None:
         """Outline a loop: print a function of a range of items, and its parallel call in place of the loop.
 
@@ -281,7 +212,7 @@ class _CPrinter(Printer):
         function = f"{self.symbol}_part{number}"
         self.functions.append("")
         outside = self.lines, self.depth, dict(self._types)
-        self.lines, self.depth, self._inside_parallel = [], 1, True
+        self.lines, self.depth = [], 1
         self.emit(f"const struct {function} *const shared = (const struct {function} *)context;")
         self.prologue("shared->arguments")
         for name in constants:  # redeclared, not captured, so that the C compiler can fold them
@@ -293,38 +224,25 @@ class _CPrinter(Printer):
         self.functions[number] = "\n".join(
             [
                 f"struct {function} {{ void *const *arguments; {members} }};",
-                f"static void {function}(void *context, int64_t first, int64_t last) {{",
+                f"{self.attributes}static void {function}(void *context, int64_t first, int64_t last) {{",
                 *self.lines,
                 "}",
                 "",
             ]
         )
         self.lines, self.depth, self._types = outside
-        self._inside_parallel = False
         self.emit("{")
         self.emit(f"  struct {function} shared = {{{', '.join(['arguments', *names])}}};")
         self.emit(f"  hlogym_parallel({function}, &shared, {items}, {grain});")
         self.emit("}")
 
 
-def _clause(r: lir.Reduction) -> str:
-    operator = _OPERATORS.get(r.combiner)
+def _clause(c: lir.Combined) -> str:
+    operator = _OPERATORS.get(c.combiner)
     if operator is None:
         # OpenMP's max and min are right for integers; for floats the preamble declares reductions that propagate NaN.
-        operator = r.combiner if r.type.is_float else r.combiner[:3]
-    return f"reduction({operator}:{r.accumulator})"
-
-
-def _has_loop(body: tuple[lir.Stmt, ...]) -> bool:
-    return any(isinstance(x, lir.For) for x in lir.walk(body))
-
-
-def _only_parallel_loop(f: lir.For) -> lir.For | None:
-    """Return the parallel loop that is the whole body of a loop, or None."""
-    inner = f.body[0]
-    if len(f.body) != 1 or not isinstance(inner, lir.For):
-        return None
-    return inner if inner.kind is LoopKind.PARALLEL and inner.base is None else None
+        operator = c.combiner.text if c.type.is_float else c.combiner.text[:3]
+    return f"reduction({operator}:{c.accumulator})"
 
 
 def _captured_names(loop: lir.For, types: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import IndexExpr
-from compiler.codegen.scalar import COMPUTE_TYPES
+from compiler.codegen.scalar import COMPUTE_TYPES, constant_text, expression_of
 from compiler.errors import UnsupportedError
 from compiler.ir.types import PrimitiveType as T
 
@@ -51,17 +51,21 @@ class Printer:
             self.condition(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
-        else:
+        elif isinstance(s, lir.For):
             self.loop(s)
+        else:
+            raise TypeError(f"a bound nest of this language has no {type(s).__name__}")
 
     def expression(self, let: lir.Let) -> str:
         v, t = let.value, let.type
         if isinstance(v, lir.Constant):
-            return v.text
+            return constant_text(v.value, t)
         if isinstance(v, lir.Apply):
-            return v.text()
+            return expression_of(v.op).format(*v.args)
         if isinstance(v, lir.IndexValue):
             return self.index_value(v.value, t)
+        if isinstance(v, lir.IndexTest):
+            return self.index_test(v)
         if isinstance(v, lir.Load):
             return self.load(v)
         if isinstance(v, lir.LocalLoad):
@@ -71,6 +75,12 @@ class Printer:
     def index_value(self, value: IndexExpr, t: T) -> str:
         to = COMPUTE_TYPES[t]
         return f"({to})({value.to_c()})"
+
+    @staticmethod
+    def index_test(test: lir.IndexTest) -> str:
+        value = test.value.to_c()
+        bounds = [f"({value} {op} {bound})" for op, bound in ((">=", test.low), ("<=", test.high)) if bound is not None]
+        return f"({' & '.join(bounds)})"
 
     def load(self, load: lir.Load) -> str:
         element = f"{load.buffer}[{load.offset.to_c()}]"
@@ -131,19 +141,3 @@ class Printer:
 
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError
-
-
-def statement_count(body: tuple[lir.Stmt, ...]) -> int:
-    """Return the number of statements that one execution runs, as an estimate of its work."""
-    total = 0
-    for s in body:
-        if isinstance(s, lir.For):
-            total += s.var.extent * statement_count(s.body)
-        elif isinstance(s, lir.If):
-            total += 1 + max(statement_count(s.then), statement_count(s.otherwise))
-        elif isinstance(s, lir.Sort):
-            n = s.position.extent
-            total += n * (max(1, n - 1).bit_length() * (2 + statement_count(s.compare)) + statement_count(s.body))
-        else:
-            total += 1
-    return total

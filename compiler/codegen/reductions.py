@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen import scalar
 from compiler.codegen.emission import EmissionState
 from compiler.codegen.index import Index, IndexExpr, Var
 from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.scalar_ops import COMBINERS, is_supported_type
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -104,7 +104,7 @@ def reduce_values(e: EmissionState, i: HloInstruction, index: Index) -> tuple[st
 def combiner_of(computation: HloComputation) -> Opcode | None:
     """Return the associative binary op that a reducer consists of, or None if it is anything else."""
     root = computation.root
-    if root.opcode not in scalar.COMBINERS or len(computation) != 3:
+    if root.opcode not in COMBINERS or len(computation) != 3:
         return None
     a, b = root.operands
     both = a.opcode is Opcode.PARAMETER and b.opcode is Opcode.PARAMETER and a is not b
@@ -117,7 +117,7 @@ def _source_index(i: HloInstruction, index: Index, reduced: dict[int, IndexExpr]
 
 
 def _refuse_recomputation(e: EmissionState, i: HloInstruction) -> None:
-    runs = math.prod(f.var.extent for f in e.frames if f.var is not None)
+    runs = math.prod(v.extent for f in e.frames for v in f.vars)
     results = max(1, _first_shape(i).num_elements)
     if runs > results * 2:
         raise UnsupportedError(f"%{i.name}: the reduction would be computed {runs} times for {results} results")
@@ -147,31 +147,19 @@ def _emit_unrolled(e: EmissionState, i: HloInstruction, index: Index) -> tuple[s
 
 
 def _emit_simple(e: EmissionState, members: tuple[HloInstruction, ...], vars_: list[Var], position: Index) -> list[str]:
-    """Emit reductions over one domain as one loop nest with lanes innermost; return the names of the results."""
-    reductions = []
-    accumulators = []
-    for m in members:
-        t, op = m.shape.element_type, combiner_of(m.attributes["to_apply"])
-        if op is None or not scalar.is_supported_type(t):
-            raise UnsupportedError(f"%{m.name}: element type {t.text} has no kernel")
-        identity = e.let(t, lir.Constant(scalar.identity_of(op, t)))
-        name = e.fresh("a")
-        e.add(lir.Accumulator(name, t, identity))
-        accumulators.append(name)
-        reductions.append(lir.Reduction(name, t, scalar.COMBINERS[op], scalar.identity_of(op, t)))
-    kinds = [LoopKind.SERIAL] * (len(vars_) - 1) + [LoopKind.LANE]
-    with e.loops(vars_, kinds, reductions):
-        for m, name in zip(members, accumulators, strict=True):
+    """Emit reductions over one domain as one `Reduce`, and return the names of the results."""
+    reductions: list[lir.Reduction] = []
+    with e.reduction(vars_, reductions):
+        for m in members:
+            t, op = m.shape.element_type, combiner_of(m.attributes["to_apply"])
+            if op is None or not is_supported_type(t):
+                raise UnsupportedError(f"%{m.name}: element type {t.text} has no kernel")
             element = e.value(m.operands[0], operand_index(m, position))
-            current = e.let(m.shape.element_type, lir.Current(name))
-            (combined,) = e.inline(m.attributes["to_apply"], [current, element])
-            e.add(lir.Assign(name, combined))
-    e.row_ended()
+            reductions.append(lir.Reduction(e.fresh("a"), t, op, element))
     names: list[str] = []
-    for m, name in zip(members, accumulators, strict=True):
-        result = e.let(m.shape.element_type, lir.Current(name))
+    for m, r in zip(members, reductions, strict=True):
         init = e.value(m.operands[1], ())
-        names += e.inline(m.attributes["to_apply"], [init, result])
+        names += e.inline(m.attributes["to_apply"], [init, r.name])
     return names
 
 
@@ -184,10 +172,9 @@ def _emit_general(e: EmissionState, i: HloInstruction, vars_: list[Var], source:
         e.add(lir.Accumulator(name, o.shape.element_type, e.value(o, ())))
         names.append(name)
     types = [o.shape.element_type for o in i.operands[n:]]
-    with e.loops(vars_, [LoopKind.SERIAL] * len(vars_)):
+    with e.loops(vars_, LoopKind.SERIAL):
         elements = [e.value(o, source) for o in i.operands[:n]]
         current = [e.let(t, lir.Current(a)) for a, t in zip(names, types, strict=True)]
         for name, value in zip(names, e.inline(i.attributes["to_apply"], [*current, *elements]), strict=True):
             e.add(lir.Assign(name, value))
-    e.row_ended()
     return tuple(e.let(t, lir.Current(a)) for a, t in zip(names, types, strict=True))

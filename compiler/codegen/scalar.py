@@ -1,7 +1,7 @@
-"""Scalar expressions of the elementwise ops, which are valid in both C and CUDA C++.
+"""Expressions of scalar ops and constants, which are valid in both C and CUDA C++.
 
-An expression is a template over operand names (`{0}`, `{1}`...), chosen by opcode and operand type. f16 and bf16 are
-computed in float. A new elementwise op is one line in this module. The semantics are those of `compiler.interpreter`.
+An expression is a template over operand names (`{0}`, `{1}`...), chosen by opcode and type. f16 and bf16 are computed
+in float. A new elementwise op is one line here. The semantics are those of `compiler.interpreter`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from compiler.errors import UnsupportedError
-from compiler.ir.instruction import HloInstruction
+from compiler.codegen.scalar_ops import ScalarOp
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
@@ -20,18 +19,10 @@ COMPUTE_TYPES: dict[T, str] = {
     T.U8: "uint8_t", T.U16: "uint16_t", T.U32: "uint32_t", T.U64: "uint64_t",
     T.F16: "float", T.BF16: "float", T.F32: "float", T.F64: "double",
 }  # fmt: skip
-"""C type in which values of an element type are computed. Kernels do not support other element types."""
-
-COMPUTE_BYTES: dict[T, int] = {t: 4 if t in (T.F16, T.BF16) else t.byte_size for t in COMPUTE_TYPES}
-"""Size of those C types in bytes."""
+"""C type in which values of an element type are computed."""
 
 STORAGE_TYPES: dict[T, str] = {**COMPUTE_TYPES, T.PRED: "uint8_t", T.F16: "half_t", T.BF16: "bfloat16_t"}
 """C type of an array element in memory."""
-
-
-def is_supported_type(t: T) -> bool:
-    """Check whether kernels support an element type."""
-    return t in COMPUTE_TYPES
 
 
 def _unsigned(t: T) -> str:
@@ -144,9 +135,7 @@ def _shift(op: str, arithmetic: bool = False) -> Callable[[T], str]:
 
 
 def _power(t: T) -> str:
-    if t.is_float:
-        return f"pow{_suffix(t)}({{0}}, {{1}})"
-    raise UnsupportedError(f"power of {t.text} has no kernel")
+    return f"pow{_suffix(t)}({{0}}, {{1}})"
 
 
 def _count_leading_zeros(t: T) -> str:
@@ -163,19 +152,8 @@ def _popcount(t: T) -> str:
 
 
 def _mulhi(t: T) -> str:
-    if t.bits > 32:
-        raise UnsupportedError(f"mulhi of {t.text} has no kernel")
     wide = "int64_t" if t.is_signed else "uint64_t"
     return f"({COMPUTE_TYPES[t]})((({wide}){{0}} * ({wide}){{1}}) >> {t.bits})"
-
-
-def _float_only(template: Callable[[T], str], name: str) -> Callable[[T], str]:
-    def build(t: T) -> str:
-        if not t.is_float:
-            raise UnsupportedError(f"{name} of {t.text} has no kernel")
-        return template(t)
-
-    return build
 
 
 _FLOAT_MATH = {
@@ -187,18 +165,16 @@ _FLOAT_MATH = {
 }  # fmt: skip
 
 _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
-    **{op: _float_only(_math(name), name) for op, name in _FLOAT_MATH.items()},
-    Opcode.TANH: _float_only(lambda t: "tanh({0})" if t is T.F64 else "tanh_f32({0})", "tanh"),
+    **{op: _math(name) for op, name in _FLOAT_MATH.items()},
+    Opcode.TANH: lambda t: "tanh({0})" if t is T.F64 else "tanh_f32({0})",
     Opcode.ABS: _abs,
     Opcode.NEGATE: _negate,
     Opcode.NOT: _not,
     Opcode.SIGN: _sign,
-    Opcode.IS_FINITE: _float_only(lambda t: "(({0} - {0}) == 0)", "is-finite"),
-    Opcode.LOGISTIC: _float_only(
-        lambda t: f"{_lit(t, '1.0')} / ({_lit(t, '1.0')} + exp{_suffix(t)}(-{{0}}))", "logistic"
-    ),
-    Opcode.RSQRT: _float_only(lambda t: f"{_lit(t, '1.0')} / sqrt{_suffix(t)}({{0}})", "rsqrt"),
-    Opcode.REAL: _float_only(lambda t: "{0}", "real"),
+    Opcode.IS_FINITE: lambda t: "(({0} - {0}) == 0)",
+    Opcode.LOGISTIC: lambda t: f"{_lit(t, '1.0')} / ({_lit(t, '1.0')} + exp{_suffix(t)}(-{{0}}))",
+    Opcode.RSQRT: lambda t: f"{_lit(t, '1.0')} / sqrt{_suffix(t)}({{0}})",
+    Opcode.REAL: lambda t: "{0}",
     Opcode.COUNT_LEADING_ZEROS: _count_leading_zeros,
     Opcode.POPULATION_COUNT: _popcount,
     Opcode.COPY: lambda t: "{0}",
@@ -208,7 +184,7 @@ _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
     Opcode.DIVIDE: _divide,
     Opcode.REMAINDER: _remainder,
     Opcode.POWER: _power,
-    Opcode.ATAN2: _float_only(lambda t: f"atan2{_suffix(t)}({{0}}, {{1}})", "atan2"),
+    Opcode.ATAN2: lambda t: f"atan2{_suffix(t)}({{0}}, {{1}})",
     Opcode.MAXIMUM: _extreme(">="),
     Opcode.MINIMUM: _extreme("<="),
     Opcode.AND: _bitwise("&"),
@@ -246,8 +222,6 @@ def _convert(a: T, b: T) -> str:
 
 
 def _bitcast_convert(a: T, b: T) -> str:
-    if a.bits != b.bits or T.PRED in (a, b):
-        raise UnsupportedError(f"bitcast-convert from {a.text} to {b.text} has no kernel")
     if a is b:
         return "{0}"
     if a.is_integer and b.is_integer:
@@ -255,72 +229,27 @@ def _bitcast_convert(a: T, b: T) -> str:
     names = {T.F32: "F32", T.F64: "F64", T.F16: "F16", T.BF16: "BF16"}
     if b.is_float and a.is_integer:
         return f"BITS_TO_{names[b]}({{0}})"
-    if a.is_float and b.is_integer:
-        return f"({COMPUTE_TYPES[b]}){names[a]}_TO_BITS({{0}})"
-    raise UnsupportedError(f"bitcast-convert from {a.text} to {b.text} has no kernel")
+    return f"({COMPUTE_TYPES[b]}){names[a]}_TO_BITS({{0}})"
 
 
-def template_of(i: HloInstruction) -> str:
-    """Return the expression template of an elementwise instruction; raise UnsupportedError if there is none."""
-    if not i.operands:
-        raise UnsupportedError(f"%{i.name}: {i.opcode.text} has no kernel")
-    t = i.operands[0].shape.element_type
-    for s in (i.shape, *(o.shape for o in i.operands)):
-        if s.element_type not in COMPUTE_TYPES:
-            raise UnsupportedError(f"%{i.name}: element type {s.element_type.text} has no kernel")
-    op = i.opcode
-    if op is Opcode.COMPARE:
-        if i.attr("type") == "TOTALORDER" and t.is_float:
+def expression_of(op: ScalarOp) -> str:
+    """Return the expression template of a scalar op."""
+    t = op.type
+    if op.opcode is Opcode.COMPARE:
+        direction = _DIRECTIONS[op.direction]
+        if op.total_order:
             key = "TOTAL_ORDER_F64" if t is T.F64 else "TOTAL_ORDER_F32"
-            return f"({key}({{0}}) {_DIRECTIONS[i.attr('direction')]} {key}({{1}}))"
-        return f"({{0}} {_DIRECTIONS[i.attr('direction')]} {{1}})"
-    if op is Opcode.SELECT:
+            return f"({key}({{0}}) {direction} {key}({{1}}))"
+        return f"({{0}} {direction} {{1}})"
+    if op.opcode is Opcode.SELECT:
         return "({0} ? {1} : {2})"
-    if op is Opcode.CLAMP:
+    if op.opcode is Opcode.CLAMP:
         return _clamp(t)
-    if op is Opcode.CONVERT:
-        return _convert(t, i.shape.element_type)
-    if op is Opcode.BITCAST_CONVERT:
-        return _bitcast_convert(t, i.shape.element_type)
-    build = _TEMPLATES.get(op)
-    if build is None:
-        raise UnsupportedError(f"%{i.name}: {op.text} has no kernel")
-    return build(t)
-
-
-COMBINERS: dict[Opcode, str] = {
-    Opcode.ADD: "add",
-    Opcode.MULTIPLY: "multiply",
-    Opcode.MAXIMUM: "maximum",
-    Opcode.MINIMUM: "minimum",
-    Opcode.AND: "and",
-    Opcode.OR: "or",
-}
-"""Ops that a reduction may apply in any order, with their names in `loop_ir.Reduction`."""
-
-
-def combine_template(combiner: str, t: T) -> str:
-    """Return the expression template of a combiner, given its name in COMBINERS."""
-    op = next(op for op, name in COMBINERS.items() if name == combiner)
-    return _TEMPLATES[op](t)
-
-
-def identity_of(op: Opcode, t: T) -> str:
-    """Return the identity element of a combiner as a C constant."""
-    if op is Opcode.ADD or (op is Opcode.OR):
-        return constant_text(0, t)
-    if op is Opcode.MULTIPLY:
-        return constant_text(1, t)
-    if op is Opcode.AND:
-        return constant_text(1 if t is T.PRED else (-1 if t.is_signed else 2**t.bits - 1), t)
-    largest = op is Opcode.MINIMUM
-    if t.is_float:
-        return constant_text(math.inf if largest else -math.inf, t)
-    if t is T.PRED:
-        return constant_text(int(largest), t)
-    high = 2 ** (t.bits - 1) - 1 if t.is_signed else 2**t.bits - 1
-    low = -(2 ** (t.bits - 1)) if t.is_signed else 0
-    return constant_text(high if largest else low, t)
+    if op.opcode is Opcode.CONVERT:
+        return _convert(t, op.result)
+    if op.opcode is Opcode.BITCAST_CONVERT:
+        return _bitcast_convert(t, op.result)
+    return _TEMPLATES[op.opcode](t)
 
 
 def constant_text(value: Any, t: T) -> str:

@@ -11,7 +11,7 @@ from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, IndexExpr, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.reductions import combiner_of
-from compiler.codegen.scalar import COMBINERS
+from compiler.codegen.scalar_ops import conversion
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -40,9 +40,9 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
         vars_ = [Var(e.fresh("i"), n) for n in dims]
         batch = [v for d, v in enumerate(vars_) if d not in window]
         inner = [v for d, v in enumerate(vars_) if d in window]
-        with e.loops(batch, [LoopKind.ATOMIC] * len(batch)):
+        with e.loops(batch, LoopKind.ATOMIC):
             starts, conditions = _starts(e, scatter, indices, [ix.of(v) for v in batch], dims)
-            with e.guard() as guard, e.loops(inner, [LoopKind.SERIAL] * len(inner)):
+            with e.guard() as guard, e.loops(inner, LoopKind.SERIAL):
                 index = tuple(ix.of(v) for v in vars_)
                 target = _target(scatter, index, starts, window)
                 value = e.value(updates, index)
@@ -58,8 +58,8 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
     return lir.Kernel("scatter", tuple(arguments), tuple(e.frames[0].stmts), must_alias=((number, len(parameters)),))
 
 
-def _combiner(scatter: HloInstruction) -> str | None:
-    """Return the name of the combiner, or None if the update replaces the element."""
+def _combiner(scatter: HloInstruction) -> Opcode | None:
+    """Return the combiner, or None if the update replaces the element."""
     computation: HloComputation = scatter.attributes["to_apply"]
     root = computation.root
     if root.opcode is Opcode.PARAMETER and root.parameter_number == 1:
@@ -67,7 +67,7 @@ def _combiner(scatter: HloInstruction) -> str | None:
     op = combiner_of(computation)
     if op is None:
         raise UnsupportedError(f"%{scatter.name}: combining by %{computation.name} has no kernel")
-    return COMBINERS[op]
+    return op
 
 
 def _starts(
@@ -88,10 +88,11 @@ def _starts(
         at: Index = tuple(batch)
         if vector_dim < indices.shape.rank:
             at = (*batch[:vector_dim], ix.const(k), *batch[vector_dim:])
-        name = e.apply(T.S64, "(int64_t){0}", e.value(indices, at))
+        name = e.apply(conversion(indices.shape.element_type, T.S64), e.value(indices, at))
         high = dims[d] - spans.get(d, 1)
-        conditions.append(e.apply(T.PRED, f"(({{0}} >= 0) & ({{0}} <= {high}))", name))
-        starts[d] = ix.of(e.runtime(name, 0, max(0, high)))
+        start = ix.of(e.runtime(name, 0, max(0, high)))
+        conditions.append(e.index_test(start, 0, high))
+        starts[d] = start
     return starts, conditions
 
 

@@ -1,16 +1,11 @@
-"""Schedules: rewrites of the loops of a kernel that change how it runs but not what it computes."""
+"""Schedules: the parameters by which a nest is bound to a device, which change how it runs but not what it computes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from compiler.codegen import index as ix
-from compiler.codegen import loop_ir as lir
-from compiler.codegen.index import IndexExpr, IndexSymbol, Var
-from compiler.codegen.loop_ir import For, LoopKind
-from compiler.codegen.scalar import COMPUTE_BYTES
-from compiler.errors import PlanError, UnsupportedError
+from compiler.errors import PlanError
 from compiler.support.untrusted import as_integer, short_repr
 
 LOCAL_BYTES = 256 * 1024
@@ -27,6 +22,13 @@ FIELD_RANGES: Mapping[str, range] = {
     # Whole warps of 32 threads; a CUDA block has at most 32 warps.
     "block": range(32, 1025, 32),
     "lanes": range(1, LOCAL_BYTES // 4 + 1),
+    "threads": range(2),
+    "grain": range(1_000, 10_000_001, 1_000),
+    "vector": range(0, 513, 256),
+    "unroll": range(1, 17),
+    "accumulators": range(1, 17),
+    "splits": range(257),
+    "cache": range(3),
 }
 """The values that may be chosen for the fields of a `Schedule`; a kernel may support fewer."""
 
@@ -40,12 +42,27 @@ class Schedule:
         columns: number of adjacent columns in a tile of a column reduction.
         block: CUDA threads per block.
         lanes: number of positions in a tile of a loop kernel.
+        threads: 1 if loops with enough work run on several CPU threads, 0 if the kernel runs on one.
+        grain: minimum work of a task that one thread takes at a time, in statements.
+        vector: bits of a SIMD vector on a CPU; 0 for scalar code.
+        unroll: number of vectors that one iteration of a vector loop computes; 1 leaves it to the C compiler.
+        accumulators: vectors in which a reduction accumulates at the same time, to hide the latency of its combiner.
+        splits: parts into which a reduction is divided, to be reduced at the same time; 0 divides it by its work.
+        cache: values of a row that several loops over it need and that are kept in a local array: 0 for none, 1 for
+            those that are expensive to compute, 2 also for those that are loaded.
     """
 
     tile: int = 32
     columns: int = 256
     block: int = 256
     lanes: int = 256
+    threads: int = 1
+    grain: int = 20_000
+    vector: int = 512
+    unroll: int = 1
+    accumulators: int = 4
+    splits: int = 0
+    cache: int = 1
 
     def column_tile(self, width: int) -> int:
         """Return the number of columns in a tile, given `width` columns in total."""
@@ -92,129 +109,3 @@ def _divisor_near(preferred: int, width: int) -> int:
         if width % tile == 0:
             return tile
     return preferred
-
-
-def optimize(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
-    """Return the kernel without dead local arrays, with nested loops merged and transposes tiled.
-
-    Raises:
-        UnsupportedError: the remaining local arrays need more than LOCAL_BYTES.
-    """
-    body = _without_dead_arrays(kernel.body)
-    body = tuple(_collapse(s) for s in body)
-    kind = kernel.kind
-    if schedule.tile and kind == "loop":
-        tiled = tuple(_tile(s, schedule.tile) for s in body)
-        kind = "transpose" if tiled != body else kind
-        body = tiled
-    held = sum(s.size * COMPUTE_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
-    if held > LOCAL_BYTES:
-        raise UnsupportedError(f"the kernel needs {held} bytes of local arrays, more than {LOCAL_BYTES}")
-    return replace(kernel, body=body, kind=kind)
-
-
-# ---- dead local arrays
-
-
-def _without_dead_arrays(body: tuple[lir.Stmt, ...]) -> tuple[lir.Stmt, ...]:
-    """Remove local arrays that are never read, such as a row cache that no later loop used, and the stores to them."""
-    read = {s.value.array for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad)}
-
-    def keep(stmts: tuple[lir.Stmt, ...]) -> tuple[lir.Stmt, ...]:
-        out: list[lir.Stmt] = []
-        for s in stmts:
-            if isinstance(s, lir.LocalArray) and s.name not in read:
-                continue
-            if isinstance(s, lir.LocalStore) and s.array not in read:
-                continue
-            if isinstance(s, For):
-                s = replace(s, body=keep(s.body))
-            out.append(s)
-        return tuple(out)
-
-    return keep(body)
-
-
-# ---- merging of perfectly nested loops
-
-
-def _collapse(s: lir.Stmt) -> lir.Stmt:
-    """Merge a loop with the loop that is its whole body if every index uses the two variables as one."""
-    if not isinstance(s, For):
-        return s
-    body = tuple(_collapse(x) for x in s.body)
-    s = replace(s, body=body)
-    if len(body) != 1 or not isinstance(body[0], For):
-        return s
-    inner = body[0]
-    mergeable = s.kind is LoopKind.PARALLEL and inner.kind in (LoopKind.PARALLEL, LoopKind.LANE)
-    mergeable |= s.kind is LoopKind.SERIAL and inner.kind is LoopKind.LANE and bool(inner.reductions)
-    if not mergeable or s.base is not None or inner.base is not None:
-        return s
-    a, b = s.var, inner.var
-    if not all(_is_merged_index(i, a, b) for i in lir.indices_in(inner.body)):
-        return s
-    merged = Var(b.name, a.extent * b.extent)
-    # The merged variable is a * extent(b) + b, the only use of both: drop the term of a and let b stand for the sum.
-    mapping: dict[IndexSymbol, IndexExpr] = {a: IndexExpr(), b: ix.of(merged)}
-    new_body = lir.map_indices(inner.body, lambda i: i.substitute(mapping))
-    return replace(inner, var=merged, body=new_body)
-
-
-def _is_merged_index(i: IndexExpr, a: Var, b: Var) -> bool:
-    """Check whether a and b appear in `i`, also inside quotients and remainders, only as a * extent(b) + b."""
-    if i.coefficient(a) != i.coefficient(b) * b.extent:
-        return False
-    return all(
-        _is_merged_index(atom.value, a, b) for atom, _ in i.terms if isinstance(atom, ix.Quotient | ix.Remainder)
-    )
-
-
-# ---- tiling
-
-
-def _tile(s: lir.Stmt, size: int) -> lir.Stmt:
-    """Tile a perfect nest by squares if some access is contiguous along an outer loop and strided along the lanes."""
-    if not isinstance(s, For):
-        return s
-    nest: list[For] = []
-    at: lir.Stmt = s
-    while isinstance(at, For):
-        nest.append(at)
-        if len(at.body) != 1:
-            break
-        at = at.body[0]
-    lane = nest[-1]
-    if len(nest) < 2 or lane.kind is not LoopKind.LANE or any(f.kind is not LoopKind.PARALLEL for f in nest[:-1]):
-        return s
-    if any(isinstance(x, For) for x in lane.body):
-        return s
-    # Strip-mine the outer loop and the lanes, and move the loops over tiles outward. Within a tile, the cache lines
-    # that the strided accesses touch are reused before they are evicted.
-    outer = next((f for f in nest[:-1] if _is_transposed(lane.body, f.var, lane.var)), None)
-    if outer is None or outer.var.extent < 2 * size or lane.var.extent < 2 * size:
-        return s
-    a, b = outer.var, lane.var
-    a_out, a_in = Var(a.name + "o", -(-a.extent // size)), Var(a.name + "i", size)
-    b_out, b_in = Var(b.name + "o", -(-b.extent // size)), Var(b.name + "i", size)
-    mapping: dict[IndexSymbol, IndexExpr] = {a: ix.of(a_out) * size + ix.of(a_in), b: ix.of(b_out) * size + ix.of(b_in)}
-    body = lir.map_indices(lane.body, lambda i: i.substitute(mapping))
-    inner: lir.Stmt = _edge(For(b_in, LoopKind.LANE, body), b_out, b.extent, size)
-    inner = _edge(For(a_in, LoopKind.SERIAL, (inner,)), a_out, a.extent, size)
-    inner = For(b_out, LoopKind.PARALLEL, (inner,))
-    for f in reversed(nest[:-1]):
-        var = a_out if f is outer else f.var
-        inner = For(var, LoopKind.PARALLEL, (inner,))
-    return inner
-
-
-def _edge(loop: For, tile: Var, extent: int, size: int) -> For:
-    """Bound the loop over a tile by the extent of the array if the tile size does not divide it."""
-    if extent % size == 0:
-        return loop
-    return replace(loop, base=ix.of(tile) * size, limit=extent)
-
-
-def _is_transposed(body: tuple[lir.Stmt, ...], a: Var, b: Var) -> bool:
-    """Check whether some access is contiguous in `a` and strided in `b`."""
-    return any(i.coefficient(a) == 1 and abs(i.coefficient(b)) > 1 for i in lir.indices_in(body))

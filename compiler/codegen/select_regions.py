@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen import scalar
+from compiler.codegen import scalar_ops
 from compiler.codegen.emission import EmissionState, Memo
 from compiler.codegen.index import Index, IndexExpr
 from compiler.codegen.indexing_maps import INDEXING_MAPS
@@ -32,8 +32,8 @@ VISIT_LIMIT = 100_000
 _OPAQUE = frozenset({Opcode.CONSTANT, Opcode.IOTA, Opcode.GATHER, Opcode.REDUCE})
 """Ops whose operands the searches do not follow."""
 
-Test: TypeAlias = tuple[str, IndexExpr]
-"""An expression template of a predicate, and the index that it is applied to."""
+Test: TypeAlias = lir.IndexTest
+"""A test of an index against bounds."""
 Element: TypeAlias = tuple[HloInstruction, Index]
 Locations: TypeAlias = Mapping[HloInstruction, Index]
 """The index at which each of some instructions is needed."""
@@ -61,10 +61,10 @@ def _within(at: IndexExpr, low: int, high: int) -> tuple[Test, ...] | None:
     if most < low or least > high:
         return None
     if least < low and most > high:
-        return ((f"(({{0}} >= {low}) & ({{0}} <= {high}))", at),)
+        return (Test(at, low, high),)
     if least < low:
-        return ((f"({{0}} >= {low})", at),)
-    return ((f"({{0}} <= {high})", at),) if most > high else ()
+        return (Test(at, low, None),)
+    return (Test(at, None, high),) if most > high else ()
 
 
 def _select_or(tests: Sequence[Test], then: Source, otherwise: Source) -> Source:
@@ -90,7 +90,7 @@ def _pieces(pieces: list[tuple[HloInstruction, int]], index: Index, dim: int) ->
         piece, start = pieces[0]
         return piece, (*index[:dim], index[dim] - start, *index[dim + 1 :])
     half = len(pieces) // 2
-    test = (f"({{0}} < {pieces[half][1]})", index[dim])
+    test = Test(index[dim], None, pieces[half][1] - 1)
     return Select((test,), _pieces(pieces[:half], index, dim), _pieces(pieces[half:], index, dim))
 
 
@@ -111,7 +111,7 @@ def _pad(e: EmissionState, i: HloInstruction, index: Index) -> Source:
             return outside
         tests += within
         if not rest.is_const:
-            tests.append((f"({{0}} % {step} == 0)", inside))
+            tests.append(Test(rest, 0, 0))
         source.append(inside.floordiv(step))
     return _select_or(tests, (x, tuple(source)), outside)
 
@@ -194,7 +194,7 @@ class RegionSelector:
             return self._e.value(*source)
         known = self._hoist_common(source)
         condition = self._holds(source.tests)
-        zero = self._e.let(t, lir.Constant(scalar.constant_text(0, t)))
+        zero = self._e.constant(0, t)
         result = self._e.fresh("c")
         self._e.add(lir.Accumulator(result, t, zero))
         bodies = []
@@ -208,9 +208,7 @@ class RegionSelector:
 
     def _holds(self, tests: tuple[Test, ...]) -> str:
         """Emit the pred scalar that says whether all tests hold and return its name."""
-        return self._e.once(
-            tests, lambda: self._e.all_of([self._e.apply(T.PRED, text, self._e.index_name(at)) for text, at in tests])
-        )
+        return self._e.once(tests, lambda: self._e.all_of([self._e.index_test(t.value, t.low, t.high) for t in tests]))
 
     def _hoist_common(self, select: Select) -> tuple[Memo, Memo]:
         """Emit before a branch the earlier selects that both sides need; return the values known on each side."""
@@ -270,7 +268,7 @@ class RegionSelector:
 
         def make() -> str:
             names = self._holds(tests), self._e.index_name(a), self._e.index_name(b)
-            return self._e.apply(T.S64, "({0} ? {1} : {2})", *names)
+            return self._e.apply(scalar_ops.binary(Opcode.SELECT, T.S64), *names)
 
         return ix.of(self._e.runtime(self._e.once((tests, a, b), make), max(0, low), min(extent - 1, high)))
 

@@ -6,10 +6,9 @@ import math
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
-from compiler.codegen import scalar
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import IndexExpr, Var
-from compiler.codegen.loop_ir import LoopKind
+from compiler.codegen.scalar_ops import is_supported_type
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -35,7 +34,7 @@ def lower_sort(fused: HloComputation, sort: HloInstruction) -> lir.Kernel:
     """
     operands = sort.operands
     for o in operands:
-        if o.opcode is not Opcode.PARAMETER or not scalar.is_supported_type(o.shape.element_type):
+        if o.opcode is not Opcode.PARAMETER or not is_supported_type(o.shape.element_type):
             raise UnsupportedError(f"%{sort.name}: %{o.name} is not a parameter of a supported type")
     dims = operands[0].shape.dimensions
     axis = sort.attributes["dimensions"][0]
@@ -48,7 +47,7 @@ def lower_sort(fused: HloComputation, sort: HloInstruction) -> lir.Kernel:
             base = ix.of(inner) if inner.extent != 1 else ix.const(0)
         elif inner.extent == 1:
             base = ix.of(outer) * (n * stride)
-        with e.loops([outer, inner], [LoopKind.PARALLEL] * 2):
+        with e.loops([outer, inner]):
             e.add(_sorted_row(e, sort, base, stride, left, right, position))
     arguments = [
         lir.Argument(f"p{k}", p.shape.element_type, p.shape.num_elements, False) for k, p in enumerate(fused.parameters)

@@ -24,6 +24,11 @@ def _lines(body: tuple[lir.Stmt, ...], depth: int) -> Iterator[str]:
             case lir.For():
                 yield f"{indent}for {s.var.name} in 0..{s.var.extent}  ({_kind(s)}):"
                 yield from _lines(s.body, depth + 1)
+            case lir.Reduce():
+                domain = " x ".join(f"{v.name} in 0..{v.extent}" for v in s.vars)
+                yield f"{indent}reduce over {domain}:"
+                yield from _lines(s.body, depth + 1)
+                yield from (f"{indent}  {r.name}: {r.type.text} = {r.combiner.text} of {r.value}" for r in s.reductions)
             case lir.If():
                 yield f"{indent}if {s.condition}:"
                 yield from _lines(s.then, depth + 1)
@@ -37,7 +42,7 @@ def _lines(body: tuple[lir.Stmt, ...], depth: int) -> Iterator[str]:
 
 
 def _kind(loop: lir.For) -> str:
-    reduced = ", ".join(f"{r.combiner} into {r.accumulator}" for r in loop.reductions)
+    reduced = ", ".join(f"{c.combiner.text} into {c.accumulator}" for c in loop.combined)
     return loop.kind.value + (f", {reduced}" if reduced else "")
 
 
@@ -50,13 +55,13 @@ def _simple(s: lir.Stmt) -> str:
         case lir.Assign():
             return f"{s.name} = {s.value}"
         case lir.LocalArray():
-            return f"local {s.name}: {s.type.text}[{s.size}]"
+            return f"{s.scope.value} array {s.name}: {s.type.text}[{s.size}]"
         case lir.LocalStore():
             return f"{s.array}[{s.offset.to_c()}] = {s.value}"
         case lir.Store():
             return f"{s.buffer}[{s.offset.to_c()}] = {s.value}"
         case lir.Update():
-            return f"{s.buffer}[{s.offset.to_c()}] {s.combiner}= {s.value}"
+            return f"{s.buffer}[{s.offset.to_c()}] {s.combiner.text}= {s.value}"
         case _:
             raise TypeError(f"{type(s).__name__} has no text")
 
@@ -64,11 +69,14 @@ def _simple(s: lir.Stmt) -> str:
 def _value(value: lir.Expr) -> str:
     match value:
         case lir.Constant():
-            return value.text
+            return str(value.value)
         case lir.Apply():
-            return value.text()
+            return f"{value.op}({', '.join(value.args)})"
         case lir.IndexValue():
             return value.value.to_c()
+        case lir.IndexTest():
+            bounds = ["-inf" if value.low is None else str(value.low), "inf" if value.high is None else str(value.high)]
+            return f"{bounds[0]} <= {value.value.to_c()} <= {bounds[1]}"
         case lir.Load():
             return f"{value.buffer}[{value.offset.to_c()}]"
         case lir.LocalLoad():

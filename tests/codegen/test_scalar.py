@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile
-from compiler.codegen import scalar
+from compiler.codegen.scalar_ops import COMPUTE_BYTES, scalar_op_of
 from compiler.errors import HlogymError
 from compiler.interpreter import evaluate
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType
@@ -23,7 +23,7 @@ from compiler.ir.types import BY_TEXT
 from tests.sweeps.case import Array, Tolerance, difference, edges, generator, integers, pairs
 
 T = PrimitiveType
-TYPES = tuple(t.text for t in scalar.COMPUTE_TYPES)
+TYPES = tuple(t.text for t in COMPUTE_BYTES)
 FAST = ("f32", "bf16", "s32", "u8", "pred")
 EXACT = frozenset(
     {
@@ -129,7 +129,7 @@ def defined(op: Opcode, operands: Sequence[HloInstruction]) -> bool:
     module = HloModule("alone")
     try:
         alone.root = alone.add(op, inputs)
-        scalar.template_of(alone.root)
+        scalar_op_of(alone.root)
         module.add(alone, entry=True)
         evaluate(module, [np.zeros(o.shape.dimensions, o.shape.dtype) for o in operands])
     except HlogymError:
@@ -187,7 +187,7 @@ def test_conversions_match_the_interpreter(text: str) -> None:
     t = BY_TEXT[text]
     bench = Bench()
     x = bench.parameter(np.concatenate([corners(t), random_values(t, 1000)]), t)
-    for other in scalar.COMPUTE_TYPES:
+    for other in COMPUTE_BYTES:
         shape = Shape(other, x.shape.dimensions)
         bench.add_result(bench.entry.add(Opcode.CONVERT, [x], shape))
         if other.bits == t.bits and T.PRED not in (t, other):

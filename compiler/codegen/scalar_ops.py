@@ -1,0 +1,139 @@
+"""Typed scalar operations of the loop IR: which ops kernels can compute on single elements, and for which types.
+
+A `ScalarOp` says what is computed and on which types, and nothing about how a language writes it; `scalar` has the
+expressions of C and CUDA C++. f16 and bf16 are computed in float.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from compiler.errors import UnsupportedError
+from compiler.ir import shape_rules
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode, Trait
+from compiler.ir.types import PrimitiveType as T
+
+COMPUTE_BYTES: dict[T, int] = {
+    T.PRED: 1, T.S8: 1, T.S16: 2, T.S32: 4, T.S64: 8, T.U8: 1, T.U16: 2, T.U32: 4, T.U64: 8,
+    T.F16: 4, T.BF16: 4, T.F32: 4, T.F64: 8,
+}  # fmt: skip
+"""Size in bytes of a value of each element type while a kernel computes with it. Kernels support no other types."""
+
+COMBINERS = frozenset({Opcode.ADD, Opcode.MULTIPLY, Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.AND, Opcode.OR})
+"""Ops that a reduction may apply in any order."""
+
+_NOT_SCALAR = frozenset(
+    {Opcode.IMAG, Opcode.COMPLEX, Opcode.STOCHASTIC_CONVERT, Opcode.REDUCE_PRECISION, Opcode.MAP}
+)  # fmt: skip
+"""Elementwise ops without a `ScalarOp`: passes expand them, or the interpreter computes them."""
+SCALAR_OPCODES = {op for op in Opcode if op.has(Trait.ELEMENTWISE)} - _NOT_SCALAR | {Opcode.BITCAST_CONVERT}
+"""The opcodes that a `ScalarOp` may have."""
+_FLOAT_ONLY = frozenset({Opcode.POWER, Opcode.ATAN2, Opcode.REAL, Opcode.IS_FINITE}) | {
+    op for op in SCALAR_OPCODES if op.row.rule in (shape_rules.unary_float, shape_rules.unary_smooth)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarOp:
+    """An operation on single elements.
+
+    Attributes:
+        opcode: what is computed, one of SCALAR_OPCODES.
+        type: element type of the first operand; of the second for a select, whose first is a pred.
+        result: element type of the result.
+        direction: of a comparison, "EQ", "NE", "LT", "LE", "GT" or "GE"; empty for other ops.
+        total_order: whether a comparison of floats uses their total order.
+    """
+
+    opcode: Opcode
+    type: T
+    result: T
+    direction: str = ""
+    total_order: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Return the arithmetic operations it costs, with transcendental functions weighted."""
+        return self.opcode.row.flops
+
+    @property
+    def is_expensive(self) -> bool:
+        """Return whether it takes many instructions, as transcendental functions do."""
+        return self.opcode.has(Trait.EXPENSIVE)
+
+    def __str__(self) -> str:
+        detail = f".{self.direction.lower()}" if self.direction else ""
+        to = "" if self.result is self.type or self.direction else f".{self.result.text}"
+        return f"{self.opcode.text}{detail}.{self.type.text}{to}"
+
+
+def binary(opcode: Opcode, t: T) -> ScalarOp:
+    """Return an op whose operands and result have one type."""
+    return ScalarOp(opcode, t, t)
+
+
+def conversion(source: T, target: T) -> ScalarOp:
+    """Return the conversion of one element type to another."""
+    return ScalarOp(Opcode.CONVERT, source, target)
+
+
+def comparison(direction: str, t: T) -> ScalarOp:
+    """Return a comparison of two values of a type."""
+    return ScalarOp(Opcode.COMPARE, t, T.PRED, direction)
+
+
+def is_supported_type(t: T) -> bool:
+    """Check whether kernels support an element type."""
+    return t in COMPUTE_BYTES
+
+
+def scalar_op_of(i: HloInstruction) -> ScalarOp:
+    """Return the operation of an elementwise instruction; raise UnsupportedError if kernels do not have it."""
+    op = i.opcode
+    if not i.operands or op not in SCALAR_OPCODES:
+        raise UnsupportedError(f"%{i.name}: {op.text} has no kernel")
+    for s in (i.shape, *(o.shape for o in i.operands)):
+        if s.element_type not in COMPUTE_BYTES:
+            raise UnsupportedError(f"%{i.name}: element type {s.element_type.text} has no kernel")
+    t, result = i.operands[1 if op is Opcode.SELECT else 0].shape.element_type, i.shape.element_type
+    reason = _refusal(op, t, result)
+    if reason is not None:
+        raise UnsupportedError(f"%{i.name}: {reason} has no kernel")
+    if op is Opcode.COMPARE:
+        return ScalarOp(op, t, T.PRED, i.attr("direction"), i.attr("type") == "TOTALORDER" and t.is_float)
+    if op is Opcode.CLAMP:
+        t = i.operands[1].shape.element_type
+    return ScalarOp(op, t, result)
+
+
+def _refusal(op: Opcode, t: T, result: T) -> str | None:
+    """Return what kernels lack, or None if they have the op for these types."""
+    if op in _FLOAT_ONLY and not t.is_float:
+        return f"{op.text} of {t.text}"
+    if op is Opcode.MULHI and t.bits > 32:
+        return f"{op.text} of {t.text}"
+    if op is Opcode.BITCAST_CONVERT:
+        both_float = t.is_float and result.is_float and t is not result
+        if t.bits != result.bits or T.PRED in (t, result) or both_float:
+            return f"{op.text} from {t.text} to {result.text}"
+    return None
+
+
+def identity_of(combiner: Opcode, t: T) -> bool | int | float:
+    """Return the identity element of a combiner."""
+    if combiner in (Opcode.ADD, Opcode.OR):
+        return 0
+    if combiner is Opcode.MULTIPLY:
+        return 1
+    if combiner is Opcode.AND:
+        return 1 if t is T.PRED else (-1 if t.is_signed else 2**t.bits - 1)
+    largest = combiner is Opcode.MINIMUM
+    if t.is_float:
+        return math.inf if largest else -math.inf
+    if t is T.PRED:
+        return int(largest)
+    high = 2 ** (t.bits - 1) - 1 if t.is_signed else 2**t.bits - 1
+    low = -(2 ** (t.bits - 1)) if t.is_signed else 0
+    return high if largest else low
