@@ -326,7 +326,7 @@ class CpuExecutable:
         buffers = [*t.inputs, *t.outputs]
         pointers = (ctypes.c_void_p * len(buffers))(*(address_of(self.view(frame, b)) for b in buffers))
         seconds = (ctypes.c_double * repeats)()
-        call = Call()
+        call = Call(flush_denormals=frame.context.call.flush_denormals, threads=frame.context.call.threads)
         self._runtime.hlogym_time_kernel(
             self._addresses[t.spec.symbol], pointers, repeats, inner, seconds, ctypes.addressof(call)
         )
