@@ -8,12 +8,18 @@ program may update in place.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.header import Aliases, Donors, Index, subshape
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
 
-__all__ = ["donations"]
+__all__ = ["donations", "may_donate"]
+
+Array = NDArray[Any]
 
 
 def donations(module: HloModule) -> dict[int, int]:
@@ -41,6 +47,14 @@ def donations(module: HloModule) -> dict[int, int]:
         if target is not None:
             out[source] = target
     return out
+
+
+def may_donate(arguments: Sequence[Array], number: int) -> bool:
+    """Check whether a result may take over an argument: it owns its memory, and no other argument shares it."""
+    a = arguments[number]
+    if not (a.flags.writeable and a.flags.owndata):
+        return False
+    return not any(np.may_share_memory(a, b) for n, b in enumerate(arguments) if n != number)
 
 
 def _arrays(shapes: Sequence[Shape]) -> list[Shape]:

@@ -120,7 +120,7 @@ static object *new_array(const struct leaf *leaf) {
   return api.new_array(api.array_type, leaf->descr, leaf->rank, leaf->dimensions, 0, 0, 0, 0);
 }
 
-/* Check whether a result may take over the memory of an argument, as `executable.may_donate` does. */
+/* Check whether a result may take over the memory of an argument, as `runtime.donation.may_donate` does. */
 static int may_donate(const struct program *p, char *const *parameters, object *arguments, int number) {
   const struct array *const a = (const struct array *)api.tuple_item(arguments, number);
   if ((a->flags & (WRITEABLE | OWN_DATA)) != (WRITEABLE | OWN_DATA)) return 0;

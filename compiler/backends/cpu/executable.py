@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
+from compiler.runtime.donation import may_donate
 from compiler.runtime.executable import CallOptions, ThunkTime, check_arguments, parameter_leaves, profile_thunks
 from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import (
@@ -52,10 +53,9 @@ from compiler.runtime.thunks import (
     walk,
 )
 from compiler.support.memory import SMALL
+from compiler.support.weak_methods import weakly
 
 Array = NDArray[Any]
-P = ParamSpec("P")
-R = TypeVar("R")
 _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 _HOST = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
@@ -386,30 +386,6 @@ class _PythonStep(ThunkVisitor[Callable[[], object]]):
 def _configure(context: Context, options: CallOptions) -> None:
     context.call.flush_denormals = int(options.flush_denormals)
     context.call.threads = options.num_threads or 0
-
-
-def may_donate(arguments: Sequence[Array], number: int) -> bool:
-    """Check whether a result may take over an argument: it owns its memory, and no other argument shares it."""
-    a = arguments[number]
-    if not (a.flags.writeable and a.flags.owndata):
-        return False
-    return not any(np.may_share_memory(a, b) for n, b in enumerate(arguments) if n != number)
-
-
-def weakly(method: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that calls a bound method of a living object without keeping that object alive.
-
-    Otherwise an executable would be part of a reference cycle, which delays the unloading of its libraries.
-    """
-    reference = weakref.WeakMethod(method)
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        bound = reference()
-        if bound is None:
-            raise ReferenceError("the executable of this call is gone")
-        return bound(*args, **kwargs)
-
-    return call
 
 
 def _decline(arrays: tuple[Any, ...]) -> None:

@@ -280,7 +280,7 @@ def program_objects(
     index = f"kernels-{tools.identity}"
     distinct = {k.symbol: k for k in kernels}
     objects = tools.cache.find_all(index, distinct)
-    groups = _balanced_groups([k for symbol, k in distinct.items() if symbol not in objects], available_cores())
+    groups = balanced_groups([k for symbol, k in distinct.items() if symbol not in objects], available_cores())
     built = tools.shared_objects([*others, *map(_group_source, groups)])
     for group, path in zip(groups, built[len(others) :], strict=True):
         for k in group:
@@ -294,7 +294,7 @@ def _group_source(group: Sequence[KernelSpec]) -> Source:
     return Source(text, "kernels" if len(group) > 1 else "kernel")
 
 
-def _balanced_groups(kernels: Sequence[KernelSpec], cores: int) -> list[list[KernelSpec]]:
+def balanced_groups(kernels: Sequence[KernelSpec], cores: int) -> list[list[KernelSpec]]:
     """Return groups of kernels to build apart: enough for all cores and none too long, of about equal length."""
     total = sum(len(k.source) for k in kernels)
     count = max(min(cores, len(kernels), -(-total // GROUP_CHARACTERS)), -(-total // MAX_GROUP_CHARACTERS))
