@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import tracemalloc
 import weakref
 from contextlib import suppress
 from typing import Any
@@ -186,3 +187,31 @@ def test_threads_use_frames_of_their_own() -> None:
     for t in threads:
         t.join()
     assert wrong == []
+
+
+def test_results_of_the_last_call_are_freed_before_new_ones_are_allocated() -> None:
+    text = "HloModule m\nENTRY main { a = f32[4000000] parameter(0) ROOT r = f32[4000000] negate(a) }"
+    exe = program(text)
+    x = np.ones(4_000_000, np.float32)
+    exe(x)
+    tracemalloc.start()
+    try:
+        exe(x)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(3):
+            exe(x)
+        assert tracemalloc.get_traced_memory()[1] - before < x.nbytes // 2
+    finally:
+        tracemalloc.stop()
+
+
+def test_thunks_cannot_be_timed_after_a_call_that_failed() -> None:
+    exe = program()
+    exe(A, B)
+    with pytest.raises(ArgumentError):
+        exe(A, "text")
+    with suppress(RuntimeError):
+        exe.time_thunk(0)
+    exe(A, B)
+    assert min(exe.time_thunk(0)) >= 0

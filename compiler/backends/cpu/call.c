@@ -160,6 +160,7 @@ static object *call_program(object *self, object *arguments) {
   if (!p) return 0;
   struct frame *const f = hlogym_take_frame(p);
   if (!f || api.tuple_size(arguments) != p->parameter_count) goto python;
+  hlogym_clear_frame(f); /* so that the results can be in the memory of the last ones */
   for (int k = 0; k < p->parameter_count; k++) {
     const struct array *const a = (const struct array *)api.tuple_item(arguments, k);
     if (!fits(a, &p->parameters[k])) goto python;

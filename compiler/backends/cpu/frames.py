@@ -105,6 +105,7 @@ class FramePool:
         """Return an unused frame; make one if this is the first call, or other threads use all frames."""
         address = self._held.hlogym_take_frame(self._address)
         if address is not None:
+            self._held.hlogym_clear_frame(address)  # so that the results can be in the memory of the last ones
             return self._frames[address]
         frame = self._make()
         self._frames[frame.address] = frame
@@ -121,9 +122,10 @@ class FramePool:
         address = self._program.last
         if address is None:
             return None
-        frame = self._frames[address]
-        frame.arguments = list(self._held.hlogym_frame_data(address, 0))
-        frame.results = self._held.hlogym_frame_data(address, 1)
+        frame, data = self._frames[address], self._held.hlogym_frame_data
+        if data(address, 0) is None:  # a call failed before it started
+            return None
+        frame.arguments, frame.results = list(data(address, 0)), data(address, 1)
         return frame
 
     def __iter__(self) -> Iterator[Frame]:
