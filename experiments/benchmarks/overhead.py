@@ -34,8 +34,8 @@ from experiments.results import markdown_table, write_text
 
 SMALL = ("quickstart/softmax", "quickstart/bias_gelu", "quickstart/layer_norm_forward", "quickstart/adam_step",
          "jax/heat_equation")  # fmt: skip
-MODELS = ("jax/conv_net_gradient", "jax/lstm_scan_gradient", "jax/classifier_with_adam", "jax/mixture_of_experts",
-          "quickstart/cartpole_naive")  # fmt: skip
+MODELS = ("models/mlp_classifier_train", "models/transformer_block_forward", "models/gpt_forward",
+          "models/resnet_forward", "models/ppo_update", "jax/lstm_scan_gradient", "quickstart/cartpole_naive")  # fmt: skip
 FIRST = "HloModule first\nENTRY main { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"
 CALLS_PER_SAMPLE = 2000
 
@@ -118,7 +118,7 @@ def _compile_seconds(text: str) -> float:
 
 
 def _programs(names: tuple[str, ...]) -> list[Program]:
-    known = {f"{suite}/{p.name}": p for suite in ("quickstart", "jax") for p in load_suite(suite).programs}
+    known = {f"{suite}/{p.name}": p for suite in ("quickstart", "jax", "models") for p in load_suite(suite).programs}
     return [known[name] for name in names]
 
 
