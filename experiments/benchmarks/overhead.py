@@ -34,8 +34,10 @@ from experiments.results import markdown_table, write_text
 
 SMALL = ("quickstart/softmax", "quickstart/bias_gelu", "quickstart/layer_norm_forward", "quickstart/adam_step",
          "jax/heat_equation")  # fmt: skip
-MODELS = ("models/mlp_classifier_train", "models/transformer_block_forward", "models/gpt_forward",
-          "models/resnet_forward", "models/ppo_update", "jax/lstm_scan_gradient", "quickstart/cartpole_naive")  # fmt: skip
+MODELS = (
+    "models/mlp_classifier_train", "models/transformer_block_forward", "models/gpt_forward", "models/resnet_forward",
+    "models/ppo_update", "jax/lstm_scan_gradient", "quickstart/cartpole_naive",
+)  # fmt: skip
 FIRST = "HloModule first\nENTRY main { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }"
 CALLS_PER_SAMPLE = 2000
 
