@@ -15,6 +15,7 @@ from compiler.runtime.thunks import (
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     ThunkVisitor,
     WhileThunk,
@@ -36,7 +37,8 @@ class StepKind(enum.IntEnum):
     LEAVE_UNLESS = 4
     JUMP = 5
     SWITCH = 6
-    END = 7
+    LIBRARY = 7
+    END = 8
 
 
 class Operand(ctypes.Structure):
@@ -75,7 +77,8 @@ class Driver:
     Attributes:
         steps, operands, jumps: the tables of steps.c.
         kernels: symbols of the kernels in the order of their table.
-        host: host thunks by the number that the driver passes to the callback.
+            host: host thunks by the number that the driver passes to the callback.
+            library: library calls in the order of their table of steps.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -83,6 +86,7 @@ class Driver:
     jumps: list[int] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     host: list[HostThunk] = field(default_factory=list)
+    library: list[LibraryThunk] = field(default_factory=list)
 
     def table(self) -> tuple[StepTable, list[object]]:
         """Return the table for C and the objects that it refers to, which must live as long as it does."""
@@ -143,6 +147,12 @@ class _Maker(ThunkVisitor[None]):
             StepKind.GEMM, [t.lhs, t.rhs, t.out], t.out.shape.element_type.byte_size, batch=t.batch, m=t.m, n=t.n,
             k=t.k, lhs_transposed=t.lhs_transposed, rhs_transposed=t.rhs_transposed,
         )  # fmt: skip
+
+    def library(self, t: LibraryThunk) -> None:
+        buffers = [*t.inputs, t.out] if t.scratch is None else [*t.inputs, t.out, t.scratch]
+        size = 0 if t.scratch is None else t.scratch.size
+        self.emit(StepKind.LIBRARY, buffers, len(self.driver.library), size=size)
+        self.driver.library.append(t)
 
     def host(self, t: HostThunk) -> None:
         self.emit(StepKind.HOST, number=len(self.driver.host))

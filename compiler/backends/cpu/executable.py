@@ -21,6 +21,7 @@ from compiler.backends.cpu.driver import Driver, make_driver
 from compiler.backends.cpu.frames import Context, Frame, FramePool, address_of, pointers
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.native_runtime import RUNTIME, Call
+from compiler.backends.cpu.onednn.steps import LibrarySteps
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
@@ -46,6 +47,7 @@ from compiler.runtime.thunks import (
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     ThunkVisitor,
     WhileThunk,
@@ -114,6 +116,7 @@ class CpuExecutable:
         self._steps, self._step_parts = built.driver.table()
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
+        self._library = LibrarySteps(built.driver.library, self.program.constants)
         self._callback = _HOST(weakly(self._run_host))
         self._call_options = CallOptions()
         self._make_table()
@@ -258,6 +261,7 @@ class CpuExecutable:
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
             context.sgemv, context.dgemv = blas_address("sgemv"), blas_address("dgemv")
             context.get_blas_threads, context.set_blas_threads = blas_threading()
+        context.run_library, context.library = self._library.run_address, self._library.table_address
         _configure(context, self._call_options)
         return context
 
@@ -282,6 +286,10 @@ class CpuExecutable:
             return self.program.constants[b.index].reshape(shape.dimensions)
         raw = frame.arena[b.index : b.index + shape.byte_size]
         return raw.view(shape.dtype).reshape(shape.dimensions)
+
+    def library_step(self, t: LibraryThunk, arrays: Sequence[Array]) -> Callable[[], object]:
+        """Return a function that makes one library call on its inputs, result and scratch memory."""
+        return self._library.call(self.built.driver.library.index(t), arrays)
 
     # ---- timing
 
@@ -369,6 +377,10 @@ class _PythonStep(ThunkVisitor[Callable[[], object]]):
         lhs, rhs = t.matrices(self._view(t.lhs), self._view(t.rhs))
         out = self._view(t.out).reshape(t.batch, t.m, t.n)
         return lambda: np.matmul(lhs, rhs, out=out)
+
+    def library(self, t: LibraryThunk) -> Callable[[], object]:
+        buffers = [*t.inputs, t.out] if t.scratch is None else [*t.inputs, t.out, t.scratch]
+        return self._executable.library_step(t, [self._view(b) for b in buffers])
 
     def host(self, t: HostThunk) -> Callable[[], object]:
         inputs, outputs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]

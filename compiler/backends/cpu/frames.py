@@ -36,6 +36,8 @@ class Context(ctypes.Structure):
         ("dgemv", ctypes.c_void_p),
         ("get_blas_threads", ctypes.c_void_p),
         ("set_blas_threads", ctypes.c_void_p),
+        ("run_library", ctypes.c_void_p),
+        ("library", ctypes.c_void_p),
     ]
 
 

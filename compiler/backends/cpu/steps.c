@@ -6,7 +6,7 @@ typedef void (*gemm_t)(char *, char *, int *, int *, int *, void *, void *, int 
 typedef void (*gemv_t)(char *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
 
 /* The kinds of steps, in the order of `driver.StepKind`. */
-enum { KERNEL, COPY, GEMM, HOST, LEAVE_UNLESS, JUMP, SWITCH, END };
+enum { KERNEL, COPY, GEMM, HOST, LEAVE_UNLESS, JUMP, SWITCH, LIBRARY, END };
 
 struct operand { /* the address of a buffer: element `at` of a table, or an offset in the arena if `table` is 0 */
   int64_t table, at;
@@ -14,12 +14,12 @@ struct operand { /* the address of a buffer: element `at` of a table, or an offs
 
 struct step {
   int32_t kind;
-  int32_t number;  /* KERNEL, HOST: position in the table; GEMM: bytes of an element; SWITCH: number of branches */
+  int32_t number;  /* KERNEL, HOST, LIBRARY: position in the table; GEMM: bytes of an element; SWITCH: number of branches */
   int32_t operand; /* position of the first operand */
   int32_t count;   /* number of operands */
   int32_t jump;    /* LEAVE_UNLESS, JUMP: the next step; SWITCH: position of the first branch in `jumps` */
   int32_t flag;    /* SWITCH: whether the selector is a predicate */
-  int64_t size;    /* COPY: bytes */
+  int64_t size;    /* COPY: bytes; LIBRARY: bytes of the scratch memory, which is the last operand if there is any */
   int32_t batch, m, n, k, lhs_transposed, rhs_transposed; /* GEMM */
 };
 
@@ -41,6 +41,8 @@ struct context {
   gemv_t sgemv, dgemv;
   int (*get_blas_threads)(void); /* null if the number of threads of the BLAS cannot be set */
   void (*set_blas_threads)(int);
+  void (*run_library)(void *, void *const *, void *, long); /* of compiler/backends/cpu/onednn/onednn.c */
+  void *const *library;
 };
 
 /* ---- matrix products by BLAS */
@@ -155,6 +157,9 @@ static void run_steps(const struct steps *program, void *const *addresses, struc
         break;
       case SWITCH:
         s = steps + program->jumps[s->jump + branch_of(s, a[0])] - 1;
+        break;
+      case LIBRARY:
+        context->run_library(context->library[s->number], a, s->size ? a[s->count - 1] : 0, (long)s->size);
         break;
       default:
         return;
