@@ -15,11 +15,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from compiler.codegen.schedule import parse_choice
+from compiler.codegen.kernel_choice import KernelChoice
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
@@ -27,11 +27,11 @@ from compiler.support.files import write_file
 from compiler.support.json_reading import parse_object, read_object
 from compiler.support.untrusted import as_integer, is_name, short_repr
 
-Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
+Phase: TypeAlias = Literal["passes", "expansions", "loops", "fusion", "kernels", "done"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 """The kinds of decisions in the order in which a compilation takes them, and its end."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON format; a plan of another version is refused."""
 MAX_PASSES = 10_000
 """Greatest number of passes in a plan; the default pipeline records about a hundred at most."""
@@ -41,8 +41,8 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class LoopChoice:
-    """The choice for a loop: the id of the loop, for readers, its position among the loops, and the choice.
+class PositionChoice:
+    """The choice for a site: its id, for readers, its position among the sites of its kind, and the choice.
 
     PlanError when a field is of another type.
     """
@@ -55,6 +55,14 @@ class LoopChoice:
         object.__setattr__(self, "position", _position(self.position, "position"))
         _name(self.id, "id")
         _name(self.choice, "choice")
+
+
+class ExpansionChoice(PositionChoice):
+    """The choice of an expansion."""
+
+
+class LoopChoice(PositionChoice):
+    """The choice for a loop."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class CompilationPlan:
     Attributes:
         fingerprint: of the module before compilation (`HloModule.fingerprint`).
         passes: the passes that changed something, in order, with their options.
+        expansions: the choices of expansions, in the order in which they were applied.
         loop_choices: the choices for loops, in the order in which they were applied.
         loop_passes: passes that cleaned up after the loops.
         base: fingerprint of the module when fusion began; empty before fusion.
@@ -93,19 +102,21 @@ class CompilationPlan:
             and kernel choices name.
         sequences: names of the sequences when fusion began, callees first.
         steps: the fusions.
-        kernels: kernel choices by instruction name: the fields of a schedule that differ from its defaults.
-        backend: the backend it was made for; any backend can replay it.
+        kernels: sequence -> instruction -> the choice of a kernel, for kernels that do not have their default.
+        backend: the backend it was made for. Other backends can replay it if it has no kernel choices; one that
+            compiles no kernels ignores these.
     """
 
     fingerprint: str
     passes: tuple[str, ...] = ()
+    expansions: tuple[ExpansionChoice, ...] = ()
     loop_choices: tuple[LoopChoice, ...] = ()
     loop_passes: tuple[str, ...] = ()
     base: str = ""
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sequences: tuple[str, ...] = ()
     steps: tuple[FusionStep, ...] = ()
-    kernels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    kernels: Mapping[str, Mapping[str, KernelChoice]] = field(default_factory=dict)
     backend: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -116,12 +127,13 @@ class CompilationPlan:
             raise PlanError(f"backend must be a name such as cpu or cuda, got {short_repr(self.backend)}")
         checked: dict[str, object] = {
             "passes": _passes(self.passes, "passes"),
+            "expansions": _all_of(ExpansionChoice, self.expansions, "expansions"),
             "loop_choices": _all_of(LoopChoice, self.loop_choices, "loops"),
             "loop_passes": _passes(self.loop_passes, "loop_passes"),
             "sequences": _names(self.sequences, "sequences"),
             "steps": _all_of(FusionStep, self.steps, "fusions"),
             "places": _rows(self.places, "places", _positions),
-            "kernels": _rows(self.kernels, "kernels", parse_choice),
+            "kernels": _kernels(self.kernels, "kernels"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -133,6 +145,9 @@ class CompilationPlan:
         if not self.base and (self.sequences or self.places or self.steps or self.kernels):
             raise PlanError("base is empty although the plan contains fusions or kernel choices; make a new plan")
         unknown = sorted(self.places.keys() - set(self.sequences))
+        unknown_kernels = sorted(self.kernels.keys() - set(self.sequences))
+        if unknown_kernels:
+            raise PlanError(f"kernels contains {short_repr(unknown_kernels[0])}, which is not in sequences")
         if unknown:
             raise PlanError(f"places contains {short_repr(unknown[0])}, which is not in sequences")
 
@@ -145,6 +160,10 @@ class CompilationPlan:
     def fusions(self) -> tuple[FusionAction, ...]:
         """The fusion actions, by the names of the module they were taken on."""
         return tuple(s.action for s in self.steps)
+
+    def without_kernels(self) -> CompilationPlan:
+        """Return the plan without its kernel choices, which any backend can replay."""
+        return replace(self, kernels={})
 
     def check_module(self, module: HloModule) -> None:
         """Raise PlanError unless the plan was made for this module."""
@@ -162,13 +181,16 @@ class CompilationPlan:
             "fingerprint": self.fingerprint,
             "backend": self.backend,
             "passes": list(self.passes),
+            "expansions": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.expansions],
             "loops": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.loop_choices],
             "loop_passes": list(self.loop_passes),
             "base": self.base,
             "sequences": list(self.sequences),
             "places": {name: dict(row) for name, row in self.places.items()},
             "fusions": [{**s.action.to_json(), "made": list(s.made)} for s in self.steps],
-            "kernels": {name: dict(choice) for name, choice in self.kernels.items()},
+            "kernels": {
+                name: {kernel: choice.to_json() for kernel, choice in row.items()} for name, row in self.kernels.items()
+            },
         }
 
     def to_json(self, indent: int | None = 1) -> str:
@@ -203,20 +225,21 @@ class CompilationPlan:
             return CompilationPlan(
                 fingerprint=data.get("fingerprint", ""),
                 passes=_list(data.get("passes", []), "passes", "strings"),
-                loop_choices=_each(data.get("loops", []), "loops", _loop_choice),
+                expansions=_each(data.get("expansions", []), "expansions", _choice_of(ExpansionChoice)),
+                loop_choices=_each(data.get("loops", []), "loops", _choice_of(LoopChoice)),
                 loop_passes=_list(data.get("loop_passes", []), "loop_passes", "strings"),
                 base=data.get("base", ""),
                 places=data.get("places", {}),
                 sequences=_list(data.get("sequences", []), "sequences", "strings"),
                 steps=_each(data.get("fusions", []), "fusions", _step),
-                kernels=data.get("kernels", {}),
+                kernels=_read_kernels(data.get("kernels", {}), "kernels"),
                 backend=data.get("backend", "cpu"),
             )
 
 
 _KEYS = frozenset(
-    {"format", "fingerprint", "backend", "passes", "loops", "loop_passes", "base", "sequences", "places", "fusions",
-     "kernels"}
+    {"format", "fingerprint", "backend", "passes", "expansions", "loops", "loop_passes", "base", "sequences", "places",
+     "fusions", "kernels"}
 )  # fmt: skip
 
 
@@ -248,9 +271,14 @@ def _each(value: object, where: str, read: Callable[[Mapping[str, Any]], _T]) ->
     return tuple(found)
 
 
-def _loop_choice(entry: Mapping[str, Any]) -> LoopChoice:
-    _only(entry, ("id", "position", "choice"))
-    return LoopChoice(entry.get("id", ""), entry.get("position", -1), entry.get("choice", ""))
+def _choice_of(kind: Callable[[Any, Any, Any], _T]) -> Callable[[Mapping[str, Any]], _T]:
+    """Return a function that reads a `PositionChoice` of some kind."""
+
+    def read(entry: Mapping[str, Any]) -> _T:
+        _only(entry, ("id", "position", "choice"))
+        return kind(entry.get("id", ""), entry.get("position", -1), entry.get("choice", ""))
+
+    return read
 
 
 def _step(entry: Mapping[str, Any]) -> FusionStep:
@@ -327,6 +355,36 @@ def _rows(
             for inner in row:
                 _name(inner, "a name in it")
             found[_name(name, "the name")] = read(row)
+    return found
+
+
+def _read_kernels(value: object, where: str) -> Mapping[str, Any]:
+    """Return the kernel choices of a plan in JSON."""
+    if not isinstance(value, Mapping):
+        raise PlanError(f"{where} must be an object, got {short_repr(value)}")
+    found: dict[str, dict[str, KernelChoice]] = {}
+    for sequence, row in value.items():
+        with _within(f"{where}: {short_repr(sequence)}"):
+            if not isinstance(row, Mapping):
+                raise PlanError(f"must map names to kernel choices, got {short_repr(row)}")
+            found[sequence] = {}
+            for name, choice in row.items():
+                with _within(short_repr(name)):
+                    found[sequence][name] = KernelChoice.from_json(choice)
+    return found
+
+
+def _kernels(value: object, where: str) -> dict[str, dict[str, KernelChoice]]:
+    """Return kernel choices by sequence and instruction; a sequence without any is left out."""
+    if not isinstance(value, Mapping):
+        raise PlanError(f"{where} must be an object, got {short_repr(value)}")
+    found: dict[str, dict[str, KernelChoice]] = {}
+    for sequence, row in value.items():
+        with _within(f"{where}: {short_repr(sequence)}"):
+            if not isinstance(row, Mapping) or not all(isinstance(c, KernelChoice) for c in row.values()):
+                raise PlanError(f"must map names to kernel choices, got {short_repr(row)}")
+            if row:
+                found[_name(sequence, "the name")] = {_name(k, "a name in it"): c for k, c in row.items()}
     return found
 
 

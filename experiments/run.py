@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from experiments.inputs import entry_inputs, load_inputs, program_of, read_plan,
 from experiments.results import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from compiler.fusion.protocol import FusionPolicy
     from compiler.ir import HloModule
+    from compiler.plan import CompilationPlan
     from compiler.runtime.executable import Executable, ThunkTime
     from env.suites import Program
 
@@ -75,7 +77,7 @@ def run_program(
     module = read_valid_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
     executable = compile_program(read_valid_module(program), backend, policy, plan)
-    outputs = [on_host(o) for o in executable(*arguments)]
+    outputs = [on_host(o) for o in executable(*(a[...] for a in arguments))]  # views are never overwritten
     unchecked: list[str] = []
     if check:
         reference = (
@@ -93,21 +95,32 @@ def run_program(
     else:
         _print_outputs(outputs, check and not unchecked)
     if profile:
-        (error_console if as_json else stdout).print(_profile_table(executable.profile(*arguments)))
+        console = error_console if as_json else stdout
+        console.print(_profile_table(executable.profile(*arguments), _choices(executable.plan)))
+        if executable.memory is not None:
+            console.print(f"memory of a call: {executable.memory}", markup=False, soft_wrap=True)
 
 
-def _profile_table(rows: Sequence[ThunkTime]) -> Table:
+def _choices(plan: CompilationPlan | None) -> dict[str, str]:
+    """Return the kernel choices of a plan that are not the default, by the name of the kernel."""
+    rows = plan.kernels.values() if plan is not None else ()
+    return {name: str(choice) for row in rows for name, choice in row.items()}
+
+
+def _profile_table(rows: Sequence[ThunkTime], choices: Mapping[str, str]) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     table.add_column("step")
     for name in ("kind", "runs per call", "time per run", "share", "GB/s", "GFLOP/s"):
         table.add_column(name, justify="right")
+    if choices:
+        table.add_column("choice")
     whole = sum(r.seconds * r.executions for r in rows) or 1.0
     for r in rows:
         share = r.seconds * r.executions / whole
         flops = r.flops / r.seconds / 1e9 if r.seconds else 0.0
         bandwidth = r.bytes / r.seconds / 1e9 if r.seconds else 0.0
         numbers = (f"{r.executions:g}", duration(r.seconds), f"{share:.0%}", f"{bandwidth:.1f}", f"{flops:.1f}")
-        table.add_row(r.name, r.kind, *numbers)
+        table.add_row(r.name, r.kind, *numbers, *([choices.get(r.name, "")] if choices else []))
     return table
 
 
@@ -136,6 +149,7 @@ def _summary(
     return {
         "outputs": [{"dtype": str(o.dtype), "shape": list(o.shape)} for o in outputs],
         "kernels": [{"name": k.name, "kind": k.kind, "bytes": k.bytes, "flops": k.flops} for k in executable.kernels],
+        "memory": None if executable.memory is None else {**asdict(executable.memory), "peak": executable.memory.peak},
         "equals_interpreter": True if checked and not unchecked else None,
         "unchecked": list(unchecked),
     }

@@ -2,8 +2,8 @@
 
 For a block of queries, the kernel walks over blocks of keys. Queries run along vectors, so that the maximum and the sum
 of a row are one lane each: the scores of a block are keys x queries, and the result is features x queries. When a block
-of scores raises the maximum of a row, what has been summed so far decays by exp(old maximum - new maximum), as in Milakov
-and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention" (2022).
+of scores raises the maximum of a row, what has been summed so far decays by exp(old maximum - new maximum), as in
+Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al., "FlashAttention" (2022).
 
 Everything between the first dot and the softmax (scale, mask, bias) and everything after the second is generated code.
 Blocks that a mask of indices excludes entirely are skipped, for example those above the diagonal of a causal mask.

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.ir import HloComputation, HloInstruction, Opcode, Trait
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
 from compiler.passes.dots.dot_properties import DotDims, is_plain_dot
 from compiler.passes.dots.outlining import is_fused, outline
 from compiler.passes.infrastructure.base import ComputationPass, number_option
-from compiler.passes.infrastructure.rewrite_limits import pinned
+from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
+from compiler.passes.infrastructure.sparing import Keeps
 
 _TYPES = frozenset({T.F32, T.F64, T.F16, T.BF16})
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE})
 MAX_OUTPUTS = 3
 """Maximum number of values of a fusion that others read; from more on, only the dot is fused."""
+BEYOND_LIBRARY = 4
+"""The factor by which products must be smaller where a library computes them too that packs better than BLAS."""
 MAX_DEPTH = 2048
 """Maximum number of contracted elements: a packed panel of them stays in the second-level cache."""
 
@@ -38,15 +41,37 @@ class ProductFusion(ComputationPass):
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
+        return self._fuse(computation, lambda dot: False)
+
+    def run_beside(self, module: HloModule, library: Keeps) -> bool:
+        """Rewrite every computation where a library computes some dots; return whether any changed.
+
+        Args:
+            module: the module to change.
+            library: says for a dot whether the library computes it. Half types, for which it has special instructions,
+                are left to it, and of the others those that are large.
+        """
+        changed = False
+        for computation in treatable(module):
+            changed |= self._fuse(computation, library)
+        return changed
+
+    def _fuse(self, computation: HloComputation, library: Keeps) -> bool:
         if computation.parent is None or is_fused(computation):
             return False
         changed = False
         fixed = pinned(computation)
-        for dot in computation.post_order():
-            if dot.opcode is Opcode.DOT and dot not in fixed and self.is_small(dot):
-                outline(computation, product_region(computation, dot, fixed), "product")
-                changed = True
+        for dot in [i for i in computation.post_order() if i.opcode is Opcode.DOT]:
+            if dot in fixed or not self.is_small(dot) or (library(dot) and not self._beats_library(dot)):
+                continue
+            outline(computation, product_region(computation, dot, fixed), "product")
+            changed = True
         return changed
+
+    def _beats_library(self, dot: HloInstruction) -> bool:
+        sizes = ProductSizes.of(dot)
+        narrow = any(x.shape.element_type in (T.F16, T.BF16) for x in (dot, *dot.operands))
+        return not narrow and sizes.m * sizes.n * sizes.k <= self.max_products // BEYOND_LIBRARY
 
     def is_small(self, dot: HloInstruction) -> bool:
         """Check whether our kernel computes a dot better than a library."""

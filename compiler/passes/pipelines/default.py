@@ -7,10 +7,12 @@ from functools import cache
 from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
 from compiler.passes.dots.attention_fusion import AttentionFusion
+from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
+from compiler.passes.infrastructure.sparing import Keeps, sparing
 
 STRUCTURE = (
     "async-expander",
@@ -101,31 +103,47 @@ def xla_order() -> PassPipeline:
     return PassPipeline("xla-order", passes(*XLA_ORDER))
 
 
-def lower(module: HloModule, language: str = "") -> bool:
+def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
     """Expand ops that kernels cannot compute, or not efficiently; return whether the module changed.
-
-    For kernels in C, products that our own kernels compute best become fusions.
 
     The default pipeline expands the same ops, but other orders may leave them. In a compiled program such ops would run
     in the interpreter, which is orders of magnitude slower.
+
+    Args:
+        module: the module to change.
+        keeps: says for an instruction whether it is kept as it is, because a library computes it.
     """
-    lowering, grouping, tidying = _lowering()
+    lowering, tidying = _lowering()
+    if keeps is not None:
+        spared = (sparing(p, keeps) for p in lowering.passes)
+        lowering = PassPipeline(lowering.name, (ConvolutionReversal(), *spared))
     run = PipelineRun()
-    changed = run.run(lowering, module)
-    if language == "c":
-        changed |= run.run(grouping, module)
+    if not run.run(lowering, module):
+        return False
+    run.run(tidying, module)
+    return True
+
+
+def group_products(module: HloModule, library: Keeps) -> bool:
+    """Make fusions of the attention and the products that our own C kernels compute best; return whether any was made.
+
+    Args:
+        module: the module to change, after `lower`.
+        library: says for a dot whether a library other than BLAS computes it.
+    """
+    changed = AttentionFusion().run(module)
+    changed |= ProductFusion().run_beside(module, library)
     if changed:
-        run.run(tidying, module)
+        PipelineRun().run(_lowering()[1], module)
     return changed
 
 
 @cache
-def _lowering() -> tuple[PassPipeline, PassPipeline, PassPipeline]:
+def _lowering() -> tuple[PassPipeline, PassPipeline]:
     """Build the pipelines once: every session lowers, and parsing the specs takes longer than a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
     lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
-    grouping = PassPipeline("products", (AttentionFusion(), ProductFusion()))
-    return lowering, grouping, PassPipeline("after-lowering", tidying)
+    return lowering, PassPipeline("after-lowering", tidying)
 
 
 def passes(*specs: str) -> tuple[HloPass, ...]:
