@@ -24,7 +24,7 @@ from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.indexing_maps import INDEXING_MAPS
 from compiler.codegen.loop_ir import LoopKind
-from compiler.codegen.products import best_tile, forward_index, operand_in_place, pack
+from compiler.codegen.products import best_tile, forward_index, operand_in_place, pack, pack_transposed
 from compiler.codegen.scalar_ops import ScalarOp, binary, comparison, conversion
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -220,7 +220,9 @@ class _Lowering:
         k = Var(e.fresh("k"), depth)
         index = _substituted(self.query_index, {self.depth: ix.of(k), **self.at_query})
         lanes = lir.For(self.lane, LoopKind.SERIAL, (), base=self.lanes.base, limit=_limit(self.lanes))
-        pack(e, queries, [lanes, lir.For(k, LoopKind.VECTOR, ())], self.queries, index, ix.of(k) * width + here)
+        found = operand_in_place(e, self.queries, index, T.F32, (self.lane, k))
+        if not pack_transposed(e, queries, found, k, self.lane, self.lanes, width):
+            pack(e, queries, [lanes, lir.For(k, LoopKind.VECTOR, ())], self.queries, index, ix.of(k) * width + here)
 
         self._fill(most, width, -math.inf)
         self._fill(total, width, 0.0)

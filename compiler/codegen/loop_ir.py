@@ -159,6 +159,7 @@ class TransposeTile:
         buffer, offset, stride: where the elements are read.
         size: edge of the tile.
         rows, columns: index expressions whose values may exceed `size`; None for whole tiles.
+        height: number of rows of a tile that is higher than wide, whose array has height * size elements; 0 if not.
     """
 
     array: str
@@ -168,6 +169,7 @@ class TransposeTile:
     size: int
     rows: IndexExpr | None = None
     columns: IndexExpr | None = None
+    height: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,7 +567,7 @@ def work_of(body: Body) -> int:
         elif isinstance(s, MatrixProduct):
             total += 1 + math.prod(span.extent for span in s.spans) // PRODUCTS_PER_STATEMENT
         elif isinstance(s, TransposeTile):
-            total += s.size * s.size
+            total += s.size * (s.height or s.size)
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

@@ -47,7 +47,7 @@ class ProductSchedule:
 DEFAULT = ProductSchedule()
 ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
 """The type in which products of each element type are summed."""
-GATHER, SCATTER, VECTOR = 1.0, 1.5, 0.1
+GATHER, SCATTER, VECTOR = 0.4, 1.5, 0.1
 """Estimated cycles per element of packing an operand, of storing across the output, and of storing along it."""
 
 
@@ -150,6 +150,29 @@ def operand_in_place(e: Emitter, operand: HloInstruction, index: Index, t: T, va
         if inside.isdisjoint(variables):
             return Operand(load.buffer, load.offset)
     return Operand(None, ix.const(0))
+
+
+def pack_transposed(e: Emitter, array: str, found: Operand, k: Var, column: Var, span: lir.Span, pitch: int) -> bool:
+    """Emit the transposition of a block of an operand in registers; return False if the block is not a transpose.
+
+    Args:
+        e: the emitter.
+        array: the local array, of depth x pitch elements.
+        found: the operand, read at the index of the block.
+        k: the position along the depth, along which the elements of the operand are adjacent.
+        column: the position in the block.
+        span: the number of columns.
+        pitch: distance of the rows in the array.
+    """
+    if found.buffer is None:
+        return False
+    stride = found.offset.coefficient(column)
+    origin = found.offset.substitute({k: ix.const(0), column: ix.const(0)})
+    if stride <= 1 or found.offset != origin + ix.of(k) + ix.of(column) * stride:
+        return False
+    columns = ix.const(span.extent) if span.base is None else ix.const(span.limit) - span.base
+    e.add(lir.TransposeTile(array, found.buffer, origin, stride, pitch, columns=columns, height=k.extent))
+    return True
 
 
 def pack(
@@ -338,6 +361,9 @@ class _Product:
         across = lir.For(var, LoopKind.SERIAL, (), base=span.base, limit=span.limit if span.base is not None else None)
         if by_rows:
             pack(e, array, [across, along], side.operand, index, ix.of(var) * width + ix.of(k))
+            return lir.Matrix(array, ix.const(0), width, 1, True)
+        found = operand_in_place(e, side.operand, index, self.type, (var, k))
+        if pack_transposed(e, array, found, k, var, span, width):
             return lir.Matrix(array, ix.const(0), width, 1, True)
         loops = [across, along]
         if self._columns_adjacent_after(side, index, var):
