@@ -47,7 +47,7 @@ class ProductSchedule:
 DEFAULT = ProductSchedule()
 ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
 """The type in which products of each element type are summed."""
-GATHER, SCATTER, VECTOR = 0.4, 1.5, 0.1
+GATHER, SCATTER, VECTOR = 0.4, 1.2, 0.1
 """Estimated cycles per element of packing an operand, of storing across the output, and of storing along it."""
 
 
@@ -315,7 +315,7 @@ class _Product:
         j_block = Var(e.fresh("n"), -(-n // column_size))
         i, j = Var(e.fresh("r"), min(row_size, m)), Var(e.fresh("c"), min(column_size, n))
         column_span, column_at = _span(j, ix.of(j_block) * j.extent, n)
-        shared = max(1, s.shared_rows // row_size) if pack_columns and not pack_rows else 1
+        shared = max(1, s.shared_rows // row_size) if pack_columns else 1
         blocks = -(-m // row_size)
         shared = min(shared, blocks)
         while blocks % shared:
@@ -324,16 +324,20 @@ class _Product:
         row_span, row_at = _span(i, (ix.of(i_task) * shared + ix.of(i_block)) * i.extent, m)
         mapping: dict[ix.IndexSymbol, IndexExpr] = {rows.var: row_at, columns.var: column_at}
         pieces = _Pieces(i, j, row_span, column_span, mapping)
-        if pack_rows:
+        if pack_rows and not pack_columns:
             with e.loops([i_task]):
                 a = self._packed(rows, pieces, i, row_span, by_rows=True)
                 with e.loops([j_block], LoopKind.SERIAL):
-                    self._block(rows, columns, pieces, a, self._right(columns, pieces, pack_columns))
-        else:
-            with e.loops([j_block, i_task]):
-                b = self._right(columns, pieces, pack_columns)
-                with e.loops([i_block], LoopKind.SERIAL):
-                    self._block(rows, columns, pieces, self._left(left, rows, pieces), b)
+                    self._block(rows, columns, pieces, a, self._right(columns, pieces, False))
+            return
+        with e.loops([j_block, i_task]):
+            b = self._right(columns, pieces, pack_columns)
+            with e.loops([i_block], LoopKind.SERIAL):
+                if pack_rows:
+                    a = self._packed(rows, pieces, i, row_span, by_rows=True)
+                else:
+                    a = self._left(left, rows, pieces)
+                self._block(rows, columns, pieces, a, b)
 
     def _left(self, found: Operand, rows: _Side, pieces: _Pieces) -> lir.Matrix:
         offset = found.offset.substitute({self.depth: ix.const(0), **pieces.start(rows.var)})
@@ -416,10 +420,13 @@ class _Product:
                 stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
             for store in stores:
                 e.add(store)
-        inner = lir.For(
-            j, LoopKind.VECTOR, tuple(body.stmts), base=pieces.column_span.base, limit=_limit(pieces.column_span)
-        )
-        e.add(lir.For(i, LoopKind.SERIAL, (inner,), base=pieces.row_span.base, limit=_limit(pieces.row_span)))
+        offset = ix.linearize(forward_index(self.dot, self.roots[0], here), self.roots[0].shape.dimensions)
+        loops = [(i, pieces.row_span), (j, pieces.column_span)]
+        if offset.coefficient(i) == 1 and offset.coefficient(j) != 1:
+            loops.reverse()  # to store adjacent elements
+        (outer, outer_span), (inner, inner_span) = loops
+        nest = lir.For(inner, LoopKind.VECTOR, tuple(body.stmts), base=inner_span.base, limit=_limit(inner_span))
+        e.add(lir.For(outer, LoopKind.SERIAL, (nest,), base=outer_span.base, limit=_limit(outer_span)))
 
     def _direct_target(self, rows: _Side, columns: _Side, pieces: _Pieces) -> lir.Matrix | None:
         """Return the part of the output that a block of a product without an epilogue is, if columns are adjacent."""

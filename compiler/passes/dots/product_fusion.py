@@ -19,8 +19,6 @@ _TYPES = frozenset({T.F32, T.F64, T.F16, T.BF16})
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE})
 MAX_OUTPUTS = 3
 """Maximum number of values of a fusion that others read; from more on, only the dot is fused."""
-BEYOND_LIBRARY = 4
-"""The factor by which products must be smaller where a library computes them too that packs better than BLAS."""
 MAX_DEPTH = 2048
 """Maximum number of contracted elements: a packed panel of them stays in the second-level cache."""
 
@@ -34,10 +32,12 @@ class ProductFusion(ComputationPass):
 
     Attributes:
         max_products: maximum number of multiplications per matrix.
+        max_alone: the same for a dot without elementwise neighbors that a library besides BLAS computes.
     """
 
     name: ClassVar[str] = "product-fusion"
-    max_products: int = number_option(1 << 25, 0, 1 << 40)
+    max_products: int = number_option(1 << 24, 0, 1 << 40)
+    max_alone: int = number_option(1 << 18, 0, 1 << 40)
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
@@ -62,16 +62,21 @@ class ProductFusion(ComputationPass):
         changed = False
         fixed = pinned(computation)
         for dot in [i for i in computation.post_order() if i.opcode is Opcode.DOT]:
-            if dot in fixed or not self.is_small(dot) or (library(dot) and not self._beats_library(dot)):
+            if dot in fixed or not self.is_small(dot):
                 continue
-            outline(computation, product_region(computation, dot, fixed), "product")
+            region = product_region(computation, dot, fixed)
+            if library(dot) and not self._beats_library(dot, region):
+                continue
+            outline(computation, region, "product")
             changed = True
         return changed
 
-    def _beats_library(self, dot: HloInstruction) -> bool:
+    def _beats_library(self, dot: HloInstruction, region: Sequence[HloInstruction]) -> bool:
         sizes = ProductSizes.of(dot)
         narrow = any(x.shape.element_type in (T.F16, T.BF16) for x in (dot, *dot.operands))
-        return not narrow and sizes.m * sizes.n * sizes.k <= self.max_products // BEYOND_LIBRARY
+        saves_a_pass = any(_is_elementwise(i) for i in region)
+        limit = self.max_products if saves_a_pass else self.max_alone
+        return not narrow and sizes.m * sizes.n * sizes.k <= limit
 
     def is_small(self, dot: HloInstruction) -> bool:
         """Check whether our kernel computes a dot better than a library."""
@@ -120,6 +125,8 @@ def product_region(
     outputs = [i for i in after if i.is_root or any(u not in after for u in i.users)]
     if len(outputs) > MAX_OUTPUTS:
         after = {dot}
+    if after_too:
+        after |= _side_producers(computation, dot, after, fixed)
     before: set[HloInstruction] = set()
     work = list(dot.operands)
     while work:
@@ -144,6 +151,19 @@ def _consumers(computation: HloComputation, dot: HloInstruction, fixed: set[HloI
         joins = i not in fixed and outside.isdisjoint(i.operands) and _keeps_elements(i, dot)
         (inside if joins else outside).add(i)
     return inside
+
+
+def _side_producers(
+    computation: HloComputation, dot: HloInstruction, after: set[HloInstruction], fixed: set[HloInstruction]
+) -> set[HloInstruction]:
+    """Return the cheap elementwise ops that only the consumers of a dot need, such as a sum of two vectors."""
+    found: set[HloInstruction] = set()
+    for i in reversed(computation.post_order()):
+        only_here = bool(i.users) and all(u in found or (u in after and u is not dot) for u in i.users)
+        cheap = _keeps_elements(i, dot) and not i.opcode.has(Trait.EXPENSIVE)
+        if only_here and cheap and i not in after and i not in fixed:
+            found.add(i)
+    return found
 
 
 def _keeps_elements(i: HloInstruction, dot: HloInstruction) -> bool:
