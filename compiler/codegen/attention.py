@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.analysis.attention import Attention
 from compiler.codegen import index as ix
@@ -24,7 +24,7 @@ from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.indexing_maps import INDEXING_MAPS
 from compiler.codegen.loop_ir import LoopKind
-from compiler.codegen.products import best_tile, forward_index, operand_in_place, pack, pack_transposed
+from compiler.codegen.products import best_tile, forward_index, operand_in_place, pack, pack_transposed, placed
 from compiler.codegen.scalar_ops import ScalarOp, binary, comparison, conversion
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
@@ -202,7 +202,7 @@ class _Lowering:
         """Emit a vector loop over the queries of a block."""
         with self.e.guard() as body:
             write()
-        self.e.add(_loop(self.lane, LoopKind.VECTOR, self.lanes, body.stmts))
+        self.e.add(_loop(self.lane, LoopKind.VECTOR, self.lanes, placed(body.stmts, self.at_both)))
 
     def _rows(self, write: Callable[[], None]) -> None:
         """Emit a loop over the keys of a block, and in it one over the queries."""
@@ -218,16 +218,25 @@ class _Lowering:
         sums, most = self._array("sums", features * width), self._array("most", width)
         total, decay = self._array("total", width), self._array("decay", width)
         k = Var(e.fresh("k"), depth)
-        index = _substituted(self.query_index, {self.depth: ix.of(k), **self.at_query})
+        index = _substituted(self.query_index, {self.depth: ix.of(k)})
         lanes = lir.For(self.lane, LoopKind.SERIAL, (), base=self.lanes.base, limit=_limit(self.lanes))
-        found = operand_in_place(e, self.queries, index, T.F32, (self.lane, k))
+        found = operand_in_place(e, self.queries, index, T.F32, (self.query, k))
+        found = replace(found, offset=found.offset.substitute(self.at_query))
         if not pack_transposed(e, queries, found, k, self.lane, self.lanes, width):
-            pack(e, queries, [lanes, lir.For(k, LoopKind.VECTOR, ())], self.queries, index, ix.of(k) * width + here)
+            pack(
+                e,
+                queries,
+                [lanes, lir.For(k, LoopKind.VECTOR, ())],
+                self.queries,
+                index,
+                ix.of(k) * width + here,
+                self.at_query,
+            )
 
         self._fill(most, width, -math.inf)
         self._fill(total, width, 0.0)
         self._fill(sums, features * width, 0.0)
-        mask = block_mask(self.a.scores, _substituted(self.score_index, self.at_both), self.lane, self.position)
+        mask = block_mask(self.a.scores, self.score_index, self.at_both, self.lane, self.position)
         with e.guard() as blocks:
             with e.guard() as block:
                 self._block(queries, scores, sums, most, total, decay)
@@ -278,10 +287,9 @@ class _Lowering:
             )
         )  # fmt: skip
         at = ix.of(self.position) * width + here
-        wanted = _substituted(self.dot_index, self.at_both)
 
         def element(index: Index) -> str:
-            if index != wanted:
+            if index != self.dot_index:
                 raise UnsupportedError(f"%{self.a.dot.name}: its result is read at other places")
             value, t = e.let(T.F32, lir.LocalLoad(scores, at)), self.a.dot.shape.element_type
             return value if t is T.F32 else e.apply(conversion(T.F32, t), value)
@@ -293,7 +301,7 @@ class _Lowering:
             e.add(lir.LocalStore(high, here, e.let(T.F32, lir.LocalLoad(most, here))))
 
         def score() -> None:
-            value = e.value(self.a.scores, _substituted(self.score_index, self.at_both))
+            value = e.value(self.a.scores, self.score_index)
             e.add(lir.LocalStore(scores, at, value))
             e.add(lir.LocalStore(high, here, e.apply(_MAX, e.let(T.F32, lir.LocalLoad(high, here)), value)))
 
@@ -350,7 +358,7 @@ class _Lowering:
             lir.For(self.position, LoopKind.SERIAL, (), base=self.positions.base, limit=_limit(self.positions)),
             lir.For(v, LoopKind.VECTOR, ()),
         ]
-        pack(e, array, loops, operand, _substituted(index, {**positions, other: ix.of(v)}), at)
+        pack(e, array, loops, operand, _substituted(index, {other: ix.of(v)}), at, positions)
         strides = (other.extent, 1) if row_is_key else (1, other.extent)
         return lir.Matrix(array, ix.const(0), *strides, True)
 
@@ -371,7 +379,7 @@ class _Lowering:
 
         self._lanes(invert)
         c = Var(e.fresh("c"), self.feature.extent)
-        wanted = _substituted(self.output_index, {**self.at_query, self.feature: ix.of(c)})
+        wanted = _substituted(self.output_index, {self.feature: ix.of(c)})
 
         def element(index: Index) -> str:
             if index != wanted:
@@ -389,7 +397,7 @@ class _Lowering:
                 stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
             for store in stores:
                 e.add(store)
-        inner = lir.For(c, LoopKind.VECTOR, tuple(body.stmts))
+        inner = lir.For(c, LoopKind.VECTOR, placed(body.stmts, self.at_query))
         e.add(_loop(self.lane, LoopKind.SERIAL, self.lanes, [inner]))
 
 

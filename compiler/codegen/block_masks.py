@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.codegen import index as ix
@@ -23,22 +24,25 @@ class BlockMask:
     value: float
 
 
-def block_mask(scores: HloInstruction, index: Index, *inside: Var) -> BlockMask | None:
+def block_mask(
+    scores: HloInstruction, index: Index, mapping: Mapping[IndexSymbol, IndexExpr], *inside: Var
+) -> BlockMask | None:
     """Return the mask of scores, or None if they are not masked by a comparison of indices.
 
     Args:
         scores: select(mask, scores, constant), or scores + select(mask, 0, -inf).
         index: of one score.
+        mapping: the positions in a block that the variables in `index` stand for.
         inside: the variables of a position within a block.
     """
     i, index = _source(scores, index)
     if i.opcode is Opcode.ADD:
         for operand in i.operands:
-            found = _of_select(*_source(operand, index), inside)
+            found = _of_select(*_source(operand, index), mapping, inside)
             if found is not None and found.value == -math.inf:
                 return found
         return None
-    return _of_select(i, index, inside)
+    return _of_select(i, index, mapping, inside)
 
 
 def _source(i: HloInstruction, index: Index) -> tuple[HloInstruction, Index]:
@@ -49,7 +53,9 @@ def _source(i: HloInstruction, index: Index) -> tuple[HloInstruction, Index]:
     return i, index
 
 
-def _of_select(i: HloInstruction, index: Index, inside: tuple[Var, ...]) -> BlockMask | None:
+def _of_select(
+    i: HloInstruction, index: Index, mapping: Mapping[IndexSymbol, IndexExpr], inside: tuple[Var, ...]
+) -> BlockMask | None:
     if i.opcode is not Opcode.SELECT:
         return None
     condition, chosen, other = i.operands
@@ -59,10 +65,9 @@ def _of_select(i: HloInstruction, index: Index, inside: tuple[Var, ...]) -> Bloc
             continue
         found = _visible(*_source(condition, index), holds)
         if found is not None:
-            high: dict[IndexSymbol, IndexExpr] = {
-                v: ix.const(v.extent - 1 if found[0].coefficient(v) > 0 else 0) for v in inside
-            }
-            return BlockMask(found[0].substitute(high), found[1], value)
+            bound, low = found[0].substitute(mapping), found[1]
+            high = {v: ix.const(v.extent - 1 if bound.coefficient(v) > 0 else 0) for v in inside}
+            return BlockMask(bound.substitute({**high}), low, value)
     return None
 
 

@@ -10,14 +10,14 @@ vectors run: `_Orientation` says which is cheaper.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.emission import STATEMENT_LIMIT
 from compiler.codegen.emit import Emitter
-from compiler.codegen.index import Index, IndexExpr, Var
+from compiler.codegen.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.scalar_ops import conversion
 from compiler.codegen.schedule import LOCAL_BYTES
@@ -175,14 +175,39 @@ def pack_transposed(e: Emitter, array: str, found: Operand, k: Var, column: Var,
     return True
 
 
+def placed(body: Sequence[lir.Stmt], mapping: Mapping[IndexSymbol, IndexExpr]) -> lir.Body:
+    """Return statements with the variables of a whole array replaced by positions in a block.
+
+    Code is emitted for the variables of the array first: the range of a position exceeds the array in the last block,
+    so that quotients and remainders by its size would remain.
+    """
+    return lir.map_indices(tuple(body), lambda x: x.substitute(mapping))
+
+
 def pack(
-    e: Emitter, array: str, loops: Sequence[lir.For], operand: HloInstruction, index: Index, to: IndexExpr
+    e: Emitter,
+    array: str,
+    loops: Sequence[lir.For],
+    operand: HloInstruction,
+    index: Index,
+    to: IndexExpr,
+    mapping: Mapping[IndexSymbol, IndexExpr],
 ) -> None:
-    """Emit loops, of which the last is the innermost, that compute elements of an operand into a local array."""
+    """Emit loops, of which the last is the innermost, that compute elements of an operand into a local array.
+
+    Args:
+        e: the emitter.
+        array: the local array.
+        loops: the loops, without bodies.
+        operand: the operand.
+        index: of an element.
+        to: where it is stored.
+        mapping: the positions in the block that the variables in `index` stand for.
+    """
     with e.guard() as body:
         name = e.value(operand, index)
         e.add(lir.LocalStore(array, to, name))
-    nest: lir.Body = tuple(body.stmts)
+    nest = placed(body.stmts, mapping)
     for loop in reversed(loops):
         nest = (lir.For(loop.var, loop.kind, nest, base=loop.base, limit=loop.limit),)
     e.frames[-1].stmts += nest
@@ -360,25 +385,26 @@ class _Product:
         width = depth.extent if by_rows else _up(var.extent, 16)
         e.add(lir.LocalArray(array, self.type, var.extent * width if by_rows else depth.extent * width))
         k = Var(e.fresh("k"), depth.extent)
-        index = tuple(x.substitute({depth: ix.of(k), **pieces.mapping}) for x in side.index)
+        index = tuple(x.substitute({depth: ix.of(k)}) for x in side.index)
         along = lir.For(k, LoopKind.VECTOR, ())
         across = lir.For(var, LoopKind.SERIAL, (), base=span.base, limit=span.limit if span.base is not None else None)
         if by_rows:
-            pack(e, array, [across, along], side.operand, index, ix.of(var) * width + ix.of(k))
+            pack(e, array, [across, along], side.operand, index, ix.of(var) * width + ix.of(k), pieces.mapping)
             return lir.Matrix(array, ix.const(0), width, 1, True)
-        found = operand_in_place(e, side.operand, index, self.type, (var, k))
+        found = operand_in_place(e, side.operand, index, self.type, (side.var, k))
+        found = replace(found, offset=found.offset.substitute(pieces.mapping))
         if pack_transposed(e, array, found, k, var, span, width):
             return lir.Matrix(array, ix.const(0), width, 1, True)
         loops = [across, along]
-        if self._columns_adjacent_after(side, index, var):
+        if self._columns_adjacent_after(side, index):
             loops = [
                 lir.For(k, LoopKind.SERIAL, ()),
                 lir.For(var, LoopKind.VECTOR, (), base=across.base, limit=across.limit),
             ]
-        pack(e, array, loops, side.operand, index, ix.of(k) * width + ix.of(var))
+        pack(e, array, loops, side.operand, index, ix.of(k) * width + ix.of(var), pieces.mapping)
         return lir.Matrix(array, ix.const(0), width, 1, True)
 
-    def _columns_adjacent_after(self, side: _Side, index: Index, var: Var) -> bool:
+    def _columns_adjacent_after(self, side: _Side, index: Index) -> bool:
         """Check whether some load of a packed operand is contiguous along the columns."""
         e = self.emitter
         with e.guard() as scratch:
@@ -386,7 +412,7 @@ class _Product:
         loads = [
             s.value for s in lir.walk(tuple(scratch.stmts)) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)
         ]
-        return any(load.offset.coefficient(var) == 1 for load in loads)
+        return any(load.offset.coefficient(side.var) == 1 for load in loads)
 
     def _block(self, rows: _Side, columns: _Side, pieces: _Pieces, left: lir.Matrix, right: lir.Matrix) -> None:
         """Emit the product of one block and its epilogue."""
@@ -404,10 +430,9 @@ class _Product:
         e.add(lir.LocalArray(sums, self.type, i.extent * width))
         target = lir.Matrix(sums, ix.const(0), width, 1, True)
         e.add(lir.MatrixProduct(target, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile))
-        here = tuple(x.substitute(pieces.mapping) for x in self.at)
 
         def element(index: Index) -> str:
-            if index != here:
+            if index != self.at:
                 raise UnsupportedError(f"%{self.dot.name}: its result is read at other places")
             value, t = e.let(self.type, lir.LocalLoad(sums, ix.of(i) * width + ix.of(j))), self.dot.shape.element_type
             return value if t is self.type else e.apply(conversion(self.type, t), value)
@@ -416,16 +441,17 @@ class _Product:
         with e.guard() as body:
             stores = []
             for r, out in zip(self.roots, self.outputs, strict=True):
-                to = forward_index(self.dot, r, here)
+                to = forward_index(self.dot, r, self.at)
                 stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
             for store in stores:
                 e.add(store)
-        offset = ix.linearize(forward_index(self.dot, self.roots[0], here), self.roots[0].shape.dimensions)
+        offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
         loops = [(i, pieces.row_span), (j, pieces.column_span)]
-        if offset.coefficient(i) == 1 and offset.coefficient(j) != 1:
+        if offset.coefficient(rows.var) == 1 and offset.coefficient(columns.var) != 1:
             loops.reverse()  # to store adjacent elements
         (outer, outer_span), (inner, inner_span) = loops
-        nest = lir.For(inner, LoopKind.VECTOR, tuple(body.stmts), base=inner_span.base, limit=_limit(inner_span))
+        stmts = placed(body.stmts, pieces.mapping)
+        nest = lir.For(inner, LoopKind.VECTOR, stmts, base=inner_span.base, limit=_limit(inner_span))
         e.add(lir.For(outer, LoopKind.SERIAL, (nest,), base=outer_span.base, limit=_limit(outer_span)))
 
     def _direct_target(self, rows: _Side, columns: _Side, pieces: _Pieces) -> lir.Matrix | None:

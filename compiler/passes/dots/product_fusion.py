@@ -28,7 +28,7 @@ class ProductFusion(ComputationPass):
     """Make a fusion of each small dot with the elementwise ops before and after it.
 
     Such a fusion becomes a kernel of the kind "product". A larger dot is left to a library, whose packing and blocking
-    then pay. The defaults are measured, see results/kernels/products.md.
+    are worth it. The defaults are measured, see results/kernels/products.md.
 
     Attributes:
         max_products: maximum number of multiplications per matrix.
