@@ -16,7 +16,7 @@ from compiler.ir.verifier import verify
 from compiler.loops import KernelLoops, LoopPolicy
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
-from compiler.runtime.executable import Executable
+from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
 from compiler.session import CompilationSession
 from compiler.support.untrusted import short_repr
@@ -30,10 +30,24 @@ class CompileOptions:
     Attributes:
         verify: run the verifier before and after the passes.
         optimize: run passes, loop decisions and fusion; otherwise every op becomes a kernel of its own.
+        flush_denormals: treat subnormal numbers as zero while the program runs, as XLA does (cpu only).
+        num_threads: number of threads of the program, at most HLOGYM_NUM_THREADS; None for all (cpu only).
     """
 
     verify: bool = True
     optimize: bool = True
+    flush_denormals: bool = False
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        n = self.num_threads
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise ValueError(f"num_threads must be a positive integer or None, not {n!r}")
+
+    @property
+    def of_calls(self) -> CallOptions:
+        """Return the options that concern calls of the executable."""
+        return CallOptions(self.flush_denormals, self.num_threads)
 
 
 def compile(  # users know it by this name
@@ -69,7 +83,7 @@ def compile(  # users know it by this name
     Raises:
         HloSyntaxError, HloVerificationError: the program is not valid HLO.
         UnsupportedError, BackendError, CodegenError: it cannot be built on this machine; the message says why.
-        ArgumentError: `module` is not a program, or `backend` is not a name.
+        ArgumentError: `module` is not a program, `backend` is not a name, or it does not support an option.
         UnknownNameError: there is no such backend, policy or pass.
         PlanError: the plan was made for another program or cannot be replayed, or a kernel choice is not possible.
     """
@@ -83,16 +97,28 @@ def compile(  # users know it by this name
     if options.verify:
         verify(module)
     if not options.optimize:
-        return target.build(module)
+        return _configured(target.build(module), options)
     session = CompilationSession(module, target.name, pipeline)
     if plan is not None:
         session.replay(plan)
-        return session.finish()
+        return _configured(session.finish(), options)
     decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
     session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)
-    return session.finish()
+    return _configured(session.finish(), options)
+
+
+def _configured(executable: Executable, options: CompileOptions) -> Executable:
+    """Return the executable with the options of its calls."""
+    if options.of_calls == CallOptions():
+        return executable
+    if not isinstance(executable, Configurable):
+        raise ArgumentError(
+            f"flush_denormals and num_threads are options of the cpu backend, not of {executable.backend!r}"
+        )
+    executable.call_options = options.of_calls
+    return executable
 
 
 def _policy(given: FusionPolicy | ChooseFusion | str | None) -> FusionPolicy:
