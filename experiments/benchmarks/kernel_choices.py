@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from compiler.api import decide
 from compiler.backends.cpu import toolchain
-from compiler.backends.cpu.executable import address_of
+from compiler.backends.cpu.frames import address_of
 from compiler.backends.cpu.libraries import Library, load_library
 from compiler.backends.cpu.native_runtime import RUNTIME, Call
 from compiler.codegen.kernel_choice import GENERATED, KernelChoice
