@@ -36,6 +36,8 @@ LANES = 16
 _EXP, _SUM, _MAX = ScalarOp(Opcode.EXPONENTIAL, T.F32, T.F32), binary(Opcode.ADD, T.F32), binary(Opcode.MAXIMUM, T.F32)
 _SUB, _MUL, _DIV = (binary(op, T.F32) for op in (Opcode.SUBTRACT, Opcode.MULTIPLY, Opcode.DIVIDE))
 _SELECT = ScalarOp(Opcode.SELECT, T.F32, T.F32)
+MAX_STAGED = 2
+"""Maximum number of arrays of which blocks are transposed before they are used."""
 NEGLIGIBLE = 150.0
 """Scores that are lower than the maximum of their row by this have a weight of exactly 0 in f32."""
 
@@ -323,7 +325,10 @@ class _Lowering:
             e.add(lir.LocalStore(total, here, e.apply(_SUM, e.let(T.F32, lir.LocalLoad(total, here)), weight)))
 
         self._lanes(begin)
-        self._rows(score)
+        with e.guard() as scoring:
+            self._rows(score)
+        for s in self._staged(scoring.stmts):
+            e.add(s)
         self._lanes(rescale)
         self._rows(weigh)
         values = self._matrix(self.a.values, self.value_index, self.feature, self.key, "values")
@@ -335,6 +340,42 @@ class _Lowering:
                 narrow_tile=best_tile(features, narrow, self.schedule.accumulators // 2),
             )
         )  # fmt: skip
+
+    def _staged(self, body: Sequence[lir.Stmt]) -> list[lir.Stmt]:
+        """Return the loops over scores, before them the transposition of arrays whose keys are adjacent, such as masks.
+
+        Queries run along vectors, so these arrays would be read element by element.
+        """
+        (keys,) = body
+        queries = keys.body[-1] if isinstance(keys, lir.For) else None
+        if not isinstance(keys, lir.For) or not isinstance(queries, lir.For) or len(keys.body) != 1:
+            return list(body)
+        before: list[lir.Stmt] = []
+        inside: list[lir.Stmt] = []
+        for s in queries.body:
+            load = s.value if isinstance(s, lir.Let) else None
+            if not isinstance(s, lir.Let) or not isinstance(load, lir.Load) or len(before) >= 2 * MAX_STAGED:
+                inside.append(s)
+                continue
+            stride = load.offset.coefficient(self.lane)
+            origin = load.offset.substitute({self.lane: ix.const(0), self.position: ix.const(0)})
+            if stride <= 1 or load.offset != origin + ix.of(self.position) + ix.of(self.lane) * stride:
+                inside.append(s)
+                continue
+            array = self.e.fresh("staged")
+            rows, columns = (
+                None if span.base is None else ix.const(span.limit) - span.base for span in (self.positions, self.lanes)
+            )
+            columns = ix.const(self.lane.extent) if columns is None else columns
+            before.append(lir.LocalArray(array, s.type, self.position.extent * self.width))
+            before.append(
+                lir.TransposeTile(
+                    array, load.buffer, origin, stride, self.width, rows, columns, height=self.position.extent
+                )
+            )
+            at = ix.of(self.position) * self.width + ix.of(self.lane)
+            inside.append(replace(s, value=lir.LocalLoad(array, at)))
+        return [*before, replace(keys, body=(replace(queries, body=tuple(inside)),))]
 
     def _matrix(self, operand: HloInstruction, index: Index, row: Var, column: Var, prefix: str) -> lir.Matrix:
         """Return keys or values as a matrix; those that are not in memory as f32 are computed for this block."""

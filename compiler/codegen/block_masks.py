@@ -66,8 +66,10 @@ def _of_select(
         found = _visible(*_source(condition, index), holds)
         if found is not None:
             bound, low = found[0].substitute(mapping), found[1]
-            high = {v: ix.const(v.extent - 1 if bound.coefficient(v) > 0 else 0) for v in inside}
-            return BlockMask(bound.substitute({**high}), low, value)
+            high: dict[IndexSymbol, IndexExpr] = {}
+            for v in inside:
+                high[v] = ix.const(v.extent - 1 if bound.coefficient(v) > 0 else 0)
+            return BlockMask(bound.substitute(high), low, value)
     return None
 
 

@@ -159,7 +159,7 @@ class TransposeTile:
         buffer, offset, stride: where the elements are read.
         size: edge of the tile.
         rows, columns: index expressions whose values may exceed `size`; None for whole tiles.
-        height: number of rows of a tile that is higher than wide, whose array has height * size elements; 0 if not.
+        height: number of rows of a tile that is no square, whose array has height * size elements; 0 for a square.
     """
 
     array: str

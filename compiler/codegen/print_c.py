@@ -95,7 +95,7 @@ class _CPrinter(Printer):
         self.helpers["transpose.h"] = None
         bounds = [str(s.size) if x is None else f"TILE_ROOM({x.to_c()}, {s.size})" for x in (s.rows, s.columns)]
         if s.height:
-            bounds[0] = str(s.height)
+            bounds[0] = str(s.height) if s.rows is None else f"TILE_ROOM({s.rows.to_c()}, {s.height})"
         source = f"{s.buffer} + {s.offset.to_c()}"
         if COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits not in (32, 64):
             # One row at a time: reads are contiguous, and what is written stays in the first-level cache.

@@ -162,6 +162,7 @@ def measure(case: Case, rounds: int) -> list[float | None]:
         library = compile(module.clone())
         with mock.patch.dict(os.environ, {VARIABLE: "0"}):
             blas = compile(module.clone())
+    wait: Callable[[Any], Any] = jax.block_until_ready
     jitted, placed = jax.jit(case.jax), [jax.device_put(a) for a in arguments]
     tensors = [torch.from_numpy(a) for a in arguments]
     peer = case.torch
@@ -172,7 +173,7 @@ def measure(case: Case, rounds: int) -> list[float | None]:
 
     variants: list[Callable[[], Any]] = [
         lambda: ours(*arguments), lambda: library(*arguments), lambda: blas(*arguments),
-        lambda: jax.block_until_ready(jitted(*placed)), *([call_torch] if peer is not None else []),
+        lambda: wait(jitted(*placed)), *([call_torch] if peer is not None else []),
     ]  # fmt: skip
     wanted = np.asarray(variants[3]())
     for name, variant in zip(VARIANTS, variants, strict=False):

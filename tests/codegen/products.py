@@ -28,7 +28,7 @@ def random_product(rng: random.Random) -> HloComputation:
     if rng.random() < 0.3:
         lines.append(f"x = {t}{a.sizes} negate(p0)")
         x = "x"
-    if rng.random() < 0.3:
+    if rng.random() < 0.3 and t in ("f32", "f64"):  # a kernel does not round the squares of half types
         lines.append(f"y = {t}{b.sizes} multiply(p1, p1)")
         y = "y"
     dims = (
