@@ -36,12 +36,16 @@ class ProductSchedule:
         accumulators: maximum number of vectors of sums in a register tile.
         row_block, column_block: maximum size of a block, whose sums are kept in the first-level cache.
         shared_rows: rows of a task, over which the cost of packing columns is spread.
+        tasks: number of blocks below which they are divided further, for threads to share.
+        task_products: number of multiplications of a block below which it is not divided.
     """
 
     accumulators: int = 24
     row_block: int = 64
     column_block: int = 128
     shared_rows: int = 256
+    tasks: int = 16
+    task_products: int = 1 << 18
 
 
 DEFAULT = ProductSchedule()
@@ -273,6 +277,7 @@ class _Product:
         self.at = tuple(at)
         outer = [v for v in result if v not in (first.var, second.var)]
         rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
+        self.outer = math.prod(v.extent for v in outer)
         with e.loops(outer):
             self._blocks(rows, columns)
         arguments = [
@@ -330,6 +335,15 @@ class _Product:
         left = self._in_place(rows, (rows.var, self.depth))
         pack_rows, pack_columns = left.buffer is None, not self._columns_adjacent(columns)
         row_size, column_size = _block(m, s.row_block, self.tile[0]), _block(n, s.column_block, self.tile[1] * lanes)
+        while (
+            self.outer * -(-m // row_size) * -(-n // column_size) < s.tasks
+            and row_size * column_size * depth > s.task_products
+            and (row_size > self.tile[0] or column_size > self.tile[1] * lanes)
+        ):
+            if row_size > self.tile[0]:
+                row_size = _up(row_size // 2, self.tile[0])
+            else:
+                column_size = _up(column_size // 2, self.tile[1] * lanes)
         room = LOCAL_BYTES // bytes_ - row_size * (column_size + lanes) - 4096
         while pack_rows and row_size > self.tile[0] and row_size * depth * (1 + pack_columns) > room:
             row_size = _up(row_size // 2, self.tile[0])
@@ -342,7 +356,7 @@ class _Product:
         column_span, column_at = _span(j, ix.of(j_block) * j.extent, n)
         shared = max(1, s.shared_rows // row_size) if pack_columns else 1
         blocks = -(-m // row_size)
-        shared = min(shared, blocks)
+        shared = min(shared, blocks, max(1, self.outer * blocks * -(-n // column_size) // s.tasks))
         while blocks % shared:
             shared -= 1
         i_task, i_block = Var(e.fresh("t"), blocks // shared), Var(e.fresh("m"), shared)
