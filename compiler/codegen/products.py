@@ -63,9 +63,10 @@ LATENCY = 4
 def tile_cycles(rows: int, vectors: int) -> float:
     """Return the estimated cycles of one step along the depth of a register tile.
 
-    A cycle has two products and two loads; vectors of the rhs often come from the second-level cache.
+    A cycle has two products and two loads. What follows that is measured: vectors of the rhs cost more than elements of
+    the lhs, more than eight rows cost registers, and each tile has some overhead.
     """
-    return max(rows * vectors / 2, (rows + vectors) / 2, LATENCY) + vectors / 4 + rows / 20
+    return max(rows * vectors / 2, (rows + vectors) / 2, LATENCY) + vectors / 4 + max(0, rows - 8) / 4 + 0.3
 
 
 def best_tile(rows: int, vectors: int, accumulators: int) -> tuple[int, int]:

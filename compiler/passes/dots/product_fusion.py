@@ -19,8 +19,10 @@ _TYPES = frozenset({T.F32, T.F64, T.F16, T.BF16})
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE})
 MAX_OUTPUTS = 3
 """Maximum number of values of a fusion that others read; from more on, only the dot is fused."""
+NARROW = 16
+"""Rows or columns of results up to which libraries use their registers badly."""
 MAX_DEPTH = 2048
-"""Maximum number of contracted elements: a packed panel of them stays in the second-level cache. Half as many of f64."""
+"""Maximum number of contracted elements: a packed panel of them stays in the L2 cache. Half as many for f64."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,12 @@ class ProductFusion(ComputationPass):
 
     Attributes:
         max_products: maximum number of multiplications per matrix.
-        max_alone: the same for a dot without elementwise neighbors that a library besides BLAS computes.
+        max_alone: the same for a dot that is neither narrow nor has elementwise neighbors.
     """
 
     name: ClassVar[str] = "product-fusion"
     max_products: int = number_option(1 << 24, 0, 1 << 40)
-    max_alone: int = number_option(1 << 18, 0, 1 << 40)
+    max_alone: int = number_option(1 << 15, 0, 1 << 40)
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
@@ -49,7 +51,7 @@ class ProductFusion(ComputationPass):
         Args:
             module: the module to change.
             library: says for a dot whether the library computes it. Half types, for which it has special instructions,
-                are left to it, and of the others those that are large.
+                are left to it.
         """
         changed = False
         for computation in treatable(module):
@@ -65,18 +67,18 @@ class ProductFusion(ComputationPass):
             if dot in fixed or not self.is_small(dot):
                 continue
             region = product_region(computation, dot, fixed)
-            if library(dot) and not self._beats_library(dot, region):
+            if not self._beats_library(dot, region, library(dot)):
                 continue
             outline(computation, region, "product")
             changed = True
         return changed
 
-    def _beats_library(self, dot: HloInstruction, region: Sequence[HloInstruction]) -> bool:
+    def _beats_library(self, dot: HloInstruction, region: Sequence[HloInstruction], in_onednn: bool) -> bool:
         sizes = ProductSizes.of(dot)
-        narrow = any(x.shape.element_type in (T.F16, T.BF16) for x in (dot, *dot.operands))
+        if in_onednn and any(x.shape.element_type in (T.F16, T.BF16) for x in (dot, *dot.operands)):
+            return False
         saves_a_pass = any(_is_elementwise(i) for i in region)
-        limit = self.max_products if saves_a_pass else self.max_alone
-        return not narrow and sizes.m * sizes.n * sizes.k <= limit
+        return saves_a_pass or min(sizes.m, sizes.n) <= NARROW or sizes.m * sizes.n * sizes.k <= self.max_alone
 
     def is_small(self, dot: HloInstruction) -> bool:
         """Check whether our kernel computes a dot better than a library."""
