@@ -268,6 +268,26 @@ class Sort:
     body: tuple[Stmt, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ForFlagged:
+    """Loops over the positions 0 .. extent-1 whose flag is not zero, in groups of a fixed number of slots.
+
+    Attributes:
+        flags: local array of S32 with one flag per position.
+        position: variable of a position; its extent is the number of flags.
+        slot: variable of a slot; its extent is the number of slots of a group.
+        body: statements that run for all slots of a group at the same time; a slot without a flagged position runs them
+            for any position.
+        ordered: statements that run after `body`, one after another, for the slots that have a flagged position.
+    """
+
+    flags: str
+    position: Var
+    slot: Var
+    body: tuple[Stmt, ...]
+    ordered: tuple[Stmt, ...]
+
+
 Stmt = (
     Let
     | Accumulator
@@ -282,6 +302,7 @@ Stmt = (
     | Barrier
     | CombineThreads
     | Sort
+    | ForFlagged
 )
 Body = tuple[Stmt, ...]
 
@@ -329,6 +350,8 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
         return (s.body,)
     if isinstance(s, If):
         return (s.then, s.otherwise)
+    if isinstance(s, ForFlagged):
+        return (s.body, s.ordered)
     return (s.compare, s.body) if isinstance(s, Sort) else ()
 
 
@@ -338,6 +361,8 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, body=f(s.body))
     if isinstance(s, If):
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
+    if isinstance(s, ForFlagged):
+        return replace(s, body=f(s.body), ordered=f(s.ordered))
     return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
 
 
@@ -408,6 +433,8 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (r.value for r in s.reductions)
         elif isinstance(s, Sort):
             yield s.before
+        elif isinstance(s, ForFlagged):
+            yield s.flags
     for i in indices_in(body):
         yield from (v.name for v in i.variables())
 
@@ -432,6 +459,8 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (r.name for r in s.reductions)
         elif isinstance(s, Sort):
             yield from (s.left.name, s.right.name, s.position.name)
+        elif isinstance(s, ForFlagged):
+            yield from (s.position.name, s.slot.name)
 
 
 def work_of(body: Body) -> int:
@@ -450,6 +479,8 @@ def work_of(body: Body) -> int:
         elif isinstance(s, Sort):
             n = s.position.extent
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+        elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
+            total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

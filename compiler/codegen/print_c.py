@@ -21,6 +21,8 @@ from compiler.codegen.scalar_ops import binary
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
+LIST_PADDING = 16
+"""Entries that `hlogym_flagged` of the preamble writes after a list."""
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
 
 
@@ -123,6 +125,29 @@ class _CPrinter(Printer):
         self.indented(s.body)
         self.emit("}")
         self.emit("__builtin_free(memory);")
+        self.depth -= 1
+        self.emit("}")
+
+    def flagged(self, s: lir.ForFlagged) -> None:
+        """Print loops over the list of flagged positions, which is padded so that every group is full."""
+        n, slots, position, slot = s.position.extent, s.slot.extent, s.position.name, s.slot.name
+        self.emit("{")
+        self.depth += 1
+        self.emit(f"int32_t {position}_list[{n + LIST_PADDING}] __attribute__((aligned(64)));")
+        self.emit(f"const int32_t {position}_count = hlogym_flagged({s.flags}, {n}, {position}_list);")
+        self.emit(f"for (int32_t {slot}_first = 0; {slot}_first < {position}_count; {slot}_first += {slots}) {{")
+        self.depth += 1
+        left = f"{position}_count - {slot}_first"
+        self.emit(f"const int32_t {slot}_end = {left} < {slots} ? {left} : {slots};")
+        for end, body in ((str(slots), s.body), (f"{slot}_end", s.ordered)):
+            if body is s.body:
+                self.emit("#pragma omp simd")
+            self.emit(f"for (index_t {slot} = 0; {slot} < {end}; {slot}++) {{")
+            self.emit(f"  const index_t {position} = {position}_list[{slot}_first + {slot}];")
+            self.indented(body)
+            self.emit("}")
+        self.depth -= 1
+        self.emit("}")
         self.depth -= 1
         self.emit("}")
 
