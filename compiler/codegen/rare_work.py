@@ -13,7 +13,7 @@ Expressions have no side effects, so this changes no value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.codegen import index as ix
@@ -198,7 +198,7 @@ class _Graph:
                 return None
             stores, late = self._after(outputs)
             # The other operand must be known before the work is done; a select of which it is not stays as it is.
-            dropped = [x for x in outputs if self.lets.get(selects[x][1]) in late]
+            dropped = [x for x in outputs if self.lets.get(other_operand(x, selects, outputs)) in late]
             if not dropped:
                 break
             for x in dropped:
@@ -228,9 +228,11 @@ class _Graph:
         stores: set[int] = set()
         late: set[int] = set()
         names: set[str] = set()
+        selects = {self.lets[x] for x in outputs}
         for x in outputs:
-            if all(self._is_store_of(u, x) for u in self.users.get(x, ())):
-                stores.update(self.users.get(x, ()))
+            users = [u for u in self.users.get(x, ()) if u not in selects]
+            if all(self._is_store_of(u, x) for u in users):
+                stores.update(users)
             else:
                 names.add(x)
         for n, s in enumerate(self.statements):
@@ -285,6 +287,14 @@ class _Graph:
         return found
 
 
+def other_operand(output: str, selects: Mapping[str, tuple[str, str]], outputs: Sequence[str]) -> str:
+    """Return the value of an output where the predicate does not hold: no output, although the operand may be one."""
+    name = selects[output][1]
+    while name in outputs:
+        name = selects[name][1]
+    return name
+
+
 def _symbols(offset: IndexExpr) -> set[str]:
     return {v.name for v in offset.variables()}
 
@@ -306,6 +316,7 @@ class _Split:
         self.types = {x.name: x.type for x in s.body if isinstance(x, lir.Let)}
         selects = {x: graph.select(x, rare.predicate, rare.holds) for x in self.types}
         self.operands = {x: found for x, found in selects.items() if found is not None}
+        self.others = {x: other_operand(x, self.operands, rare.outputs) for x in rare.outputs}
 
     def loops(self) -> tuple[Body, For, lir.ForFlagged, For | None]:
         """Return the local arrays, the first loop, the loop over groups and the last loop, if there is one."""
@@ -335,7 +346,7 @@ class _Split:
             if n in rare.moved or n in rare.late or (isinstance(s, lir.Let) and s.name in rare.outputs):
                 continue
             if n in rare.stores and isinstance(s, lir.Store | lir.LocalStore):
-                s = replace(s, value=self.operands[s.value][1])
+                s = replace(s, value=self.others[s.value])
             out.append(s)
         holds = rare.predicate
         if not rare.holds:
@@ -346,7 +357,7 @@ class _Split:
         out.append(lir.Let(number, T.S32, lir.Apply(conversion(T.PRED, T.S32), (holds,))))
         out.append(lir.LocalStore(flags, self.here, number))
         for name, array in self.passed.items():
-            value = self.operands[name][1] if name in rare.outputs else name
+            value = self.others.get(name, name)
             out.append(lir.LocalStore(array, self.here, value))
         return out
 
