@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from compiler.analysis.cost_model import DeviceModel
+from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.schedule import Schedule
+from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
@@ -36,7 +37,7 @@ class Backend(Protocol):
 
     @property
     def default_schedule(self) -> Schedule:
-        """Return the schedule of kernels for which none is chosen."""
+        """Return the schedule of kernels for which none is chosen; it may differ from that of the language."""
         ...
 
     def device_model(self) -> DeviceModel:
@@ -55,15 +56,22 @@ class Backend(Protocol):
         """
         ...
 
+    def library_refusal(self, instruction: HloInstruction) -> str | None:
+        """Return why no library of the backend should compute an instruction, or None if one should.
+
+        Lowering keeps the instructions for which this returns None, and the backend turns them into library calls.
+        """
+        ...
+
     def build(
-        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+        self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> Executable:
         """Compile an optimized module and return the executable; the module is not changed.
 
         Args:
             module: the module after all passes and fusion.
             plan: the compilation decisions, kept with the executable.
-            schedules: schedules that differ from the default, by instruction name.
+            kernels: implementations and schedules that were chosen; other kernels have the default schedule.
 
         Raises:
             BackendError: the backend does not work on this machine.

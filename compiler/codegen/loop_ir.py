@@ -150,6 +150,26 @@ class LocalStore:
 
 
 @dataclass(frozen=True, slots=True)
+class TransposeTile:
+    """array[a * size + b] = buffer[offset + a + b * stride] for a < rows and b < columns, both at most `size`.
+
+    Attributes:
+        array: a local array of size * size elements.
+        buffer, offset, stride: where the elements are read.
+        size: edge of the tile.
+        rows, columns: index expressions whose values may exceed `size`; None for whole tiles.
+    """
+
+    array: str
+    buffer: str
+    offset: IndexExpr
+    stride: int
+    size: int
+    rows: IndexExpr | None = None
+    columns: IndexExpr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """buffer[offset] = value for an array argument; the printer converts the value to the storage type."""
 
@@ -294,6 +314,7 @@ Stmt = (
     | Assign
     | LocalArray
     | LocalStore
+    | TransposeTile
     | Store
     | Update
     | If
@@ -396,6 +417,9 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         return s
     if isinstance(s, Store | LocalStore | Update):
         return replace(s, offset=f(s.offset))
+    if isinstance(s, TransposeTile):
+        rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
+        return replace(s, offset=f(s.offset), rows=rows, columns=columns)
     if isinstance(s, For) and s.base is not None:
         s = replace(s, base=f(s.base))
     return map_bodies(s, lambda inner: map_indices(inner, f))
@@ -410,6 +434,8 @@ def indices_in(body: Body) -> Iterator[IndexExpr]:
                 yield found
         elif isinstance(s, Store | LocalStore | Update):
             yield s.offset
+        elif isinstance(s, TransposeTile):
+            yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
         elif isinstance(s, For) and s.base is not None:
             yield s.base
 
@@ -425,6 +451,8 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (s.name, s.value)
         elif isinstance(s, LocalStore):
             yield from (s.array, s.value)
+        elif isinstance(s, TransposeTile):
+            yield s.array
         elif isinstance(s, Store | Update):
             yield s.value
         elif isinstance(s, If):
@@ -481,6 +509,8 @@ def work_of(body: Body) -> int:
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
         elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
             total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
+        elif isinstance(s, TransposeTile):
+            total += s.size * s.size
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

@@ -14,6 +14,7 @@ from compiler.runtime.thunks import (
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     ThunkVisitor,
     WhileThunk,
@@ -34,11 +35,13 @@ class Driver:
         source: the C source.
         kernels: symbols of the kernels in the order of their table.
         host: host thunks by the number that the source passes to the callback.
+        library: library calls in the order of their table of steps.
     """
 
     source: str = ""
     kernels: list[str] = field(default_factory=list)
     host: list[HostThunk] = field(default_factory=list)
+    library: list[LibraryThunk] = field(default_factory=list)
 
 
 def address(b: Buffer) -> str:
@@ -101,6 +104,13 @@ class _Printer(ThunkVisitor[None]):
         sizes = ", ".join(map(str, (element.byte_size, t.batch, t.m, t.n, t.k)))
         sides = f"{int(t.lhs_transposed)}, {int(t.rhs_transposed)}, {address(t.lhs)}, {address(t.rhs)}"
         self.emit(f"gemm(context, context->{BLAS_TYPES[element]}, {sizes}, {sides}, {address(t.out)});")
+
+    def library(self, t: LibraryThunk) -> None:
+        pointers = ", ".join(address(b) for b in (*t.inputs, t.out))
+        scratch = "0, 0" if t.scratch is None else f"{address(t.scratch)}, {t.scratch.size}L"
+        step = f"context->steps[{len(self.driver.library)}]"
+        self.emit(f"{{ char *a[] = {{{pointers}}}; context->run_step({step}, a, {scratch}); }}")
+        self.driver.library.append(t)
 
     def host(self, t: HostThunk) -> None:
         self.emit(f"context->host({len(self.driver.host)});")

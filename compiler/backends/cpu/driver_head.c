@@ -1,6 +1,7 @@
 /* The prologue of every driver: the tables of the program and matrix products by BLAS. */
 typedef void (*kernel_t)(void *const *);
 typedef void (*host_t)(int);
+typedef void (*step_t)(void *, char *const *, char *, long);
 typedef void (*gemm_t)(char *, char *, int *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
 typedef void (*gemv_t)(char *, int *, int *, void *, void *, int *, void *, int *, void *, void *, int *);
 
@@ -19,6 +20,8 @@ struct context {
   gemv_t sgemv, dgemv;
   int (*get_blas_threads)(void); /* null if the number of threads of the BLAS cannot be set */
   void (*set_blas_threads)(int);
+  step_t run_step; /* of compiler/backends/cpu/onednn/onednn.c */
+  void *const *steps;
 };
 
 /* Defined by the runtime. */

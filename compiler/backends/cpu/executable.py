@@ -19,6 +19,7 @@ from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.driver import Driver, print_driver
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.native_runtime import RUNTIME, Call
+from compiler.backends.cpu.onednn.steps import LibrarySteps
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
 from compiler.ir.module import HloModule
@@ -36,6 +37,7 @@ from compiler.runtime.thunks import (
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     ThunkVisitor,
     WhileThunk,
@@ -63,6 +65,8 @@ class _Context(ctypes.Structure):
         ("dgemv", ctypes.c_void_p),
         ("get_blas_threads", ctypes.c_void_p),
         ("set_blas_threads", ctypes.c_void_p),
+        ("run_step", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
     ]
 
 
@@ -151,6 +155,7 @@ class CpuExecutable:
         self._constants = _pointers(self.program.constants)
         symbols = built.driver.kernels
         self._table = (ctypes.c_void_p * max(1, len(symbols)))(*(self._addresses[s] for s in symbols))
+        self._steps = LibrarySteps(built.driver.library, self.program.constants)
         # A bound method would be a reference cycle and delay the unloading of an unused program's libraries.
         host = weakref.WeakMethod(self._run_host)
         self._callback = _HOST(lambda number: _call(host(), number))
@@ -246,6 +251,7 @@ class CpuExecutable:
             context.sgemm, context.dgemm = blas_address("sgemm"), blas_address("dgemm")
             context.sgemv, context.dgemv = blas_address("sgemv"), blas_address("dgemv")
             context.get_blas_threads, context.set_blas_threads = blas_threading()
+        context.run_step, context.steps = self._steps.run_address, self._steps.table_address
         return context
 
     def _run_host(self, number: int) -> None:
@@ -269,6 +275,10 @@ class CpuExecutable:
             return self.program.constants[b.index].reshape(shape.dimensions)
         raw = frame.arena[b.index : b.index + shape.byte_size]
         return raw.view(shape.dtype).reshape(shape.dimensions)
+
+    def library_step(self, t: LibraryThunk, arrays: Sequence[Array]) -> Callable[[], object]:
+        """Return a function that makes one library call on its inputs, result and scratch memory."""
+        return self._steps.call(self.built.driver.library.index(t), arrays)
 
     # ---- timing
 
@@ -350,6 +360,10 @@ class _PythonStep(ThunkVisitor[Callable[[], object]]):
         lhs, rhs = t.matrices(self._view(t.lhs), self._view(t.rhs))
         out = self._view(t.out).reshape(t.batch, t.m, t.n)
         return lambda: np.matmul(lhs, rhs, out=out)
+
+    def library(self, t: LibraryThunk) -> Callable[[], object]:
+        buffers = [*t.inputs, t.out] if t.scratch is None else [*t.inputs, t.out, t.scratch]
+        return self._executable.library_step(t, [self._view(b) for b in buffers])
 
     def host(self, t: HostThunk) -> Callable[[], object]:
         inputs, outputs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]

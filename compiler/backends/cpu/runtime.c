@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -110,6 +111,7 @@ static struct {
   int parts;
   struct hlogym_call *call;
   struct range ranges[MAX_THREADS];
+  uint32_t gang; /* number of the gang that this job is, or 0; see hlogym_gang_begin */
 } job;
 
 /* `state` counts the workers that take part in the job, plus OPEN while more may join. `offers` counts the jobs so far;
@@ -117,7 +119,8 @@ static struct {
 #define OPEN 0x10000u
 static _Atomic uint32_t state, offers, sleepers, caller_sleeps;
 static atomic_flag busy = ATOMIC_FLAG_INIT; /* there is one job at a time; other callers run their loops alone */
-static int wanted_threads = 1, workers = 0, spins = 1;
+static int wanted_threads = 1, spins = 1;
+static _Atomic int workers = 0;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);
@@ -166,9 +169,18 @@ end:
   in_task = 0;
 }
 
+static _Atomic uint32_t members; /* of the gang, that have not finished */
+
+static void run_member(int number) {
+  in_task = 1;
+  job.task(job.context, number, number + 1);
+  in_task = 0;
+  if (atomic_fetch_sub(&members, 1) == 1 && atomic_load(&caller_sleeps)) futex_wake(&members, 1);
+}
+
 static void *worker(void *number) {
   is_worker = 1;
-  uint32_t seen = 0;
+  uint32_t seen = 0, last_gang = 0;
   int64_t patience = SPIN_NANOSECONDS;
   for (;;) {
     if (spin_while(&offers, seen, spins ? patience : 0)) {
@@ -185,7 +197,10 @@ static void *worker(void *number) {
     while (s & OPEN) {
       if (!atomic_compare_exchange_weak(&state, &s, s + 1)) continue;
       /* The job does not change until the count is decremented again. */
-      if ((int)(intptr_t)number < job.parts) {
+      if (job.gang) {
+        if (job.gang != last_gang && (int)(intptr_t)number < job.parts) run_member((int)(intptr_t)number);
+        last_gang = job.gang;
+      } else if ((int)(intptr_t)number < job.parts) {
         current = job.call;
         take_part((int)(intptr_t)number);
         current = 0;
@@ -197,8 +212,9 @@ static void *worker(void *number) {
   return 0;
 }
 
-/* Start the missing workers, with all signals blocked, because the threads of the host program should handle those. */
-static void start_workers(void) {
+/* Start the workers that `threads` threads lack, with all signals blocked, because the threads of the host program
+   should handle those. */
+static void start_workers(int threads) {
   sigset_t all, before;
   pthread_attr_t attributes;
   sigfillset(&all);
@@ -206,7 +222,7 @@ static void start_workers(void) {
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, 8 << 20);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  while (workers < wanted_threads - 1) {
+  while (workers < threads - 1) {
     pthread_t thread;
     if (pthread_create(&thread, &attributes, worker, (void *)(intptr_t)(workers + 1)) != 0) break;
     workers++;
@@ -241,6 +257,21 @@ EXPORT void hlogym_set_threads(int count, int cores) {
 
 EXPORT int hlogym_threads(void) { return wanted_threads; }
 
+/* Close the job and wait for the workers that still take part in it. */
+static void close_job(void) {
+  uint32_t s = atomic_fetch_and(&state, ~OPEN) & ~OPEN;
+  int64_t patience = spins ? SPIN_NANOSECONDS : 0;
+  while (s != 0) {
+    if (!spin_while(&state, s, patience)) {
+      patience = 0;
+      atomic_store(&caller_sleeps, 1);
+      if (atomic_load(&state) == s) futex_wait(&state, s);
+      atomic_store(&caller_sleeps, 0);
+    }
+    s = atomic_load(&state);
+  }
+}
+
 static void run_alone(task_t task, void *context, int64_t count, int64_t grain) {
   for (int64_t first = 0; first < count; first += grain) {
     task(context, first, first + grain < count ? first + grain : count);
@@ -257,13 +288,14 @@ EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t g
     run_alone(task, context, count, grain);
     return;
   }
-  if (workers < threads - 1) start_workers(); /* fewer may start than requested */
+  if (workers < threads - 1) start_workers(threads); /* fewer may start than requested */
   const int parts = workers + 1 < threads ? workers + 1 : threads;
   const int64_t fair = count / ((int64_t)parts * CHUNKS_PER_THREAD);
   if (fair > grain) grain = (fair + grain - 1) / grain * grain;
   const int64_t chunks = (count + grain - 1) / grain;
   job.task = task;
   job.context = context;
+  job.gang = 0;
   job.grain = grain;
   job.parts = parts;
   job.call = current;
@@ -276,18 +308,60 @@ EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t g
   atomic_fetch_add(&offers, 1);
   if (atomic_load(&sleepers)) futex_wake(&offers, chunks > parts ? parts - 1 : (int)chunks - 1);
   take_part(0);
-  /* Every chunk is taken. Close the job and wait for the workers that are still running one. */
-  uint32_t s = atomic_fetch_and(&state, ~OPEN) & ~OPEN;
-  int64_t patience = spins ? SPIN_NANOSECONDS : 0;
-  while (s != 0) {
-    if (!spin_while(&state, s, patience)) {
-      patience = 0;
-      atomic_store(&caller_sleeps, 1);
-      if (atomic_load(&state) == s) futex_wait(&state, s);
-      atomic_store(&caller_sleeps, 0);
-    }
-    s = atomic_load(&state);
+  close_job(); /* every chunk is taken */
+  atomic_flag_clear(&busy);
+}
+
+/* ---- gangs: tasks that run at the same time, each on a thread of its own, so that they may wait for each other
+
+   They serve libraries that were written for OpenMP (compiler/backends/cpu/onednn/openmp.c). A gang is a job whose
+   members are not stolen. The caller is member 0: it does its part between hlogym_gang_begin and hlogym_gang_end. */
+
+/* Return how many members a gang should have, after starting the workers. */
+EXPORT int hlogym_gang_size(void) {
+  if (workers < wanted_threads - 1 && !atomic_flag_test_and_set(&busy)) {
+    start_workers(wanted_threads);
+    atomic_flag_clear(&busy);
   }
+  return workers + 1 < wanted_threads ? workers + 1 : wanted_threads;
+}
+
+/* Start members 1 .. count-1 of a gang: each calls task(context, number, number + 1). */
+EXPORT void hlogym_gang_begin(task_t task, void *context, int count) {
+  static uint32_t gangs;
+  for (int tries = 0; atomic_flag_test_and_set(&busy); tries++) {
+    const struct timespec pause = {0, 20000}; /* another thread runs a job; a gang cannot do without the workers */
+    if (tries < 1000)
+      relax();
+    else
+      nanosleep(&pause, 0);
+  }
+  if (workers < count - 1) start_workers(count);
+  if (workers < count - 1) abort(); /* as OpenMP does when the system refuses a thread */
+  if (++gangs == 0) gangs = 1;
+  job.task = task;
+  job.context = context;
+  job.parts = count;
+  job.call = current;
+  job.gang = gangs;
+  atomic_store(&members, (uint32_t)count - 1);
+  atomic_store(&state, OPEN);
+  atomic_fetch_add(&offers, 1);
+  if (atomic_load(&sleepers)) futex_wake(&offers, INT_MAX); /* those of higher numbers sleep again */
+  in_task = 1;
+}
+
+/* Wait until all members have finished. */
+EXPORT void hlogym_gang_end(void) {
+  int64_t patience = spins ? SPIN_NANOSECONDS : 0;
+  in_task = 0;
+  for (uint32_t n; (n = atomic_load(&members)) != 0;) {
+    if (spin_while(&members, n, patience)) continue;
+    atomic_store(&caller_sleeps, 1);
+    if (atomic_load(&members) == n) futex_wait(&members, n);
+    atomic_store(&caller_sleeps, 0);
+  }
+  close_job();
   atomic_flag_clear(&busy);
 }
 

@@ -31,6 +31,7 @@ from compiler.runtime.thunks import (
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     ThunkVisitor,
     WhileThunk,
@@ -185,6 +186,9 @@ class _Device(ThunkVisitor[None]):
         lhs, rhs = t.matrices(self.view(t.lhs), self.view(t.rhs))
         self.xp.matmul(lhs, rhs, out=self.view(t.out).reshape(t.batch, t.m, t.n))
 
+    def library(self, t: LibraryThunk) -> None:
+        raise TypeError(f"the cuda backend has no library for %{t.name}")
+
     def host(self, t: HostThunk) -> None:
         inputs = [self.xp.asnumpy(self.view(b)) for b in t.inputs]
         outputs = [np.empty(b.shape.dimensions, b.shape.dtype) for b in t.outputs]
@@ -246,6 +250,10 @@ class _LaunchCount(ThunkVisitor[int | None]):
     def gemm(self, t: GemmThunk) -> int | None:
         del t
         return 1
+
+    def library(self, t: LibraryThunk) -> int | None:
+        del t
+        return None
 
     def host(self, t: HostThunk) -> int | None:
         del t

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.tracing.executable import TracingExecutable
+from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.schedule import Schedule
 from compiler.errors import BackendError
+from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
+from compiler.runtime.libraries import no_library
 from compiler.runtime.program_files import ProgramFolder
 
 
@@ -39,11 +41,15 @@ class TracingBackend:
         """Return what a measured time depends on besides the program."""
         return "tracing"
 
+    def library_refusal(self, instruction: HloInstruction) -> str | None:
+        """Return why no library computes an instruction: lowering then expands what has no kernel."""
+        return no_library(instruction)
+
     def build(
-        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+        self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> TracingExecutable:
         """Return the executable of a module after all decisions."""
-        del schedules
+        del kernels
         return TracingExecutable(module, plan)
 
     def load(self, folder: ProgramFolder) -> TracingExecutable:
