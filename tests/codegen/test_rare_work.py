@@ -173,7 +173,7 @@ def random_values(shape: Shape, rng: np.random.Generator) -> Array:
     """Return a random array, with NaN, infinities and the largest integers, or for a pred with one value only."""
     out = running.random_array(shape, rng)
     if shape.element_type is T.PRED:
-        return rng.random(out.shape) < rng.choice([0.0, 0.02, 0.5, 1.0])
+        return np.asarray(rng.random(out.shape) < rng.choice([0.0, 0.02, 0.5, 1.0]))
     if shape.element_type.is_integer:
         limits = np.iinfo(out.dtype)
         special: list[float] = [limits.min, limits.max, 0]
