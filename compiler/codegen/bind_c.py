@@ -29,7 +29,7 @@ ALIGNED = 64
 """Ranges of elements for one thread start at multiples of this, so that they are whole cache lines."""
 LONG_WORK = 20_000_000
 """Minimum number of statements for which a sequential loop checks for interrupts."""
-SLICE_WORK = 500_000
+SLICE_WORK = 5_000_000
 """Number of statements that such a loop runs between two checks."""
 LIGHT_WORK = 12
 """Maximum number of statements per element of a reduction that gets several accumulators; the latency of a longer one
