@@ -14,6 +14,7 @@ from compiler.codegen.index import IndexExpr, Var
 from compiler.codegen.lanes import tile_columns
 from compiler.codegen.loop_ir import Body, Combined, For, LoopKind, work_of
 from compiler.codegen.loop_transforms import collapse, has_loop, perfect_nest, tile_transposes, without_dead_code
+from compiler.codegen.near_angles import select_near_angles
 from compiler.codegen.rare_work import separate_rare_work
 from compiler.codegen.row_cache import cache_rows
 from compiler.codegen.scalar_ops import COMPUTE_BYTES, binary, identity_of
@@ -54,7 +55,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         tiled = tile_transposes(body, schedule.tile, stage=True)
         kind = "transpose" if tiled != body else kind
         body = tiled
-    body = separate_rare_work(kernel, body, schedule)
+    body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = _Binder(schedule).top(body)
     check_local_bytes(body)
     return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector)
