@@ -23,7 +23,7 @@ from compiler.ir.types import PrimitiveType as T
 
 MAX_ANGLE_WORK = 12
 """Maximum number of statements that compute the angles of a loop; the test of the angles repeats them."""
-MIN_POSITIONS = 64
+MIN_POSITIONS = 32
 """Minimum number of positions of a loop."""
 
 
