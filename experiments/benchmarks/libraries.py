@@ -230,6 +230,7 @@ def main() -> None:
         f"- commit: {origin['commit']}",
         f"- machine: {origin['machine']}, PyTorch {torch.__version__}",
         f"- date: {origin['date']}",
+        f"- load: {os.getloadavg()[0]:.1f} running processes on average before the start",
         "",
         "Milliseconds per call, the minimum of interleaved calls, and the ratios of these minima.",
         "",

@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,6 +38,9 @@ struct hlogym_call {
   volatile int stopped; /* set when loops should end early; the results of the call are then discarded */
   int64_t polled;       /* time of the last check for signals in milliseconds; 0 if there was none */
   struct hlogym_call *outer;
+  int flush_denormals;  /* whether subnormal numbers count as zero during the call */
+  uint32_t control;     /* the floating-point control register of the caller */
+  int threads;          /* number of threads that run a loop of this call; 0 means all */
 };
 
 static struct {
@@ -85,15 +89,45 @@ EXPORT int hlogym_interrupted(void) {
   return is_worker || call->stopped ? call->stopped : poll_signals(call);
 }
 
+/* Return the floating-point control register of this thread, and set the bits that flush subnormal numbers to zero. */
+static uint32_t flush_denormals(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  const uint32_t before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8040); /* flush to zero, denormals are zeros */
+  return before;
+#elif defined(__aarch64__)
+  uint64_t before;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+  __asm__ volatile("msr fpcr, %0" : : "r"(before | 1u << 24));
+  return (uint32_t)before;
+#else
+  return 0;
+#endif
+}
+
+static void restore_control(uint32_t before) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_ldmxcsr(before);
+#elif defined(__aarch64__)
+  __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)before));
+#else
+  (void)before;
+#endif
+}
+
 EXPORT void hlogym_begin(struct hlogym_call *call) {
   call->exception[0] = call->exception[1] = call->exception[2] = 0;
   call->stopped = 0;
   call->polled = 0;
   call->outer = current; /* a host op may call another program */
   current = call;
+  if (call->flush_denormals) call->control = flush_denormals();
 }
 
-EXPORT void hlogym_end(struct hlogym_call *call) { current = call->outer; }
+EXPORT void hlogym_end(struct hlogym_call *call) {
+  if (call->flush_denormals) restore_control(call->control);
+  current = call->outer;
+}
 
 /* ---- the pool */
 
@@ -187,10 +221,13 @@ static void *worker(void *number) {
       patience = SPIN_NANOSECONDS;
     } else {
       patience /= 2; /* no job arrived while spinning: sleep sooner next time */
+      const int64_t asleep = now(CLOCK_MONOTONIC);
       atomic_fetch_add(&sleepers, 1);
       while (atomic_load(&offers) == seen) futex_wait(&offers, seen);
       atomic_fetch_sub(&sleepers, 1);
       if (patience < SPIN_NANOSECONDS / 16) patience = SPIN_NANOSECONDS / 16;
+      /* A job arrived soon after, as between calls from Python: spin as long as at first. Waking takes time itself. */
+      if (now(CLOCK_MONOTONIC) - asleep < 2 * SPIN_NANOSECONDS) patience = SPIN_NANOSECONDS;
     }
     seen = atomic_load(&offers);
     uint32_t s = atomic_load(&state);
@@ -198,11 +235,19 @@ static void *worker(void *number) {
       if (!atomic_compare_exchange_weak(&state, &s, s + 1)) continue;
       /* The job does not change until the count is decremented again. */
       if (job.gang) {
-        if (job.gang != last_gang && (int)(intptr_t)number < job.parts) run_member((int)(intptr_t)number);
+        if (job.gang != last_gang && (int)(intptr_t)number < job.parts) {
+          const int flush = job.call && job.call->flush_denormals;
+          const uint32_t control = flush ? flush_denormals() : 0;
+          run_member((int)(intptr_t)number);
+          if (flush) restore_control(control);
+        }
         last_gang = job.gang;
       } else if ((int)(intptr_t)number < job.parts) {
         current = job.call;
+        const int flush = current && current->flush_denormals;
+        const uint32_t control = flush ? flush_denormals() : 0;
         take_part((int)(intptr_t)number);
+        if (flush) restore_control(control);
         current = 0;
       }
       if (atomic_fetch_sub(&state, 1) == 1 && atomic_load(&caller_sleeps)) futex_wake(&state, 1);
@@ -255,7 +300,11 @@ EXPORT void hlogym_set_threads(int count, int cores) {
   spins = wanted_threads <= cores;
 }
 
-EXPORT int hlogym_threads(void) { return wanted_threads; }
+/* Return the number of threads that run a loop of the running call. */
+EXPORT int hlogym_threads(void) {
+  const int limit = current && current->threads > 0 ? current->threads : wanted_threads;
+  return limit < wanted_threads ? limit : wanted_threads;
+}
 
 /* Close the job and wait for the workers that still take part in it. */
 static void close_job(void) {
@@ -282,7 +331,7 @@ static void run_alone(task_t task, void *context, int64_t count, int64_t grain) 
 /* Call task(context, first, last) for chunks that cover 0 .. count-1, in any order and on any thread, and return when
    all have finished. A chunk has at least `grain` iterations, except for the last one of a range. */
 EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t grain) {
-  const int threads = wanted_threads;
+  const int threads = hlogym_threads();
   if (count <= 0) return;
   if (threads == 1 || count <= grain || in_task || atomic_flag_test_and_set(&busy)) {
     run_alone(task, context, count, grain);

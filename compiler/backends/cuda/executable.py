@@ -23,6 +23,7 @@ from compiler.runtime.executable import (
     profile_thunks,
 )
 from compiler.runtime.host_ops import evaluate_host
+from compiler.runtime.memory import ProgramMemory, program_memory
 from compiler.runtime.program_files import SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
@@ -68,6 +69,11 @@ class CudaExecutable:
     def save(self, path: str | Path) -> None:
         """Save the program to a folder with its kernels as source; any machine with a GPU can load it."""
         save_program(path, SavedProgram(self.backend, self.module, self.program, self.arena_bytes, self.plan))
+
+    @property
+    def memory(self) -> ProgramMemory:
+        """Return the memory of the GPU that a call holds."""
+        return program_memory(self.program, self.arena_bytes)
 
     @property
     def kernels(self) -> list[KernelSpec]:

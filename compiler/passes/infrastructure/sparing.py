@@ -14,8 +14,8 @@ from compiler.passes.infrastructure.rewriting import RewritePass, Rule, rewrite
 Keeps = Callable[[HloInstruction], bool]
 """Says whether an instruction is kept as it is."""
 
-LIBRARY_OPCODES = frozenset({Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW})
-"""Opcodes that libraries compute; `Keeps` is only asked about these."""
+KEPT_OPCODES = frozenset({Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW, Opcode.SCATTER, Opcode.TOPK})
+"""Opcodes that may be kept; `Keeps` is only asked about these."""
 
 
 def sparing(hlo_pass: HloPass, keeps: Keeps) -> HloPass:
@@ -44,7 +44,7 @@ class Sparing:
 
     def _rules_of(self, opcode: Opcode) -> tuple[Rule, ...]:
         rules = tuple(self.within.rules_of()(opcode))
-        return tuple(map(self._guarded, rules)) if opcode in LIBRARY_OPCODES else rules
+        return tuple(map(self._guarded, rules)) if opcode in KEPT_OPCODES else rules
 
     def _guarded(self, rule: Rule) -> Rule:
         def guarded(i: HloInstruction, b: Builder) -> HloInstruction | None:

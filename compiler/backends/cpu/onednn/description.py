@@ -12,7 +12,7 @@ from compiler.ir.types import PrimitiveType as T
 
 MAX_RANK, MAX_SPACE, MAX_TENSORS, MAX_POSTS = 6, 3, 8, 6
 OPERATIONS = ("convolution", "deconvolution", "weights-gradient", "product", "max-pool", "sum-pool")
-"""The operations in the order of `enum operation` in onednn.c."""
+"""The operations in the order of `enum operation` in api.c."""
 
 ELEMENT_TYPES = {T.F16: 1, T.BF16: 2, T.F32: 3, T.S32: 4, T.S8: 5, T.U8: 6}
 """oneDNN's number for each element type."""
@@ -137,7 +137,7 @@ class Description:
 
 
 class _Tensor(ctypes.Structure):
-    """`struct tensor` of onednn.c."""
+    """`struct tensor` of api.c."""
 
     _fields_ = [  # ctypes requires a list
         ("type", ctypes.c_int32),
@@ -150,7 +150,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Post(ctypes.Structure):
-    """`struct post` of onednn.c."""
+    """`struct post` of api.c."""
 
     _fields_ = [  # ctypes requires a list
         ("algorithm", ctypes.c_int32),
@@ -161,7 +161,7 @@ class _Post(ctypes.Structure):
 
 
 class CDescription(ctypes.Structure):
-    """`struct description` of onednn.c."""
+    """`struct description` of api.c."""
 
     _fields_ = [  # ctypes requires a list
         ("operation", ctypes.c_int32),

@@ -21,6 +21,8 @@ __all__ = ["VARIABLE", "WHEEL", "OneDnn", "Step", "load_onednn", "onednn_or_none
 WHEEL = "onednn-cpu-gomp"
 VARIABLE = "HLOGYM_ONEDNN"
 """The environment variable that disables the library when it is 0."""
+SOURCES = ("openmp.c", "api.c", "maxima.c", "onednn.c")
+"""The C sources, which are compiled as one."""
 FLAGS = ("-O2", "-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden")
 
 
@@ -115,7 +117,7 @@ def _load(path: Path) -> OneDnn:
     tools = toolchain.toolchain()
     RUNTIME.load(tools.runtime())  # onednn.c calls its functions
     folder = resources.files("compiler.backends.cpu.onednn")
-    source = "\n".join(folder.joinpath(name).read_text() for name in ("openmp.c", "onednn.c"))
+    source = "\n".join(folder.joinpath(name).read_text() for name in SOURCES)
     library = ctypes.CDLL(str(tools.shared_object(source, "onednn", FLAGS)))
     pointer = ctypes.c_void_p
     library.hlogym_onednn_open.restype, library.hlogym_onednn_open.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
