@@ -40,7 +40,8 @@ ENTRY e {
 
 NOTHING = """HloModule nothing
 ENTRY e {
-  ROOT x = f32[64,64] parameter(0)
+  x = f32[] parameter(0)
+  ROOT n = f32[] negate(x)
 }
 """
 
