@@ -56,7 +56,8 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Return a library with the two functions, applied to arrays."""
     folder = tmp_path_factory.mktemp("near")
     loops = "".join(
-        f"void near_{f}(const float *x, float *y, long n) {{ for (long k = 0; k < n; k++) y[k] = near_{f}_f32(x[k]); }}\n"
+        f"void near_{f}(const float *x, float *y, long n) {{\n"
+        f"  for (long k = 0; k < n; k++) y[k] = near_{f}_f32(x[k]);\n}}\n"
         for f in ("sin", "cos")
     )
     (folder / "near.c").write_text(preamble() + loops)
