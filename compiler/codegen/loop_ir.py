@@ -290,20 +290,22 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class ForFlagged:
-    """Loops over the positions 0 .. extent-1 whose flag is not zero, in groups of a fixed number of slots.
+    """Loops over the positions 0 .. extent-1 whose flag is not zero; slot n belongs to the n-th of them.
 
     Attributes:
         flags: local array of S32 with one flag per position.
         position: variable of a position; its extent is the number of flags.
-        slot: variable of a slot; its extent is the number of slots of a group.
-        body: statements that run for all slots of a group at the same time; a slot without a flagged position runs them
-            for any position.
+        slot: variable of a slot; its extent is at least the number of flags, rounded up to whole groups.
+        group: number of slots, at most 16, to a multiple of which the slots of `body` are rounded up.
+        body: statements that run for all slots, on vectors; a slot without a flagged position runs them for any
+            position.
         ordered: statements that run after `body`, one after another, for the slots that have a flagged position.
     """
 
     flags: str
     position: Var
     slot: Var
+    group: int
     body: tuple[Stmt, ...]
     ordered: tuple[Stmt, ...]
 

@@ -111,6 +111,7 @@ def _default_schedule(language: str, extent: int, bytes_per_lane: int) -> Schedu
     preset, threads = default_schedule(language), find_language(language).threads
     lanes = preset.lanes
     if threads is not None:
+        preset = replace(preset, rare=MAX_LANES)
         lanes = min(MAX_LANES, max(LANE_STEP, -(-extent // (threads() * LANE_STEP)) * LANE_STEP))
         lanes = min(lanes, max(LANE_STEP, TILE_BYTES // max(1, bytes_per_lane) // LANE_STEP * LANE_STEP))
     # The local arrays of a full tile and of the remainder tile must fit.

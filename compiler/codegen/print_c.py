@@ -156,24 +156,20 @@ class _CPrinter(Printer):
 
     def flagged(self, s: lir.ForFlagged) -> None:
         """Print loops over the list of flagged positions, which is padded so that every group is full."""
-        n, slots, position, slot = s.position.extent, s.slot.extent, s.position.name, s.slot.name
+        n, position, slot = s.position.extent, s.position.name, s.slot.name
         self.emit("{")
         self.depth += 1
         self.emit(f"int32_t {position}_list[{n + LIST_PADDING}] __attribute__((aligned(64)));")
-        self.emit(f"const int32_t {position}_count = hlogym_flagged({s.flags}, {n}, {position}_list);")
-        self.emit(f"for (int32_t {slot}_first = 0; {slot}_first < {position}_count; {slot}_first += {slots}) {{")
-        self.depth += 1
-        left = f"{position}_count - {slot}_first"
-        self.emit(f"const int32_t {slot}_end = {left} < {slots} ? {left} : {slots};")
-        for end, body in ((str(slots), s.body), (f"{slot}_end", s.ordered)):
-            if body is s.body:
-                self.emit("#pragma omp simd")
-            self.emit(f"for (index_t {slot} = 0; {slot} < {end}; {slot}++) {{")
-            self.emit(f"  const index_t {position} = {position}_list[{slot}_first + {slot}];")
+        self.emit(f"const int32_t {slot}_count = hlogym_flagged({s.flags}, {n}, {position}_list);")
+        # gcc sees that this is a multiple of the vector length, and makes no loop for a remainder.
+        self.emit(f"const int32_t {slot}_full = ({slot}_count + {s.group - 1}) & -{s.group};")
+        for pragma, end, body in (("#pragma omp simd", "full", s.body), ("", "count", s.ordered)):
+            if pragma:
+                self.emit(pragma)
+            self.emit(f"for (index_t {slot} = 0; {slot} < {slot}_{end}; {slot}++) {{")
+            self.emit(f"  const index_t {position} = {position}_list[{slot}];")
             self.indented(body)
             self.emit("}")
-        self.depth -= 1
-        self.emit("}")
         self.depth -= 1
         self.emit("}")
 

@@ -135,19 +135,20 @@ class Split:
         return sum(a.size * COMPUTE_BYTES[a.type] for a in self.arrays) + 4 * self.groups.position.extent
 
 
-def split_loop(s: For, rare: RareWork, tag: str, slots: int) -> Split:
-    """Return the split of a loop; `tag` distinguishes its names, and a group has `slots` positions."""
-    return _Splitter(s, rare, tag, slots).split()
+def split_loop(s: For, rare: RareWork, tag: str, group: int) -> Split:
+    """Return the split of a loop; `tag` distinguishes its names, and a group has `group` positions."""
+    return _Splitter(s, rare, tag, group).split()
 
 
 class _Splitter:
     """The construction of a split."""
 
-    def __init__(self, s: For, rare: RareWork, tag: str, slots: int) -> None:
+    def __init__(self, s: For, rare: RareWork, tag: str, group: int) -> None:
         self.loop, self.graph, self.rare, self.tag = s, rare.graph, rare, tag
         self.here = ix.of(s.var)
         self.position = Var(f"{s.var.name}_{tag}", s.var.extent)
-        self.slot = Var(f"{s.var.name}_{tag}s", slots)
+        self.group = group
+        self.slot = Var(f"{s.var.name}_{tag}s", -(-s.var.extent // group) * group)
         self.arrays: list[lir.LocalArray] = []
         # The values that the first loop passes to the others through arrays, by the order of their definitions.
         self.passed: dict[str, str] = {}
@@ -214,7 +215,7 @@ class _Splitter:
                     ordered += self._at([replace(s, value=one)], self.position)
             if any(n in self.rare.late for n in users):
                 ordered.append(lir.LocalStore(self._result(x), ix.of(self.position), one))
-        return lir.ForFlagged(flags, self.position, self.slot, tuple(body), tuple(ordered))
+        return lir.ForFlagged(flags, self.position, self.slot, self.group, tuple(body), tuple(ordered))
 
     def _resolved(self, name: str) -> lir.Let | None:
         """Return the definition of a name within a group, where the predicate is known; None if it is as elsewhere."""

@@ -255,7 +255,7 @@ def _case(name: str, language: str, schedule: Schedule | None = None) -> running
     return running.Case(made.spec, tuple(args[k] for k in made.inputs), Reference(run, args))
 
 
-@pytest.mark.parametrize("schedule", [None, Schedule(lanes=16), Schedule(lanes=100)], ids=str)
+@pytest.mark.parametrize("schedule", [None, Schedule(lanes=16), Schedule(lanes=100, rare=64)], ids=str)
 def test_loop_kernels_in_c_match_the_interpreter(schedule: Schedule | None) -> None:
     cases = {name: _case(name, "c", schedule) for name in LOOPS}
     problems = {}
@@ -280,7 +280,7 @@ def test_loop_kernels_in_cuda_match_the_interpreter(schedule: Schedule | None, t
     assert problems == {}
 
 
-@pytest.mark.parametrize("schedule", [None, Schedule(lanes=100), Schedule(lanes=256, rare=64)], ids=str)
+@pytest.mark.parametrize("schedule", [None, Schedule(lanes=100, rare=64), Schedule(lanes=256, rare=64)], ids=str)
 def test_reset_numbers_are_made_for_the_positions_that_need_them(schedule: Schedule | None) -> None:
     assert "hlogym_flagged" in _case("resets", "c", schedule).spec.source
 

@@ -93,7 +93,9 @@ def test_nan_and_signed_zeros(functions: ctypes.CDLL) -> None:
 
 
 @pytest.mark.parametrize("special", [[], [3e5], [-1e30, np.inf], [np.nan], [NEAR_ANGLE, -NEAR_ANGLE, 65537.0]])
-@pytest.mark.parametrize("schedule", [None, Schedule(lanes=64), Schedule(lanes=128, vector=256)], ids=str)
+@pytest.mark.parametrize(
+    "schedule", [None, Schedule(lanes=64, rare=64), Schedule(lanes=128, vector=256, rare=128)], ids=str
+)
 def test_tiles_with_and_without_large_angles(special: list[float], schedule: Schedule | None) -> None:
     angles = np.linspace(-50, 50, 200, dtype=np.float32)
     angles[70 : 70 + len(special)] = special

@@ -13,7 +13,6 @@ import pytest
 from compiler.codegen import loop_ir as lir
 from compiler.codegen import rare_analysis, rare_work
 from compiler.codegen.bind_c import bind_c
-from compiler.codegen.languages import default_schedule
 from compiler.codegen.lower import lower
 from compiler.codegen.schedule import Schedule
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType
@@ -23,6 +22,7 @@ from tests.codegen import running
 T = PrimitiveType
 Array = npt.NDArray[Any]
 
+BLOCKS = Schedule(rare=1024)
 EXPENSIVE = "\n".join(
     ["e0 = f32[{n}] multiply(x, x)"]
     + [f"e{k} = f32[{{n}}] {'sine' if k % 2 else 'tanh'}(e{k - 1})" for k in range(1, 13)]
@@ -35,13 +35,13 @@ y = f32[{{n}}] negate(x)
 """
 
 
-def flagged(text: str, schedule: Schedule | None = None) -> int:
+def flagged(text: str, schedule: Schedule = BLOCKS) -> int:
     """Return the number of loops over flagged positions in the C kernel of a computation."""
-    kernel = bind_c(lower(running.fused(text)), schedule or default_schedule("c"))
+    kernel = bind_c(lower(running.fused(text)), schedule)
     return sum(isinstance(s, lir.ForFlagged) for s in lir.walk(kernel.body))
 
 
-def check(text: str, args: Sequence[Array], schedule: Schedule | None = None) -> None:
+def check(text: str, args: Sequence[Array], schedule: Schedule = BLOCKS) -> None:
     case = running.case_of(running.fused(text), args, "c", schedule)
     (found,) = running.run_c([case])
     assert running.problem(found, case) is None
@@ -85,9 +85,10 @@ def test_positions_that_no_block_fills_keep_the_plain_loop() -> None:
     assert flagged(of_size(STORED, 63)) == 0
 
 
-def test_the_schedule_can_turn_it_off() -> None:
-    assert flagged(of_size(STORED, 2048), Schedule(rare=0)) == 0
-    assert flagged(of_size(STORED, 2048), Schedule(vector=0)) == 0
+def test_the_schedule_decides() -> None:
+    assert flagged(of_size(STORED, 2048), Schedule()) == 0
+    assert flagged(of_size(STORED, 2048), Schedule(rare=64)) == 1
+    assert flagged(of_size(STORED, 2048), Schedule(rare=1024, vector=0)) == 0
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_values_that_are_cheap_or_needed_elsewhere_stay(root: str) -> None:
 
 def test_an_output_that_shares_the_buffer_of_an_input() -> None:
     fused = running.fused(of_size(STORED, 2048))
-    case = running.case_of(fused, [np.linspace(-2, 2, 2048, dtype=np.float32), np.arange(2048) % 9 == 0], "c")
+    case = running.case_of(fused, [np.linspace(-2, 2, 2048, dtype=np.float32), np.arange(2048) % 9 == 0], "c", BLOCKS)
     assert (0, 2) in case.spec.in_place
     shared = replace(case, spec=replace(case.spec, must_alias=((0, 2),)))
     (found,) = running.run_c([shared])
