@@ -156,8 +156,9 @@ class _Writer:
         elif kind < 0.52:
             self._keep(self.body.add(Opcode.CONVERT, [self.pick(T.S32)], array_shape(T.F32, *self.dims)))
         else:
-            ops = [Opcode.ADD, Opcode.MULTIPLY, Opcode.MAXIMUM, Opcode.SUBTRACT]
-            more = [Opcode.DIVIDE, Opcode.REMAINDER, Opcode.XOR, Opcode.SHIFT_LEFT]
+            # A product of floats may be contracted with a sum, and cancellation then shows the difference.
+            ops = [Opcode.ADD, Opcode.DIVIDE, Opcode.MAXIMUM, Opcode.SUBTRACT]
+            more = [Opcode.MULTIPLY, Opcode.REMAINDER, Opcode.XOR, Opcode.SHIFT_LEFT]
             self._keep(self.body.add(self.any(ops if t.is_float else ops + more), [a, b]))
 
     def finish(self, steps: int) -> HloComputation:
