@@ -173,8 +173,9 @@ def perfect_nest(s: lir.Stmt) -> list[For]:
 
 
 def has_loop(body: Body) -> bool:
-    """Check whether the statements contain a loop, a reduction, a sort or a matrix product."""
-    return any(isinstance(s, For | lir.Reduce | lir.Sort | lir.MatrixProduct) for s in lir.walk(body))
+    """Check whether the statements contain a loop of any kind or a matrix product."""
+    kinds = For | lir.Reduce | lir.Sort | lir.ForFlagged | lir.MatrixProduct
+    return any(isinstance(s, kinds) for s in lir.walk(body))
 
 
 def bounded(loop: For, tile: Var, extent: int, size: int) -> For:

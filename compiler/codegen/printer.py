@@ -57,6 +57,8 @@ class Printer:
             self.product(s)
         elif isinstance(s, lir.For):
             self.loop(s)
+        elif isinstance(s, lir.ForFlagged):
+            self.flagged(s)
         else:
             raise TypeError(f"a bound nest of this language has no {type(s).__name__}")
 
@@ -150,6 +152,9 @@ class Printer:
 
     def product(self, s: lir.MatrixProduct) -> None:
         raise UnsupportedError("a matrix product has no kernel in this language")
+
+    def flagged(self, s: lir.ForFlagged) -> None:
+        raise UnsupportedError("a loop over flagged positions has no kernel in this language")
 
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError
