@@ -39,7 +39,7 @@ class ProductFusion(ComputationPass):
 
     name: ClassVar[str] = "product-fusion"
     max_products: int = number_option(1 << 24, 0, 1 << 40)
-    max_alone: int = number_option(1 << 15, 0, 1 << 40)
+    max_alone: int = number_option(1 << 14, 0, 1 << 40)
 
     def run_on(self, computation: HloComputation) -> bool:
         """Rewrite one computation; return whether it changed."""
