@@ -129,8 +129,8 @@ def test_a_product_that_two_consumers_need_on_different_paths() -> None:
         add { a = f32[] parameter(0)
           b = f32[] parameter(1)
           ROOT c = f32[] add(a, b) }
-        ENTRY e { x = f32[20,30] parameter(0)
-          y = f32[30,40] parameter(1)
+        ENTRY e { x = f32[20,15] parameter(0)
+          y = f32[15,40] parameter(1)
           d = f32[20,40] dot(x, y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
           zero = f32[] constant(0)
           s = f32[20] reduce(d, zero), dimensions={1}, to_apply=add
