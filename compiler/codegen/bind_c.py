@@ -79,6 +79,8 @@ class _Binder:
                 out.append(self._parallel(s))
             elif isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and has_loop(s.body):
                 out.append(replace(s, kind=LoopKind.SERIAL, body=self.top(s.body), poll=_poll(s)))
+            elif isinstance(s, lir.SortByKey):
+                out.append(self._sort(s))
             else:
                 out += self._statement(s)
         return tuple(out)
@@ -123,6 +125,12 @@ class _Binder:
         if s.var.extent % size:
             loop = replace(loop, base=ix.of(outer) * size, limit=s.var.extent)
         return For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)))
+
+    def _sort(self, s: lir.SortByKey) -> lir.SortByKey:
+        """Return a sort whose rows are distributed to threads if they are enough work."""
+        work = work_of((s,))
+        shared_out = self.schedule.threads and work >= THREAD_GRAINS * self.schedule.grain
+        return replace(s, grain=max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0)
 
     # ---- inside a task
 

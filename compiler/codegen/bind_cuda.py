@@ -66,7 +66,7 @@ def _is_leaf(s: For) -> bool:
     """Check whether the iterations of a loop are single elements; sequential loops may be inside."""
     inside = [x for x in lir.walk(s.body) if isinstance(x, For)]
     independent = any(f.kind is LoopKind.INDEPENDENT for f in inside)
-    others = any(isinstance(x, lir.Reduce | lir.LocalArray | lir.Sort) for x in lir.walk(s.body))
+    others = any(isinstance(x, lir.Reduce | lir.LocalArray | lir.Sort | lir.SortByKey) for x in lir.walk(s.body))
     return not independent and not others
 
 

@@ -268,6 +268,33 @@ class Sort:
     body: tuple[Stmt, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SortByKey:
+    """For each row, a loop over its elements in ascending order of a key, ties in order of the elements.
+
+    Attributes:
+        row: variable of a row; rows are independent.
+        element: variable of an element number; its extent is the number of elements of a row.
+        read: statements that define the scalar `key` of an element.
+        key: name of the key.
+        type: element type of the key; floats are in total order.
+        descending: whether the largest key comes first; ties are still in order of the elements.
+        position: variable of a position in the order; its extent is the number of positions that are needed.
+        body: statements that run for each position, `element` being the element at that position.
+        grain: once bound, the least number of rows that a thread takes at a time; 0 for no threads.
+    """
+
+    row: Var
+    element: Var
+    read: tuple[Stmt, ...]
+    key: str
+    type: PrimitiveType
+    descending: bool
+    position: Var
+    body: tuple[Stmt, ...]
+    grain: int = 0
+
+
 Stmt = (
     Let
     | Accumulator
@@ -282,6 +309,7 @@ Stmt = (
     | Barrier
     | CombineThreads
     | Sort
+    | SortByKey
 )
 Body = tuple[Stmt, ...]
 
@@ -302,7 +330,7 @@ class Kernel:
 
     Attributes:
         kind: "loop", "reduction" (of rows), "column-reduction", "block" (a reduction whose result is broadcast back
-            along its row), "transpose", "in-place-update", "scatter", "sort" or "loop-kernel".
+            along its row), "transpose", "in-place-update", "scatter", "sort", "top-k" or "loop-kernel".
         arguments: inputs first, then outputs.
         in_place: pairs of (input, output) argument positions that may share one buffer.
         must_alias: pairs of (input, output) argument positions that must share one buffer, because the kernel writes
@@ -329,6 +357,8 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
         return (s.body,)
     if isinstance(s, If):
         return (s.then, s.otherwise)
+    if isinstance(s, SortByKey):
+        return (s.read, s.body)
     return (s.compare, s.body) if isinstance(s, Sort) else ()
 
 
@@ -338,6 +368,8 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, body=f(s.body))
     if isinstance(s, If):
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
+    if isinstance(s, SortByKey):
+        return replace(s, read=f(s.read), body=f(s.body))
     return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
 
 
@@ -408,6 +440,8 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (r.value for r in s.reductions)
         elif isinstance(s, Sort):
             yield s.before
+        elif isinstance(s, SortByKey):
+            yield s.key
     for i in indices_in(body):
         yield from (v.name for v in i.variables())
 
@@ -432,6 +466,8 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (r.name for r in s.reductions)
         elif isinstance(s, Sort):
             yield from (s.left.name, s.right.name, s.position.name)
+        elif isinstance(s, SortByKey):
+            yield from (s.row.name, s.element.name, s.position.name)
 
 
 def work_of(body: Body) -> int:
@@ -450,6 +486,9 @@ def work_of(body: Body) -> int:
         elif isinstance(s, Sort):
             n = s.position.extent
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+        elif isinstance(s, SortByKey):
+            n, k = s.element.extent, s.position.extent
+            total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

@@ -131,7 +131,7 @@ def perfect_nest(s: lir.Stmt) -> list[For]:
 
 def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop, a reduction or a sort."""
-    return any(isinstance(s, For | lir.Reduce | lir.Sort) for s in lir.walk(body))
+    return any(isinstance(s, For | lir.Reduce | lir.Sort | lir.SortByKey) for s in lir.walk(body))
 
 
 def bounded(loop: For, tile: Var, extent: int, size: int) -> For:

@@ -51,6 +51,8 @@ class Printer:
             self.condition(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
+        elif isinstance(s, lir.SortByKey):
+            self.sort_by_key(s)
         elif isinstance(s, lir.For):
             self.loop(s)
         else:
@@ -137,6 +139,9 @@ class Printer:
         return f"{array}[{offset.to_c()}]"
 
     def sort(self, s: lir.Sort) -> None:
+        raise UnsupportedError("a sort has no kernel in this language")
+
+    def sort_by_key(self, s: lir.SortByKey) -> None:
         raise UnsupportedError("a sort has no kernel in this language")
 
     def loop(self, s: lir.For) -> None:

@@ -37,6 +37,8 @@ def _lines(body: tuple[lir.Stmt, ...], depth: int) -> Iterator[str]:
                     yield from _lines(s.otherwise, depth + 1)
             case lir.Sort():
                 yield f"{indent}sort {s.left.extent} elements by {s.before}"
+            case lir.SortByKey():
+                yield f"{indent}first {s.position.extent} of {s.element.extent} elements by {s.key} of each row"
             case _:
                 yield indent + _simple(s)
 
