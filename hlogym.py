@@ -15,11 +15,15 @@ Importing this module registers the environments with Gymnasium. The compiler's 
 from compiler import CompilationPlan as CompilationPlan
 from compiler import CompilationSession as CompilationSession
 from compiler import CompileOptions as CompileOptions
+from compiler import DefaultKernels as DefaultKernels
 from compiler import HlogymError as HlogymError
 from compiler import HloModule as HloModule
 from compiler import HloSyntaxError as HloSyntaxError
 from compiler import HloVerificationError as HloVerificationError
+from compiler import KernelChoice as KernelChoice
 from compiler import KernelSelector as KernelSelector
+from compiler import KernelSite as KernelSite
+from compiler import MeasuredKernels as MeasuredKernels
 from compiler import UnsupportedError as UnsupportedError
 from compiler import compile as compile
 from compiler import load as load

@@ -180,8 +180,11 @@ def best_measured(
     seen: set[str] = set()
     measured = 0
     reasons: list[str] = []
-    for looked, plan in enumerate(plans):
-        if measured >= budget or looked >= 4 * budget:
+    drawn = iter(plans)
+    for _ in range(4 * budget):
+        # A plan is drawn only if it can be measured, because the caller may continue with the rest.
+        plan = next(drawn, None) if measured < budget else None
+        if plan is None:
             break
         text = plan.to_json()
         if text in seen:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError
 from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
-from compiler.ir import HloInstruction, HloModule
+from compiler.ir import HloModule
 from compiler.ir.verifier import verify
 from compiler.loops import KernelLoops, LoopPolicy
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
+from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
 from compiler.session import CompilationSession
 from compiler.support.untrusted import short_repr
 from compiler.text import parse
-
-
-class KernelSelector(Protocol):
-    """Chooses the schedule of each kernel."""
-
-    def choose_kernel(self, instruction: HloInstruction, module: HloModule) -> Mapping[str, int]:
-        """Return the fields of `codegen.schedule.Schedule` that should differ from the defaults."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ def compile(  # users know it by this name
     backend: str = "cpu",
     pipeline: PassPipeline | HloPass | Sequence[str | HloPass] | None = None,
     fusion_policy: FusionPolicy | ChooseFusion | str | None = None,
-    kernel_selector: KernelSelector | None = None,
+    kernel_selector: KernelSelector | ChooseKernel | None = None,
     loop_policy: LoopPolicy | None = None,
     plan: CompilationPlan | None = None,
     options: CompileOptions | None = None,
@@ -61,7 +53,8 @@ def compile(  # users know it by this name
             cuda where there is a GPU, else cpu.
         pipeline: the passes before fusion: a PassPipeline, a list of passes or names, or None for the default.
         fusion_policy: a FusionPolicy, a function that chooses as one, a name, or None for the default.
-        kernel_selector: chooses schedules; None means the defaults of the backend.
+        kernel_selector: a KernelSelector, or a function of a KernelSite, that chooses the implementation and the
+            schedule of each kernel; None for the defaults of the backend.
         loop_policy: decides loops; None means one kernel per loop where that is possible.
         plan: decisions to replay instead of asking policies.
         options: see `CompileOptions`.
@@ -112,7 +105,7 @@ def decide(
     session: CompilationSession,
     fusion_policy: FusionPolicy,
     loop_policy: LoopPolicy | None = None,
-    kernel_selector: KernelSelector | None = None,
+    kernel_selector: KernelSelector | ChooseKernel | None = None,
 ) -> None:
     """Make every decision of a session with policies.
 
@@ -120,7 +113,7 @@ def decide(
         session: in its initial state.
         fusion_policy: chooses fusions, and loops too if it is also a LoopPolicy and `loop_policy` is None.
         loop_policy: decides loops.
-        kernel_selector: chooses schedules; None means the defaults.
+        kernel_selector: chooses kernels; None means the defaults.
     """
     session.run_passes()
     if loop_policy is None:
@@ -128,9 +121,5 @@ def decide(
         loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
-    if kernel_selector is None:
-        return
-    for i in session.kernels():
-        choice = kernel_selector.choose_kernel(i, session.module)
-        if choice:
-            session.set_kernel(i.name, choice)
+    if kernel_selector is not None:
+        session.run_kernel_selector(kernel_selector)

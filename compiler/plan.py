@@ -15,11 +15,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from compiler.codegen.schedule import parse_choice
+from compiler.codegen.kernel_choice import KernelChoice
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
@@ -31,7 +31,7 @@ Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 """The kinds of decisions in the order in which a compilation takes them, and its end."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON format; a plan of another version is refused."""
 MAX_PASSES = 10_000
 """Greatest number of passes in a plan; the default pipeline records about a hundred at most."""
@@ -93,8 +93,9 @@ class CompilationPlan:
             and kernel choices name.
         sequences: names of the sequences when fusion began, callees first.
         steps: the fusions.
-        kernels: kernel choices by instruction name: the fields of a schedule that differ from its defaults.
-        backend: the backend it was made for; any backend can replay it.
+        kernels: sequence -> instruction -> the choice of a kernel, for kernels that do not have their default.
+        backend: the backend it was made for. Other backends can replay it if it has no kernel choices; one that
+            compiles no kernels ignores these.
     """
 
     fingerprint: str
@@ -105,7 +106,7 @@ class CompilationPlan:
     places: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sequences: tuple[str, ...] = ()
     steps: tuple[FusionStep, ...] = ()
-    kernels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    kernels: Mapping[str, Mapping[str, KernelChoice]] = field(default_factory=dict)
     backend: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -121,7 +122,7 @@ class CompilationPlan:
             "sequences": _names(self.sequences, "sequences"),
             "steps": _all_of(FusionStep, self.steps, "fusions"),
             "places": _rows(self.places, "places", _positions),
-            "kernels": _rows(self.kernels, "kernels", parse_choice),
+            "kernels": _kernels(self.kernels, "kernels"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -133,6 +134,9 @@ class CompilationPlan:
         if not self.base and (self.sequences or self.places or self.steps or self.kernels):
             raise PlanError("base is empty although the plan contains fusions or kernel choices; make a new plan")
         unknown = sorted(self.places.keys() - set(self.sequences))
+        unknown_kernels = sorted(self.kernels.keys() - set(self.sequences))
+        if unknown_kernels:
+            raise PlanError(f"kernels contains {short_repr(unknown_kernels[0])}, which is not in sequences")
         if unknown:
             raise PlanError(f"places contains {short_repr(unknown[0])}, which is not in sequences")
 
@@ -145,6 +149,10 @@ class CompilationPlan:
     def fusions(self) -> tuple[FusionAction, ...]:
         """The fusion actions, by the names of the module they were taken on."""
         return tuple(s.action for s in self.steps)
+
+    def without_kernels(self) -> CompilationPlan:
+        """Return the plan without its kernel choices, which any backend can replay."""
+        return replace(self, kernels={})
 
     def check_module(self, module: HloModule) -> None:
         """Raise PlanError unless the plan was made for this module."""
@@ -168,7 +176,9 @@ class CompilationPlan:
             "sequences": list(self.sequences),
             "places": {name: dict(row) for name, row in self.places.items()},
             "fusions": [{**s.action.to_json(), "made": list(s.made)} for s in self.steps],
-            "kernels": {name: dict(choice) for name, choice in self.kernels.items()},
+            "kernels": {
+                name: {kernel: choice.to_json() for kernel, choice in row.items()} for name, row in self.kernels.items()
+            },
         }
 
     def to_json(self, indent: int | None = 1) -> str:
@@ -209,7 +219,7 @@ class CompilationPlan:
                 places=data.get("places", {}),
                 sequences=_list(data.get("sequences", []), "sequences", "strings"),
                 steps=_each(data.get("fusions", []), "fusions", _step),
-                kernels=data.get("kernels", {}),
+                kernels=_read_kernels(data.get("kernels", {}), "kernels"),
                 backend=data.get("backend", "cpu"),
             )
 
@@ -327,6 +337,36 @@ def _rows(
             for inner in row:
                 _name(inner, "a name in it")
             found[_name(name, "the name")] = read(row)
+    return found
+
+
+def _read_kernels(value: object, where: str) -> Mapping[str, Any]:
+    """Return the kernel choices of a plan in JSON."""
+    if not isinstance(value, Mapping):
+        raise PlanError(f"{where} must be an object, got {short_repr(value)}")
+    found: dict[str, dict[str, KernelChoice]] = {}
+    for sequence, row in value.items():
+        with _within(f"{where}: {short_repr(sequence)}"):
+            if not isinstance(row, Mapping):
+                raise PlanError(f"must map names to kernel choices, got {short_repr(row)}")
+            found[sequence] = {}
+            for name, choice in row.items():
+                with _within(short_repr(name)):
+                    found[sequence][name] = KernelChoice.from_json(choice)
+    return found
+
+
+def _kernels(value: object, where: str) -> dict[str, dict[str, KernelChoice]]:
+    """Return kernel choices by sequence and instruction; a sequence without any is left out."""
+    if not isinstance(value, Mapping):
+        raise PlanError(f"{where} must be an object, got {short_repr(value)}")
+    found: dict[str, dict[str, KernelChoice]] = {}
+    for sequence, row in value.items():
+        with _within(f"{where}: {short_repr(sequence)}"):
+            if not isinstance(row, Mapping) or not all(isinstance(c, KernelChoice) for c in row.values()):
+                raise PlanError(f"must map names to kernel choices, got {short_repr(row)}")
+            if row:
+                found[_name(sequence, "the name")] = {_name(k, "a name in it"): c for k, c in row.items()}
     return found
 
 

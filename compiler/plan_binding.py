@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from compiler.codegen.kernel_choice import KernelChoice
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
@@ -41,16 +42,17 @@ class FusionBase:
         names = tuple(tuple(i.name for i in order) for order in orders.values())
         return FusionBase(module.fingerprint(), tuple(c.name for c in orders), names)
 
-    def positions(self, steps: Iterable[FusionStep], kernels: Iterable[str]) -> dict[str, dict[str, int]]:
+    def positions(self, steps: Iterable[FusionStep], kernels: Mapping[str, Iterable[str]]) -> dict[str, dict[str, int]]:
         """Return the positions, by sequence, of the original instructions that fusions and kernel choices name."""
         wanted: dict[str, set[str]] = {}
         for s in steps:
             named = wanted.setdefault(s.action.computation, set())
             named.update((s.action.producer, *s.action.consumers))
-        chosen = set(kernels)
+        for sequence, names in kernels.items():
+            wanted.setdefault(sequence, set()).update(names)
         found: dict[str, dict[str, int]] = {}
         for name, instructions in zip(self.sequences, self.instructions, strict=True):
-            needed = wanted.get(name, set()) | chosen
+            needed = wanted.get(name, set())
             row = {i: n for n, i in enumerate(instructions) if i in needed}
             if row:
                 found[name] = row
@@ -106,15 +108,17 @@ class PlanBinding:
         for old, new in zip(step.made, names, strict=True):
             self._names[step.action.computation, old] = new
 
-    def bind_kernels(self, choices: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
-        """Return kernel choices by the names of this module; a name that two sequences share stands for both."""
-        by_name: dict[str, list[str]] = {}
-        for (_, old), new in self._names.items():
-            by_name.setdefault(old, []).append(new)
-        unknown = [name for name in choices if name not in by_name]
-        if unknown:
-            raise PlanError(f"the plan chooses a kernel for {short_repr(unknown[0])}, for which it has no position")
-        return {new: choice for name, choice in choices.items() for new in by_name[name]}
+    def bind_kernels(self, choices: Mapping[str, Mapping[str, KernelChoice]]) -> dict[tuple[str, str], KernelChoice]:
+        """Return kernel choices by the names of sequence and instruction in this module.
+
+        Raises:
+            PlanError: the plan does not explain a name.
+        """
+        return {
+            (self._sequences[sequence], self._name(sequence, name)): choice
+            for sequence, row in choices.items()
+            for name, choice in row.items()
+        }
 
     def _name(self, sequence: str, name: str) -> str:
         found = self._names.get((sequence, name))

@@ -6,14 +6,14 @@ The Gymnasium environments are built on it; it does not depend on Gymnasium.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
+from compiler.codegen.kernel_choice import BoundKernel, KernelChoice
 from compiler.codegen.languages import C
-from compiler.codegen.schedule import Schedule, parse_choice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
@@ -26,8 +26,10 @@ from compiler.passes.pipelines.default import default_pipeline, lower
 from compiler.plan import PHASES, CompilationPlan, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
-from compiler.runtime.instruction_kernels import has_kernel, is_kernel_candidate, schedule_for_choice
-from compiler.support.untrusted import is_name, short_repr
+from compiler.runtime.instruction_kernels import has_kernel
+from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, as_selector
+from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site, kernel_sites
+from compiler.support.untrusted import short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
@@ -48,9 +50,9 @@ class _LoopCleanup:
 
 @dataclass(frozen=True)
 class _Kernel:
-    name: str
-    choice: Mapping[str, int]
-    schedule: Schedule
+    site: KernelSite
+    choice: KernelChoice
+    bound: BoundKernel
 
 
 _Decision: TypeAlias = "_Passes | LoopChoice | _LoopCleanup | FusionStep | _Kernel"
@@ -90,6 +92,7 @@ class CompilationSession:
         self._state: FusionState | None = None
         self._unfused: HloModule | None = None
         self._base: FusionBase | None = None
+        self._sites: list[KernelSite] | None = None
 
     @property
     def backend(self) -> str:
@@ -191,6 +194,7 @@ class CompilationSession:
         state = self.fusion
         self._enter("fusion")
         fused = state.apply(action)
+        self._sites = None
         self._decisions.append(FusionStep(action, state.made[-1]))
         return fused
 
@@ -204,7 +208,7 @@ class CompilationSession:
         policy = as_policy(policy)
         self._enter("fusion")
         state = self.fusion
-        start = len(state.history)
+        start, self._sites = len(state.history), None
         try:
             return run_policy(state, policy)
         finally:
@@ -213,31 +217,65 @@ class CompilationSession:
 
     # ---- kernels
 
-    def set_kernel(self, name: str, choice: Mapping[str, int]) -> None:
-        """Choose the schedule of a kernel.
+    def kernel_sites(self) -> list[KernelSite]:
+        """Return the kernels with their choices, sequence by sequence; this ends the phases before fusion.
+
+        A backend that compiles no kernels has none.
+        """
+        state = self.fusion
+        if self._sites is None:
+            language = self._backend.language
+            if language is None:
+                return []
+            target = KernelTarget(self.backend, language, self._backend.default_schedule, self.device)
+            self._sites = kernel_sites(state.module, target)
+        return list(self._sites)
+
+    def set_kernel(self, site: KernelSite | str, choice: SiteChoice) -> KernelChoice:
+        """Choose the implementation and the schedule of a kernel; return the choice in its normal form.
 
         Args:
-            name: of the instruction that becomes the kernel.
-            choice: the fields of its schedule that differ from the defaults.
+            site: a site, its id, or the name of its instruction if that is unique among the kernels.
+            choice: a KernelChoice, a position in the choices of the site, or the fields of the schedule of the
+                generated kernel that differ from the defaults.
 
         Raises:
-            PlanError: there is no such kernel, the choice has an unknown field or value, or no kernel can be generated
-                with it.
+            PlanError: there is no such kernel, the choice has an unknown knob or value, or no kernel can be made with
+                it.
         """
-        _ = self.fusion
+        sites = self.kernel_sites()
         self._enter("kernels")
-        if not is_name(name):
-            raise PlanError(f"a kernel has a name, not {short_repr(name)}")
-        checked = parse_choice(choice)
-        found = [i for c in self.module.control_flow_computations() if (i := c.find(name)) is not None]
-        if not found:
-            raise PlanError(f"there is no kernel %{name}")
-        # Two sequences may use the same name; instructions without a kernel are not meant.
-        candidates = [i for i in found if is_kernel_candidate(i) or len(found) == 1]
-        schedules = [schedule_for_choice(i, self._language, checked) for i in candidates]
-        if not schedules:
-            raise PlanError(f"there is no kernel %{name}: the instructions of that name need none")
-        self._decisions.append(_Kernel(name, checked, min(schedules, key=lambda s: s.lanes)))
+        if self._backend.language is None:
+            raise PlanError(
+                f"the backend {self.backend} makes no kernels, so nothing can be chosen for {short_repr(site)}"
+            )
+        found = find_kernel_site(sites, site.id if isinstance(site, KernelSite) else site)
+        bound = found.bind(choice)
+        decision = _Kernel(found, found.choice(choice), bound)
+        self._decisions.append(decision)
+        return decision.choice
+
+    def chosen_kernel(self, site: KernelSite) -> KernelChoice:
+        """Return the choice of a kernel now: what was set, or the default."""
+        return self._chosen_kernels().get(site.id, site.default)
+
+    def _chosen_kernels(self) -> dict[str, KernelChoice]:
+        """Return the choices that differ from the default, by site."""
+        chosen = {d.site.id: d for d in self._decisions if isinstance(d, _Kernel)}
+        return {name: d.choice for name, d in chosen.items() if d.choice != d.site.default}
+
+    def run_kernel_selector(self, selector: KernelSelector | ChooseKernel) -> None:
+        """Decide every kernel with a selector.
+
+        Raises:
+            ArgumentError: `selector` is neither a selector nor a function.
+            PlanError: it chose something that is not possible.
+        """
+        selector = as_selector(selector)
+        for site in self.kernel_sites():
+            choice = selector.choose_kernel(site)
+            if choice != site.default:
+                self.set_kernel(site, choice)
 
     def kernels(self) -> list[HloInstruction]:
         """Return the instructions that become kernels, sequence by sequence; this ends the earlier phases."""
@@ -247,7 +285,7 @@ class CompilationSession:
 
     @property
     def _language(self) -> str:
-        """The language of the kernels; a backend without kernels checks choices as for C, to replay any plan."""
+        """The language of the kernels; for a backend without kernels, `kernels` lists those that C would have."""
         return self._backend.language or C.name
 
     # ---- the whole
@@ -258,8 +296,11 @@ class CompilationSession:
         by_kind: dict[type, list[Any]] = {}
         for d in self._decisions:
             by_kind.setdefault(type(d), []).append(d)
-        steps, kernels = by_kind.get(FusionStep, []), by_kind.get(_Kernel, [])
-        base = self._base
+        steps, base = by_kind.get(FusionStep, []), self._base
+        kernels: dict[str, dict[str, KernelChoice]] = {}
+        sites = {d.site.id: d.site for d in by_kind.get(_Kernel, ())}
+        for site_id, chosen in self._chosen_kernels().items():
+            kernels.setdefault(sites[site_id].sequence, {})[sites[site_id].name] = chosen
         return CompilationPlan(
             fingerprint=self.fingerprint,
             passes=tuple(p for d in by_kind.get(_Passes, ()) for p in d.applied),
@@ -267,9 +308,9 @@ class CompilationSession:
             loop_passes=tuple(p for d in by_kind.get(_LoopCleanup, ()) for p in d.applied),
             base="" if base is None else base.fingerprint,
             sequences=() if base is None else base.sequences,
-            places={} if base is None else base.positions(steps, [d.name for d in kernels]),
+            places={} if base is None else base.positions(steps, kernels),
             steps=tuple(steps),
-            kernels={d.name: d.choice for d in kernels},
+            kernels=kernels,
             backend=self.backend,
         )
 
@@ -289,7 +330,7 @@ class CompilationSession:
                 f"expected a CompilationPlan, got {short_repr(plan)}; CompilationPlan.load reads one from a file"
             )
         plan.check_module(self._source)
-        _check_backend(plan)
+        self._check_backend(plan)
         self._reset()
         try:
             self._replay(plan)
@@ -298,6 +339,16 @@ class CompilationSession:
             if isinstance(e, PlanError) or not isinstance(e, HlogymError):
                 raise
             raise PlanError(f"the plan cannot be replayed: {e}") from None
+
+    def _check_backend(self, plan: CompilationPlan) -> None:
+        if plan.backend not in BACKENDS:
+            known = ", ".join(BACKENDS)
+            raise PlanError(f"the plan was made for an unknown backend {plan.backend!r}; there are {known}")
+        if plan.kernels and plan.backend != self.backend and self._backend.language is not None:
+            raise PlanError(
+                f"the plan chooses kernels for the backend {plan.backend}, and this compilation is for {self.backend}; "
+                "use that backend, or replay plan.without_kernels()"
+            )
 
     def _replay(self, plan: CompilationPlan) -> None:
         for text in (*plan.passes, *plan.loop_passes):
@@ -319,8 +370,10 @@ class CompilationSession:
             except FusionError as e:
                 raise PlanError(f"fusion {n} of the plan cannot be replayed: {e}") from None
             binding.note_fusions(step, self.fusion.made[-1])
-        for name, kernel in binding.bind_kernels(plan.kernels).items():
-            self.set_kernel(name, kernel)
+        if self._backend.language is None:
+            return  # kernel choices change how kernels run and not what they compute
+        for (sequence, name), kernel in binding.bind_kernels(plan.kernels).items():
+            self.set_kernel(f"{sequence}/{name}", kernel)
 
     def _require_base(self) -> FusionBase:
         if self._base is None:
@@ -340,8 +393,8 @@ class CompilationSession:
                 self._decisions.append(decision)
             case FusionStep(action):
                 self.apply(action)
-            case _Kernel(name=name, choice=choice):
-                self.set_kernel(name, choice)
+            case _Kernel():
+                self.set_kernel(decision.site, decision.choice)
 
     def undo(self) -> bool:
         """Undo the last decision; return False when there is none."""
@@ -350,6 +403,7 @@ class CompilationSession:
         last, kept = self._decisions[-1], self._decisions[:-1]
         if isinstance(last, _Kernel):
             self._decisions = kept
+            self.phase = "kernels" if any(isinstance(d, _Kernel) for d in kept) else "fusion"
             return True
         if isinstance(last, FusionStep) and self._unfused is not None:
             self._undo_fusion(kept)
@@ -367,13 +421,13 @@ class CompilationSession:
         for d in kept:
             if isinstance(d, FusionStep):
                 self._state.apply(d.action)
-        self._decisions = kept
+        self._decisions, self._sites = kept, None
         self.phase = "fusion"
 
     def fork(self) -> CompilationSession:
         """Return an independent session that continues from the same decisions."""
         other = copy.copy(self)  # every field; below, what must not be shared
-        other._decisions = list(self._decisions)
+        other._decisions, other._sites = list(self._decisions), None
         if self._state is None:
             other.module = self.module.clone()
         else:
@@ -388,18 +442,13 @@ class CompilationSession:
         self.module.reorder()  # fusions are where they were created, and a scheduled module must list operands first
         plan = self.plan
         self.phase = "done"
-        schedules = {d.name: d.schedule for d in self._decisions if isinstance(d, _Kernel)}
-        return self._backend.build(self.module, plan, schedules)
+        bound = {(d.site.sequence, d.site.name): d.bound for d in self._decisions if isinstance(d, _Kernel)}
+        return self._backend.build(self.module, plan, bound)
 
     def _enter(self, phase: Phase) -> None:
         if PHASES.index(phase) < PHASES.index(self.phase):
             raise SessionError(f"{phase} are decided already, the session is at {self.phase}; undo, or start a new one")
         self.phase = phase
-
-
-def _check_backend(plan: CompilationPlan) -> None:
-    if plan.backend not in BACKENDS:
-        raise PlanError(f"the plan was made for an unknown backend {plan.backend!r}; there are {', '.join(BACKENDS)}")
 
 
 def as_pipeline(pipeline: Pipeline) -> HloPass:

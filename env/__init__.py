@@ -1,8 +1,8 @@
 """Gymnasium environments; importing this registers their ids: `gym.make("env:hlogym/Fusion-v0", suite="train")`.
 
-The rewards of `Fusion`, `PassOrder`, `Unroll` and `Compile` are estimated by the cost model, so they are deterministic.
-`FusionMeasured` and so on are rewarded by measured run time and registered as nondeterministic. The `reward` argument
-takes any other reward; see `env.rewards`.
+The rewards of `Fusion`, `PassOrder`, `Unroll`, `Kernels` and `Compile` are estimated by the cost model, so they are
+deterministic. `FusionMeasured` and so on are rewarded by measured run time and registered as nondeterministic. The
+`reward` argument takes any other reward; see `env.rewards`.
 """
 
 from gymnasium.envs.registration import register, registry
@@ -11,6 +11,7 @@ ENVIRONMENTS = {
     "Fusion": "FusionEnv",
     "PassOrder": "PassOrderEnv",
     "Unroll": "UnrollEnv",
+    "Kernels": "KernelsEnv",
     "Compile": "CompileEnv",
 }
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from compiler.errors import HlogymError
 from compiler.fusion.policies import make_policy
 from compiler.ir.verifier import verify
+from compiler.loops import KernelLoops
 from compiler.passes.infrastructure.base import op_count
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
@@ -32,7 +33,8 @@ class Baseline:
     Args:
         program: what to compile.
         backend: "cpu" or "cuda".
-        phases: what the environment decides. The baseline fuses by default unless fusion is among them.
+        phases: what the environment decides. The baseline fuses by default unless fusion is among them. If only kernels
+            are decided, it is what `compile` does by default, with loops inside one kernel where that is possible.
 
     Attributes:
         start: session that episodes start from; before the passes if the environment decides those, else after the
@@ -50,6 +52,8 @@ class Baseline:
             verify(module)
             self._default = CompilationSession(module, backend=backend)
             self._default.run_passes()
+            if tuple(phases) == ("kernels",):
+                self._default.run_loop_policy(KernelLoops())
         self._policy = "none" if "fusion" in phases else COMPLETION_POLICY
         self.ops = op_count(self._default.module)
         self.start = CompilationSession(module, backend=backend) if "passes" in phases else self._default

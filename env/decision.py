@@ -1,4 +1,4 @@
-"""Environments whose actions are the decisions of a compilation session: passes, loops, fusions."""
+"""Environments whose actions are the decisions of a compilation session: passes, loops, fusions, kernels."""
 
 from __future__ import annotations
 

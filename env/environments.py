@@ -8,7 +8,7 @@ from compiler.plan import Phase
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
 
-__all__ = ["CompileEnv", "FusionEnv", "PassOrderEnv", "UnrollEnv"]
+__all__ = ["CompileEnv", "FusionEnv", "KernelsEnv", "PassOrderEnv", "UnrollEnv"]
 
 
 class FusionEnv(DecisionEnv):
@@ -39,14 +39,31 @@ class UnrollEnv(DecisionEnv):
     phases: ClassVar[tuple[Phase, ...]] = ("loops",)
 
 
-class CompileEnv(DecisionEnv):
-    """`hlogym/Compile-v0`: take all decisions of a compilation in one episode.
+class KernelsEnv(DecisionEnv):
+    """`hlogym/Kernels-v0`: decide the implementation and the schedule of each kernel.
 
     Description:
-        The agent chooses passes until it stops, then how each loop runs, then fusions. The baseline is the default
-        passes with loops kept and nothing fused.
+        An episode starts after the default passes, loop decisions and fusions. For each kernel that has more than one
+        choice the agent takes one of them. The baseline is the same compilation with the default of every kernel.
+
+        The cost model does not know schedules: it gives the choices of a kernel the same time. The estimated reward of
+        each decision is therefore 0, and only a measured reward tells choices apart.
 
     `DecisionEnv` describes actions, observations, rewards, `info` and arguments.
     """
 
-    phases: ClassVar[tuple[Phase, ...]] = ("passes", "loops", "fusion")
+    phases: ClassVar[tuple[Phase, ...]] = ("kernels",)
+
+
+class CompileEnv(DecisionEnv):
+    """`hlogym/Compile-v0`: take all decisions of a compilation in one episode.
+
+    Description:
+        The agent chooses passes until it stops, then how each loop runs, then fusions, then the implementation and the
+        schedule of each kernel. The baseline is the default passes with loops kept, nothing fused, and the default of
+        every kernel.
+
+    `DecisionEnv` describes actions, observations, rewards, `info` and arguments.
+    """
+
+    phases: ClassVar[tuple[Phase, ...]] = ("passes", "loops", "fusion", "kernels")

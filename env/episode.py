@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.analysis.cost_model import CostModel
+from compiler.codegen.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
 from compiler.learned.features.decisions import decision_graph
 from compiler.learned.features.fusion import FusionFeatures
+from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.programs import ModuleFeatures
 from compiler.learned.pointer_network import DecisionGraph
 from compiler.loops import LoopSite
 from compiler.passes.infrastructure.registry import PASSES
 from compiler.plan import Phase
+from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 
 __all__ = ["COMPLETION_POLICY", "Episode", "Move"]
@@ -49,6 +52,17 @@ class PassChoice:
 
 
 @dataclass(frozen=True)
+class KernelMove:
+    """Decide how a kernel is computed."""
+
+    site: KernelSite
+    choice: KernelChoice
+
+    def __str__(self) -> str:
+        return f"kernel {self.site.id}: {self.choice}"
+
+
+@dataclass(frozen=True)
 class Stop:
     """End this phase."""
 
@@ -58,7 +72,7 @@ class Stop:
         return f"stop {self.phase}"
 
 
-Move: TypeAlias = FusionAction | LoopChoice | PassChoice | Stop
+Move: TypeAlias = FusionAction | LoopChoice | PassChoice | KernelMove | Stop
 
 
 class Episode:
@@ -73,7 +87,10 @@ class Episode:
         self.session = session
         self.taken: list[str] = []
         self._left = list(phases)
+        self._fuses = "fusion" in phases
         self._idle_passes: set[str] = set()
+        self._kernels: list[KernelSite] | None = None  # those to decide; None before their phase
+        self._kernel_facts: ModuleFeatures | None = None
         self._features: FusionFeatures | None = None
         self._moves: list[Move] = []
         self._candidates: list[Candidate] = []
@@ -103,7 +120,9 @@ class Episode:
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
-        return decision_graph(self._candidates, self._facts, "fusion" if self.done else self.phase, extra)
+        move = self._moves[0] if self._moves else None
+        kernel = move.site.features() if isinstance(move, KernelMove) else ()
+        return decision_graph(self._candidates, self._facts, "fusion" if self.done else self.phase, extra, kernel)
 
     def take(self, index: int) -> str | None:
         """Take a move; return None, or the reason why it cannot be taken, in which case nothing has changed."""
@@ -129,6 +148,9 @@ class Episode:
             case PassChoice(name):
                 changed = self.session.apply_pass(name)
                 self._idle_passes = set() if changed else {*self._idle_passes, name}
+            case KernelMove(site, choice):
+                self.session.set_kernel(site, choice)
+                self._undecided_kernels().pop(0)
             case Stop():
                 self._left.pop(0)
 
@@ -141,6 +163,8 @@ class Episode:
                     offered = self._offer_passes()
                 case "loops":
                     offered = self._offer_loop()
+                case "kernels":
+                    offered = self._offer_kernel()
                 case _:
                     offered = self._offer_fusions()
             if offered:
@@ -173,6 +197,26 @@ class Episode:
         actions, candidates = self._features.choices()
         return bool(actions) and self._offer([*actions, Stop("fusion")], candidates, self._features)
 
+    def _offer_kernel(self) -> bool:
+        left = self._undecided_kernels()
+        while left:
+            choices = left[0].offered(MAX_CANDIDATES)
+            if len(choices) > 1:
+                moves = [KernelMove(left[0], c) for c in choices]
+                if self._kernel_facts is None:
+                    self._kernel_facts = self._module_features()  # these decisions do not change the module
+                return self._offer(moves, kernel_candidates(left[0], choices), self._kernel_facts)
+            left.pop(0)
+        return False
+
+    def _undecided_kernels(self) -> list[KernelSite]:
+        """Return the kernels that have not been decided; fusion is completed first if it is not a phase."""
+        if self._kernels is None:
+            if not self._fuses:
+                self.session.run_fusion_policy(make_policy(COMPLETION_POLICY))
+            self._kernels = self.session.kernel_sites()
+        return self._kernels
+
     def _module_features(self) -> ModuleFeatures:
         return ModuleFeatures(self.session.module, CostModel(self.session.device))
 
@@ -185,8 +229,8 @@ class Episode:
         return self.session.cost().seconds
 
     def complete(self) -> CompilationSession:
-        """Return a session that continues from here with the defaults; once fusion has begun, the episode's own."""
-        if self._features is not None:
+        """Return a session that continues from here with the defaults; once fusion has begun, that of the episode."""
+        if self._features is not None or self._kernels is not None:
             return self.session
         rest = self.session.fork()
         rest.run_fusion_policy(make_policy(COMPLETION_POLICY))

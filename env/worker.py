@@ -250,7 +250,7 @@ def _worn() -> bool:
     return 2 * mappings > most or resident > max(LEAST_WORN_BYTES, whole // 4)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask Linux to end this process when its parent ends, even in the middle of a kernel that hangs."""
     if not sys.platform.startswith("linux"):
         return
@@ -258,7 +258,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
-def _private_stdout() -> TextIO:
+def private_stdout() -> TextIO:
     """Return the pipe for replies; descriptor 1 becomes stderr, so that output of kernels does not disturb them."""
     pipe = os.dup(1)
     os.dup2(2, 1)
@@ -274,10 +274,10 @@ def _expect_to_die() -> None:
 
 def main() -> None:
     """Serve until stdin ends."""
-    _die_with_parent()
+    die_with_parent()
     _expect_to_die()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process handles Ctrl-C, and then closes this stdin
-    replies = _private_stdout()
+    replies = private_stdout()
     worker = Worker()
     for line in sys.stdin.buffer:
         replies.write(json.dumps(worker.handle(json.loads(line))) + "\n")

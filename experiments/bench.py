@@ -1,32 +1,48 @@
-"""`hlogym bench`: compare hlogym with other compilers, interleaved in one process, after comparing their outputs."""
+"""`hlogym bench`: compare hlogym with other compilers, interleaved, after comparing their outputs.
+
+In the suites "kernels" and "models" the peers run programs that were written for them (`experiments.natives`), each in
+a process of its own. For any other program they run a translation of its HLO, in this process.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import json
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
+from compiler.text import parse
 from env.reference import Reference, drawn_reference, fresh_outputs
-from env.statistics import Interval, geometric_mean, median_interval, ratio_interval
+from env.statistics import median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
-from experiments.console import error_console, factor, progress, stdout, timing
+from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_markdown, cost_table, rows_json, summary
+from experiments.console import error_console, progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
-from experiments.peers import PEERS, Contestant, make_peer
+from experiments.natives.peers import NATIVE_SUITES, NativePeer, native_difference
+from experiments.peak_memory import peak_memory
+from experiments.peers import PEERS, Contestant, make_peer, timed
 from experiments.provenance import provenance
 from experiments.results import check_output, rich_table, write_text
 from experiments.run import WrongResultError, compile_program
 
 __all__ = ["bench_programs"]
 
-SAMPLE_SECONDS = 5e-3
-OURS = "hlogym"
+SAMPLE_SECONDS = 2e-3
+WARM_UP = "HloModule warm_up  ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] add(x, x) }"
+
+Check = Callable[[list[npt.NDArray[Any]]], str | None]
 
 
 class BenchError(HlogymError, RuntimeError):
@@ -34,22 +50,16 @@ class BenchError(HlogymError, RuntimeError):
 
 
 @dataclass(frozen=True)
-class Row:
-    """The timings of one program.
+class Settings:
+    """What one run of the command compares, and how."""
 
-    Attributes:
-        program: its name.
-        seconds: time per call by contestant.
-        ratios: time of each peer divided by hlogym's; above one, hlogym is faster.
-        failures: the reason for each contestant that was not timed.
-        unchecked: why comparing the outputs proves nothing; None if it does.
-    """
-
-    program: str
-    seconds: dict[str, Interval]
-    ratios: dict[str, Interval]
-    failures: dict[str, str]
-    unchecked: str | None = None
+    against: Sequence[str]
+    policy: str | None
+    backend: str
+    rounds: int
+    seed: int
+    cold: bool
+    native: Mapping[str, NativePeer]
 
 
 def bench_programs(
@@ -60,34 +70,92 @@ def bench_programs(
     rounds: int,
     json_file: Path | None,
     seed: int,
+    markdown_file: Path | None = None,
+    only: str = "*",
+    cold: bool = False,
 ) -> None:
     """Run `hlogym bench`; see its `--help`."""
     for peer in against:
         if peer not in PEERS:
             raise UnknownNameError("peer", peer, PEERS)
     backend = find_backend(backend).name
-    if json_file is not None:
-        check_output(json_file)
-    programs = [p for name in names for p in _programs(name)]
+    for file in (json_file, markdown_file):
+        if file is not None:
+            check_output(file)
+    programs = [p for name in names for p in _programs(name) if fnmatch.fnmatch(p.name, only)]
     rows: list[Row] = []
-    with progress() as bar:
+    with ExitStack() as stack, progress() as bar:
+        cache = _empty_caches(stack) if cold else None
+        native = {peer: NativePeer(peer, cache) for peer in against}
+        for process in native.values():
+            stack.callback(process.close)
+        settings = Settings(against, policy, backend, rounds, seed, cold, native)
         task = bar.add_task("timing", total=len(programs))
         for program in programs:
             bar.update(task, description=f"timing {program.name}")
             try:
-                rows.append(_bench(program, against, policy, backend, rounds, seed))
+                rows.append(_bench(program, settings))
             except (HlogymError, OSError, UnicodeError) as error:  # the other programs are still timed
                 rows.append(Row(program.name, {}, {}, {OURS: str(error)}))
             bar.update(task, advance=1)
-    stdout.print(rich_table(_table(rows, against), "Time per call; below each peer's time, its ratio to hlogym's"))
+            # Written now, so that it is kept if a later program ends the process.
+            _write(rows, against, f"Benchmark: {' '.join(names)}", json_file, markdown_file, cold)
+    _print(rows, against, cold)
+    _check(rows, against)
+
+
+def _empty_caches(stack: ExitStack) -> Path:
+    """Let everything that is compiled from now on find no compiled code; return the folder that peers use instead."""
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="hlogym-bench-")))
+    # With one arena, the memory that a thread of a peer has freed can be given back before a call is measured.
+    values = {"HLOGYM_CACHE": str(folder / "hlogym"), "MALLOC_ARENA_MAX": "1"}
+    previous = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+
+    def restore() -> None:
+        for name, value in previous.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+    stack.callback(restore)
+    compile_program(parse(WARM_UP), "cpu", None, None)  # imports what the first compilation needs
+    return folder / "peers"
+
+
+def _write(
+    rows: Sequence[Row],
+    against: Sequence[str],
+    title: str,
+    json_file: Path | None,
+    markdown_file: Path | None,
+    cold: bool,
+) -> None:
+    if json_file is not None:
+        kept = {"kind": "bench", "provenance": provenance(), "rows": rows_json(rows)}
+        write_text(json_file, json.dumps(kept, indent=1))
+    if markdown_file is not None:
+        make = cost_markdown if cold else bench_markdown
+        write_text(markdown_file, make(rows, against, title, provenance()))
+
+
+def _print(rows: Sequence[Row], against: Sequence[str], cold: bool) -> None:
+    if cold:
+        stdout.print(rich_table(cost_table(rows, against), "Time to the first result; peak memory of a call"))
+    else:
+        _print_times(rows, against)
     for row in rows:
         if row.unchecked is not None:
             error_console.print(f"{row.program}: {row.unchecked}", markup=False)
         for peer, reason in row.failures.items():
             error_console.print(f"{row.program}: {peer} left out: {reason}")
-    if json_file is not None:
-        write_text(json_file, json.dumps({"kind": "bench", "provenance": provenance(), "rows": _json(rows)}, indent=1))
-    _check(rows, against)
+
+
+def _print_times(rows: Sequence[Row], against: Sequence[str]) -> None:
+    title = "Time per call; ratio: the faster peer's time divided by ours" if against else "Time per call"
+    stdout.print(rich_table(bench_table(rows, against), title))
+    for line in summary(rows, against):
+        stdout.print(line)
 
 
 def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
@@ -115,47 +183,73 @@ def _programs(name: str) -> tuple[Program, ...]:
         raise
 
 
-def _bench(program: Program, against: Sequence[str], policy: str | None, backend: str, rounds: int, seed: int) -> Row:
+def _bench(program: Program, settings: Settings) -> Row:
     module = read_valid_module(program)
-    reference = drawn_reference(module, lambda number: entry_inputs(program, module, seed + number))
-    arrays = reference.inputs
-    contestants = [_ours(program, policy, backend, reference)]
+    reference = drawn_reference(module, lambda number: entry_inputs(program, module, settings.seed + number))
+    ours, seconds, size = _ours(program, settings, reference)
+    first: dict[str, float] = {OURS: seconds}
+    peak: dict[str, float | None] = {OURS: size}
+    finding = reference.difference(ours.outputs(), program.tolerance)
+    if finding is not None:
+        raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
+    ready = [ours]
     failures: dict[str, str] = {}
-    for peer in against:
+    is_native = program.suite in NATIVE_SUITES
+    check = _native_check(program, reference) if is_native else lambda o: reference.difference(o, program.tolerance)
+    for peer in settings.against:
         try:
-            contestant = make_peer(peer, read_module(program), arrays)
+            if is_native:
+                contestant, first[peer], peak[peer] = settings.native[peer].load(program, settings.seed)
+            else:
+                contestant = make_peer(peer, read_module(program), reference.inputs)
             contestant.sample(1)
+            finding = check(contestant.outputs())
         except Exception as error:  # another compiler may raise anything; the comparison continues without it
             failures[peer] = (str(error).splitlines() or [type(error).__name__])[0]
+            continue
+        if finding is None:
+            ready.append(contestant)
         else:
-            contestants.append(contestant)
-    ready: list[Contestant] = []
-    for c in contestants:
-        try:
-            finding = reference.difference(c.outputs(), program.tolerance)
-        except Exception as error:
-            if c.name == OURS:
-                raise
-            finding = (str(error).splitlines() or [type(error).__name__])[0]
-        if finding is not None and c.name == OURS:
-            raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
-        if finding is not None:
-            failures[c.name] = f"its outputs differ: {finding}"
-        else:
-            ready.append(c)
-    samples = _in_turns(ready, rounds)
+            failures[peer] = f"its outputs differ: {finding}"
+    samples = {} if settings.cold else _in_turns(ready, settings.rounds)
     ratios = {n: ratio_interval(s, samples[OURS]) for n, s in samples.items() if n != OURS}
-    seconds = {n: median_interval(s) for n, s in samples.items()}
-    return Row(program.name, seconds, ratios, failures, reference.unchecked)
-
-
-def _ours(program: Program, policy: str | None, backend: str, reference: Reference) -> Contestant:
-    executable = compile_program(read_module(program), backend, policy, None)
-    arrays = reference.inputs
-
-    return Contestant(
-        OURS, lambda: fresh_outputs(executable, reference), lambda n: float(np.mean(executable.benchmark(arrays, n)))
+    return Row(
+        program.name,
+        {n: median_interval(s) for n, s in samples.items()},
+        ratios,
+        failures,
+        reference.unchecked,
+        {n: min(s) for n, s in samples.items()},
+        first,
+        peak,
     )
+
+
+def _ours(program: Program, settings: Settings, reference: Reference) -> tuple[Contestant, float, float | None]:
+    """Return hlogym's contestant, the seconds from the text to the first result, and the peak memory of a call."""
+    arrays = reference.inputs
+    start = time.perf_counter()
+    executable = compile_program(read_module(program), settings.backend, settings.policy, None)
+    seconds = time.perf_counter() - start
+    start_of_call = time.perf_counter()
+    # The first call allocates what later calls keep, so it is the one whose memory is counted.
+    peak = peak_memory(lambda: executable(*arrays))
+    seconds += time.perf_counter() - start_of_call
+
+    def sample(repeats: int) -> float:
+        executable(*arrays)  # wakes the threads, as the peers' samples do
+        return timed(lambda: executable(*arrays), repeats)
+
+    size = None if peak is None else peak + sum(np.asarray(a).nbytes for a in arrays)
+    return Contestant(OURS, lambda: fresh_outputs(executable, reference), sample), seconds, size
+
+
+def _native_check(program: Program, reference: Reference) -> Check:
+    """Return the check of a native program's outputs against the reference."""
+    from experiments.natives import find_native
+
+    rtol = find_native(program.suite, program.name).rtol
+    return lambda outputs: native_difference(outputs, reference.outputs, rtol)
 
 
 def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[float]]:
@@ -167,29 +261,3 @@ def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[
             samples[c.name].append(c.sample(repeats[c.name]))
         order.reverse()
     return samples
-
-
-def _table(rows: Sequence[Row], against: Sequence[str]) -> list[list[str]]:
-    table = [["program", "", OURS, *against]]
-    for row in rows:
-        cells = [timing(row.seconds[n]) if n in row.seconds else "-" for n in (OURS, *against)]
-        table.append([row.program, "", *cells])
-        if row.ratios:
-            table.append(["", "", "", *(factor(row.ratios[n]) if n in row.ratios else "-" for n in against)])
-    if against and len(rows) > 1:
-        means = [[r.ratios[n].value for r in rows if n in r.ratios] for n in against]
-        table.append(["geometric mean", "", "", *(factor(geometric_mean(m)) if m else "-" for m in means)])
-    return table
-
-
-def _json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    return [
-        {
-            "program": r.program,
-            "seconds": {n: s.to_json() for n, s in r.seconds.items()},
-            "ratios": {n: s.to_json() for n, s in r.ratios.items()},
-            "failures": r.failures,
-            "unchecked": r.unchecked,
-        }
-        for r in rows
-    ]

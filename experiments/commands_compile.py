@@ -132,18 +132,30 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the results to this file (JSON).")
     ] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Also write the table to this file (Markdown).")
+    ] = None,
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Measure compile time with empty caches and peak memory instead of time per call."),
+    ] = False,
+    only: Annotated[
+        str, typer.Option(help="Time only programs whose names match this pattern, such as 'conv*'.")
+    ] = "*",
     seed: Seed = 0,
 ) -> None:
     """Time programs and compare them with other compilers.
 
-    All compilers run in one process. Their outputs are compared first, their timings are interleaved, and the table
-    gives 95% intervals.
+    The outputs are compared first, the timings are interleaved and taken around the Python call, and the ratio to the
+    better peer has a 95% interval. For the suites kernels and models, xla and inductor run programs that were written
+    for JAX and PyTorch; for other programs they run a translation of the HLO.
 
     Example: hlogym bench test --against xla,inductor
     """
     from experiments.bench import bench_programs
 
-    bench_programs(programs, [p for p in against.split(",") if p], policy, backend, rounds, json_file, seed)
+    peers = [p for p in against.split(",") if p]
+    bench_programs(programs, peers, policy, backend, rounds, json_file, seed, markdown_file, only, cold)
 
 
 def view(

@@ -14,6 +14,7 @@ from typing import Any
 __all__ = ["machine_class", "provenance"]
 
 _ROOT = Path(__file__).resolve().parent.parent
+_THREAD_SETTINGS = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "XLA_FLAGS")
 
 
 def provenance() -> dict[str, Any]:
@@ -26,6 +27,7 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         "hlogym": _version(),
         "c_compiler": _first_line(["gcc", "--version"]),
+        **{name: os.environ[name] for name in _THREAD_SETTINGS if name in os.environ},
     }
 
 

@@ -20,10 +20,11 @@ from experiments.inputs import entry_inputs, load_inputs, program_of, read_plan,
 from experiments.results import check_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from compiler.fusion.protocol import FusionPolicy
     from compiler.ir import HloModule
+    from compiler.plan import CompilationPlan
     from compiler.runtime.executable import Executable, ThunkTime
     from env.suites import Program
 
@@ -93,21 +94,31 @@ def run_program(
     else:
         _print_outputs(outputs, check and not unchecked)
     if profile:
-        (error_console if as_json else stdout).print(_profile_table(executable.profile(*arguments)))
+        (error_console if as_json else stdout).print(
+            _profile_table(executable.profile(*arguments), _choices(executable.plan))
+        )
 
 
-def _profile_table(rows: Sequence[ThunkTime]) -> Table:
+def _choices(plan: CompilationPlan | None) -> dict[str, str]:
+    """Return the kernel choices of a plan that are not the default, by the name of the kernel."""
+    rows = plan.kernels.values() if plan is not None else ()
+    return {name: str(choice) for row in rows for name, choice in row.items()}
+
+
+def _profile_table(rows: Sequence[ThunkTime], choices: Mapping[str, str]) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     table.add_column("step")
     for name in ("kind", "runs per call", "time per run", "share", "GB/s", "GFLOP/s"):
         table.add_column(name, justify="right")
+    if choices:
+        table.add_column("choice")
     whole = sum(r.seconds * r.executions for r in rows) or 1.0
     for r in rows:
         share = r.seconds * r.executions / whole
         flops = r.flops / r.seconds / 1e9 if r.seconds else 0.0
         bandwidth = r.bytes / r.seconds / 1e9 if r.seconds else 0.0
         numbers = (f"{r.executions:g}", duration(r.seconds), f"{share:.0%}", f"{bandwidth:.1f}", f"{flops:.1f}")
-        table.add_row(r.name, r.kind, *numbers)
+        table.add_row(r.name, r.kind, *numbers, *([choices.get(r.name, "")] if choices else []))
     return table
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agents.search import Starts, beam_plans, best_measured, find_plan, learned_plans, random_plans
+from agents.kernel_search import KernelSearch
+from agents.search import NoPlanError, Starts, beam_plans, best_measured, find_plan, learned_plans, random_plans
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
 from compiler.fusion.policies import DEFAULT_POLICY
@@ -30,9 +31,13 @@ class TuneError(HlogymError, RuntimeError):
 def tune_program(
     name: str, output: Path, budget: int, backend: str, policy: str | None, seed: int, as_json: bool
 ) -> None:
-    """Run `hlogym tune`: measure plans proposed in turn by a policy, if given, a beam search and random search."""
+    """Run `hlogym tune`.
+
+    Two stages alternate: measuring plans that a policy, if given, a beam search and random search propose in turn, and
+    a local search over the kernel choices of the best plan.
+    """
     program = program_of(name)
-    read_valid_module(program)
+    module = read_valid_module(program)
     check_output(output, program.path)
     backend = find_backend(backend).name
     starts = Starts(backend)
@@ -49,10 +54,79 @@ def tune_program(
         default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
         # Fails before the search if the program cannot be measured even with the default plan.
         measurer.measure_reference(program, default.plan)
-        best = best_measured(measurer, program, itertools.chain([default.plan], _in_turns(proposals)), budget, step)
-        if best.failures:
-            error_console.print(f"{best.failures} of {best.measurements} plans failed; the last failure: {best.reason}")
-        _report(program, default.plan, best.plan, best.measurements, measurer, output, as_json)
+        search = _Search(measurer, program, KernelSearch(module, program, measurer), step)
+        plans = itertools.chain([default.plan], _in_turns(proposals))
+        for share in _shares(budget):
+            search.fusions(plans, share)
+            search.kernels(share)
+        search.fusions(plans, budget - search.measurements)  # what the kernels left
+        if search.failures:
+            error_console.print(
+                f"{search.failures} of {search.measurements} plans failed; the last failure: {search.reason}"
+            )
+        _report(program, default.plan, search.best, search.measurements, measurer, output, as_json)
+
+
+def _shares(budget: int) -> list[int]:
+    """Return how many plans each stage of each round may measure."""
+    rounds = 2 if budget >= 16 else 1
+    return [max(1, budget // (2 * rounds))] * rounds
+
+
+class _Search:
+    """The best plan found so far, and the stages that look for a better one."""
+
+    def __init__(
+        self, measurer: Measurer, program: Program, kernels: KernelSearch, step: Callable[[Measurement], None]
+    ) -> None:
+        self._measurer, self._program, self._kernels, self._step = measurer, program, kernels, step
+        self._best: CompilationPlan | None = None
+        self._measured = self._failed = 0
+        self._reason = ""
+
+    @property
+    def best(self) -> CompilationPlan:
+        """The fastest plan; the first stage must have run."""
+        if self._best is None:
+            raise RuntimeError("no plan has been measured")
+        return self._best
+
+    @property
+    def measurements(self) -> int:
+        """Number of plans measured."""
+        return self._measured + self._kernels.measurements
+
+    @property
+    def failures(self) -> int:
+        """Number of plans that failed."""
+        return self._failed + self._kernels.failures
+
+    @property
+    def reason(self) -> str:
+        """Why the last plan failed."""
+        return self._reason or self._kernels.reason
+
+    def fusions(self, plans: Iterator[CompilationPlan], budget: int) -> None:
+        """Measure proposed plans."""
+        if budget < 1:
+            return
+        try:
+            found = best_measured(self._measurer, self._program, plans, budget, self._step)
+        except NoPlanError:
+            if self._best is None:
+                raise
+            return
+        self._measured, self._failed = self._measured + found.measurements, self._failed + found.failures
+        self._reason = found.reason or self._reason
+        if self._best is None or self._seconds(found.plan) < self._seconds(self._best):
+            self._best = found.plan
+
+    def kernels(self, budget: int) -> None:
+        """Search the kernel choices of the best plan."""
+        self._best = self._kernels.improve(self.best, budget, self._step)
+
+    def _seconds(self, plan: CompilationPlan) -> float:
+        return self._measurer.measure(self._program, plan).time.value  # known from the search
 
 
 def _in_turns(proposals: list[Iterator[CompilationPlan]]) -> Iterator[CompilationPlan]:
@@ -74,17 +148,28 @@ def _report(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Time the winner again, end to end, against the default, because the best of many timings is biased."""
+    """Time the winner again, end to end, against the default, because the best of many timings is biased.
+
+    The default is written unless the winner is faster with confidence.
+    """
     compared = measurer.compare(program, {"default": default, "tuned": best})
     if compared.failures:
         raise TuneError(f"{program.name}: {'; '.join(f'{n}: {f}' for n, f in compared.failures.items())}")
-    write_text(output, best.to_json())
-    seconds, speedup = compared.seconds("tuned"), compared.speedup("tuned", "default")
+    speedup = compared.speedup("tuned", "default")
+    faster = best != default and speedup.low > 1
+    write_text(output, (best if faster else default).to_json())
+    seconds = compared.seconds("tuned" if faster else "default")
     if as_json:
-        facts = {"seconds": seconds.to_json(), "speedup": speedup.to_json(), "measurements": measurements}
+        facts = {
+            "seconds": seconds.to_json(),
+            "speedup": speedup.to_json(),
+            "measurements": measurements,
+            "faster": faster,
+        }
         print(json.dumps({"program": program.name, **facts, "plan": str(output)}))
         return
-    stdout.print(
-        f"{program.name}: {timing(seconds)}, {factor(speedup)} over the default, {measurements} plans measured"
-    )
+    gain = f"{factor(speedup)} over the default"
+    stdout.print(f"{program.name}: {timing(compared.seconds('tuned'))}, {gain}, {measurements} plans measured")
+    if not faster:
+        stdout.print("that is not faster with confidence, so the default plan is written")
     stdout.print(f"plan      {output}", soft_wrap=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.plan import CompilationPlan
 from compiler.support.safe_names import html_text as escape
 from experiments.console import duration, stdout
 from experiments.inputs import entry_inputs, program_of, read_valid_module
@@ -45,7 +46,7 @@ def view_program(
     if times:
         for row in executable.profile(*entry_inputs(program, module, 0)):
             seconds[row.name] = seconds.get(row.name, 0.0) + row.seconds * row.executions
-    page = draw_module(executable.module, seconds)
+    page = draw_module(executable.module, seconds, executable.plan)
     if output is not None:
         write_text(output, page)
         stdout.print(f"page      {output}", soft_wrap=True)
@@ -56,16 +57,22 @@ def view_program(
     webbrowser.open(Path(file.name).as_uri())
 
 
-def draw_module(module: HloModule, seconds: Mapping[str, float]) -> str:
+def draw_module(module: HloModule, seconds: Mapping[str, float], plan: CompilationPlan | None = None) -> str:
     """Return an HTML page with one graph per control-flow computation, followed by the bodies of its fusions.
 
     Args:
         module: the compiled module, with its fusions.
         seconds: time per call of each instruction, by name; may be empty.
+        plan: names the kernels that do not have their default implementation and schedule.
     """
+    choices = plan.kernels if plan is not None else {}
     parts = [f"<h1>{escape(module.name)}</h1>", f"<p class='soft'>{_total(seconds)}</p>"]
     for computation in reversed(module.control_flow_computations()):
         parts.append(f"<h2>{escape(computation.name)}</h2><div class='graph'>{_draw(computation, seconds)}</div>")
+        parts += [
+            f"<p class='soft'>{escape(name)}: {escape(str(choice))}</p>"
+            for name, choice in choices.get(computation.name, {}).items()
+        ]
         parts += [_body(i) for i in computation.post_order() if i.opcode is Opcode.FUSION]
     head = f"<meta charset='utf-8'><title>{escape(module.name)}</title><style>{_CSS}</style>"
     body = "".join(parts)

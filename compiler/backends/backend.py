@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from compiler.analysis.cost_model import DeviceModel
+from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.schedule import Schedule
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
@@ -36,7 +36,7 @@ class Backend(Protocol):
 
     @property
     def default_schedule(self) -> Schedule:
-        """Return the schedule of kernels for which none is chosen."""
+        """Return the schedule of kernels for which none is chosen; it may differ from that of the language."""
         ...
 
     def device_model(self) -> DeviceModel:
@@ -56,14 +56,14 @@ class Backend(Protocol):
         ...
 
     def build(
-        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+        self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> Executable:
         """Compile an optimized module and return the executable; the module is not changed.
 
         Args:
             module: the module after all passes and fusion.
             plan: the compilation decisions, kept with the executable.
-            schedules: schedules that differ from the default, by instruction name.
+            kernels: implementations and schedules that were chosen; other kernels have the default schedule.
 
         Raises:
             BackendError: the backend does not work on this machine.

@@ -50,7 +50,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = split_reductions(body, schedule)
     body = tile_columns(body, schedule)
     if schedule.tile and kind == "loop":
-        tiled = tile_transposes(body, schedule.tile)
+        tiled = tile_transposes(body, schedule.tile, stage=True)
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = _Binder(schedule).top(body)

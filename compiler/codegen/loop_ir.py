@@ -150,6 +150,26 @@ class LocalStore:
 
 
 @dataclass(frozen=True, slots=True)
+class TransposeTile:
+    """array[a * size + b] = buffer[offset + a + b * stride] for a < rows and b < columns, both at most `size`.
+
+    Attributes:
+        array: a local array of size * size elements.
+        buffer, offset, stride: where the elements are read.
+        size: edge of the tile.
+        rows, columns: index expressions whose values may exceed `size`; None for whole tiles.
+    """
+
+    array: str
+    buffer: str
+    offset: IndexExpr
+    stride: int
+    size: int
+    rows: IndexExpr | None = None
+    columns: IndexExpr | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """buffer[offset] = value for an array argument; the printer converts the value to the storage type."""
 
@@ -301,6 +321,7 @@ Stmt = (
     | Assign
     | LocalArray
     | LocalStore
+    | TransposeTile
     | Store
     | Update
     | If
@@ -403,6 +424,9 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         return s
     if isinstance(s, Store | LocalStore | Update):
         return replace(s, offset=f(s.offset))
+    if isinstance(s, TransposeTile):
+        rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
+        return replace(s, offset=f(s.offset), rows=rows, columns=columns)
     if isinstance(s, For) and s.base is not None:
         s = replace(s, base=f(s.base))
     return map_bodies(s, lambda inner: map_indices(inner, f))
@@ -417,6 +441,8 @@ def indices_in(body: Body) -> Iterator[IndexExpr]:
                 yield found
         elif isinstance(s, Store | LocalStore | Update):
             yield s.offset
+        elif isinstance(s, TransposeTile):
+            yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
         elif isinstance(s, For) and s.base is not None:
             yield s.base
 
@@ -432,6 +458,8 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (s.name, s.value)
         elif isinstance(s, LocalStore):
             yield from (s.array, s.value)
+        elif isinstance(s, TransposeTile):
+            yield s.array
         elif isinstance(s, Store | Update):
             yield s.value
         elif isinstance(s, If):
@@ -489,6 +517,8 @@ def work_of(body: Body) -> int:
         elif isinstance(s, SortByKey):
             n, k = s.element.extent, s.position.extent
             total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))
+        elif isinstance(s, TransposeTile):
+            total += s.size * s.size
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

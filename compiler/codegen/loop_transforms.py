@@ -9,6 +9,9 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import IndexExpr, IndexSymbol, Var
 from compiler.codegen.loop_ir import Body, For, LoopKind
 
+MAX_STAGED = 8
+"""Maximum number of arrays whose tiles one nest transposes."""
+
 # ---- dead code
 
 
@@ -90,12 +93,15 @@ def _is_merged_index(i: IndexExpr, a: Var, b: Var) -> bool:
 # ---- tiling
 
 
-def tile_transposes(body: Body, size: int) -> Body:
-    """Tile each perfect nest by squares in which some access is contiguous along an outer loop and strided inside."""
-    return tuple(_tile(s, size) for s in body)
+def tile_transposes(body: Body, size: int, stage: bool = False) -> Body:
+    """Tile each perfect nest by squares in which some access is contiguous along an outer loop and strided inside.
+
+    With `stage`, the tiles of such accesses are transposed into local arrays first.
+    """
+    return tuple(_tile(s, size, stage) for s in body)
 
 
-def _tile(s: lir.Stmt, size: int) -> lir.Stmt:
+def _tile(s: lir.Stmt, size: int, stage: bool) -> lir.Stmt:
     nest = perfect_nest(s)
     if len(nest) < 2 or any(f.kind is not LoopKind.INDEPENDENT for f in nest) or has_loop(nest[-1].body):
         return s
@@ -110,12 +116,48 @@ def _tile(s: lir.Stmt, size: int) -> lir.Stmt:
     b_out, b_in = Var(b.name + "o", -(-b.extent // size)), Var(b.name + "i", size)
     mapping: dict[IndexSymbol, IndexExpr] = {a: ix.of(a_out) * size + ix.of(a_in), b: ix.of(b_out) * size + ix.of(b_in)}
     inside = lir.map_indices(lane.body, lambda i: i.substitute(mapping))
+    staged: Body = ()
+    if stage:
+        staged, inside = _staged(inside, (a_out, a_in, a.extent), (b_out, b_in, b.extent))
     inner: lir.Stmt = bounded(For(b_in, LoopKind.INDEPENDENT, inside), b_out, b.extent, size)
     inner = bounded(For(a_in, LoopKind.SERIAL, (inner,)), a_out, a.extent, size)
-    inner = For(b_out, LoopKind.INDEPENDENT, (inner,))
+    inner = For(b_out, LoopKind.INDEPENDENT, (*staged, inner))
     for f in reversed(nest[:-1]):
         inner = For(a_out if f is outer else f.var, LoopKind.INDEPENDENT, (inner,))
     return inner
+
+
+def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tuple[Body, Body]:
+    """Return the statements that transpose tiles, and the body that reads these tiles.
+
+    The two tiled loops are given by the variable of the tile, that of the point in it, and the extent of both.
+    """
+    (a_out, a_in, a_extent), (b_out, b_in, b_extent) = a, b
+    size = a_in.extent
+    arrays: dict[tuple[str, IndexExpr], str] = {}
+    before: list[lir.Stmt] = []
+    out: list[lir.Stmt] = []
+    for s in body:  # a load inside a branch may be out of bounds where the branch is not taken
+        if not isinstance(s, lir.Let) or not isinstance(s.value, lir.Load):
+            out.append(s)
+            continue
+        at, stride = s.value.offset, s.value.offset.coefficient(b_in)
+        origin = at.substitute({a_in: IndexExpr(), b_in: IndexExpr()})
+        linear = at == origin + ix.of(a_in) + ix.of(b_in) * stride
+        if not linear or stride <= 1 or (len(arrays) >= MAX_STAGED and (s.value.buffer, origin) not in arrays):
+            out.append(s)
+            continue
+        array = arrays.get((s.value.buffer, origin))
+        if array is None:
+            array = arrays[s.value.buffer, origin] = f"{s.name}_tile"
+            rows, columns = (
+                None if extent % size == 0 else ix.const(extent) - ix.of(tile) * size
+                for tile, extent in ((a_out, a_extent), (b_out, b_extent))
+            )
+            before.append(lir.LocalArray(array, s.type, size * size))
+            before.append(lir.TransposeTile(array, s.value.buffer, origin, stride, size, rows, columns))
+        out.append(replace(s, value=lir.LocalLoad(array, ix.of(a_in) * size + ix.of(b_in))))
+    return tuple(before), tuple(out)
 
 
 def perfect_nest(s: lir.Stmt) -> list[For]:

@@ -40,17 +40,6 @@ VECTOR_MATH(cosh) VECTOR_MATH(erf) VECTOR_MATH(expm1) VECTOR_MATH(log1p) VECTOR_
 VECTOR_MATH(tanh) VECTOR_MATH2(atan2)
 #endif
 
-/* x P(x^2) / Q(x^2), with an error of about 6 units in the last place; experiments/derivations/tanh.py derives the
-   coefficients. Plain arithmetic vectorizes without a call. At 9.5 the quotient exceeds 1 by some units in the last place
-   however it is rounded, so that the result is exactly 1 from there on: programs rely on `1 - tanh(x)` being 0. */
-static inline float tanh_f32(float x) {
-  const float c = x > 9.5f ? 9.5f : x < -9.5f ? -9.5f : x, z = c * c;
-  const float p = (((0x1.caef5cp-27f * z + 0x1.59ca7cp-16f) * z + 0x1.ca301p-9f) * z + 0x1.120b98p-3f) * z + 1.0f;
-  const float q = (((0x1.a18ca6p-21f * z + 0x1.588aaep-12f) * z + 0x1.a7f9aap-6f) * z + 0x1.de5b16p-2f) * z + 1.0f;
-  const float y = c * p / q;
-  return y > 1.0f ? 1.0f : y < -1.0f ? -1.0f : y;
-}
-
 static inline float BITS_TO_F32(uint32_t x) { union { uint32_t u; float f; } v = {x}; return v.f; }
 static inline uint32_t F32_TO_BITS(float x) { union { float f; uint32_t u; } v = {x}; return v.u; }
 static inline double BITS_TO_F64(uint64_t x) { union { uint64_t u; double f; } v = {x}; return v.f; }

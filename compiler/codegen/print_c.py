@@ -27,7 +27,8 @@ _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR:
 
 def preamble() -> str:
     """Return the C source that must precede the kernels of a file."""
-    return resources.files("compiler.codegen").joinpath("preamble_c.h").read_text()
+    folder = resources.files("compiler.codegen")
+    return "".join(folder.joinpath(name).read_text() for name in ("preamble_c.h", "math_c.h"))
 
 
 def print_c(kernel: lir.Kernel, symbol: str) -> str:
@@ -36,7 +37,12 @@ def print_c(kernel: lir.Kernel, symbol: str) -> str:
     printer.prologue("arguments")
     printer.block(kernel.body)
     main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
-    return "\n".join([*printer.functions, main])
+    return "\n".join([*map(_helper, printer.helpers), *printer.functions, main])
+
+
+def _helper(name: str) -> str:
+    """Return the text of a header of functions that only some kernels need."""
+    return resources.files("compiler.codegen").joinpath(name).read_text()
 
 
 class _CPrinter(Printer):
@@ -46,6 +52,7 @@ class _CPrinter(Printer):
         super().__init__(kernel)
         self.symbol = symbol
         self.functions: list[str] = []
+        self.helpers: dict[str, None] = {}  # the headers that it needs
         self._types: dict[str, str] = {}  # C types of the names in scope
         self._constants: dict[str, str] = {}  # and the values of the literals among them
         self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
@@ -81,6 +88,25 @@ class _CPrinter(Printer):
         self.store(lir.Store(s.buffer, s.offset, "updated"))
         self.depth -= 1
         self.emit("}")
+
+    def transpose_tile(self, s: lir.TransposeTile) -> None:
+        t = self.types[s.buffer]
+        self.helpers["transpose.h"] = None
+        bounds = [str(s.size) if x is None else f"TILE_ROOM({x.to_c()}, {s.size})" for x in (s.rows, s.columns)]
+        source = f"{s.buffer} + {s.offset.to_c()}"
+        if COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits not in (32, 64):
+            # One row at a time: reads are contiguous, and what is written stays in the first-level cache.
+            self.emit(f"for (index_t b = 0; b < {bounds[1]}; b++)")
+            element = self.converted("tile_row[a]", t)
+            self.emit(f"  for (index_t a = 0; a < {bounds[0]}; a++) {{")
+            self.emit(f"    const {STORAGE_TYPES[t]} *const tile_row = {source} + (index_t)b * {s.stride};")
+            self.emit(f"    {s.array}[a * {s.size} + b] = {element};")
+            self.emit("  }")
+            return
+        self.emit(
+            f"transpose_tile_{t.bits}((uint{t.bits}_t *){s.array}, (const uint{t.bits}_t *)({source}), "
+            f"{s.stride}, {s.size}, {bounds[0]}, {bounds[1]});"
+        )
 
     def sort(self, s: lir.Sort) -> None:
         """Print a bottom-up merge sort of element numbers that alternates between two arrays."""

@@ -49,6 +49,8 @@ class Printer:
             self.update(s)
         elif isinstance(s, lir.If):
             self.condition(s)
+        elif isinstance(s, lir.TransposeTile):
+            self.transpose_tile(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
         elif isinstance(s, lir.SortByKey):
@@ -85,8 +87,10 @@ class Printer:
         return f"({' & '.join(bounds)})"
 
     def load(self, load: lir.Load) -> str:
-        element = f"{load.buffer}[{load.offset.to_c()}]"
-        t = self.types[load.buffer]
+        return self.converted(f"{load.buffer}[{load.offset.to_c()}]", self.types[load.buffer])
+
+    def converted(self, element: str, t: T) -> str:
+        """Return the value of an element that is read from memory."""
         if t is T.BF16:
             return self.from_bfloat16(element)
         if t is T.F16:
@@ -137,6 +141,9 @@ class Printer:
 
     def local_element(self, array: str, offset: IndexExpr) -> str:
         return f"{array}[{offset.to_c()}]"
+
+    def transpose_tile(self, s: lir.TransposeTile) -> None:
+        raise UnsupportedError("tiles are not transposed in this language")
 
     def sort(self, s: lir.Sort) -> None:
         raise UnsupportedError("a sort has no kernel in this language")

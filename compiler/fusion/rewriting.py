@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.passes.cleanup.cse import merge_equal
 
 FUSED_COMPUTATION = "fused_computation"
 
@@ -163,8 +164,9 @@ class FusionRewriter:
         self.body.remove_dead(i for i in self.body.instructions if not i.users)
         self._drop_unused_parameters()
 
-    def renumber_parameters(self) -> None:
-        """Give the parameters their numbers in the order of the operands."""
+    def finish(self) -> None:
+        """Merge equal values, and give the parameters their numbers in the order of the operands."""
+        merge_equal(self.body)
         for n, p in enumerate(self.parameters.values()):
             p.parameter_number = n
 
@@ -205,7 +207,7 @@ def trial_fusion(kind: str, first: HloInstruction, second: HloInstruction) -> Hl
         rewriter.inline_constants()
     else:
         rewriter.inline_producer(first, keep=kind == "multi-output")
-    rewriter.renumber_parameters()
+    rewriter.finish()
     return rewriter.body
 
 
@@ -293,7 +295,7 @@ def _replace_by_output(sequence: HloComputation, old: HloInstruction, fusion: Hl
 
 def _write_back(rewriter: FusionRewriter, instruction: HloInstruction, sequence: HloComputation) -> HloInstruction:
     """Return the fusion instruction of a body: the one the rewriter was made from, or a new one without users."""
-    rewriter.renumber_parameters()
+    rewriter.finish()
     if instruction.opcode is Opcode.FUSION:
         instruction.set_operands(rewriter.operands)
         instruction.attributes["kind"] = rewriter.kind

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from dataclasses import replace
 
 from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.codegen.kernel_spec import KernelSpec, make_kernel
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.loop_kernel import LoopKernel, default_loop_schedule, make_loop_kernel
 from compiler.codegen.schedule import Schedule
-from compiler.errors import PlanError, UnsupportedError
+from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.runtime import gemm
@@ -71,24 +72,11 @@ def emit_kernel(i: HloInstruction, language: str, schedule: Schedule | None = No
 
 def has_kernel(i: HloInstruction, language: str) -> bool:
     """Check whether a kernel can be emitted for an instruction."""
-    return _refusal(i, language) is None
+    return kernel_refusal(i, language) is None
 
 
-def schedule_for_choice(i: HloInstruction, language: str, choice: Mapping[str, object]) -> Schedule:
-    """Return the schedule of an instruction's kernel with the fields of `choice` changed.
-
-    Raises:
-        PlanError: the choice has an unknown field or an invalid value, the instruction has no kernel, or its kernel
-            does not support the choice.
-    """
-    schedule = Schedule.from_json(choice, _default_schedule(i, language))
-    reason = _refusal(i, language, schedule)
-    if reason is not None:
-        raise PlanError(f"no kernel of %{i.name} can be made with {dict(choice)}: {reason}")
-    return schedule
-
-
-def _refusal(i: HloInstruction, language: str, schedule: Schedule | None = None) -> str | None:
+def kernel_refusal(i: HloInstruction, language: str, schedule: Schedule | None = None) -> str | None:
+    """Return why no kernel of an instruction can be generated with a schedule, or None when one can."""
     try:
         emit_kernel(i, language, schedule)
     except UnsupportedError as e:
@@ -96,10 +84,31 @@ def _refusal(i: HloInstruction, language: str, schedule: Schedule | None = None)
     return None
 
 
-def _default_schedule(i: HloInstruction, language: str) -> Schedule:
-    if is_kernel_loop(i):
-        try:
+def default_kernel_schedule(i: HloInstruction, language: str, preset: Schedule) -> Schedule:
+    """Return the schedule of an instruction's kernel when none is chosen.
+
+    Args:
+        i: an instruction of a control-flow computation.
+        language: a name in `codegen.languages.LANGUAGES`.
+        preset: the default schedule of the backend. A loop kernel has fewer lanes if its state would not fit.
+    """
+    if i.opcode is not Opcode.WHILE or not is_kernel_loop(i):
+        return preset
+    if preset == default_schedule(language):
+        with contextlib.suppress(UnsupportedError):
             return default_loop_schedule(i, language)
-        except UnsupportedError:
-            pass
-    return default_schedule(language)
+        return preset
+    fitted = preset
+    while fitted.lanes > 1 and kernel_refusal(i, language, fitted) is not None:
+        fitted = replace(fitted, lanes=fitted.lanes // 2)
+    return preset if kernel_refusal(i, language, fitted) is not None else fitted
+
+
+def kernel_code(i: HloInstruction, language: str, schedule: Schedule) -> tuple[str, int, int] | None:
+    """Return what identifies the code of a kernel and its launch, or None when no kernel can be generated."""
+    try:
+        kernel = emit_kernel(i, language, schedule)
+    except UnsupportedError:
+        return None
+    spec = kernel.spec if isinstance(kernel, LoopKernel) else kernel
+    return spec.symbol, spec.grid, spec.block

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compiler.analysis.trip_count import trip_count_of
+from compiler.codegen.kernel_choice import GENERATED, BoundKernel, KernelBindings
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
+from compiler.codegen.languages import default_schedule
 from compiler.codegen.loop_kernel import LoopKernel
 from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -27,7 +29,8 @@ from compiler.ir.shape import Shape, tuple_shape
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
-from compiler.runtime.instruction_kernels import emit_kernel, is_alias
+from compiler.runtime.implementations import KernelImplementation, find_implementation, preferred_implementation
+from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, is_alias
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
@@ -70,11 +73,15 @@ class ThunkEmitter:
 
     Attributes:
         language: language of the kernels, a name in `codegen.languages.LANGUAGES`.
-        schedules: schedules that a plan or a selector chose, by instruction name.
+        kernels: choices that a plan or a selector made, by names of sequence and instruction.
+        default_schedule: the schedule of all other kernels; None: that of the language.
+        backend: the name of the backend, by which kernel implementations other than generated code are found.
     """
 
     language: str
-    schedules: dict[str, Schedule] = field(default_factory=dict)
+    kernels: KernelBindings = field(default_factory=dict)
+    default_schedule: Schedule | None = None
+    backend: str = ""
 
     def __post_init__(self) -> None:
         self._constants: dict[bytes, Buffer] = {}
@@ -142,6 +149,9 @@ class ThunkEmitter:
             return _as_shape(operands[0], i.shape)
         if op is Opcode.CALL:
             return self._sequence(i.attributes["to_apply"], operands, thunks, runs)
+        implemented = self._implemented(i, operands, thunks, runs)
+        if implemented is not None:
+            return implemented
         if op is Opcode.WHILE:
             return self._while(i, operands[0], thunks, runs)
         if op is Opcode.CONDITIONAL:
@@ -175,10 +185,33 @@ class ThunkEmitter:
         inputs = [_leaf(by_operand[o]) for o in distinct_operands(i)]
         return self.launch(spec, i.shape, inputs, thunks, runs)
 
+    def _chosen(self, i: HloInstruction) -> BoundKernel | None:
+        return self.kernels.get((i.parent.name, i.name)) if i.parent is not None else None
+
+    def _implemented(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree | None:
+        """Emit an instruction by the library or template that was chosen or is the default; None: generate code."""
+        chosen = self._chosen(i)
+        if chosen is not None and chosen.implementation == GENERATED:
+            return None
+        if chosen is not None:
+            implementation: KernelImplementation | None = find_implementation(chosen.implementation)
+        else:
+            implementation = preferred_implementation(i, self.backend)
+        if implementation is None:
+            return None
+        bound = chosen or BoundKernel(implementation.name, self._schedule(i))
+        tree: Tree = implementation.emit(self, i, operands, thunks, runs, bound)
+        return tree
+
+    def _schedule(self, i: HloInstruction) -> Schedule:
+        preset = self.default_schedule or default_schedule(self.language)
+        return default_kernel_schedule(i, self.language, preset)
+
     def _try_kernel(self, i: HloInstruction) -> KernelSpec | LoopKernel | None:
-        """Return the kernel of an instruction with its chosen schedule, or None if there is none."""
+        """Return the generated kernel of an instruction with its schedule, or None if there is none."""
+        chosen = self._chosen(i)
         try:
-            return emit_kernel(i, self.language, self.schedules.get(i.name))
+            return emit_kernel(i, self.language, self._schedule(i) if chosen is None else chosen.schedule)
         except UnsupportedError:
             return None
 
@@ -209,7 +242,7 @@ class ThunkEmitter:
         for operand, tree, permutation in zip(i.operands, operands, form.permutations, strict=True):
             buffer = _leaf(tree)
             if permutation is not None:
-                spec = make_kernel(gemm.transpose_of(operand.shape, permutation), self.language)
+                spec = make_kernel(gemm.transpose_of(operand.shape, permutation), self.language, self.default_schedule)
                 buffer = _leaf(self.launch(spec, spec.outputs[0], [buffer], thunks, runs))
             sides.append(buffer)
         out = Buffer(i.shape)

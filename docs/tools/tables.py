@@ -77,7 +77,7 @@ def observation() -> str:
             "features of the legal moves; action i is row i",
         ],
         ["`endpoints`", f"[{d.MAX_CANDIDATES}, 2]", "the two nodes that a candidate concerns, -1 for none"],
-        ["`globals`", f"[{d.GLOBAL_FEATURES}]", "features of the whole program"],
+        ["`globals`", f"[{d.GLOBAL_FEATURES}]", "features of the whole program, then of the kernel that is due"],
         ["`counts`", "[3]", "how many nodes, edges and candidates are real; the rest is padding"],
         ["`action_mask`", f"[{d.MAX_CANDIDATES}]", "1 where an action is legal"],
     ]

@@ -14,12 +14,24 @@ with hlogym are checked by its tests instead.
 
 from env.suites.input_specs import InputSpec, Normal, Randint, Uniform
 from env.suites.inputs import random_inputs
-from env.suites.loading import JAX, LINEAR_ALGEBRA, QUICKSTART, SUITE_NAMES, find_program, load_suite, program_in
+from env.suites.loading import (
+    JAX,
+    KERNELS,
+    LINEAR_ALGEBRA,
+    MODELS,
+    QUICKSTART,
+    SUITE_NAMES,
+    find_program,
+    load_suite,
+    program_in,
+)
 from env.suites.suite import ManifestError, Program, Split, Suite, Tolerance
 
 __all__ = [
     "JAX",
+    "KERNELS",
     "LINEAR_ALGEBRA",
+    "MODELS",
     "QUICKSTART",
     "SUITE_NAMES",
     "InputSpec",

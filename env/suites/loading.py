@@ -14,13 +14,24 @@ from env.suites.checks import content_problems, duplicate_names, entry_problems,
 from env.suites.input_specs import input_spec_from_json
 from env.suites.suite import ManifestError, Program, Suite, Tolerance
 
-__all__ = ["JAX", "LINEAR_ALGEBRA", "QUICKSTART", "SUITE_NAMES", "find_program", "load_suite", "program_in"]
+__all__ = [
+    "JAX",
+    "KERNELS",
+    "LINEAR_ALGEBRA",
+    "MODELS",
+    "QUICKSTART",
+    "SUITE_NAMES",
+    "find_program",
+    "load_suite",
+    "program_in",
+]
 
 _HERE = Path(__file__).parent
 QUICKSTART, JAX, LINEAR_ALGEBRA = _HERE / "quickstart", _HERE / "jax", _HERE / "linear_algebra"
-_FOLDERS = {folder.name: folder for folder in (QUICKSTART, JAX, LINEAR_ALGEBRA)}
+KERNELS, MODELS = _HERE / "kernels", _HERE / "models"
+_FOLDERS = {folder.name: folder for folder in (QUICKSTART, JAX, LINEAR_ALGEBRA, KERNELS, MODELS)}
 SUITE_NAMES = ("quickstart", "train", "validation", "test", "jax", "jax/train", "jax/validation", "jax/test",
-               "linear_algebra")  # fmt: skip
+               "linear_algebra", "kernels", "models")  # fmt: skip
 """The suites that come with hlogym, and their splits; a split without a suite is one of the quickstart suite's."""
 
 

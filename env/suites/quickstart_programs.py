@@ -111,7 +111,7 @@ def cartpole_naive(key: Array, state: Array, actions: Array) -> tuple[Array, Arr
         return key, state, reward + step_reward, dones + done.astype(jnp.int32)
 
     start = (key, state, jnp.zeros(ENVS), jnp.zeros(ENVS, jnp.int32))
-    _, state, reward, dones = lax.fori_loop(0, STEPS, body, start)
+    _, state, reward, dones = lax.fori_loop(0, len(actions), body, start)
     return state, reward, dones
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from compiler.backends.cpu.backend import CpuBackend
 from compiler.backends.cpu.executable import CpuExecutable
+from compiler.codegen.schedule import Schedule
 
 
 class ToyExecutable(CpuExecutable):
@@ -32,8 +33,12 @@ class ToyBackend(CpuBackend):
     priority: int = 0
     optional: bool = True
 
-    def build(self, module, plan=None, schedules=None):
-        built = super().build(module, plan, schedules)
+    @property
+    def default_schedule(self):
+        return Schedule(tile=0, lanes=32)
+
+    def build(self, module, plan=None, kernels=None):
+        built = super().build(module, plan, kernels)
         return ToyExecutable(module, built.built, plan)
 
     def load(self, folder):
@@ -58,6 +63,10 @@ plan = CompilationPlan.from_json(exe.plan.to_json())
 print(compile(text, backend="toy", plan=plan).plan == exe.plan)
 session = CompilationSession(parse(text), backend="toy")
 print(session.device == BACKENDS["cpu"].device_model(), find_backend("auto").name != "toy", sorted(BACKENDS))
+transpose = "ENTRY main { a = f32[99,99] parameter(0) ROOT t = f32[99,99] transpose(a), dimensions={1,0} }"
+kinds = [compile(transpose, b).kernels[0].kind for b in ("cpu", "toy")]
+(site,) = CompilationSession(parse(transpose), backend="toy").kernel_sites()
+print(*kinds, site.choices.options["generated"].knobs[0].default, [str(c) for c in site.choices[:3]])
 try:
     compile(text, backend="tox")
 except UnknownNameError as e:
@@ -79,5 +88,6 @@ def test_a_backend_is_one_folder(tmp_path: Path) -> None:
         "[-2.0, -2.0, -2.0] 2",
         "True",
         "True True ['cpu', 'cuda', 'interpreter', 'toy']",
+        "transpose loop 0 ['generated', 'generated{tile=8}', 'generated{tile=16}']",
         "True",
     ]

@@ -23,6 +23,9 @@ SCHEDULES = (
     Schedule(tile=0),
     Schedule(tile=16, columns=16),
     Schedule(tile=64, columns=100, lanes=32),
+    Schedule(vector=0, threads=0, cache=0),
+    Schedule(vector=256, accumulators=8, cache=2),
+    Schedule(accumulators=1, unroll=4, grain=1000, columns=7),
 )
 
 

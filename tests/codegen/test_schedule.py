@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from compiler import compile
+from compiler.codegen.kernel_choice import KernelChoice
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedule import Schedule
 from compiler.errors import PlanError
-from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.runtime.kernel_sites import KernelSite
 
 TEXT = """
 HloModule m
@@ -23,14 +22,13 @@ ENTRY main {
 
 
 class Choose:
-    """A kernel selector that makes the same choice for every fusion and negate."""
+    """A kernel selector that makes the same choice for every kernel."""
 
     def __init__(self, **choice: int) -> None:
         self.choice = choice
 
-    def choose_kernel(self, instruction: HloInstruction, module: HloModule) -> Mapping[str, int]:
-        del module
-        return self.choice if instruction.opcode in (Opcode.FUSION, Opcode.NEGATE) else {}
+    def choose_kernel(self, site: KernelSite) -> KernelChoice:
+        return KernelChoice(schedule=self.choice)
 
 
 @pytest.mark.parametrize("language", ["c", "cuda"])

@@ -14,7 +14,9 @@ import env.suites.checks
 from compiler.text import parse
 from env.suites import (
     JAX,
+    KERNELS,
     LINEAR_ALGEBRA,
+    MODELS,
     QUICKSTART,
     ManifestError,
     Normal,
@@ -54,7 +56,7 @@ def problems(folder: Path) -> tuple[str, ...]:
     return caught.value.problems
 
 
-@pytest.mark.parametrize("folder", [QUICKSTART, JAX, LINEAR_ALGEBRA], ids=lambda f: f.name)
+@pytest.mark.parametrize("folder", [QUICKSTART, JAX, LINEAR_ALGEBRA, KERNELS, MODELS], ids=lambda f: f.name)
 def test_the_suites_that_come_with_hlogym_have_no_problems(folder: Path) -> None:
     """Check what loading them leaves out: the contents of their programs."""
     entries = json.loads((folder / "manifest.json").read_text())["programs"]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.codegen.schedule import FIELD_RANGES
 from compiler.errors import PlanError
 from compiler.fusion.policies import RandomFusion, make_policy
 from compiler.loops import KernelLoops, LoopPolicy, UnrollLoops
@@ -109,9 +108,8 @@ def _plans(text: str) -> list[CompilationPlan]:
 
 def _choose_kernels(session: CompilationSession, rng: np.random.Generator) -> None:
     """Set random choices for the kernels of a session."""
-    for i in session.kernels():
-        field = str(rng.choice(list(FIELD_RANGES)))
+    for site in session.kernel_sites():
         try:
-            session.set_kernel(i.name, {field: int(rng.choice([8, 32, 64, 96]) if field != "block" else 64)})
+            session.set_kernel(site, int(rng.integers(site.choices.size)))
         except PlanError:
             continue  # the choice is not valid for this kernel

@@ -7,6 +7,7 @@ from tests.fuzz.compare_modules import check_round_trip, check_values
 from tests.fuzz.mutated_plans import fuzz as fuzz_plans
 from tests.fuzz.mutated_texts import fuzz
 from tests.fuzz.random_modules import random_inputs, random_module
+from tests.fuzz.schedules import fuzz as fuzz_schedules
 
 
 def test_a_few_random_modules_round_trip() -> None:
@@ -29,6 +30,12 @@ def test_the_same_seed_makes_the_same_module() -> None:
 def test_a_few_mutated_texts() -> None:
     outcomes, _ = fuzz(400, seed=1)
     assert outcomes["HloSyntaxError"] and outcomes["HloVerificationError"]
+
+
+def test_a_few_random_schedules() -> None:
+    outcome = fuzz_schedules(100, seed=5)
+    assert outcome.problems == []
+    assert outcome.counts["right"] == 100
 
 
 def test_a_few_mutated_plans() -> None:

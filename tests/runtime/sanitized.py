@@ -2,8 +2,9 @@
 
 `python -m tests.runtime.sanitized WHAT FUSION LOOPS SEED`, where WHAT is the name of a suite, "fusions", "loops",
 "scatters", "sorts" or "canary". The environment must name a sanitizing compiler as CC and preload its runtime.
-Temporaries are separated by poisoned gaps, every program runs twice on an arena with different initial contents, and the
-floating-point environment is checked after each program. Problems are written to the standard error output, by program.
+Temporaries are separated by poisoned gaps, every program runs twice on an arena with different initial contents, and
+the floating-point environment is checked after each program. Problems are written to the standard error output, by
+program.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -16,14 +16,16 @@ import numpy as np
 import pytest
 
 from compiler import compile
+from compiler.codegen.kernel_choice import KernelChoice
 from compiler.codegen.loop_kernel import make_loop_kernel
 from compiler.codegen.schedule import LOCAL_BYTES
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.interpreter import evaluate
-from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.ir import Opcode
 from compiler.loops import KernelLoops
 from compiler.plan import CompilationPlan, FusionStep, LoopChoice
+from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 from compiler.text import parse
 from tests.fuzz.plan_programs import LOOPS, WIDE, plan_program
@@ -60,6 +62,11 @@ for _ in range(100_000):
     NESTED = [NESTED]
 
 
+def _choice(knob: str, value: object, kernel: str = "x") -> dict[str, Any]:
+    """Return the kernel choices of a plan in JSON."""
+    return {"main": {kernel: {"implementation": "generated", "schedule": {knob: value}}}}
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -70,9 +77,11 @@ for _ in range(100_000):
         ("loops", [{"id": "a", "position": 0.0, "choice": "keep"}]), ("loops", [{"id": "a", "position": 0}]),
         ("loops", [{"id": "a", "position": 0, "choice": "keep", "more": 1}]), ("places", {"main": {"x": True}}),
         ("places", {"main": {"x": 1, "y": 1}}), ("places", {"elsewhere": {"x": 1}}), ("places", []),
-        ("sequences", ["main", "main"]), ("sequences", [""]), ("kernels", {"x": {"tile": True}}),
-        ("kernels", {"x": {"tile": 1e9}}), ("kernels", {"x": {"size": 1}}), ("kernels", {"x": 3}),
-        ("kernels", {"x": {"columns": 4_000_000}}), ("kernels", {"x": {"block": 33}}), ("fusions", [NESTED]),
+        ("sequences", ["main", "main"]), ("sequences", [""]), ("kernels", {"main": {"x": {"tile": 8}}}),
+        ("kernels", _choice("tile", True)), ("kernels", _choice("tile", 1e9)), ("kernels", _choice("size", 1)),
+        ("kernels", {"main": {"x": 3}}), ("kernels", {"main": 3}), ("kernels", {"main": {"x": {"implementation": 1}}}),
+        ("kernels", {"elsewhere": {"x": {}}}), ("kernels", _choice("columns", 4_000_000)),
+        ("kernels", _choice("block", 33)), ("fusions", [NESTED]),
         ("kernels", NESTED), ("places", {"main": NESTED}),
     ],
     ids=lambda v: str(v)[:40] if isinstance(v, str) else None,
@@ -131,7 +140,7 @@ def test_numpy_integers_are_accepted() -> None:
     session = CompilationSession(parse(WIDE))
     choice: Any = {"columns": np.int32(64)}
     session.set_kernel("c", choice)
-    assert json.loads(session.plan.to_json())["kernels"] == {"c": {"columns": 64}}
+    assert json.loads(session.plan.to_json())["kernels"] == _choice("columns", 64, kernel="c")
 
 
 CHANGES: tuple[Callable[[dict[str, Any]], Any], ...] = (
@@ -143,7 +152,7 @@ CHANGES: tuple[Callable[[dict[str, Any]], Any], ...] = (
     lambda d: d["fusions"].reverse(),
     lambda d: d["fusions"].append(d["fusions"][-1]),
     lambda d: d["fusions"][-1].update(computation="missing"),
-    lambda d: d.update(kernels={"missing": {"tile": 8}}),
+    lambda d: d.update(kernels=_choice("tile", 8, kernel="missing")),
     lambda d: d.update(passes=["no-such-pass"]),
     lambda d: d.update(passes=["while-loop-unroller{factor=1000000000}"]),
     lambda d: d.update(loop_passes=["dce{"]),
@@ -194,16 +203,14 @@ class _Selector:
         self.choice = choice
         self.asked: list[str] = []
 
-    def choose_kernel(self, instruction: HloInstruction, module: HloModule) -> Mapping[str, int]:
-        del module
-        self.asked.append(instruction.name)
-        chosen: Mapping[str, int] = self.choice
-        return chosen
+    def choose_kernel(self, site: KernelSite) -> KernelChoice:
+        self.asked.append(site.name)
+        return KernelChoice(schedule=self.choice)
 
 
 def test_columns_that_do_not_fit_into_local_arrays_are_rejected() -> None:
     session = CompilationSession(parse(COLUMNS))
-    with pytest.raises(PlanError, match=r"no kernel of %sums can be made with \{'columns': 60000\}: .* local arrays"):
+    with pytest.raises(PlanError, match=r"no kernel of %sums .* with generated\{columns=60000\}: .* local arrays"):
         session.set_kernel("sums", {"columns": 60_000})
     session.set_kernel("sums", {"columns": 10_000})
     x = np.random.default_rng(0).standard_normal((40, 90_000))
@@ -308,10 +315,10 @@ def _damaged(tmp_path: Path) -> dict[str, Path]:
         "cut off": good[: len(good) // 2].encode(),
         "empty": b"",
         "a number": b"1",
-        "many digits": good.replace('"format": 1', '"format": ' + "1" * 5000).encode(),
-        "not a number": good.replace('"format": 1', '"format": NaN').encode(),
-        "a large number": good.replace('"format": 1', '"format": 1e999').encode(),
-        "twice": good.replace('"format": 1', '"format": 1, "format": 1').encode(),
+        "many digits": good.replace('"format": 2', '"format": ' + "1" * 5000).encode(),
+        "not a number": good.replace('"format": 2', '"format": NaN').encode(),
+        "a large number": good.replace('"format": 2', '"format": 1e999').encode(),
+        "twice": good.replace('"format": 2', '"format": 2, "format": 2').encode(),
         "zeros": b"\0" * 1000,
     }
     files = {}

@@ -72,7 +72,7 @@ def test_a_plan_of_another_program_is_rejected() -> None:
         ({"passes": "dce"}, "passes must be a list of strings"),
         ({"fusions": [{"kind": "glue"}]}, r"fusions\[0\]: kind must be one of"),
         ({"loops": [{"id": "a", "position": -1, "choice": "keep"}]}, r"loops\[0\]: position"),
-        ({"kernels": {"fusion": {"tile": "big"}}}, "must map names to integers"),
+        ({"kernels": {"main": {"f": {"schedule": {"tile": "big"}}}}}, "kernels: 'main': 'f': a kernel's tile must be"),
         ({"colour": 1}, "unknown entries colour"),
     ],
 )

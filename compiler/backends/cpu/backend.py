@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.driver import print_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
+from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule
 from compiler.ir.module import HloModule
@@ -45,10 +45,13 @@ class CpuBackend:
         return f"{len(os.sched_getaffinity(0))}\n{toolchain.toolchain().identity}"
 
     def build(
-        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+        self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> CpuExecutable:
         """Implement `Backend.build`."""
-        return CpuExecutable.build(module, ThunkEmitter(self.language, dict(schedules or {})).emit(module), plan)
+        return CpuExecutable.build(module, self._emitter(kernels).emit(module), plan)
+
+    def _emitter(self, kernels: KernelBindings | None) -> ThunkEmitter:
+        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name)
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
         """Implement `Backend.load`; the program must have been built for this kind of processor."""

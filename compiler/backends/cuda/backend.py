@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cuda import nvrtc
 from compiler.backends.cuda.executable import CudaExecutable
+from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.languages import CUDA
 from compiler.codegen.schedule import Schedule
 from compiler.ir.module import HloModule
@@ -45,10 +45,13 @@ class CudaBackend:
         return f"{device.compute_capability}\n{units}\n{cupy.__version__}"
 
     def build(
-        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+        self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> CudaExecutable:
         """Implement `Backend.build`; without a GPU the kernels and the plan can still be inspected."""
-        return CudaExecutable.build(module, ThunkEmitter(self.language, dict(schedules or {})).emit(module), plan)
+        return CudaExecutable.build(module, self._emitter(kernels).emit(module), plan)
+
+    def _emitter(self, kernels: KernelBindings | None) -> ThunkEmitter:
+        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name)
 
     def load(self, folder: ProgramFolder) -> CudaExecutable:
         """Implement `Backend.load`."""

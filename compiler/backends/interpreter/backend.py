@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.interpreter.executable import InterpreterExecutable
+from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.schedule import Schedule
 from compiler.errors import BackendError
 from compiler.ir.module import HloModule
@@ -43,10 +43,10 @@ class InterpreterBackend:
         return f"{np.__version__}\n{os.cpu_count()}"
 
     def build(
-        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+        self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> InterpreterExecutable:
         """Implement `Backend.build`."""
-        del schedules
+        del kernels
         return InterpreterExecutable(module, plan)
 
     def load(self, folder: ProgramFolder) -> InterpreterExecutable:

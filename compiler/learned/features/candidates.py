@@ -14,6 +14,7 @@ __all__ = [
     "CANDIDATE_FEATURES",
     "KERNEL_LOOP_COLUMN",
     "MAX_CANDIDATES",
+    "MAX_KNOBS",
     "SAVING_COLUMN",
     "STOP",
     "Candidate",
@@ -21,16 +22,19 @@ __all__ = [
 ]
 
 MAX_CANDIDATES = 256
-"""Size of the action space; of more fusions, those with the greatest expected saving become candidates."""
+"""Size of the action space; of more fusions, those with the greatest expected saving become candidates; of more choices
+for a kernel, a sample."""
 
-CandidateKind: TypeAlias = FusionKind | Literal["loop", "pass", "stop"]
-_KINDS: tuple[CandidateKind, ...] = (*KINDS, "loop", "pass", "stop")
+CandidateKind: TypeAlias = FusionKind | Literal["loop", "pass", "stop", "kernel"]
+_KINDS: tuple[CandidateKind, ...] = (*KINDS, "loop", "pass", "stop", "kernel")
 
 SAVING_COLUMN = len(_KINDS)
 """The candidate feature that holds the cost model's expected saving as a share of the program's time."""
 KERNEL_LOOP_COLUMN = len(_KINDS) + 19
 """The candidate feature that says that a loop would run inside one kernel."""
-CANDIDATE_FEATURES = len(_KINDS) + 24 + len(PASS_SLOTS)
+MAX_KNOBS = 32
+"""Number of knobs of a kernel that have features."""
+CANDIDATE_FEATURES = len(_KINDS) + 26 + MAX_KNOBS + len(PASS_SLOTS)
 """Length of `candidate_row`."""
 
 
@@ -49,6 +53,9 @@ class Candidate:
         in_kernel: whether the loop is to run inside one kernel.
         trips: trip count of the loop, when known.
         pass_name: name of the pass to run.
+        keeps: whether a kernel keeps its default.
+        generated: whether a kernel is generated code.
+        knobs: the knobs of a kernel that differ from their defaults: slot, default and value.
     """
 
     kind: CandidateKind
@@ -62,6 +69,9 @@ class Candidate:
     in_kernel: bool = False
     trips: int | None = None
     pass_name: str = ""
+    keeps: bool = False
+    generated: bool = False
+    knobs: tuple[tuple[int, int, int], ...] = ()
 
 
 STOP = Candidate("stop")
@@ -96,8 +106,19 @@ def candidate_row(c: Candidate, endpoints: EndpointNumbers, total: float) -> lis
         log_size(c.factor, 8),
         log_size(c.trips or 0, 14),
         float(c.kind == "loop" and c.trips is None),
+        float(c.keeps),
+        float(c.generated),
+        *_knob_row(c),
         *pass_slots(c.pass_name),
     ]
+
+
+def _knob_row(c: Candidate) -> list[float]:
+    """Return for each knob how much greater it is than its default, as a logarithm."""
+    row = [0.0] * MAX_KNOBS
+    for slot, default, value in c.knobs:
+        row[slot] = log_size(value, 8) - log_size(default, 8)
+    return row
 
 
 def _same_dimensions(c: Candidate) -> bool:

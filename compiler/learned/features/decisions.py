@@ -24,6 +24,7 @@ from compiler.learned.features.programs import (
 )
 from compiler.learned.pointer_network import DecisionGraph
 from compiler.plan import Phase
+from compiler.runtime.kernel_features import FEATURE_NAMES
 
 __all__ = [
     "CANDIDATE_FEATURES",
@@ -37,20 +38,24 @@ __all__ = [
     "decision_graph",
 ]
 
-FEATURE_VERSION = 2
+FEATURE_VERSION = 3
 MAX_NODES = 256
 """Most nodes of a graph: those nearest to the candidates."""
 MAX_EDGES = 1024
 LIMIT = 16.0
 """Largest absolute value of a feature; greater values are clipped."""
-_PHASES: tuple[Phase, ...] = ("passes", "loops", "fusion")  # those that a policy decides
-GLOBAL_FEATURES = len(_PHASES) + 9
+_PHASES: tuple[Phase, ...] = ("passes", "loops", "fusion", "kernels")  # those that a policy decides
+GLOBAL_FEATURES = len(_PHASES) + 9 + len(FEATURE_NAMES)
 
 Array = npt.NDArray[np.float32]
 
 
 def decision_graph(
-    candidates: Sequence[Candidate], facts: NodeFacts, phase: Phase, extra_nodes: Iterable[HloInstruction] = ()
+    candidates: Sequence[Candidate],
+    facts: NodeFacts,
+    phase: Phase,
+    extra_nodes: Iterable[HloInstruction] = (),
+    kernel: Sequence[float] = (),
 ) -> DecisionGraph:
     """Return a decision in numbers.
 
@@ -59,6 +64,7 @@ def decision_graph(
         facts: of the module they belong to.
         phase: the kind of decision.
         extra_nodes: instructions to show besides those of the candidates and their neighbours.
+        kernel: the features of the kernel that is decided, see `KernelSite.features`; empty for other decisions.
     """
     nodes = _neighbourhood(candidates, extra_nodes)
     index = {node: i for i, node in enumerate(nodes)}
@@ -72,7 +78,7 @@ def decision_graph(
         edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
         candidates=_matrix([candidate_row(c, endpoints, total) for c in candidates], CANDIDATE_FEATURES),
         endpoints=np.array(ends, dtype=np.int64).reshape(-1, 2),
-        globals=_matrix([_global_row(candidates, facts, total, phase)], GLOBAL_FEATURES)[0],
+        globals=_matrix([_global_row(candidates, facts, total, phase, kernel)], GLOBAL_FEATURES)[0],
     )
 
 
@@ -94,7 +100,9 @@ def _neighbourhood(candidates: Sequence[Candidate], extra: Iterable[HloInstructi
     return list(found)[:MAX_NODES]
 
 
-def _global_row(candidates: Sequence[Candidate], facts: NodeFacts, total: float, phase: Phase) -> list[float]:
+def _global_row(
+    candidates: Sequence[Candidate], facts: NodeFacts, total: float, phase: Phase, kernel: Sequence[float]
+) -> list[float]:
     instructions, kernels = facts.counts()
     savings = [c.saving / total for c in candidates]
     return [
@@ -108,4 +116,5 @@ def _global_row(candidates: Sequence[Candidate], facts: NodeFacts, total: float,
         sum(s > 0 for s in savings) / max(1, len(savings)),
         sum(s < 0 for s in savings) / max(1, len(savings)),
         1.0,
+        *(kernel or [0.0] * len(FEATURE_NAMES)),
     ]

@@ -27,10 +27,17 @@ class CommonSubexpressionElimination:
         """Run the pass; return whether the module changed."""
         # In post order, a computation has already been processed when its first caller numbers it.
         ids = StructuralIds()
-        return sum(_merge(c, ids) for c in module.post_order()) > 0
+        return sum(merge_equal(c, ids) for c in module.post_order()) > 0
 
 
-def _merge(computation: HloComputation, ids: StructuralIds) -> int:
+def merge_equal(computation: HloComputation, ids: StructuralIds | None = None) -> int:
+    """Merge the instructions of one computation that compute the same; return how many were removed.
+
+    Args:
+        computation: whose instructions are merged.
+        ids: the numbers of called computations, which calls for the same module may share.
+    """
+    ids = ids or StructuralIds()
     known: dict[Hashable, HloInstruction] = {}
     numbers: dict[HloInstruction, int] = {}
     merged = 0

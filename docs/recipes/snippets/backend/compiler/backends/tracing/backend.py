@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.tracing.executable import TracingExecutable
+from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.schedule import Schedule
 from compiler.errors import BackendError
 from compiler.ir.module import HloModule
@@ -40,10 +40,10 @@ class TracingBackend:
         return "tracing"
 
     def build(
-        self, module: HloModule, plan: CompilationPlan | None = None, schedules: Mapping[str, Schedule] | None = None
+        self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> TracingExecutable:
         """Return the executable of a module after all decisions."""
-        del schedules
+        del kernels
         return TracingExecutable(module, plan)
 
     def load(self, folder: ProgramFolder) -> TracingExecutable:

@@ -1,0 +1,110 @@
+"""A local search over the kernel choices of one plan: one knob of one kernel at a time, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from compiler.codegen.kernel_choice import KernelChoice
+from compiler.ir import HloModule
+from compiler.plan import CompilationPlan
+from compiler.runtime.kernel_sites import KernelSite
+from compiler.session import CompilationSession
+from env.measurement import Measurement, Measurer
+from env.suites import Program
+
+__all__ = ["KernelSearch"]
+
+MARGIN = 0.02
+"""Share of the time that a choice must save to be taken, because measurements vary."""
+
+
+@dataclass
+class _Tried:
+    """A kernel and the choices that were measured for it."""
+
+    site: KernelSite
+    choices: set[KernelChoice]
+
+
+class KernelSearch:
+    """Improves the kernel choices of plans of one program.
+
+    The kernels of a plan are visited from the one that takes the most time to the one that takes the least. For each,
+    the choices that differ from the current one in one knob are measured; one that saves more than MARGIN becomes the
+    current one. The search of a plan ends when no such choice of any kernel is left.
+
+    Args:
+        module: the program, parsed.
+        program: the program, for the measurer.
+        measurer: measures plans.
+
+    Attributes:
+        measurements: number of plans that were measured.
+        failures: number of those that failed.
+        reason: why the last of them failed.
+    """
+
+    def __init__(self, module: HloModule, program: Program, measurer: Measurer) -> None:
+        self._module, self._program, self._measurer = module, program, measurer
+        self.measurements = self.failures = 0
+        self.reason = ""
+
+    def improve(
+        self, plan: CompilationPlan, budget: int, progress: Callable[[Measurement], None] | None = None
+    ) -> CompilationPlan:
+        """Return the plan with the fastest kernel choices found.
+
+        Args:
+            plan: a plan that was measured without failure.
+            budget: greatest number of plans that are measured.
+            progress: called after each measurement.
+
+        Raises:
+            MeasurementError: nothing can be measured on this machine.
+        """
+        session = CompilationSession(self._module, backend=self._measurer.options.backend)
+        session.replay(plan)
+        start = self._measurer.measure(self._program, plan)
+        if start.seconds is None:
+            return plan
+        best = start.seconds.value
+        kernels = [_Tried(s, {session.chosen_kernel(s)}) for s in _heaviest_first(session, start)]
+        for _ in range(budget):
+            step = next(_untried(session, kernels), None)
+            if step is None:
+                break
+            kernel, choice = step
+            kernel.choices.add(choice)
+            changed = session.fork()
+            changed.set_kernel(kernel.site, choice)
+            seconds = self._measure(changed.plan, progress)
+            if seconds is not None and seconds < (1 - MARGIN) * best:
+                best, session = seconds, changed
+        return session.plan
+
+    def _measure(self, plan: CompilationPlan, progress: Callable[[Measurement], None] | None) -> float | None:
+        result = self._measurer.measure(self._program, plan)
+        self.measurements += 1
+        if result.seconds is None:
+            self.failures, self.reason = self.failures + 1, result.reason
+        if progress is not None:
+            progress(result)
+        return None if result.seconds is None else result.seconds.value
+
+
+def _heaviest_first(session: CompilationSession, measured: Measurement) -> list[KernelSite]:
+    """Return the kernels that have choices; kernels of one name share the time measured under it."""
+    times: dict[str, float] = {}
+    for name, executions, time in measured.kernels:
+        times[name] = times.get(name, 0.0) + executions * time.seconds.value
+    sites = [s for s in session.kernel_sites() if s.choices.size > 1]
+    return sorted(sites, key=lambda s: -times.get(s.name, 0.0))
+
+
+def _untried(session: CompilationSession, kernels: list[_Tried]) -> Iterator[tuple[_Tried, KernelChoice]]:
+    """Yield the choices next to the current ones that were not measured, those of the heaviest kernel first."""
+    for kernel in kernels:
+        for choice in kernel.site.neighbours(session.chosen_kernel(kernel.site)):
+            if choice not in kernel.choices and kernel.site.check(choice) is None:
+                yield kernel, choice

@@ -1,0 +1,181 @@
+/* Elementary functions for the generated CPU kernels. They are plain arithmetic without branches, which gcc vectorizes
+   and schedules with the rest of a loop; around a call of glibc's vector functions all vector registers are saved. Only
+   functions that are at least as fast this way are here. Those of glibc have instructions for exponents and tables in
+   registers (log), and branch to a slow path for large angles (sin, cos), which plain vector code computes every time.
+
+   ARCHITECTURE.md states the errors, `python -m experiments.function_errors` measures them, and
+   experiments/derivations/elementary.py derives the coefficients. Zeros keep their sign and NaN propagates as in C. A
+   processor without fused multiply-add calls glibc throughout. */
+#ifdef __FP_FAST_FMAF
+#define FMAF __builtin_fmaf
+#define FMA __builtin_fma
+/* Adding and subtracting it rounds to an integer, which the low bits of the sum hold. */
+#define ROUNDER 0x1.8p23f
+#define ROUNDER_F64 0x1.8p52
+
+static inline float size_of(float x) { return BITS_TO_F32(F32_TO_BITS(x) & 0x7fffffffu); }
+/* `y`, which is positive or zero, or has the sign of `x` already. */
+static inline float with_sign(float y, float x) { return BITS_TO_F32(F32_TO_BITS(y) | (F32_TO_BITS(x) & 0x80000000u)); }
+
+/* exp(x) = 2^n (1 + q) with the integer n nearest to x / ln 2; `bits` end in n + 127 * `biases`. */
+static inline float reduced_exp(float x, int biases, uint32_t *bits) {
+  const float rounder = ROUNDER + 127.0f * biases, t = FMAF(x, 0x1.715476p+0f, rounder), n = t - rounder;
+  const float r = FMAF(n, 0x1.05c61p-29f, FMAF(n, -0x1.62e43p-1f, x));
+  const float p = FMAF(FMAF(FMAF(FMAF(0x1.6bebb6p-10f, r, 0x1.122786p-7f), r, 0x1.555674p-5f), r, 0x1.5554bp-3f), r,
+      0x1.fffffep-2f);
+  *bits = F32_TO_BITS(t);
+  return FMAF(r * r, p, r);
+}
+/* exp of numbers between -87 and 88. */
+static inline float middle_exp(float x) {
+  uint32_t bits;
+  const float q = reduced_exp(x, 1, &bits);
+  return (q + 1.0f) * BITS_TO_F32(bits << 23);
+}
+static inline float exp_f32(float x) {
+  const float high = x > 90.0f ? 90.0f : x, c = high < -104.0f ? -104.0f : high;
+  uint32_t bits;
+  const float q = reduced_exp(c, 2, &bits);
+  /* 2^n may be too large or too small for a float, so it is the product of two powers. What rounds to zero is a product
+     with zero: a product that underflows takes a hundred times as long, and masked scores are all such numbers. */
+  const float power = BITS_TO_F32((bits - (bits >> 1)) << 23);
+  return (q + 1.0f) * BITS_TO_F32(bits >> 1 << 23) * (x < -103.98f ? 0.0f : power);
+}
+
+static inline float expm1_f32(float x) {
+  const float high = x > 89.0f ? 89.0f : x, c = high < -20.0f ? -20.0f : high;
+  uint32_t bits;
+  const float q = reduced_exp(c, 1, &bits), half = BITS_TO_F32((bits - 1u) << 23);
+  const float y = FMAF(half, q, half - 0.5f);
+  return with_sign(half == 0.5f ? q : y + y, x);
+}
+/* expm1(2|x|) / (expm1(2|x|) + 2). It is exactly 1 from 9.02 on: programs rely on `1 - tanh(x)` being 0. */
+static inline float tanh_f32(float x) {
+  const float a = 2.0f * size_of(x), c = a > 20.0f ? 20.0f : a;
+  uint32_t bits;
+  const float q = reduced_exp(c, 1, &bits), power = BITS_TO_F32(bits << 23);
+  const float y = FMAF(power, q, power - 1.0f);
+  return with_sign(y / (y + 2.0f), x);
+}
+
+/* log(2^k (1 + f)) with 1 + f between sqrt(1/2) and sqrt(2). */
+static inline float reduced_log(float f, float k) {
+  const float p = FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(-0x1.38b542p-4f, f, 0x1.055b3ep-3f), f, -0x1.0d853ep-3f), f,
+      0x1.22da24p-3f), f, -0x1.547246p-3f), f, 0x1.99a008p-3f), f, -0x1.000226p-2f), f, 0x1.555554p-2f);
+  return FMAF(k, 0x1.62e43p-1f, FMAF(f * f, FMAF(f, p, -0.5f), f));
+}
+static inline float log1p_f32(float x) {
+  const float m = 1.0f + x, low = x - (m - 1.0f);
+  const int32_t e = (int32_t)(F32_TO_BITS(m) - 0x3f3504f3u) >> 23;
+  const float power = BITS_TO_F32((uint32_t)(e > 126 ? 0 : 127 - e) << 23);
+  const float f = BITS_TO_F32(F32_TO_BITS(m) - ((uint32_t)e << 23)) - 1.0f;
+  const float y = with_sign(reduced_log(FMAF(low, power, f), (float)e), x);
+  /* Infinity and NaN stay, and other numbers below -1 become NaN. */
+  const float outside = BITS_TO_F32(F32_TO_BITS(x) | (uint32_t)((int32_t)F32_TO_BITS(x) >> 31));
+  const float other = x == -1.0f ? -INFINITY : outside;
+  return (x > -1.0f) & (x < INFINITY) ? y : other;
+}
+
+static inline float erf_f32(float x) {
+  const float a = size_of(x), z = x * x, c = a > 4.0f ? 4.0f : a;
+  const float small = FMAF(a, FMAF(FMAF(FMAF(FMAF(FMAF(-0x1.3c435p-11f, z, 0x1.47b1d6p-8f), z, -0x1.b69cf6p-6f), z,
+      0x1.ce1b88p-4f), z, -0x1.8126ecp-2f), z, 0x1.06eba6p-3f), a);
+  const float exponent = c * (FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(-0x1.597294p-18f, c, 0x1.94250cp-15f), c,
+      0x1.2f2ac6p-15f), c, -0x1.7b1e1cp-9f), c, 0x1.727a68p-6f), c, -0x1.aee97p-4f), c, -0x1.4574c2p-1f), c,
+      -0x1.20e852p+0f));
+  return with_sign(a < 0.9f ? small : 1.0f - middle_exp(exponent), x);
+}
+
+/* In double, exp2(y log2|x|). */
+static inline float pow_f32(float x, float y) {
+  const float a = size_of(x);
+  const bool is_small = a < 0x1p-126f;
+  const float m = is_small ? a * 0x1p23f : a;
+  const int32_t e = (int32_t)(F32_TO_BITS(m) - 0x3f3504f3u) >> 23;
+  const double f = BITS_TO_F32(F32_TO_BITS(m) - ((uint32_t)e << 23)) - 1.0f;
+  const float whole = (float)(is_small ? e - 23 : e), finite = a < INFINITY ? whole : a;
+  const float power = a == 0 ? -INFINITY : finite;
+  const double log2 = FMA(f, FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(0x1.3ce889f629e9cp-4, f,
+      -0x1.2488c41c27d69p-3), f, 0x1.2871ce4af9ebfp-3), f, -0x1.252f3e31feffcp-3), f, 0x1.45291e654d8fdp-3), f,
+      -0x1.714170b6514b1p-3), f, 0x1.a63f43f6b5eacp-3), f, -0x1.ec72b59536db9p-3), f, 0x1.277651fe250dbp-2), f,
+      -0x1.71547097a4521p-2), f, 0x1.ec709ebb8d265p-2), f, -0x1.715476565d2e6p-1), f, 0x1.71547652a1eaap+0),
+      (double)power);
+  const float low = y > 0x1p127f ? 0x1p127f : y, bounded = low < -0x1p127f ? -0x1p127f : low;
+  const double product = log2 * (double)bounded;
+  const double under = product > 200.0 ? 200.0 : product, exponent = under < -200.0 ? -200.0 : under;
+  const double t = exponent + ROUNDER_F64, r = exponent - (t - ROUNDER_F64);
+  const double p = FMA(FMA(FMA(FMA(FMA(FMA(0x1.41d33cfb4bbb3p-13, r, 0x1.5f459a315b9f7p-10), r, 0x1.3b2dbc156ac9dp-7),
+      r, 0x1.c6aed458d6309p-5), r, 0x1.ebfbdadbbd5f5p-3), r, 0x1.62e430c8346b8p-1), r, 0x1.0000000261708p+0);
+  const float size = (float)(p * BITS_TO_F64((F64_TO_BITS(t) + 1023u) << 52));
+  const bool is_integer = __builtin_rintf(y) == y, is_odd = is_integer & (__builtin_rintf(y * 0.5f) != y * 0.5f);
+  const float signed_size = BITS_TO_F32(F32_TO_BITS(size) ^ (is_odd ? F32_TO_BITS(x) & 0x80000000u : 0u));
+  const float real = (x < 0) & (x > -INFINITY) & !is_integer ? NAN : signed_size;
+  return (x == 1.0f) | (y == 0) ? 1.0f : y != y ? y : real;
+}
+
+/* atan(t) for t between 0 and 1. */
+static inline float middle_atan(float t) {
+  const float z = t * t;
+  return FMAF(t * z, FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(FMAF(0x1.8602a4p-9f, z, -0x1.0fbaecp-6f), z, 0x1.64d824p-5f), z,
+      -0x1.36862ap-4f), z, 0x1.b56bc4p-4f), z, -0x1.231bcap-3f), z, 0x1.997aeap-3f), z, -0x1.5554e6p-2f), t);
+}
+static inline float atan2_f32(float y, float x) {
+  const float a = size_of(x), b = size_of(y);
+  const float large = a > b ? a : b, small = a > b ? b : a;
+  /* 0 / 0 counts as 0 and inf / inf as 1. */
+  const float quotient = large == 0 ? 0.0f : small / large, t = small == INFINITY ? 1.0f : quotient;
+  const float first = middle_atan(t), octant = a >= b ? first : (0x1.921fb6p+0f - first) - 0x1.777a5cp-25f;
+  const float half = F32_TO_BITS(x) >> 31 ? (0x1.921fb6p+1f - octant) - 0x1.777a5cp-24f : octant;
+  return (x != x) | (y != y) ? x + y : with_sign(half, y);
+}
+/* asin(t) for t between 0 and 1/2. */
+static inline float middle_asin(float t) {
+  const float z = t * t;
+  return FMAF(t * z, FMAF(FMAF(FMAF(FMAF(0x1.59ccccp-5f, z, 0x1.8bb50ap-6f), z, 0x1.748a2ep-5f), z, 0x1.33016ap-4f), z,
+      0x1.5555cap-3f), t);
+}
+static inline float asin_f32(float x) {
+  const float a = size_of(x);
+  const bool is_small = a < 0.5f;
+  const float y = middle_asin(is_small ? a : __builtin_sqrtf(0.5f - 0.5f * a));
+  return with_sign(is_small ? y : 0x1.921fb6p+0f - (y + y), x);
+}
+static inline float acos_f32(float x) {
+  const float a = size_of(x);
+  const bool is_small = a < 0.5f;
+  const float y = middle_asin(is_small ? a : __builtin_sqrtf(0.5f - 0.5f * a)), twice = y + y;
+  const float inner = 0x1.921fb6p+0f - (with_sign(y, x) + 0x1.777a5cp-25f);
+  const float outer = x > 0 ? twice : 0x1.921fb6p+1f - (twice + 0x1.777a5cp-24f);
+  return is_small ? inner : outer;
+}
+
+static inline double tanh_f64(double x) {
+  const double a = x < 0 ? -x : x, z = x * x, c = a > 20.0 ? 20.0 : a;
+  const double small = FMA(a * z, FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(0x1.b50196266cd55p-18, z,
+      -0x1.05b29874400d1p-15), z, 0x1.84000ed1508aep-14), z, -0x1.f21ea11cbd083p-13), z, 0x1.35222f961bd86p-11), z,
+      -0x1.7d9eb965972d7p-10), z, 0x1.d6d389f7957e2p-9), z, -0x1.226e33f62feffp-7), z, 0x1.664f4879a49dep-6), z,
+      -0x1.ba1ba1b9f9187p-5), z, 0x1.1111111110f06p-3), z, -0x1.5555555555554p-2), a);
+  /* exp(2 |x|) = 2^n (1 + r + r^2 p) */
+  const double rounder = ROUNDER_F64 + 1023.0, t = FMA(c, 0x1.71547652b82fep+1, rounder), n = t - rounder;
+  const double r = FMA(n, -0x1.abc9e3b39803fp-56, FMA(n, -0x1.62e42fefa39efp-1, c + c));
+  const double p = FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(FMA(0x1.1ee8893567a68p-29, r, 0x1.af5e81d76a622p-26), r,
+      0x1.27e53632145eep-22), r, 0x1.71ddf877fc1f7p-19), r, 0x1.a01a017bc043bp-16), r, 0x1.a01a01afd64a3p-13), r,
+      0x1.6c16c16c1f099p-10), r, 0x1.111111110f6d5p-7), r, 0x1.555555555553fp-5), r, 0x1.5555555555559p-3), r, 0x1p-1);
+  const double e = (FMA(r * r, p, r) + 1.0) * BITS_TO_F64(F64_TO_BITS(t) << 52);
+  const double size = a < 0.6 ? small : 1.0 - 2.0 / (e + 1.0);
+  return BITS_TO_F64((F64_TO_BITS(size) & 0x7fffffffffffffffULL) | (F64_TO_BITS(x) & 0x8000000000000000ULL));
+}
+
+#define expf(x) exp_f32(x)
+#define expm1f(x) expm1_f32(x)
+#define log1pf(x) log1p_f32(x)
+#define tanhf(x) tanh_f32(x)
+#define erff(x) erf_f32(x)
+#define asinf(x) asin_f32(x)
+#define acosf(x) acos_f32(x)
+#define powf(x, y) pow_f32(x, y)
+#define atan2f(y, x) atan2_f32(y, x)
+#define tanh(x) tanh_f64(x)
+#else
+#define tanh_f32(x) tanhf(x)
+#endif

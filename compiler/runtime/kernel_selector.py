@@ -1,0 +1,60 @@
+"""The protocol of kernel selectors, and the selector that takes the default of every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from compiler.codegen.kernel_choice import KernelChoice
+from compiler.errors import ArgumentError
+from compiler.runtime.kernel_sites import KernelSite
+from compiler.support.untrusted import short_repr
+
+ChooseKernel: TypeAlias = Callable[[KernelSite], KernelChoice]
+"""A function that chooses as `KernelSelector.choose_kernel` does."""
+
+
+@runtime_checkable
+class KernelSelector(Protocol):
+    """Chooses the implementation and the schedule of each kernel."""
+
+    def choose_kernel(self, site: KernelSite) -> KernelChoice:
+        """Return one of `site.choices`, or any other choice that `site.check` accepts."""
+        ...
+
+
+class DefaultKernels:
+    """Takes the default of every kernel, which the rules of the backend and of the registered implementations give."""
+
+    def choose_kernel(self, site: KernelSite) -> KernelChoice:
+        """Return the first choice."""
+        return site.default
+
+
+@dataclass(frozen=True)
+class FunctionSelector:
+    """A kernel selector that asks a function."""
+
+    function: ChooseKernel
+
+    def choose_kernel(self, site: KernelSite) -> KernelChoice:
+        """See `KernelSelector.choose_kernel`."""
+        return self.function(site)
+
+
+def as_selector(given: KernelSelector | ChooseKernel) -> KernelSelector:
+    """Return a kernel selector itself, or one that asks the given function.
+
+    Raises:
+        ArgumentError: `given` is neither.
+    """
+    if isinstance(given, type):
+        raise ArgumentError(f"a kernel selector is an object, not the class {given.__name__}; pass {given.__name__}()")
+    if isinstance(given, KernelSelector):
+        return given
+    if callable(given):
+        return FunctionSelector(given)
+    raise ArgumentError(
+        f"a kernel selector is an object with choose_kernel(site), or a function of the site, not {short_repr(given)}"
+    )

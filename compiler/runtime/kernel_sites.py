@@ -1,0 +1,346 @@
+"""Kernel sites: the kernels of a module, each with the implementations and schedules that it may have."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import SupportsIndex, TypeAlias, overload
+
+from compiler.analysis.cost_model import CostModel, DeviceModel
+from compiler.codegen.kernel_choice import GENERATED, BoundKernel, KernelChoice
+from compiler.codegen.kernel_spec import KernelSpec
+from compiler.codegen.loop_kernel import LoopKernel
+from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedule_space import ScheduleSpace, schedule_space
+from compiler.errors import PlanError, UnsupportedError
+from compiler.ir import HloComputation, HloInstruction, HloModule
+from compiler.ir.module import is_control_flow
+from compiler.runtime.implementations import IMPLEMENTATIONS, KernelImplementation, implementations_of
+from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, kernel_code, kernel_refusal
+from compiler.runtime.kernel_features import kernel_features
+from compiler.runtime.kernel_modules import kernel_module
+from compiler.support.lru_dict import LruDict
+from compiler.support.untrusted import as_integer, is_name, short_repr
+
+SiteChoice: TypeAlias = "KernelChoice | Mapping[str, int] | int"
+"""A choice as users give it: itself, the fields of a generated schedule that differ, or a position in the choices."""
+
+_SPACES: LruDict[tuple[str, str, Schedule], ScheduleSpace] = LruDict(10_000)
+"""The spaces of generated kernels by kernel, language and default; finding one generates the kernel many times."""
+
+
+@dataclass(frozen=True)
+class KernelTarget:
+    """What kernels are made for.
+
+    Attributes:
+        backend: name of the backend.
+        language: language of its generated kernels.
+        default_schedule: the schedule of its kernels when none is chosen.
+        device: the model of the device.
+    """
+
+    backend: str
+    language: str
+    default_schedule: Schedule
+    device: DeviceModel
+
+
+class KernelChoices(Sequence[KernelChoice]):
+    """The choices of a kernel: the default, those that differ from it in one respect, then all combinations.
+
+    They are made when they are looked up, because a kernel may have many millions of them. `size` is their number
+    even where `len` cannot express it.
+
+    Args:
+        options: the implementations by name with their knobs, the default first.
+    """
+
+    def __init__(self, options: Mapping[str, ScheduleSpace]) -> None:
+        self.options = dict(options)
+        self._spaces = list(self.options.items())
+        self.size = sum(space.size for space in self.options.values())
+
+    def __len__(self) -> int:
+        return min(self.size, sys.maxsize)
+
+    @property
+    def nearest(self) -> int:
+        """Number of choices at the front that differ from the default in at most one knob or in the implementation."""
+        return self._spaces[0][1].variations + len(self._spaces)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> KernelChoice: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[KernelChoice]: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> KernelChoice | Sequence[KernelChoice]:
+        if isinstance(index, slice):
+            return [self._at(n) for n in range(*index.indices(len(self)))]
+        n = index.__index__()
+        n = n + self.size if n < 0 else n
+        if not 0 <= n < self.size:
+            raise IndexError(f"there is no choice {index}; the kernel has {self.size}")
+        return self._at(n)
+
+    def _at(self, n: int) -> KernelChoice:
+        name, space = self._spaces[0]
+        others = len(self._spaces) - 1
+        if n <= space.variations:
+            return KernelChoice(name, space.combination(n))
+        if n <= space.variations + others:
+            return KernelChoice(self._spaces[n - space.variations][0])
+        n -= others
+        if n < space.size:
+            return KernelChoice(name, space.combination(n))
+        n -= space.size
+        for other, its_space in self._spaces[1:]:
+            if n < its_space.size - 1:
+                return KernelChoice(other, its_space.combination(n + 1))
+            n -= its_space.size - 1
+        raise IndexError("there is no such choice")
+
+    def __contains__(self, choice: object) -> bool:
+        if not isinstance(choice, KernelChoice) or choice.implementation not in self.options:
+            return False
+        return choice.schedule in self.options[choice.implementation]
+
+
+class KernelSite:
+    """One kernel of a module and what may be chosen for it.
+
+    Args:
+        instruction: the instruction that becomes the kernel.
+        target: what it is made for.
+        runs: expected number of executions per run of the program.
+
+    Attributes:
+        id: the names of the sequence and the instruction, `main/fusion.3`; unique in the module.
+    """
+
+    def __init__(self, instruction: HloInstruction, target: KernelTarget, runs: float = 1.0) -> None:
+        if instruction.parent is None:
+            raise ValueError(f"%{instruction.name} belongs to no computation")
+        self.sequence, self.name = instruction.parent.name, instruction.name
+        self.id = f"{self.sequence}/{self.name}"
+        self.instruction, self.target, self.runs = instruction, target, runs
+
+    def __repr__(self) -> str:
+        return f"<KernelSite {self.id} for {self.backend}>"
+
+    def __str__(self) -> str:
+        """Return the id, the kind and the signature of the kernel."""
+        spec = self.spec
+        what = self.instruction.opcode.text if spec is None else f"{spec.kind} {spec.signature}"
+        return f"{self.id}: {what}"
+
+    @property
+    def device(self) -> DeviceModel:
+        """The model of the device that the kernel is made for."""
+        return self.target.device
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that the kernel is made for."""
+        return self.target.backend
+
+    @property
+    def default(self) -> KernelChoice:
+        """The choice that the kernel has when none is made; it is the first of `choices`."""
+        preferred = next((i for i in self._libraries if i.preferred), None)
+        if preferred is None and self.spec is None:
+            preferred = next(iter(self._libraries), None)
+        return KernelChoice() if preferred is None else KernelChoice(preferred.name)
+
+    @cached_property
+    def default_schedule(self) -> Schedule:
+        """The complete schedule of the generated kernel when none is chosen."""
+        return default_kernel_schedule(self.instruction, self.target.language, self.target.default_schedule)
+
+    @cached_property
+    def spec(self) -> KernelSpec | None:
+        """The generated kernel with the default schedule; None when the instruction has no generated kernel."""
+        try:
+            kernel = emit_kernel(self.instruction, self.target.language, self.default_schedule)
+        except UnsupportedError:
+            return None
+        return kernel.spec if isinstance(kernel, LoopKernel) else kernel
+
+    @cached_property
+    def _libraries(self) -> tuple[KernelImplementation, ...]:
+        return implementations_of(self.instruction, self.backend)
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether anything can compute the instruction as a kernel."""
+        return self.spec is not None or bool(self._libraries)
+
+    @cached_property
+    def choices(self) -> KernelChoices:
+        """The choices, the default first."""
+        options = {i.name: ScheduleSpace(i.knobs(self.instruction, self.backend)) for i in self._libraries}
+        if self.spec is not None:
+            options[GENERATED] = self._generated_space()
+        first = self.default.implementation
+        return KernelChoices({first: options.pop(first), **options})
+
+    def _generated_space(self) -> ScheduleSpace:
+        key = self.fingerprint, self.target.language, self.default_schedule
+        found = _SPACES.get(key)
+        if found is None:
+            language = self.target.language
+            found = schedule_space(lambda s: kernel_code(self.instruction, language, s), self.default_schedule)
+            _SPACES[key] = found
+        return found
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies what the kernel computes, whatever the names in the module."""
+        return self.module().fingerprint()
+
+    def module(self) -> HloModule:
+        """Return a new module that computes this instruction alone from parameters."""
+        return kernel_module(self.instruction)
+
+    def offered(self, limit: int) -> list[KernelChoice]:
+        """Return at most `limit` choices for a search or a policy to decide among, the default first.
+
+        They are the default, the choices that differ from it in one knob or in the implementation, and an evenly spaced
+        sample of the others, without those that are refused. If the former are more than `limit`, they are sampled in
+        the same way. The result depends on the kernel alone.
+        """
+        near = self.choices.nearest
+        found = [0, *_spread(1, near, limit - 1)]
+        others = [self.choices[n] for n in _spread(near, self.choices.size, limit - len(found))]
+        return [*(self.choices[n] for n in found), *(c for c in others if self.check(c) is None)]
+
+    def neighbours(self, choice: KernelChoice) -> list[KernelChoice]:
+        """Return the choices that differ from one choice in a single knob, or in the implementation alone."""
+        found = [KernelChoice(name) for name in self.choices.options if name != choice.implementation]
+        space = self.choices.options.get(choice.implementation, ScheduleSpace())
+        for knob in space.knobs:
+            rest = {k: v for k, v in choice.schedule.items() if k != knob.name}
+            for value in knob.values:
+                changed = rest if value == knob.default else {**rest, knob.name: value}
+                found.append(KernelChoice(choice.implementation, changed))
+        return [c for c in dict.fromkeys(found) if c != choice]
+
+    def features(self) -> tuple[float, ...]:
+        """Return the kernel in numbers of order one; FEATURE_NAMES says what they mean."""
+        seconds = CostModel(self.device).instruction(self.instruction)
+        return kernel_features(self.instruction, self.spec, self.device, seconds, self.runs)
+
+    # ---- choosing
+
+    def choice(self, given: SiteChoice) -> KernelChoice:
+        """Return a choice as `set_kernel` takes it, without fields that are the default anyway.
+
+        Raises:
+            PlanError: the value is not a choice of this kernel; the message says why.
+        """
+        number = as_integer(given)
+        if number is not None:
+            if not 0 <= number < self.choices.size:
+                raise PlanError(f"kernel %{self.name} has no choice {number}; it has {self.choices.size}")
+            return self.choices[number]
+        if isinstance(given, KernelChoice):
+            chosen = given
+        elif isinstance(given, Mapping):
+            chosen = KernelChoice(schedule=given)
+        else:
+            raise PlanError(
+                f"the choice for kernel %{self.name} must be a KernelChoice, a mapping of knobs to integers, "
+                f"or a position in its choices, not {short_repr(given)}"
+            )
+        if chosen.implementation != GENERATED:
+            return chosen
+        preset = self.default_schedule
+        return KernelChoice(schedule={k: v for k, v in chosen.schedule.items() if v != getattr(preset, k)})
+
+    def check(self, choice: SiteChoice) -> str | None:
+        """Return why a choice is refused: an unknown knob, a value out of range, or the code generator; else None."""
+        try:
+            chosen = self.choice(choice)
+        except PlanError as e:
+            return str(e)
+        if chosen.implementation == GENERATED:
+            schedule = replace(self.default_schedule, **chosen.schedule)
+            reason = kernel_refusal(self.instruction, self.target.language, schedule)
+        else:
+            reason = self._library_refusal(chosen)
+        return None if reason is None else f"no kernel of %{self.name} can be made with {chosen}: {reason}"
+
+    def _library_refusal(self, chosen: KernelChoice) -> str | None:
+        implementation = IMPLEMENTATIONS.get(chosen.implementation)
+        if implementation is None:
+            names = ", ".join((GENERATED, *IMPLEMENTATIONS))
+            return f"there is no implementation {short_repr(chosen.implementation)}; there are {names}"
+        reason = implementation.refusal(self.instruction, self.backend)
+        if reason is not None:
+            return reason
+        knobs = {k.name: k for k in implementation.knobs(self.instruction, self.backend)}
+        for name, value in chosen.schedule.items():
+            if name not in knobs:
+                return f"{implementation.name} has no knob {short_repr(name)}; knobs: {', '.join(knobs) or 'none'}"
+            if value not in knobs[name].values:
+                return f"{name} must be one of {', '.join(map(str, knobs[name].values))}, not {value}"
+        return None
+
+    def bind(self, choice: SiteChoice) -> BoundKernel:
+        """Return the implementation and the complete schedule of a choice.
+
+        Raises:
+            PlanError: the choice is refused; the message says why.
+        """
+        reason = self.check(choice)
+        if reason is not None:
+            raise PlanError(reason)
+        chosen = self.choice(choice)
+        if chosen.implementation == GENERATED:
+            return BoundKernel(GENERATED, replace(self.default_schedule, **chosen.schedule))
+        return BoundKernel(chosen.implementation, self.default_schedule, chosen.schedule)
+
+
+def kernel_sites(module: HloModule, target: KernelTarget) -> list[KernelSite]:
+    """Return the kernels of a module after fusion, sequence by sequence.
+
+    The sequences of a loop that runs inside one kernel are part of that kernel and have none of their own.
+    """
+    weights = CostModel(target.device).weights(module)
+    found: dict[HloComputation, list[KernelSite]] = {}
+    work = [module.entry]
+    while work:
+        sequence = work.pop()
+        if sequence in found:
+            continue
+        sites = [KernelSite(i, target, weights.get(sequence, 1.0)) for i in sequence.instructions]
+        found[sequence] = [s for s in sites if s.is_kernel]
+        kernels = {s.instruction for s in found[sequence]}
+        for i in sequence.notable:
+            if is_control_flow(i) and i not in kernels:
+                work.extend(i.called_computations())
+    return [s for c in module.control_flow_computations() for s in found.get(c, ())]
+
+
+def _spread(start: int, stop: int, count: int) -> list[int]:
+    """Return at most `count` evenly spaced positions from `start` on, before `stop`."""
+    count = max(0, min(stop - start, count))
+    return [start + n * (stop - start) // count for n in range(count)]
+
+
+def find_kernel_site(sites: Sequence[KernelSite], name: str) -> KernelSite:
+    """Return a site by its id, or by the name of its instruction if that is unique.
+
+    Raises:
+        PlanError: there is none, or several sequences have a kernel of that name.
+    """
+    if not is_name(name):
+        raise PlanError(f"a kernel has a name, not {short_repr(name)}")
+    found = [s for s in sites if s.id == name] or [s for s in sites if s.name == name]
+    if not found:
+        raise PlanError(f"there is no kernel %{name}; kernel_sites() lists the kernels of this compilation")
+    if len(found) > 1:
+        raise PlanError(f"several kernels are called %{name}; name one of them as {', '.join(s.id for s in found)}")
+    return found[0]

@@ -1,0 +1,1 @@
+"""The Cartpole simulator written by hand in C, and a command that times it beside the compilers."""
