@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
 from compiler.codegen.kernel_choice import BoundKernel, KernelChoice
-from compiler.codegen.languages import C
+from compiler.codegen.languages import C, find_language
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
@@ -179,7 +179,7 @@ class CompilationSession:
     def _lower(self) -> None:
         """Expand ops that have no kernel; this depends on the module alone, so plans do not record it."""
         if self._backend.language is not None:
-            lower(self.module)
+            lower(self.module, scans=find_language(self._backend.language).scans)
 
     def actions(self) -> list[FusionAction]:
         """Return the fusions that are legal now."""

@@ -16,6 +16,7 @@ from compiler.codegen.loop_ir import Body, Combined, For, LoopKind, work_of
 from compiler.codegen.loop_transforms import collapse, has_loop, perfect_nest, tile_transposes, without_dead_code
 from compiler.codegen.row_cache import cache_rows
 from compiler.codegen.scalar_ops import COMPUTE_BYTES, binary, identity_of
+from compiler.codegen.scans import expand_scans
 from compiler.codegen.schedule import LOCAL_BYTES, Schedule
 from compiler.codegen.splits import split_reductions
 from compiler.errors import UnsupportedError
@@ -49,6 +50,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
     body = tile_columns(body, schedule)
+    body = expand_scans(body, schedule)
     if schedule.tile and kind == "loop":
         tiled = tile_transposes(body, schedule.tile, stage=True)
         kind = "transpose" if tiled != body else kind

@@ -36,6 +36,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         UnsupportedError: the nest needs too much local or shared memory.
     """
     body = collapse(without_dead_code(kernel.body))
+    if any(isinstance(s, lir.Scan) for s in body):
+        raise UnsupportedError("a scan has no kernel in this language")
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = tile_columns(body, schedule)
     if schedule.tile and kind == "loop":

@@ -32,12 +32,14 @@ class Language:
         default_schedule: the schedule of kernels for which none is chosen.
         bind: function that binds a nest to a device of the language; raises UnsupportedError where it cannot.
         print_kernel: function that prints a bound kernel under a symbol.
+        scans: whether cumulative reductions have kernels.
     """
 
     name: str
     default_schedule: Schedule
     bind: Callable[[lir.Kernel, Schedule], lir.Kernel]
     print_kernel: Callable[[lir.Kernel, str], PrintedKernel]
+    scans: bool = False
 
 
 LANGUAGES: dict[str, Language] = {}
@@ -72,6 +74,6 @@ def _print_cuda(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
     return PrintedKernel(source, launch.grid, launch.block)
 
 
-C = register_language(Language("c", Schedule(), bind_c, _print_c))
+C = register_language(Language("c", Schedule(), bind_c, _print_c, scans=True))
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.
 CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), bind_cuda, _print_cuda))

@@ -315,6 +315,45 @@ class SortByKey:
     grain: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """A value that a `Scan` carries from step to step.
+
+    Attributes:
+        name: the value before a step.
+        type: element type.
+        start: name of the value before the first step.
+        next: the name that the body gives to the value after a step.
+    """
+
+    name: str
+    type: PrimitiveType
+    start: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """For each row, a sequential loop that carries values from step to step.
+
+    Attributes:
+        rows: two variables of independent rows; elements that differ by one in the second are adjacent in memory,
+            unless its extent is 1.
+        step: variable of a step.
+        carries: the carried values.
+        body: statements of one step: values and stores.
+        combiner: if not None, the only carry is the combination of `value` over the steps, in any order.
+        value: a name that the body defines without reading the carry.
+    """
+
+    rows: tuple[Var, Var]
+    step: Var
+    carries: tuple[Carry, ...]
+    body: tuple[Stmt, ...]
+    combiner: Opcode | None = None
+    value: str = ""
+
+
 Stmt = (
     Let
     | Accumulator
@@ -331,6 +370,7 @@ Stmt = (
     | CombineThreads
     | Sort
     | SortByKey
+    | Scan
 )
 Body = tuple[Stmt, ...]
 
@@ -351,7 +391,7 @@ class Kernel:
 
     Attributes:
         kind: "loop", "reduction" (of rows), "column-reduction", "block" (a reduction whose result is broadcast back
-            along its row), "transpose", "in-place-update", "scatter", "sort", "top-k" or "loop-kernel".
+            along its row), "transpose", "in-place-update", "scatter", "sort", "top-k", "scan" or "loop-kernel".
         arguments: inputs first, then outputs.
         in_place: pairs of (input, output) argument positions that may share one buffer.
         must_alias: pairs of (input, output) argument positions that must share one buffer, because the kernel writes
@@ -374,7 +414,7 @@ class Kernel:
 
 def bodies_of(s: Stmt) -> tuple[Body, ...]:
     """Return the statement lists nested in a statement."""
-    if isinstance(s, For | Reduce):
+    if isinstance(s, For | Reduce | Scan):
         return (s.body,)
     if isinstance(s, If):
         return (s.then, s.otherwise)
@@ -385,7 +425,7 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
 
 def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
     """Return a statement with `f` applied to each statement list nested in it."""
-    if isinstance(s, For | Reduce):
+    if isinstance(s, For | Reduce | Scan):
         return replace(s, body=f(s.body))
     if isinstance(s, If):
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
@@ -470,6 +510,9 @@ def names_used(body: Body) -> Iterator[str]:
             yield s.before
         elif isinstance(s, SortByKey):
             yield s.key
+        elif isinstance(s, Scan):
+            yield from (name for c in s.carries for name in (c.start, c.next))
+            yield s.value
     for i in indices_in(body):
         yield from (v.name for v in i.variables())
 
@@ -494,6 +537,9 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (r.name for r in s.reductions)
         elif isinstance(s, Sort):
             yield from (s.left.name, s.right.name, s.position.name)
+        elif isinstance(s, Scan):
+            yield from (v.name for v in (*s.rows, s.step))
+            yield from (c.name for c in s.carries)
         elif isinstance(s, SortByKey):
             yield from (s.row.name, s.element.name, s.position.name)
 
@@ -514,6 +560,8 @@ def work_of(body: Body) -> int:
         elif isinstance(s, Sort):
             n = s.position.extent
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+        elif isinstance(s, Scan):
+            total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body) + len(s.carries))
         elif isinstance(s, SortByKey):
             n, k = s.element.extent, s.position.extent
             total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))

@@ -27,17 +27,17 @@ def sort_of(roots: tuple[HloInstruction, ...]) -> HloInstruction | None:
     """Return the sort whose results, in order, are these outputs, or None if they are anything else."""
     if len(roots) == 1 and roots[0].opcode is Opcode.SORT:
         return roots[0]
-    whole = _tuple_of(roots, Opcode.SORT)
+    whole = tuple_of(roots, Opcode.SORT)
     return whole if whole is not None and len(roots) == len(whole.operands) else None
 
 
 def top_k_of(roots: tuple[HloInstruction, ...]) -> HloInstruction | None:
     """Return the topk whose values and indices, in order, are these outputs, or None if they are anything else."""
-    whole = _tuple_of(roots, Opcode.TOPK)
+    whole = tuple_of(roots, Opcode.TOPK)
     return whole if len(roots) == 2 else None
 
 
-def _tuple_of(roots: tuple[HloInstruction, ...], opcode: Opcode) -> HloInstruction | None:
+def tuple_of(roots: tuple[HloInstruction, ...], opcode: Opcode) -> HloInstruction | None:
     """Return the instruction of an opcode whose first results, in order, are these outputs, or None."""
     if any(r.opcode is not Opcode.GET_TUPLE_ELEMENT or r.operands[0].opcode is not opcode for r in roots):
         return None
@@ -53,7 +53,7 @@ def lower_top_k(fused: HloComputation, top: HloInstruction) -> lir.Kernel:
         UnsupportedError: the operand is not a parameter of a supported type.
     """
     (x,) = top.operands
-    _check_parameters(top)
+    check_parameters(top)
     *batch, n = x.shape.dimensions
     k, t, e = top.attributes["k"], x.shape.element_type, Emitter(fused)
     if 0 not in batch and k > 0:
@@ -69,7 +69,7 @@ def lower_top_k(fused: HloComputation, top: HloInstruction) -> lir.Kernel:
                 e.add(lir.Store(out, ix.of(row) * k + ix.of(position), name))
         read, body, descending = tuple(reading.stmts), tuple(writing.stmts), top.attr("largest", True)
         e.add(lir.SortByKey(row, element, read, key, t, descending, position, body))
-    return _finish(e, "top-k", top.shape.tuple_shapes)
+    return finish(e, "top-k", top.shape.tuple_shapes)
 
 
 def lower_sort(fused: HloComputation, sort: HloInstruction) -> lir.Kernel:
@@ -79,7 +79,7 @@ def lower_sort(fused: HloComputation, sort: HloInstruction) -> lir.Kernel:
         UnsupportedError: an operand is not a parameter of a supported type, or the comparator cannot be emitted.
     """
     operands = sort.operands
-    _check_parameters(sort)
+    check_parameters(sort)
     dims = operands[0].shape.dimensions
     axis = sort.attributes["dimensions"][0]
     e, n, stride = Emitter(fused), dims[axis], math.prod(dims[axis + 1 :])
@@ -89,16 +89,18 @@ def lower_sort(fused: HloComputation, sort: HloInstruction) -> lir.Kernel:
             e.add(by_key)
         else:
             _sort_by_comparator(e, sort, n, stride)
-    return _finish(e, "sort", [o.shape for o in operands])
+    return finish(e, "sort", [o.shape for o in operands])
 
 
-def _check_parameters(i: HloInstruction) -> None:
+def check_parameters(i: HloInstruction) -> None:
+    """Raise UnsupportedError unless every operand is a parameter of a supported type."""
     for o in i.operands:
         if o.opcode is not Opcode.PARAMETER or not is_supported_type(o.shape.element_type):
             raise UnsupportedError(f"%{i.name}: %{o.name} is not a parameter of a supported type")
 
 
-def _finish(e: Emitter, kind: str, outputs: Sequence[Shape]) -> lir.Kernel:
+def finish(e: Emitter, kind: str, outputs: Sequence[Shape]) -> lir.Kernel:
+    """Return the kernel of what has been emitted, with array arguments for the parameters and the outputs."""
     arguments = [
         lir.Argument(f"p{k}", p.shape.element_type, p.shape.num_elements, False)
         for k, p in enumerate(e.fused.parameters)

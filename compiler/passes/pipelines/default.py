@@ -99,13 +99,17 @@ def xla_order() -> PassPipeline:
     return PassPipeline("xla-order", passes(*XLA_ORDER))
 
 
-def lower(module: HloModule) -> bool:
+def lower(module: HloModule, scans: bool = False) -> bool:
     """Expand ops that kernels cannot compute, or not efficiently; return whether the module changed.
 
     The default pipeline expands the same ops, but other orders may leave them. In a compiled program such ops would run
     in the interpreter, which is orders of magnitude slower.
+
+    Args:
+        module: the module.
+        scans: whether the backend has kernels of cumulative reductions, which then stay as they are.
     """
-    lowering, tidying = _lowering()
+    lowering, tidying = _lowering(scans)
     run = PipelineRun()
     if not run.run(lowering, module):
         return False
@@ -114,10 +118,12 @@ def lower(module: HloModule) -> bool:
 
 
 @cache
-def _lowering() -> tuple[PassPipeline, PassPipeline]:
+def _lowering(scans: bool) -> tuple[PassPipeline, PassPipeline]:
     """Build the pipelines once: every session lowers, and parsing the specs takes longer than a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
-    lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
+    windows = ("reduce-window-rewriter", "reduce-window-to-slices")
+    specs = [f"{spec}{{running=false}}" if scans and spec in windows else spec for spec in LOWERING]
+    lowering = PassPipeline("lowering", (*passes(*specs), ComparedValues()))
     return lowering, PassPipeline("after-lowering", tidying)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compiler.ir import HloInstruction, Opcode
-from compiler.ir.attributes import PadDim, SliceDim, WindowDim
+from compiler.ir.attributes import PadDim, SliceDim, Window, WindowDim
 from compiler.ir.types import PrimitiveType
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import is_real_float, scalar_function
@@ -31,6 +31,31 @@ def at_position(position: Sequence[int], window: Sequence[WindowDim]) -> list[Sl
 def _strided(starts: Iterator[int], counts: Sequence[int], steps: Sequence[int]) -> Iterator[SliceDim]:
     for start, count, step in zip(starts, counts, steps, strict=True):
         yield SliceDim(start, start + (count - 1) * step + 1, step)
+
+
+def running_axis(i: HloInstruction) -> int | None:
+    """Return the dimension along which a reduce-window is cumulative, None if it is not.
+
+    Its window is then as long as the dimension, with one result per element and padding on one side.
+    """
+    window: Window = i.attr("window", Window())
+    moving = [d for d, w in enumerate(window.dims) if w != WindowDim(1)]
+    if len(moving) != 1 or not i.shape.is_array:
+        return None
+    (axis,) = moving
+    n = i.operand(0).shape.dimensions[axis]
+    forms = (WindowDim(n, pad_low=n - 1), WindowDim(n, pad_high=n - 1))
+    return axis if window.dims[axis] in forms and n > 1 else None
+
+
+def has_scan(i: HloInstruction) -> bool:
+    """Check whether a reduce-window is cumulative and of an element type that kernels support."""
+    t = i.operand(0).shape.element_type
+    return running_axis(i) is not None and (t is PrimitiveType.PRED or (t.bits >= 8 and t.is_integer) or _is_wide(t))
+
+
+def _is_wide(t: PrimitiveType) -> bool:
+    return t.is_float and t.bits >= 16
 
 
 def in_summing_type(i: HloInstruction, b: Builder) -> tuple[HloInstruction, HloInstruction]:
