@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError
+from compiler.expansions import ChooseExpansion, ExpansionPolicy
 from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
 from compiler.ir import HloModule
@@ -15,7 +16,7 @@ from compiler.ir.verifier import verify
 from compiler.loops import KernelLoops, LoopPolicy
 from compiler.passes import HloPass, PassPipeline
 from compiler.plan import CompilationPlan
-from compiler.runtime.executable import Executable
+from compiler.runtime.executable import CallOptions, Configurable, Executable
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
 from compiler.session import CompilationSession
 from compiler.support.untrusted import short_repr
@@ -29,10 +30,24 @@ class CompileOptions:
     Attributes:
         verify: run the verifier before and after the passes.
         optimize: run passes, loop decisions and fusion; otherwise every op becomes a kernel of its own.
+        flush_denormals: treat subnormal numbers as zero while the program runs, as XLA does (cpu only).
+        num_threads: number of threads of the program, at most HLOGYM_NUM_THREADS; None for all (cpu only).
     """
 
     verify: bool = True
     optimize: bool = True
+    flush_denormals: bool = False
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        n = self.num_threads
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise ValueError(f"num_threads must be a positive integer or None, not {n!r}")
+
+    @property
+    def of_calls(self) -> CallOptions:
+        """Return the options that concern calls of the executable."""
+        return CallOptions(self.flush_denormals, self.num_threads)
 
 
 def compile(  # users know it by this name
@@ -44,6 +59,7 @@ def compile(  # users know it by this name
     loop_policy: LoopPolicy | None = None,
     plan: CompilationPlan | None = None,
     options: CompileOptions | None = None,
+    expansion_policy: ExpansionPolicy | ChooseExpansion | None = None,
 ) -> Executable:
     """Compile a program and return the executable.
 
@@ -58,6 +74,8 @@ def compile(  # users know it by this name
         loop_policy: decides loops; None means one kernel per loop where that is possible.
         plan: decisions to replay instead of asking policies.
         options: see `CompileOptions`.
+        expansion_policy: an ExpansionPolicy, or a function of an ExpansionSite, that chooses how ops such as
+            convolutions are computed; None for the defaults of the backend.
 
     Returns:
         An executable. Call it with arrays; inspect `.kernels`, `.module` and `.plan`.
@@ -65,7 +83,7 @@ def compile(  # users know it by this name
     Raises:
         HloSyntaxError, HloVerificationError: the program is not valid HLO.
         UnsupportedError, BackendError, CodegenError: it cannot be built on this machine; the message says why.
-        ArgumentError: `module` is not a program, or `backend` is not a name.
+        ArgumentError: `module` is not a program, `backend` is not a name, or it does not support an option.
         UnknownNameError: there is no such backend, policy or pass.
         PlanError: the plan was made for another program or cannot be replayed, or a kernel choice is not possible.
     """
@@ -79,16 +97,28 @@ def compile(  # users know it by this name
     if options.verify:
         verify(module)
     if not options.optimize:
-        return target.build(module)
+        return _configured(target.build(module), options)
     session = CompilationSession(module, target.name, pipeline)
     if plan is not None:
         session.replay(plan)
-        return session.finish()
-    decide(session, _policy(fusion_policy), loop_policy, kernel_selector)
+        return _configured(session.finish(), options)
+    decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
     session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)
-    return session.finish()
+    return _configured(session.finish(), options)
+
+
+def _configured(executable: Executable, options: CompileOptions) -> Executable:
+    """Return the executable with the options of its calls."""
+    if options.of_calls == CallOptions():
+        return executable
+    if not isinstance(executable, Configurable):
+        raise ArgumentError(
+            f"flush_denormals and num_threads are options of the cpu backend, not of {executable.backend!r}"
+        )
+    executable.call_options = options.of_calls
+    return executable
 
 
 def _policy(given: FusionPolicy | ChooseFusion | str | None) -> FusionPolicy:
@@ -106,6 +136,7 @@ def decide(
     fusion_policy: FusionPolicy,
     loop_policy: LoopPolicy | None = None,
     kernel_selector: KernelSelector | ChooseKernel | None = None,
+    expansion_policy: ExpansionPolicy | ChooseExpansion | None = None,
 ) -> None:
     """Make every decision of a session with policies.
 
@@ -114,8 +145,11 @@ def decide(
         fusion_policy: chooses fusions, and loops too if it is also a LoopPolicy and `loop_policy` is None.
         loop_policy: decides loops.
         kernel_selector: chooses kernels; None means the defaults.
+        expansion_policy: chooses expansions; None means the defaults.
     """
     session.run_passes()
+    if expansion_policy is not None:
+        session.run_expansion_policy(expansion_policy)
     if loop_policy is None:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
         loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()

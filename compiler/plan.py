@@ -27,7 +27,7 @@ from compiler.support.files import write_file
 from compiler.support.json_reading import parse_object, read_object
 from compiler.support.untrusted import as_integer, is_name, short_repr
 
-Phase: TypeAlias = Literal["passes", "loops", "fusion", "kernels", "done"]
+Phase: TypeAlias = Literal["passes", "expansions", "loops", "fusion", "kernels", "done"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 """The kinds of decisions in the order in which a compilation takes them, and its end."""
 
@@ -41,8 +41,8 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class LoopChoice:
-    """The choice for a loop: the id of the loop, for readers, its position among the loops, and the choice.
+class PositionChoice:
+    """The choice for a site: its id, for readers, its position among the sites of its kind, and the choice.
 
     PlanError when a field is of another type.
     """
@@ -55,6 +55,14 @@ class LoopChoice:
         object.__setattr__(self, "position", _position(self.position, "position"))
         _name(self.id, "id")
         _name(self.choice, "choice")
+
+
+class ExpansionChoice(PositionChoice):
+    """The choice of an expansion."""
+
+
+class LoopChoice(PositionChoice):
+    """The choice for a loop."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class CompilationPlan:
     Attributes:
         fingerprint: of the module before compilation (`HloModule.fingerprint`).
         passes: the passes that changed something, in order, with their options.
+        expansions: the choices of expansions, in the order in which they were applied.
         loop_choices: the choices for loops, in the order in which they were applied.
         loop_passes: passes that cleaned up after the loops.
         base: fingerprint of the module when fusion began; empty before fusion.
@@ -100,6 +109,7 @@ class CompilationPlan:
 
     fingerprint: str
     passes: tuple[str, ...] = ()
+    expansions: tuple[ExpansionChoice, ...] = ()
     loop_choices: tuple[LoopChoice, ...] = ()
     loop_passes: tuple[str, ...] = ()
     base: str = ""
@@ -117,6 +127,7 @@ class CompilationPlan:
             raise PlanError(f"backend must be a name such as cpu or cuda, got {short_repr(self.backend)}")
         checked: dict[str, object] = {
             "passes": _passes(self.passes, "passes"),
+            "expansions": _all_of(ExpansionChoice, self.expansions, "expansions"),
             "loop_choices": _all_of(LoopChoice, self.loop_choices, "loops"),
             "loop_passes": _passes(self.loop_passes, "loop_passes"),
             "sequences": _names(self.sequences, "sequences"),
@@ -170,6 +181,7 @@ class CompilationPlan:
             "fingerprint": self.fingerprint,
             "backend": self.backend,
             "passes": list(self.passes),
+            "expansions": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.expansions],
             "loops": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.loop_choices],
             "loop_passes": list(self.loop_passes),
             "base": self.base,
@@ -213,7 +225,8 @@ class CompilationPlan:
             return CompilationPlan(
                 fingerprint=data.get("fingerprint", ""),
                 passes=_list(data.get("passes", []), "passes", "strings"),
-                loop_choices=_each(data.get("loops", []), "loops", _loop_choice),
+                expansions=_each(data.get("expansions", []), "expansions", _choice_of(ExpansionChoice)),
+                loop_choices=_each(data.get("loops", []), "loops", _choice_of(LoopChoice)),
                 loop_passes=_list(data.get("loop_passes", []), "loop_passes", "strings"),
                 base=data.get("base", ""),
                 places=data.get("places", {}),
@@ -225,8 +238,8 @@ class CompilationPlan:
 
 
 _KEYS = frozenset(
-    {"format", "fingerprint", "backend", "passes", "loops", "loop_passes", "base", "sequences", "places", "fusions",
-     "kernels"}
+    {"format", "fingerprint", "backend", "passes", "expansions", "loops", "loop_passes", "base", "sequences", "places",
+     "fusions", "kernels"}
 )  # fmt: skip
 
 
@@ -258,9 +271,14 @@ def _each(value: object, where: str, read: Callable[[Mapping[str, Any]], _T]) ->
     return tuple(found)
 
 
-def _loop_choice(entry: Mapping[str, Any]) -> LoopChoice:
-    _only(entry, ("id", "position", "choice"))
-    return LoopChoice(entry.get("id", ""), entry.get("position", -1), entry.get("choice", ""))
+def _choice_of(kind: Callable[[Any, Any, Any], _T]) -> Callable[[Mapping[str, Any]], _T]:
+    """Return a function that reads a `PositionChoice` of some kind."""
+
+    def read(entry: Mapping[str, Any]) -> _T:
+        _only(entry, ("id", "position", "choice"))
+        return kind(entry.get("id", ""), entry.get("position", -1), entry.get("choice", ""))
+
+    return read
 
 
 def _step(entry: Mapping[str, Any]) -> FusionStep:

@@ -73,8 +73,8 @@ class PlanBinding:
     def __init__(self, plan: CompilationPlan, base: FusionBase) -> None:
         if plan.base and plan.base != base.fingerprint:
             raise PlanError(
-                "the passes lead to another module than when the plan was made (another version of them?); "
-                "make a new plan"
+                "the passes lead to another module than when the plan was made (another version of them, or another "
+                "library?); make a new plan"
             )
         if len(plan.sequences) != len(base.sequences):
             raise PlanError(f"the plan knows {len(plan.sequences)} sequences, the module has {len(base.sequences)}")

@@ -15,7 +15,18 @@ from compiler.backends.registry import BACKENDS, find_backend
 from compiler.codegen.kernel_choice import BoundKernel, KernelChoice
 from compiler.codegen.languages import C, find_language
 from compiler.errors import FusionError, HlogymError, PlanError
+from compiler.expansions import (
+    ChooseExpansion,
+    ExpansionPolicy,
+    ExpansionSite,
+    apply_expansion,
+    as_expansion_policy,
+    expansion_sites,
+    find_expansion_site,
+    is_kept,
+)
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
@@ -23,7 +34,8 @@ from compiler.loops import KEEP, LoopPolicy, LoopSite, apply_loop_choice, find_s
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, lower
-from compiler.plan import PHASES, CompilationPlan, FusionStep, LoopChoice, Phase
+from compiler.passes.reductions.windows import has_scan
+from compiler.plan import PHASES, CompilationPlan, ExpansionChoice, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
 from compiler.runtime.instruction_kernels import has_kernel
@@ -55,14 +67,14 @@ class _Kernel:
     bound: BoundKernel
 
 
-_Decision: TypeAlias = "_Passes | LoopChoice | _LoopCleanup | FusionStep | _Kernel"
+_Decision: TypeAlias = "_Passes | ExpansionChoice | LoopChoice | _LoopCleanup | FusionStep | _Kernel"
 
 
 class CompilationSession:
     """One compilation, decision by decision.
 
-    The phases are passes, loops, fusion, kernels and done, in this order. A decision of a later phase ends the earlier
-    phases; a decision of an earlier phase is refused. `plan` records every decision.
+    The phases are passes, expansions, loops, fusion, kernels and done, in this order. A decision of a later phase ends
+    the earlier phases; a decision of an earlier phase is refused. `plan` records every decision.
 
     Args:
         module: the module to compile; the session works on a copy.
@@ -130,6 +142,38 @@ class CompilationSession:
             self._decisions.append(kind(tuple(applied)))
         return changed
 
+    # ---- expansions
+
+    def expansions(self) -> list[ExpansionSite]:
+        """Return the ops that may be computed in several ways and have not been decided yet."""
+        if self._state is not None:
+            return []
+        done = {d.id for d in self._decisions if isinstance(d, ExpansionChoice)}
+        return [s for s in expansion_sites(self.module, self._backend) if s.id not in done]
+
+    def set_expansion(self, site: ExpansionSite | str, choice: str) -> bool:
+        """Decide how one op is computed; return whether the module changed.
+
+        Raises:
+            PlanError: there is no such choice.
+        """
+        self._enter("expansions")
+        found = find_expansion_site(self.module, site if isinstance(site, str) else site.id, self._backend)
+        changed = apply_expansion(self.module, found.position, choice, self._backend)
+        self._decisions.append(ExpansionChoice(found.id, found.position, choice))
+        return changed
+
+    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion) -> None:
+        """Decide every op that may be computed in several ways, also those that earlier choices bring about.
+
+        Raises:
+            ArgumentError: `policy` is neither a policy nor a function.
+            PlanError: it chose something that is not possible.
+        """
+        policy = as_expansion_policy(policy)
+        while left := self.expansions():
+            self.set_expansion(left[0], policy.choose_expansion(left[0]))
+
     # ---- loops
 
     def loops(self) -> list[LoopSite]:
@@ -177,9 +221,14 @@ class CompilationSession:
         self._state = FusionState(self.module, self.device)
 
     def _lower(self) -> None:
-        """Expand ops that have no kernel; this depends on the module alone, so plans do not record it."""
+        """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""
         if self._backend.language is not None:
-            lower(self.module, scans=find_language(self._backend.language).scans)
+            scans = find_language(self._backend.language).scans
+            lower(self.module, lambda i: is_kept(i) or self._library_computes(i) or (scans and has_scan(i)))
+            wrap_library_ops(self.module, self._library_computes)
+
+    def _library_computes(self, i: HloInstruction) -> bool:
+        return self._backend.library_refusal(i) is None
 
     def actions(self) -> list[FusionAction]:
         """Return the fusions that are legal now."""
@@ -304,6 +353,7 @@ class CompilationSession:
         return CompilationPlan(
             fingerprint=self.fingerprint,
             passes=tuple(p for d in by_kind.get(_Passes, ()) for p in d.applied),
+            expansions=tuple(by_kind.get(ExpansionChoice, ())),
             loop_choices=tuple(by_kind.get(LoopChoice, ())),
             loop_passes=tuple(p for d in by_kind.get(_LoopCleanup, ()) for p in d.applied),
             base="" if base is None else base.fingerprint,
@@ -355,6 +405,8 @@ class CompilationSession:
             make_pass(text)  # reports a bad pass before any work is done
         if plan.passes:
             self._take(_Passes(plan.passes))
+        for expansion in plan.expansions:
+            self._take(expansion)
         for choice in plan.loop_choices:
             self._take(choice)
         if plan.loop_passes:
@@ -386,6 +438,10 @@ class CompilationSession:
             case _Passes(applied) | _LoopCleanup(applied):
                 for text in applied:
                     PipelineRun().run(make_pass(text), self.module)
+                self._decisions.append(decision)
+            case ExpansionChoice():
+                self.phase = "expansions"
+                apply_expansion(self.module, decision.position, decision.choice, self._backend)
                 self._decisions.append(decision)
             case LoopChoice():
                 self.phase = "loops"

@@ -8,6 +8,7 @@ deterministic. `FusionMeasured` and so on are rewarded by measured run time and 
 from gymnasium.envs.registration import register, registry
 
 ENVIRONMENTS = {
+    "Expansions": "ExpansionsEnv",
     "Fusion": "FusionEnv",
     "PassOrder": "PassOrderEnv",
     "Unroll": "UnrollEnv",

@@ -8,7 +8,7 @@ from compiler.plan import Phase
 from env.decision import DecisionEnv
 from env.pass_order import PassOrderEnv
 
-__all__ = ["CompileEnv", "FusionEnv", "KernelsEnv", "PassOrderEnv", "UnrollEnv"]
+__all__ = ["CompileEnv", "ExpansionsEnv", "FusionEnv", "KernelsEnv", "PassOrderEnv", "UnrollEnv"]
 
 
 class FusionEnv(DecisionEnv):
@@ -39,6 +39,20 @@ class UnrollEnv(DecisionEnv):
     phases: ClassVar[tuple[Phase, ...]] = ("loops",)
 
 
+class ExpansionsEnv(DecisionEnv):
+    """`hlogym/Expansions-v0`: decide how ops without kernels of their own are computed.
+
+    Description:
+        An episode starts after the default passes. For each op that may be computed in several ways, such as a
+        convolution (a library call, a product over patches) or a small product (a library call, loops), the agent takes
+        one of them; then the default policy fuses. The baseline is the same compilation with the default of every op.
+
+    `DecisionEnv` describes actions, observations, rewards, `info` and arguments.
+    """
+
+    phases: ClassVar[tuple[Phase, ...]] = ("expansions",)
+
+
 class KernelsEnv(DecisionEnv):
     """`hlogym/Kernels-v0`: decide the implementation and the schedule of each kernel.
 
@@ -59,11 +73,11 @@ class CompileEnv(DecisionEnv):
     """`hlogym/Compile-v0`: take all decisions of a compilation in one episode.
 
     Description:
-        The agent chooses passes until it stops, then how each loop runs, then fusions, then the implementation and the
-        schedule of each kernel. The baseline is the default passes with loops kept, nothing fused, and the default of
-        every kernel.
+        The agent chooses passes until it stops, then how ops are expanded and how each loop runs, then fusions, then
+        the implementation and the schedule of each kernel. The baseline is the default passes with default expansions,
+        loops kept, nothing fused, and the default of every kernel.
 
     `DecisionEnv` describes actions, observations, rewards, `info` and arguments.
     """
 
-    phases: ClassVar[tuple[Phase, ...]] = ("passes", "loops", "fusion", "kernels")
+    phases: ClassVar[tuple[Phase, ...]] = ("passes", "expansions", "loops", "fusion", "kernels")

@@ -9,10 +9,12 @@ from typing import TypeAlias
 from compiler.analysis.cost_model import CostModel
 from compiler.codegen.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
+from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
 from compiler.learned.features.decisions import decision_graph
+from compiler.learned.features.expansions import expansion_candidates
 from compiler.learned.features.fusion import FusionFeatures
 from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
@@ -28,6 +30,17 @@ __all__ = ["COMPLETION_POLICY", "Episode", "Move"]
 
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses at the end of episodes that do not decide fusion, so that they end with a whole compilation."""
+
+
+@dataclass(frozen=True)
+class ExpansionMove:
+    """Decide how an op is computed."""
+
+    site: ExpansionSite
+    choice: str
+
+    def __str__(self) -> str:
+        return f"expansion {self.site.id}: {self.choice}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +85,7 @@ class Stop:
         return f"stop {self.phase}"
 
 
-Move: TypeAlias = FusionAction | LoopChoice | PassChoice | KernelMove | Stop
+Move: TypeAlias = FusionAction | ExpansionMove | LoopChoice | PassChoice | KernelMove | Stop
 
 
 class Episode:
@@ -143,6 +156,8 @@ class Episode:
         match move:
             case FusionAction():
                 self.session.apply(move)
+            case ExpansionMove(site, choice):
+                self.session.set_expansion(site, choice)
             case LoopChoice(site, choice):
                 self.session.set_loop(site, choice)
             case PassChoice(name):
@@ -161,6 +176,8 @@ class Episode:
             match self._left[0]:
                 case "passes":
                     offered = self._offer_passes()
+                case "expansions":
+                    offered = self._offer_expansion()
                 case "loops":
                     offered = self._offer_loop()
                 case "kernels":
@@ -183,6 +200,13 @@ class Episode:
         names = [n for n in sorted(PASSES) if n not in self._idle_passes][: MAX_CANDIDATES - 1]
         moves: list[Move] = [*(PassChoice(n) for n in names), Stop("passes")]
         return self._offer(moves, [*(Candidate("pass", pass_name=n) for n in names), STOP], self._module_features())
+
+    def _offer_expansion(self) -> bool:
+        site = next(iter(self.session.expansions()), None)
+        if site is None:
+            return False
+        moves = [ExpansionMove(site, c) for c in site.choices]
+        return self._offer(moves, expansion_candidates(site, self.session.module), self._module_features())
 
     def _offer_loop(self) -> bool:
         site = next((s for s in self.session.loops() if len(s.choices) > 1), None)

@@ -10,16 +10,14 @@ import fnmatch
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
@@ -41,8 +39,6 @@ __all__ = ["bench_programs"]
 
 SAMPLE_SECONDS = 2e-3
 WARM_UP = "HloModule warm_up  ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] add(x, x) }"
-
-Check = Callable[[list[npt.NDArray[Any]]], str | None]
 
 
 class BenchError(HlogymError, RuntimeError):
@@ -194,16 +190,15 @@ def _bench(program: Program, settings: Settings) -> Row:
         raise WrongResultError(f"{program.name}: the compiled program differs from the interpreter: {finding}")
     ready = [ours]
     failures: dict[str, str] = {}
-    is_native = program.suite in NATIVE_SUITES
-    check = _native_check(program, reference) if is_native else lambda o: reference.difference(o, program.tolerance)
     for peer in settings.against:
         try:
-            if is_native:
-                contestant, first[peer], peak[peer] = settings.native[peer].load(program, settings.seed)
+            if program.suite in NATIVE_SUITES:
+                loaded = settings.native[peer].load(program, settings.seed)
+                contestant, first[peer], peak[peer] = loaded.contestant, loaded.seconds, loaded.peak_bytes
+                finding = native_difference(contestant.outputs(), reference.outputs, loaded.rtol)
             else:
                 contestant = make_peer(peer, read_module(program), reference.inputs)
-            contestant.sample(1)
-            finding = check(contestant.outputs())
+                finding = reference.difference(contestant.outputs(), program.tolerance)
         except Exception as error:  # another compiler may raise anything; the comparison continues without it
             failures[peer] = (str(error).splitlines() or [type(error).__name__])[0]
             continue
@@ -242,14 +237,6 @@ def _ours(program: Program, settings: Settings, reference: Reference) -> tuple[C
 
     size = None if peak is None else peak + sum(np.asarray(a).nbytes for a in arrays)
     return Contestant(OURS, lambda: fresh_outputs(executable, reference), sample), seconds, size
-
-
-def _native_check(program: Program, reference: Reference) -> Check:
-    """Return the check of a native program's outputs against the reference."""
-    from experiments.natives import find_native
-
-    rtol = find_native(program.suite, program.name).rtol
-    return lambda outputs: native_difference(outputs, reference.outputs, rtol)
 
 
 def _in_turns(contestants: Sequence[Contestant], rounds: int) -> dict[str, list[float]]:

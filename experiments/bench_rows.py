@@ -108,6 +108,10 @@ def summary(rows: Sequence[Row], against: Sequence[str]) -> list[str]:
     if len(best) > 1:
         lines.append(f"geometric mean against the better peer: {factor(geometric_mean(best))}")
         lines.append(f"below {SLOW}x the better peer: {sum(b < SLOW for b in best)} of {len(best)} programs")
+    fastest = [ratio for r in rows if (ratio := r.fastest_ratio) is not None]
+    if len(fastest) > 1:
+        mean, slow = factor(geometric_mean(fastest)), sum(f < SLOW for f in fastest)
+        lines.append(f"of the fastest samples: {mean}, below {SLOW}x: {slow} programs")
     return lines
 
 

@@ -15,6 +15,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from compiler.backends.cpu.onednn.library import WHEEL
+from compiler.backends.cpu.onednn.library import why_unavailable as why_no_onednn
 from compiler.backends.registry import BACKENDS
 from experiments.console import stdout
 from experiments.provenance import machine_class
@@ -97,7 +99,14 @@ def _packages() -> list[Finding]:
 
 
 def _backends() -> list[Finding]:
-    return [_backend(b.name, None if b.optional else False) for b in BACKENDS.values()]
+    return [*(_backend(b.name, None if b.optional else False) for b in BACKENDS.values()), _onednn()]
+
+
+def _onednn() -> Finding:
+    problem = why_no_onednn()
+    if problem is not None:
+        return Finding("backends", "oneDNN", None, f"{problem}; convolutions run in our own kernels")
+    return Finding("backends", "oneDNN", True, f"{WHEEL} {version(WHEEL)}, for convolutions and products on the cpu")
 
 
 def _backend(name: str, when_missing: bool | None) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ def run_program(
     module = read_valid_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
     executable = compile_program(read_valid_module(program), backend, policy, plan)
-    outputs = [on_host(o) for o in executable(*arguments)]
+    outputs = [on_host(o) for o in executable(*(a[...] for a in arguments))]  # views are never overwritten
     unchecked: list[str] = []
     if check:
         reference = (
@@ -94,9 +95,10 @@ def run_program(
     else:
         _print_outputs(outputs, check and not unchecked)
     if profile:
-        (error_console if as_json else stdout).print(
-            _profile_table(executable.profile(*arguments), _choices(executable.plan))
-        )
+        console = error_console if as_json else stdout
+        console.print(_profile_table(executable.profile(*arguments), _choices(executable.plan)))
+        if executable.memory is not None:
+            console.print(f"memory of a call: {executable.memory}", markup=False, soft_wrap=True)
 
 
 def _choices(plan: CompilationPlan | None) -> dict[str, str]:
@@ -147,6 +149,7 @@ def _summary(
     return {
         "outputs": [{"dtype": str(o.dtype), "shape": list(o.shape)} for o in outputs],
         "kernels": [{"name": k.name, "kind": k.kind, "bytes": k.bytes, "flops": k.flops} for k in executable.kernels],
+        "memory": None if executable.memory is None else {**asdict(executable.memory), "peak": executable.memory.peak},
         "equals_interpreter": True if checked and not unchecked else None,
         "unchecked": list(unchecked),
     }

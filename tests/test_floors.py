@@ -22,6 +22,7 @@ LAYERS = (
     ("compiler.loops", "compiler.plan", "compiler.plan_binding"),
     ("compiler.runtime",),
     ("compiler.backends",),
+    ("compiler.expansions",),
     ("compiler.learned",),
     ("compiler.session",),
     ("compiler.api",),

@@ -20,6 +20,11 @@ def module_flops(module: HloModule) -> int:
     return _Counter().computation(module.entry)
 
 
+def instruction_flops(instruction: HloInstruction) -> int:
+    """Return the operations of one execution of an instruction."""
+    return _Counter().instruction(instruction)
+
+
 _SPECIAL = frozenset(
     {
         Opcode.WHILE, Opcode.CONDITIONAL, Opcode.CALL, Opcode.FUSION, Opcode.DOT, Opcode.CONVOLUTION, Opcode.REDUCE,

@@ -7,6 +7,7 @@ from typing import Protocol
 from compiler.analysis.cost_model import DeviceModel
 from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.schedule import Schedule
+from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
@@ -52,6 +53,13 @@ class Backend(Protocol):
 
         Raises:
             BackendError: the backend does not work on this machine.
+        """
+        ...
+
+    def library_refusal(self, instruction: HloInstruction) -> str | None:
+        """Return why no library of the backend should compute an instruction, or None if one should.
+
+        Lowering keeps the instructions for which this returns None, and the backend turns them into library calls.
         """
         ...
 

@@ -17,6 +17,7 @@ from compiler.codegen.loop_transforms import collapse, has_loop, perfect_nest, t
 from compiler.codegen.row_cache import cache_rows
 from compiler.codegen.scalar_ops import COMPUTE_BYTES, binary, identity_of
 from compiler.codegen.scans import expand_scans
+from compiler.codegen.scatter_parts import split_scatters
 from compiler.codegen.schedule import LOCAL_BYTES, Schedule
 from compiler.codegen.splits import split_reductions
 from compiler.errors import UnsupportedError
@@ -50,14 +51,16 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
     body = tile_columns(body, schedule)
-    body = expand_scans(body, schedule)
+    body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
         tiled = tile_transposes(body, schedule.tile, stage=True)
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = _Binder(schedule).top(body)
     check_local_bytes(body)
-    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector)
+    vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
+    has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
+    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector if has_vectors else 0)
 
 
 def check_local_bytes(body: Body) -> None:

@@ -244,6 +244,8 @@ class For:
         base, limit: bound on the variable, see above.
         grain: of a PARALLEL loop, the least number of iterations that a thread takes at a time.
         poll: of a long SERIAL loop, the number of iterations between checks for interrupts; 0 for none.
+        owner: of an ATOMIC loop, a 64-bit value of the body, and the number of its valid values, such that iterations
+            with different values update different elements; None if there is none.
     """
 
     var: Var
@@ -254,6 +256,7 @@ class For:
     limit: int | None = None
     grain: int = 1
     poll: int = 0
+    owner: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

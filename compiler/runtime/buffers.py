@@ -17,7 +17,7 @@ class BufferKind(enum.Enum):
     """The owner of a buffer's memory."""
 
     PARAMETER = "parameter"  # owned by the caller, read-only
-    OUTPUT = "output"  # owned by the caller, written
+    OUTPUT = "output"  # owned by the caller, written; at first it holds the argument that is donated to it, if any
     CONSTANT = "constant"  # owned by the executable, read-only
     TEMPORARY = "temporary"  # in the arena
 

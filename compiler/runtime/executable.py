@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from compiler.errors import ArgumentError
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
 from compiler.plan import CompilationPlan
-from compiler.runtime.memory import contiguous_argument
+from compiler.runtime.memory import ProgramMemory, contiguous_argument
 from compiler.runtime.thunks import Thunk
 
 Array = NDArray[Any]
@@ -47,6 +47,27 @@ class ThunkTime:
         return self.seconds * self.executions
 
 
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How the calls of an executable run.
+
+    Attributes:
+        flush_denormals: whether subnormal numbers count as zero in kernels, as in programs of XLA. The caller's setting
+            is restored after the call.
+        num_threads: number of threads that run a parallel loop, at most HLOGYM_NUM_THREADS; None means no other limit.
+    """
+
+    flush_denormals: bool = False
+    num_threads: int | None = None
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """An executable whose calls have options."""
+
+    call_options: CallOptions
+
+
 class Executable(Protocol):
     """A compiled program.
 
@@ -56,6 +77,7 @@ class Executable(Protocol):
         plan: the compilation decisions.
         kernels: the distinct generated kernels.
         thunks: all thunks in program order, including nested ones.
+        memory: the memory that a call holds, or None if it is not known in advance.
     """
 
     backend: str
@@ -66,6 +88,8 @@ class Executable(Protocol):
     def kernels(self) -> list[KernelSpec]: ...
     @property
     def thunks(self) -> list[Thunk]: ...
+    @property
+    def memory(self) -> ProgramMemory | None: ...
     def __call__(self, *arrays: Any) -> list[Any]: ...
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]: ...
     def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]: ...

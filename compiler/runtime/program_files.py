@@ -35,6 +35,7 @@ from compiler.runtime.thunks import (
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     WhileThunk,
     kernels_of,
@@ -47,7 +48,7 @@ from compiler.text.shapes import parse_shape
 __all__ = ["ProgramFolder", "SavedProgram", "SavedProgramError", "open_program", "save_program"]
 
 _KINDS: dict[str, type[Thunk]] = {
-    t.__name__: t for t in (KernelThunk, CopyThunk, GemmThunk, HostThunk, WhileThunk, ConditionalThunk)
+    t.__name__: t for t in (KernelThunk, CopyThunk, GemmThunk, LibraryThunk, HostThunk, WhileThunk, ConditionalThunk)
 }
 
 
@@ -257,6 +258,8 @@ class _Reader:
             return tuple(self.buffers[n] for n in value)
         if name in ("source", "target", "lhs", "rhs", "out", "predicate", "selector"):
             return self.buffers[value]
+        if name == "scratch":
+            return None if value is None else self.buffers[value]
         if name == "spec":
             return self.specs[value]
         if name == "instruction":

@@ -7,6 +7,7 @@ copy into and out of them, and `runtime.coalesce` removes those that live ranges
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,14 +30,17 @@ from compiler.ir.shape import Shape, tuple_shape
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime import gemm
 from compiler.runtime.buffers import Buffer, BufferKind
+from compiler.runtime.donation import donations
 from compiler.runtime.implementations import KernelImplementation, find_implementation, preferred_implementation
 from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, is_alias
+from compiler.runtime.libraries import LibraryCall
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     WhileThunk,
 )
@@ -76,12 +80,14 @@ class ThunkEmitter:
         kernels: choices that a plan or a selector made, by names of sequence and instruction.
         default_schedule: the schedule of all other kernels; None: that of the language.
         backend: the name of the backend, by which kernel implementations other than generated code are found.
+        donate: whether results take over the memory of donated arguments.
     """
 
     language: str
     kernels: KernelBindings = field(default_factory=dict)
     default_schedule: Schedule | None = None
     backend: str = ""
+    donate: bool = False
 
     def __post_init__(self) -> None:
         self._constants: dict[bytes, Buffer] = {}
@@ -94,27 +100,29 @@ class ThunkEmitter:
             UnsupportedError: neither a kernel, a library nor the interpreter can run an op.
         """
         graph = check_call_graph(module)
+        donated = donations(module) if self.donate else {}
         parameters: list[Buffer] = []
         trees: list[Tree] = []
         for p in module.entry.parameters:
             tree = _new_tree(p.shape, BufferKind.PARAMETER)
             for leaf in leaves(tree):
                 leaf.index = len(parameters)
+                if leaf.index in donated:
+                    leaf.kind, leaf.index = BufferKind.OUTPUT, donated[leaf.index]
                 parameters.append(leaf)
             trees.append(tree)
         thunks: list[Thunk] = []
         with deep_recursion(ENOUGH + 10 * graph.calls):
             root = self._sequence(module.entry, trees, thunks, 1.0)
-        results = self._results(root, thunks)
+        results = self._results(root, [b for b in parameters if b.kind is BufferKind.OUTPUT], thunks)
         return ThunkProgram(thunks, parameters, results, self._values, list(self._constants.values()))
 
-    def _results(self, root: Tree, thunks: list[Thunk]) -> list[Buffer]:
-        """Copy each leaf of the result to an output buffer of its own and return these buffers."""
-        out: list[Buffer] = []
-        for leaf in leaves(root):
-            target = Buffer(leaf.shape, BufferKind.OUTPUT, len(out))
-            thunks.append(CopyThunk("result", leaf, target))
-            out.append(target)
+    def _results(self, root: Tree, donated: Sequence[Buffer], thunks: list[Thunk]) -> list[Buffer]:
+        """Copy each leaf of the result to an output buffer of its own, or of a donated argument; return the buffers."""
+        values = leaves(root)
+        taken = {b.index: b for b in donated}
+        out = [taken.get(n) or Buffer(v.shape, BufferKind.OUTPUT, n) for n, v in enumerate(values)]
+        self._carry("result", values, out, thunks, 1.0)
         return out
 
     # ---- sequences
@@ -156,20 +164,18 @@ class ThunkEmitter:
             return self._while(i, operands[0], thunks, runs)
         if op is Opcode.CONDITIONAL:
             return self._conditional(i, operands, thunks, runs)
-        if op is Opcode.DOT:
-            planned = self._dot(i, operands, thunks, runs)
-            if planned is not None:
-                return planned
         return self._kernel(i, operands, thunks, runs)
 
     def _constant(self, literal: Literal) -> Tree:
         if literal.array is None:
             return tuple(self._constant(e) for e in literal.elements)
-        key = str(literal.shape).encode() + b":" + literal.array.tobytes()
+        values = np.ascontiguousarray(literal.array)
+        # A digest, because the bytes themselves would be another copy of a large constant.
+        key = str(literal.shape).encode() + hashlib.sha256(values.reshape(-1).view(np.uint8).data).digest()
         found = self._constants.get(key)
         if found is None:
             found = self._constants[key] = Buffer(literal.shape, BufferKind.CONSTANT, len(self._values))
-            self._values.append(np.ascontiguousarray(literal.array).reshape(literal.array.shape))
+            self._values.append(values.reshape(literal.array.shape))
         return found
 
     # ---- kernels
@@ -227,17 +233,32 @@ class ThunkEmitter:
         return tree
 
     @staticmethod
+    def library_call(
+        i: HloInstruction, call: LibraryCall, operands: list[Tree], thunks: list[Thunk], runs: float
+    ) -> Tree:
+        """Emit a call of a library and return its result."""
+        out = Buffer(i.shape.without_layout())
+        scratch = Buffer(Shape(T.U8, (call.scratch_bytes,))) if call.scratch_bytes else None
+        inputs = tuple(_leaf(operands[n]) for n in call.operands)
+        thunks.append(LibraryThunk(i.name, call.operation, inputs, out, scratch, call.flops, executions=runs))
+        return out
+
+    @staticmethod
     def _host(i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
         tree = _new_tree(i.shape)
         inputs = tuple(b for o in operands for b in leaves(o))
         thunks.append(HostThunk(i.name, i, inputs, tuple(leaves(tree)), executions=runs))
         return tree
 
-    def _dot(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree | None:
-        """Emit a BLAS call with the transposes that it needs, or return None if BLAS does not support the dot."""
+    def product(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+        """Emit a BLAS call with the transposes that it needs and return its result.
+
+        Raises:
+            UnsupportedError: BLAS does not support the dot.
+        """
         form = gemm.canonical_form(i)
         if form is None:
-            return None
+            raise UnsupportedError(f"%{i.name} is empty or of types that BLAS does not have")
         sides = []
         for operand, tree, permutation in zip(i.operands, operands, form.permutations, strict=True):
             buffer = _leaf(tree)
@@ -294,7 +315,7 @@ class ThunkEmitter:
 
     @staticmethod
     def _carry(name: str, new: list[Buffer], state: list[Buffer], steps: list[Thunk], runs: float) -> None:
-        """Copy the new values of a loop to its state at the end of the body.
+        """Copy new values to the buffers of a loop's state at the end of its body, or to those of the results.
 
         The copies are a parallel assignment, as in out-of-SSA translation: a value in a state buffer that another copy
         overwrites is saved first.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -146,6 +147,40 @@ class GemmThunk(Thunk):
 
 
 @dataclass(eq=False)
+class LibraryThunk(Thunk):
+    """A call of a library that computes a whole instruction, such as a convolution with bias and activation.
+
+    Attributes:
+        operation: the operation as JSON data in the backend's terms.
+        inputs: the arrays that it reads, in the library's order.
+        out: the result.
+        scratch: temporary memory of the call, if it needs any.
+        flops: number of floating point operations.
+    """
+
+    operation: Mapping[str, Any]
+    inputs: tuple[Buffer, ...]
+    out: Buffer
+    scratch: Buffer | None
+    flops: int
+
+    def reads(self) -> tuple[Buffer, ...]:
+        return self.inputs
+
+    def writes(self) -> tuple[Buffer, ...]:
+        return (self.out,) if self.scratch is None else (self.out, self.scratch)
+
+    def _key_text(self) -> str:
+        return json.dumps(self.operation, sort_keys=True)
+
+    def traffic(self) -> tuple[int, int]:
+        return sum(b.size for b in (*self.inputs, self.out)), self.flops
+
+    def accept(self, visitor: ThunkVisitor[R]) -> R:
+        return visitor.library(self)
+
+
+@dataclass(eq=False)
 class HostThunk(Thunk):
     """An op that the interpreter evaluates, because neither a kernel nor a library supports it."""
 
@@ -210,6 +245,8 @@ class ThunkVisitor(ABC, Generic[R]):
     def copy(self, t: CopyThunk) -> R: ...
     @abstractmethod
     def gemm(self, t: GemmThunk) -> R: ...
+    @abstractmethod
+    def library(self, t: LibraryThunk) -> R: ...
     @abstractmethod
     def host(self, t: HostThunk) -> R: ...
     @abstractmethod

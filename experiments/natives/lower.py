@@ -26,9 +26,9 @@ def write_suites(out: Path) -> None:
     import numpy as np
 
     from env.suites.lowering import lower_to_text
-    from experiments import natives
+    from experiments.natives import tables
 
-    for folder, table in ((KERNELS.name, natives.KERNELS), (MODELS.name, natives.MODELS)):
+    for folder, table in ((KERNELS.name, tables.KERNELS), (MODELS.name, tables.MODELS)):
         entries: list[dict[str, Any]] = []
         for name, native in table.items():
             arrays = [np.broadcast_to(np.zeros((), i.dtype), i.dims) for i in native.inputs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,12 +16,29 @@ from env.suites import Program
 from env.worker_process import WorkerCrashedError, WorkerLostError, WorkerProcess, WorkerTimeoutError
 from experiments.peers import Contestant
 
-__all__ = ["NATIVE_SUITES", "NativePeer", "native_difference"]
+__all__ = ["NATIVE_SUITES", "Loaded", "NativePeer", "native_difference"]
 
 NATIVE_SUITES = ("kernels", "models")
 COMPILE_SECONDS = 600.0
 
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A native program that a peer has compiled.
+
+    Attributes:
+        contestant: runs it.
+        seconds: time from the function to its first result.
+        peak_bytes: peak memory of a call with its arguments; None if it is not known.
+        rtol: how far the outputs of two compilers may differ, relative to the size of the output's elements.
+    """
+
+    contestant: Contestant
+    seconds: float
+    peak_bytes: float | None
+    rtol: float
 
 
 class NativePeer:
@@ -36,17 +54,15 @@ class NativePeer:
         serve = "from experiments.natives.worker import main; main()"
         self._process = WorkerProcess(python_command(serve, name, str(cache or "")))
 
-    def load(self, program: Program, seed: int) -> tuple[Contestant, float, float | None]:
+    def load(self, program: Program, seed: int) -> Loaded:
         """Compile the native version of a program.
-
-        Returns:
-            The contestant, the seconds from the function to its first result, and the peak memory of a call in bytes.
 
         Raises:
             BackendError: the peer cannot run the program.
         """
         reply = self._ask("load", suite=program.suite, program=program.name, seed=seed)
-        return Contestant(self._name, self._outputs, self._sample), reply["seconds"], reply["bytes"]
+        contestant = Contestant(self._name, self._outputs, self._sample)
+        return Loaded(contestant, reply["seconds"], reply["bytes"], reply["rtol"])
 
     def close(self) -> None:
         """End the process."""

@@ -31,8 +31,8 @@ class NativeWorker:
     """Answers requests of one peer, one at a time.
 
     - `{"op": "load", "suite": str, "program": str, "seed": int}` draws the inputs, compiles the native program and runs
-      it; reply `{"seconds": s, "bytes": b}`, the time from the function to its first result, and the peak memory of a
-      call with its arguments (null if it is not known).
+      it; reply `{"seconds": s, "bytes": b, "rtol": r}`: the time from the function to its first result, the peak memory
+      of a call with its arguments (null if it is not known), and how far the outputs of two compilers may differ.
     - `{"op": "outputs", "file": path}` runs it and writes its outputs as an .npz file: arrays of bytes.
     - `{"op": "sample", "repeats": n}` runs it once untimed, to wake its threads, and then n times; reply
       `{"seconds": s}`, the mean time per call.
@@ -62,7 +62,7 @@ class NativeWorker:
         return {}
 
     def _load(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        from experiments.natives import find_native
+        from experiments.natives.tables import find_native
 
         native = find_native(request["suite"], request["program"])
         program = load_suite(request["suite"]).find(request["program"])
@@ -73,7 +73,8 @@ class NativeWorker:
             self._warm = True
         seconds = self._started(native, arrays)
         peak = peak_memory(self._run)
-        return {"seconds": seconds, "bytes": None if peak is None else peak + sum(a.nbytes for a in arrays)}
+        size = None if peak is None else peak + sum(a.nbytes for a in arrays)
+        return {"seconds": seconds, "bytes": size, "rtol": native.rtol}
 
     def _started(self, native: Native, arrays: Sequence[npt.NDArray[Any]]) -> float:
         """Set the program that is run, and return the seconds until its first result."""

@@ -153,6 +153,46 @@ def test_a_forked_child_can_run_kernels(arguments: list[np.ndarray]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_threads_forks_and_signals_may_come_together(arguments: list[np.ndarray]) -> None:
+    """Threads call two executables, children forked meanwhile call them too, and signals arrive all the time."""
+    reductions = compile(REDUCTIONS)
+    counter = compile(COUNTER.replace("LIMIT", "constant(3000)"), loop_policy=KeepLoops())
+    x = np.linspace(0, 1, 64, dtype=np.float32)
+
+    def results() -> list[bytes]:
+        return [a.tobytes() for a in [*reductions(*arguments), *counter(x)]]
+
+    wanted, found, signals = results(), [], []
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            found.append(results() == wanted)
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    before = signal.signal(signal.SIGALRM, lambda *_: signals.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    try:
+        for t in workers:
+            t.start()
+        codes = []
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if all(results() == wanted for _ in range(3)) else 1)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        done.set()
+        for t in workers:
+            t.join()
+    assert codes == [0] * 5
+    assert all(found)
+    assert signals
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_is_safe_while_other_threads_run_kernels(arguments: list[np.ndarray]) -> None:
     exe = compile(REDUCTIONS)
     wanted = [a.tobytes() for a in exe(*arguments)]
@@ -261,10 +301,10 @@ def test_a_program_can_be_called_after_an_interrupted_call() -> None:
     exe = compile(text, loop_policy=KeepLoops())
     assert isinstance(exe, CpuExecutable)
     wanted = exe(x)
-    frame = exe._take_frame()
+    frame = exe._frames.take()
     frame.stop(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         frame.raise_error()
-    exe._end_call(frame)
+    exe._frames.give(frame)
     for a, b in zip(exe(x), wanted, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,3 +151,77 @@ def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> N
     cache.remove_stale_drafts()
     assert not old.exists()
     assert new.exists()
+
+
+# ---- the limit
+
+
+def filled(folder: Path, limit: int) -> tuple[ObjectCache, list[Path]]:
+    """Return a cache of six objects of 8 KiB, the last of which was used last, all some days ago."""
+    cache = ObjectCache(folder, limit)
+    paths = [cache.store(bytes([n]) * 8192) for n in range(6)]
+    for n, path in enumerate(paths):
+        cache.record("sources", f"s{n}", path)
+        cache.record("kernels-x", f"k{n}", path)
+        age_path(path, 86400 * (10 - n))
+    return cache, paths
+
+
+def age_path(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_the_objects_used_least_recently_are_removed(tmp_path: Path) -> None:
+    cache, paths = filled(tmp_path, 3 * 8192)
+    assert cache.trim() == 3
+    assert [p.exists() for p in paths] == [False] * 3 + [True] * 3
+    assert sorted(p.name for p in (tmp_path / "sources").iterdir()) == ["s3", "s4", "s5"]
+    assert sorted(p.name for p in (tmp_path / "kernels-x").iterdir()) == ["k3", "k4", "k5"]
+    assert cache.trim() == 0
+
+
+def test_a_use_protects_an_object(tmp_path: Path) -> None:
+    cache, paths = filled(tmp_path, 0)
+    assert cache.find("sources", "s0") == paths[0]
+    assert cache.trim() == 5
+    assert cache.find("kernels-x", "k0") == paths[0]
+
+
+def test_a_cache_within_its_limit_is_kept(tmp_path: Path) -> None:
+    cache, paths = filled(tmp_path, 6 * 8192)
+    assert cache.trim() == 0
+    assert all(p.exists() for p in paths)
+
+
+def test_the_limit_is_checked_when_an_object_is_stored_but_not_every_time(tmp_path: Path) -> None:
+    cache, paths = filled(tmp_path, 0)
+    cache.store(b"new")  # the first object was stored just now, which checked the limit
+    assert all(p.exists() for p in paths)
+    age_path(tmp_path / "trimmed", 7200)
+    new = cache.store(b"newer")
+    assert not any(p.exists() for p in paths)
+    assert new.exists()
+
+
+@pytest.mark.parametrize(("text", "size"), [("", 2 << 30), ("500M", 500 << 20), ("4g", 4 << 30), ("1000", 1000)])
+def test_the_limit_is_read_from_the_environment(text: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE_SIZE", text)
+    assert cpu.object_cache().limit == size
+
+
+@pytest.mark.parametrize("text", ["-1", "many", "1.5G", "3 GB"])
+def test_a_malformed_limit_is_reported(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE_SIZE", text)
+    with pytest.raises(BackendError, match="HLOGYM_CACHE_SIZE"):
+        cpu.object_cache()
+
+
+def test_a_program_runs_while_other_processes_empty_the_cache(cache: ObjectCache) -> None:
+    compiled = [compile(PROGRAM.format(factor=n)) for n in range(2, 5)]
+    for path in cache.objects.iterdir():
+        age_path(path, 7200)
+    assert ObjectCache(cache.folder, 0).trim() > 0
+    for n, exe in enumerate(compiled):
+        np.testing.assert_array_equal(exe(X)[0], X * (n + 2))
+    run(3)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.backends.cpu.processes import run_bounded
+from compiler.backends.cpu.processes import Command, run_all_bounded, run_bounded
 
 PARENT = """
 import subprocess, sys
@@ -61,3 +61,30 @@ def test_an_exception_during_the_wait_kills_the_children(
 def test_a_missing_command_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         run_bounded(["/nonexistent/cc"], tmp_path, 5)
+
+
+def test_several_commands_run_at_once_and_are_reported_in_order(tmp_path: Path) -> None:
+    """Each of two commands waits for a file that the other writes."""
+    code = "import pathlib, sys, time\npathlib.Path(sys.argv[1]).touch()\n"
+    code += "while not pathlib.Path(sys.argv[2]).exists(): time.sleep(0.01)\nprint(sys.argv[1])"
+    commands = [Command([sys.executable, "-c", code, a, b], tmp_path) for a, b in (("x", "y"), ("y", "x"))]
+    assert [d.stdout for d in run_all_bounded(commands, 60, 2)] == ["x\n", "y\n"]
+
+
+def test_no_more_commands_run_than_allowed(tmp_path: Path) -> None:
+    code = "import os, sys\nos.mkdir('running'); os.rmdir('running')"  # fails if another one is there
+    commands = [Command([sys.executable, "-c", code], tmp_path) for _ in range(4)]
+    assert [d.returncode for d in run_all_bounded(commands, 60, 1)] == [0] * 4
+
+
+def test_the_end_of_the_iteration_kills_the_other_commands(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    commands = [
+        Command([sys.executable, "-c", "print(1)"], tmp_path),
+        Command([sys.executable, "-c", PARENT, str(pid_file)], tmp_path),
+    ]
+    results = run_all_bounded(commands, 600, 2)
+    assert next(results).stdout == "1\n"
+    wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    results.close()
+    wait_until(lambda: not alive(int(pid_file.read_text())))

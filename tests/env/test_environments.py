@@ -18,13 +18,13 @@ from compiler.text import parse
 from env import ENVIRONMENTS
 from env.base import REFUSED_REWARD
 from env.decision import DecisionEnv
-from env.environments import CompileEnv, FusionEnv, KernelsEnv, PassOrderEnv, UnrollEnv
+from env.environments import CompileEnv, ExpansionsEnv, FusionEnv, KernelsEnv, PassOrderEnv, UnrollEnv
 from env.observations import unflatten
 from env.reference import Reference
 from tests.env.small_programs import CHAIN, write_suite
 
 IDS = [f"hlogym/{name}{measured}-v0" for name in ENVIRONMENTS for measured in ("", "Measured")]
-CLASSES = [FusionEnv, PassOrderEnv, UnrollEnv, KernelsEnv, CompileEnv]
+CLASSES = [ExpansionsEnv, FusionEnv, PassOrderEnv, UnrollEnv, KernelsEnv, CompileEnv]
 
 
 @pytest.fixture(scope="module")

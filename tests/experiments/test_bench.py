@@ -15,7 +15,7 @@ from compiler.text import parse
 from env.statistics import Interval
 from env.suites import KERNELS, Program, load_suite, random_inputs
 from experiments.bench_rows import Row, bench_markdown, bench_table, cost_table, rows_json, summary
-from experiments.natives.peers import native_difference
+from experiments.natives.peers import Loaded, native_difference
 from experiments.peak_memory import peak_memory
 from experiments.peers import Contestant
 from experiments.results import rich_table
@@ -70,6 +70,8 @@ def test_the_summary_counts_programs_that_are_slower_than_a_peer() -> None:
     assert lines[1].startswith("geometric mean against inductor: 1.73x")  # sqrt(1.5 * 2)
     assert lines[2].startswith("geometric mean against the better peer: 1.00x")  # sqrt(0.5 * 2)
     assert lines[3] == "below 0.95x the better peer: 1 of 2 programs"
+    assert lines[4].startswith("of the fastest samples: 1.00x")
+    assert lines[4].endswith("below 0.95x: 1 programs")
     assert summary(ROWS[2:], PEERS) == []
 
 
@@ -125,13 +127,13 @@ def fake_peer(change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Callabl
         def __init__(self, name: str, cache: Path | None = None) -> None:
             self.name = name
 
-        def load(self, program: Program, seed: int) -> tuple[Contestant, float, float]:
+        def load(self, program: Program, seed: int) -> Loaded:
             if self.name == "eager":
                 raise BackendError("not here")
             module = parse(program.text())
             arrays = random_inputs(program, [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes], seed)
             outputs = [change(np.asarray(o)) for o in evaluate(module, arrays)]
-            return Contestant(self.name, lambda: outputs, lambda repeats: 1e-3), 0.25, 2e6
+            return Loaded(Contestant(self.name, lambda: outputs, lambda repeats: 1e-3), 0.25, 2e6, 1e-3)
 
         def close(self) -> None:
             Fake.closed += 1
@@ -146,7 +148,6 @@ def hlogym(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_bench_of_a_native_suite(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("jax")
     peer: Any = fake_peer(lambda outputs: outputs)
     monkeypatch.setattr("experiments.bench.NativePeer", peer)
     files = ("--json", "rows.json", "--markdown", "rows.md")
@@ -164,7 +165,6 @@ def test_bench_of_a_native_suite(hlogym: Shell, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_native_peer_with_other_outputs_is_not_timed(hlogym: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("jax")
     monkeypatch.setattr("experiments.bench.NativePeer", fake_peer(lambda outputs: outputs + 1))
     reply = hlogym("bench", "row_sums_128x256", "--against", "xla", "--rounds", "2")
     assert reply.status == 1

@@ -13,13 +13,13 @@ pytest.importorskip("jax")
 from compiler.interpreter import evaluate
 from compiler.text import parse
 from env.suites import KERNELS, MODELS, load_suite, random_inputs
-from experiments import natives
 from experiments.cartpole.measure import build, c_program, disagreement, draw
+from experiments.natives import tables
 from experiments.natives.lower import write_suites
 from experiments.natives.peers import native_difference
 from experiments.natives.worker import NativeWorker
 
-ALL = [(suite, name) for suite in ("kernels", "models") for name in getattr(natives, suite.upper())]
+ALL = [(suite, name) for suite in ("kernels", "models") for name in getattr(tables, suite.upper())]
 SMALL = [(suite, name) for suite, name in ALL if "128x256" in name or "small" in name or "ppo" in name] + [
     ("kernels", "top_k_2_of_8192x16"), ("kernels", "batched_product_512x16x16"), ("kernels", "attention_4x4x64x32"),
     ("kernels", "global_avg_pool_8x256x14x14"), ("kernels", "scatter_add_65536_to_1024"),
@@ -42,7 +42,7 @@ def check(suite: str, name: str, folder: Path) -> None:
     module = parse(program.text())
     shapes = [(s.dtype, s.dimensions) for s in module.entry.parameter_shapes]
     want = [np.asarray(o) for o in evaluate(module, random_inputs(program, shapes, 0))]
-    native = natives.find_native(suite, name)
+    native = tables.find_native(suite, name)
     assert [(np.dtype(i.dtype), i.dims) for i in native.inputs] == [(d, tuple(dims)) for d, dims in shapes]
     for peer in ("xla", "eager"):
         assert native_difference(peer_outputs(peer, suite, name, folder), want, native.rtol) is None
@@ -71,10 +71,10 @@ def test_the_suites_are_the_lowered_functions(tmp_path: Path) -> None:
 
 
 def test_the_suites_have_the_required_size() -> None:
-    assert len(natives.KERNELS) >= 40
-    assert len(natives.MODELS) >= 20
-    forward = {name.removesuffix("_forward") for name in natives.MODELS if name.endswith("_forward")}
-    trained = {name.removesuffix("_train") for name in natives.MODELS if name.endswith("_train")}
+    assert len(tables.KERNELS) >= 40
+    assert len(tables.MODELS) >= 20
+    forward = {name.removesuffix("_forward") for name in tables.MODELS if name.endswith("_forward")}
+    trained = {name.removesuffix("_train") for name in tables.MODELS if name.endswith("_train")}
     assert forward - trained == {"ppo_policy"}  # its training step is ppo_update
 
 

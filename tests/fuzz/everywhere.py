@@ -184,7 +184,7 @@ def check(source: str, number: int, say: Callable[[str], None] = lambda stage: N
         enter("running")
         for pattern in (0xFF, 0x5A):  # reads of uninitialised memory give different results
             _fill_memory(executable, pattern)
-            results.append(executable(*args))
+            results.append(executable(*(np.asarray(a)[...] for a in args)))
     except HlogymError as e:
         return outcome(REFUSED, f"{type(e).__name__}: {e}")
     except Exception:  # any other exception is a finding
@@ -207,9 +207,9 @@ def check(source: str, number: int, say: Callable[[str], None] = lambda stage: N
 
 def _fill_memory(executable: Any, pattern: int) -> None:
     """Fill the memory of the next run with a byte pattern."""
-    frame = executable._take_frame()
+    frame = executable._frames.take()
     frame.arena[:] = pattern
-    executable._frames.append(frame)
+    executable._frames.give(frame)
 
 
 def _by_xla(given: Given) -> tuple[list[Array] | None, str]:

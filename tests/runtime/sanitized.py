@@ -91,8 +91,8 @@ def run_program(name: str, module: HloModule, args: Sequence[Array], fusion: str
     decide(session, policy, LOOPS[loops])
     built = session.finish()
     assert isinstance(built, CpuExecutable)
-    frame = built._take_frame()
-    built._frames.append(frame)
+    frame = built._frames.take()
+    built._frames.give(frame)
     arena: Array = frame.arena
     for fill in (0, 0xA5):
         arena[:] = fill

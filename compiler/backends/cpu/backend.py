@@ -8,13 +8,16 @@ from pathlib import Path
 
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cpu import toolchain
-from compiler.backends.cpu.driver import print_driver
+from compiler.backends.cpu.driver import make_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
+from compiler.backends.cpu.onednn.matcher import preference_refusal
 from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule
+from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
+from compiler.runtime.executable import CallOptions
 from compiler.runtime.program_files import ProgramFolder, SavedProgramError
 from compiler.runtime.thunk_emitter import ThunkEmitter
 
@@ -44,6 +47,10 @@ class CpuBackend:
         """Return the number of cores and the identity of compiler and processor."""
         return f"{len(os.sched_getaffinity(0))}\n{toolchain.toolchain().identity}"
 
+    def library_refusal(self, instruction: HloInstruction) -> str | None:
+        """Return why oneDNN does not compute an instruction, or None if it does."""
+        return preference_refusal(instruction)
+
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
     ) -> CpuExecutable:
@@ -51,7 +58,7 @@ class CpuBackend:
         return CpuExecutable.build(module, self._emitter(kernels).emit(module), plan)
 
     def _emitter(self, kernels: KernelBindings | None) -> ThunkEmitter:
-        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name)
+        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name, donate=True)
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
         """Implement `Backend.load`; the program must have been built for this kind of processor."""
@@ -65,12 +72,13 @@ class CpuBackend:
         built = BuiltProgram(
             saved.program,
             saved.arena_bytes,
-            print_driver(saved.program.thunks),
+            make_driver(saved.program.thunks),
             _cached_object(folder, "runtime.so"),
-            _cached_object(folder, "driver.so"),
             {symbol: _cached_object(folder, name) for symbol, name in folder.details["objects"].items()},
         )
-        return CpuExecutable(saved.module, built, saved.plan)
+        executable = CpuExecutable(saved.module, built, saved.plan)
+        executable.call_options = CallOptions(**folder.details.get("call_options", {}))
+        return executable
 
 
 def _cached_object(folder: ProgramFolder, name: str) -> Path:

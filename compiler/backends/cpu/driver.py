@@ -1,130 +1,182 @@
-"""The driver: all thunks of a program as one C function with its control flow, so that a call is one foreign call."""
+"""The driver's table: all thunks of a program as steps with jumps, which steps.c runs, so that a call is one C call."""
 
 from __future__ import annotations
 
+import ctypes
+import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 
 from compiler.ir.types import PrimitiveType as T
 from compiler.runtime.buffers import Buffer, BufferKind
-from compiler.runtime.gemm import BLAS_TYPES
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     ThunkVisitor,
     WhileThunk,
-    walk,
 )
 
-_ENTRY = """
-void hlogym_program(char *arena, char *const *parameters, char *const *results, char *const *constants,
-                    struct context *context) {
-"""
+__all__ = ["Driver", "StepTable", "make_driver"]
+
+_TABLES = (BufferKind.TEMPORARY, BufferKind.PARAMETER, BufferKind.OUTPUT, BufferKind.CONSTANT)
+"""The owners of memory by the number of their table of addresses; temporaries have offsets in the arena instead."""
+
+
+class StepKind(enum.IntEnum):
+    """The kinds of steps, in the order of steps.c."""
+
+    KERNEL = 0
+    COPY = 1
+    GEMM = 2
+    HOST = 3
+    LEAVE_UNLESS = 4
+    JUMP = 5
+    SWITCH = 6
+    LIBRARY = 7
+    END = 8
+
+
+class Operand(ctypes.Structure):
+    """`struct operand` of steps.c."""
+
+    _fields_ = [("table", ctypes.c_int64), ("at", ctypes.c_int64)]  # ctypes requires a list
+
+
+class Step(ctypes.Structure):
+    """`struct step` of steps.c."""
+
+    jump: int
+    _fields_ = [  # ctypes requires a list
+        *((name, ctypes.c_int32) for name in ("kind", "number", "operand", "count", "jump", "flag")),
+        ("size", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("batch", "m", "n", "k", "lhs_transposed", "rhs_transposed")),
+    ]
+
+
+class StepTable(ctypes.Structure):
+    """`struct steps` of steps.c."""
+
+    _fields_ = [  # ctypes requires a list
+        ("steps", ctypes.c_void_p),
+        ("operands", ctypes.c_void_p),
+        ("jumps", ctypes.c_void_p),
+        ("operand_count", ctypes.c_int32),
+        ("multiplies", ctypes.c_int32),
+    ]
 
 
 @dataclass
 class Driver:
-    """The C source of a program and the contents of the tables that it refers to.
+    """The steps of a program and what they refer to.
 
     Attributes:
-        source: the C source.
+        steps, operands, jumps: the tables of steps.c.
         kernels: symbols of the kernels in the order of their table.
-        host: host thunks by the number that the source passes to the callback.
+            host: host thunks by the number that the driver passes to the callback.
+            library: library calls in the order of their table of steps.
     """
 
-    source: str = ""
+    steps: list[Step] = field(default_factory=list)
+    operands: list[Operand] = field(default_factory=list)
+    jumps: list[int] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     host: list[HostThunk] = field(default_factory=list)
+    library: list[LibraryThunk] = field(default_factory=list)
+
+    def table(self) -> tuple[StepTable, list[object]]:
+        """Return the table for C and the objects that it refers to, which must live as long as it does."""
+        steps = (Step * len(self.steps))(*self.steps)
+        operands = (Operand * max(1, len(self.operands)))(*self.operands)
+        jumps = (ctypes.c_int32 * max(1, len(self.jumps)))(*self.jumps)
+        multiplies = any(s.kind == StepKind.GEMM for s in self.steps)
+        addresses = ctypes.addressof(steps), ctypes.addressof(operands), ctypes.addressof(jumps)
+        return StepTable(*addresses, len(self.operands), multiplies), [steps, operands, jumps]
 
 
-def address(b: Buffer) -> str:
-    """Return the C expression for the address of a buffer."""
-    b = b.resolve()
-    table = {BufferKind.PARAMETER: "parameters", BufferKind.OUTPUT: "results", BufferKind.CONSTANT: "constants"}
-    if b.kind is BufferKind.TEMPORARY:
-        return f"(arena + {b.index})"
-    return f"{table[b.kind]}[{b.index}]"
-
-
-def print_driver(thunks: list[Thunk]) -> Driver:
+def make_driver(thunks: Sequence[Thunk]) -> Driver:
     """Return the driver of a program whose temporaries have arena offsets."""
-    printer = _Printer()
-    printer.sequence(thunks)
-    before, after = ["unsigned iterations = 0;", "hlogym_begin(&context->call);"], ["hlogym_end(&context->call);"]
-    if any(isinstance(t, GemmThunk) for t in walk(thunks)):
-        threading = "context->get_blas_threads, context->set_blas_threads"
-        before.append(f"if (context->set_blas_threads) hlogym_blas_enter({threading});")
-        after.insert(0, "if (context->set_blas_threads) hlogym_blas_leave(context->set_blas_threads);")
-    lines = [*(f"  {line}" for line in before), *printer.lines, "end:", *(f"  {line}" for line in after)]
-    head = resources.files("compiler.backends.cpu").joinpath("driver_head.c").read_text()
-    printer.driver.source = head + _ENTRY + "\n".join(lines) + "\n}\n"
-    return printer.driver
+    maker = _Maker()
+    maker.sequence(thunks)
+    maker.emit(StepKind.END)
+    return maker.driver
 
 
-class _Printer(ThunkVisitor[None]):
-    """A printer of thunks as C statements, with one method per kind of thunk."""
+class _Maker(ThunkVisitor[None]):
+    """A visitor that appends the steps of thunks, with one method per kind of thunk."""
 
     def __init__(self) -> None:
         self.driver = Driver()
-        self.slots: dict[str, int] = {}
-        self.lines: list[str] = []
-        self.depth = 1
+        self._slots: dict[str, int] = {}
 
-    def emit(self, line: str) -> None:
-        self.lines.append("  " * self.depth + line)
+    def emit(self, kind: StepKind, buffers: Sequence[Buffer] = (), number: int = 0, **values: int) -> Step:
+        """Append a step and return it."""
+        first = len(self.driver.operands)
+        for b in buffers:
+            b = b.resolve()
+            self.driver.operands.append(Operand(_TABLES.index(b.kind), b.index))
+        step = Step(kind=kind, number=number, operand=first, count=len(buffers), **values)
+        self.driver.steps.append(step)
+        return step
 
-    def sequence(self, thunks: list[Thunk]) -> None:
+    @property
+    def here(self) -> int:
+        """Return the number of the next step."""
+        return len(self.driver.steps)
+
+    def sequence(self, thunks: Sequence[Thunk]) -> None:
+        """Append the steps of thunks."""
         for t in thunks:
             t.accept(self)
 
-    def nested(self, thunks: list[Thunk]) -> None:
-        self.depth += 1
-        self.sequence(thunks)
-        self.depth -= 1
-
     def kernel(self, t: KernelThunk) -> None:
-        slot = self.slots.setdefault(t.spec.symbol, len(self.slots))
+        slot = self._slots.setdefault(t.spec.symbol, len(self._slots))
         if slot == len(self.driver.kernels):
             self.driver.kernels.append(t.spec.symbol)
-        pointers = ", ".join(address(b) for b in (*t.inputs, *t.outputs))
-        self.emit(f"{{ void *a[] = {{{pointers}}}; context->kernels[{slot}](a); }}")
+        self.emit(StepKind.KERNEL, [*t.inputs, *t.outputs], slot)
 
     def copy(self, t: CopyThunk) -> None:
-        self.emit(f"__builtin_memmove({address(t.target)}, {address(t.source)}, {t.source.size}L);")
+        self.emit(StepKind.COPY, [t.target, t.source], size=t.source.size)
 
     def gemm(self, t: GemmThunk) -> None:
-        element = t.out.shape.element_type
-        sizes = ", ".join(map(str, (element.byte_size, t.batch, t.m, t.n, t.k)))
-        sides = f"{int(t.lhs_transposed)}, {int(t.rhs_transposed)}, {address(t.lhs)}, {address(t.rhs)}"
-        self.emit(f"gemm(context, context->{BLAS_TYPES[element]}, {sizes}, {sides}, {address(t.out)});")
+        self.emit(
+            StepKind.GEMM, [t.lhs, t.rhs, t.out], t.out.shape.element_type.byte_size, batch=t.batch, m=t.m, n=t.n,
+            k=t.k, lhs_transposed=t.lhs_transposed, rhs_transposed=t.rhs_transposed,
+        )  # fmt: skip
+
+    def library(self, t: LibraryThunk) -> None:
+        buffers = [*t.inputs, t.out] if t.scratch is None else [*t.inputs, t.out, t.scratch]
+        size = 0 if t.scratch is None else t.scratch.size
+        self.emit(StepKind.LIBRARY, buffers, len(self.driver.library), size=size)
+        self.driver.library.append(t)
 
     def host(self, t: HostThunk) -> None:
-        self.emit(f"context->host({len(self.driver.host)});")
-        self.emit("if (hlogym_interrupted()) goto end;")
+        self.emit(StepKind.HOST, number=len(self.driver.host))
         self.driver.host.append(t)
 
     def loop(self, t: WhileThunk) -> None:
-        self.emit("for (;;) {")
-        self.nested(t.condition)
-        self.depth += 1
-        # Signals are not checked in every iteration, because a check costs as much as a small kernel.
-        self.emit("if (++iterations % 16 == 0 && hlogym_interrupted()) goto end;")
-        self.emit(f"if (!*(unsigned char *){address(t.predicate)}) break;")
-        self.depth -= 1
-        self.nested(t.body)
-        self.emit("}")
+        start = self.here
+        self.sequence(t.condition)
+        test = self.emit(StepKind.LEAVE_UNLESS, [t.predicate])
+        self.sequence(t.body)
+        self.emit(StepKind.JUMP, jump=start)
+        test.jump = self.here
 
     def conditional(self, t: ConditionalThunk) -> None:
-        if t.selector.shape.element_type is T.PRED:
-            self.emit(f"switch (*(unsigned char *){address(t.selector)} ? 0 : 1) {{")
-        else:
-            self.emit(f"switch (*(int *){address(t.selector)}) {{")
+        jumps, count = self.driver.jumps, len(t.branches)
+        first = len(jumps)
+        jumps += [0] * count
+        self.emit(
+            StepKind.SWITCH, [t.selector], count, jump=first, flag=t.selector.shape.element_type is T.PRED
+        )  # fmt: skip
+        ends = []
         for n, branch in enumerate(t.branches):
-            self.emit(f"case {n}: {{" if n < len(t.branches) - 1 else "default: {")
-            self.nested(branch)
-            self.emit("break; }")
-        self.emit("}")
+            jumps[first + n] = self.here
+            self.sequence(branch)
+            ends.append(self.emit(StepKind.JUMP))
+        for end in ends:
+            end.jump = self.here

@@ -12,6 +12,7 @@ import threading
 from importlib import resources
 from pathlib import Path
 
+from compiler.backends.cpu.array_call import array_calls_work, connect
 from compiler.errors import BackendError
 
 __all__ = ["RUNTIME", "RUNTIME_FLAGS", "Call", "NativeRuntime", "runtime_source"]
@@ -21,19 +22,25 @@ THREAD_VARIABLES = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def runtime_source() -> str:
-    """Return the C source of the runtime."""
-    return resources.files("compiler.backends.cpu").joinpath("runtime.c").read_text()
+    """Return the C source of the runtime: the thread pool, the driver, and calls from Python."""
+    folder = resources.files("compiler.backends.cpu")
+    return "\n".join(folder.joinpath(name).read_text() for name in ("runtime.c", "steps.c", "call.c"))
 
 
 class Call(ctypes.Structure):
     """`struct hlogym_call` of runtime.c: one call of a program and the exception that a signal handler raised in it."""
 
     stopped: int
+    flush_denormals: int
+    threads: int
     _fields_ = [  # ctypes requires a list
         ("exception", ctypes.c_void_p * 3),
         ("stopped", ctypes.c_int),
         ("polled", ctypes.c_int64),
         ("outer", ctypes.c_void_p),
+        ("flush_denormals", ctypes.c_int),
+        ("control", ctypes.c_uint32),
+        ("threads", ctypes.c_int),
     ]
 
     def raise_exception(self) -> None:
@@ -44,19 +51,29 @@ class Call(ctypes.Structure):
 
 
 class NativeRuntime:
-    """The runtime of this process and its number of threads."""
+    """The runtime of this process and its number of threads.
+
+    Attributes:
+        held: the runtime as a library whose functions are called with the GIL, once it is loaded.
+        calls_arrays: whether programs can be called through the built-in function of call.c.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._library: ctypes.CDLL | None = None
         self._requested: int | None = None
+        self.held: ctypes.PyDLL
+        self.calls_arrays = False
 
     def load(self, path: Path) -> ctypes.CDLL:
         """Return the runtime; the first call loads it from `path`, and later calls return the same library."""
         with self._lock:
             if self._library is None:
-                self._library = _load(path)
-                self._library.hlogym_set_threads(self.num_threads, available_cores())
+                library = _load(path)
+                library.hlogym_set_threads(self.num_threads, available_cores())
+                self.held = connect(library)
+                self.calls_arrays = array_calls_work(self.held)
+                self._library = library
             return self._library
 
     @property

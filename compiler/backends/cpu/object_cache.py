@@ -3,9 +3,15 @@
 objects/<hash>.so    a shared object; its name is the hash of its content
 <index>/<key>        a file that contains such a hash; the key is derived from the source of the object
 
+<index>/<key> of the index "features" is a note, for example what a compiler supports.
+
 An object is stored once, even if several keys lead to it. Files are written under a temporary name and renamed, so that
 processes and threads may share a cache without locks. The content of an object is compared with its name before it is
 used; a damaged object counts as missing and is built again.
+
+The cache is bounded: from time to time, the objects that were used least recently are removed until the others fit. An
+object that was used within the last hour stays, because another process may be about to load it. The time of the last
+use is the file's modification time.
 """
 
 from __future__ import annotations
@@ -28,6 +34,10 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _DRAFT = ".draft-"
 STALE_SECONDS = 24 * 3600
 """Age in seconds at which an unfinished draft is removed."""
+DEFAULT_LIMIT = 2 << 30
+"""Bytes on disk that objects may take by default."""
+RECENT_SECONDS = 3600
+"""Seconds after its last use in which an object is never removed, and between two checks of the limit."""
 
 
 def content_hash(data: bytes) -> str:
@@ -37,9 +47,15 @@ def content_hash(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class ObjectCache:
-    """A folder of compiled shared objects."""
+    """A folder of compiled shared objects.
+
+    Attributes:
+        folder: the folder.
+        limit: bytes on disk that the objects may take, except for those that are in use.
+    """
 
     folder: Path
+    limit: int = DEFAULT_LIMIT
 
     @property
     def objects(self) -> Path:
@@ -69,6 +85,8 @@ class ObjectCache:
         path = self.objects / f"{digest}.so"
         try:
             whole = content_hash(path.read_bytes()) == digest
+            if whole and time.time() - path.stat().st_mtime > RECENT_SECONDS / 4:
+                os.utime(path)
         except OSError:
             return None
         return path if whole else None
@@ -76,11 +94,21 @@ class ObjectCache:
     def store(self, data: bytes) -> Path:
         """Store an object and return its path; raise BackendError if the cache cannot be written."""
         digest = content_hash(data)
-        return self.object(digest) or self._write(self.objects / f"{digest}.so", data)
+        path = self.object(digest) or self._write(self.objects / f"{digest}.so", data)
+        self._trim_if_due()
+        return path
 
     def record(self, index: str, key: str, path: Path) -> None:
         """Record an object under a key of an index; raise BackendError if the cache cannot be written."""
         self._write(self.folder / index / key, path.stem.encode())
+
+    def note(self, index: str, key: str) -> str:
+        """Return the note for a key of an index, or an empty string if there is none."""
+        return self._recorded_digest(index, key)
+
+    def write_note(self, index: str, key: str, text: str) -> None:
+        """Write a note for a key of an index; raise BackendError if the cache cannot be written."""
+        self._write(self.folder / index / key, text.encode())
 
     def draft_folder(self) -> tempfile.TemporaryDirectory[str]:
         """Return a temporary folder for a build; raise BackendError if the cache cannot be written."""
@@ -98,6 +126,43 @@ class ObjectCache:
                 with suppress(OSError):
                     if draft.stat().st_mtime < limit:
                         _remove_draft(draft)
+
+    def _trim_if_due(self) -> None:
+        """Call `trim` unless this or another process has done so recently."""
+        mark = self.folder / "trimmed"
+        with suppress(OSError):
+            if mark.exists() and time.time() - mark.stat().st_mtime < RECENT_SECONDS:
+                return
+            mark.touch()
+            self.trim()
+
+    def trim(self) -> int:
+        """Remove the objects that were used least recently until the others fit the limit; return their number."""
+        found = []
+        for path in self.objects.glob("*.so"):
+            with suppress(OSError):  # another process has removed it
+                status = path.stat()
+                found.append((status.st_mtime, status.st_blocks * 512, path))
+        excess = sum(size for _, size, _ in found) - self.limit
+        removed = set()
+        for used, size, path in sorted(found):
+            if excess <= 0 or time.time() - used < RECENT_SECONDS:
+                break
+            with suppress(OSError):
+                path.unlink()
+                removed.add(path.stem)
+                excess -= size
+        if removed:
+            self._remove_entries(removed)
+        return len(removed)
+
+    def _remove_entries(self, digests: set[str]) -> None:
+        """Remove the index entries of removed objects."""
+        for folder in (self.folder / "sources", *self.folder.glob("kernels-*")):
+            for entry in folder.glob("*"):
+                if self._recorded_digest(folder.name, entry.name) in digests:
+                    with suppress(OSError):
+                        entry.unlink()
 
     def _write(self, path: Path, data: bytes) -> Path:
         try:

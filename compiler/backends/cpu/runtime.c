@@ -15,6 +15,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,6 +38,9 @@ struct hlogym_call {
   volatile int stopped; /* set when loops should end early; the results of the call are then discarded */
   int64_t polled;       /* time of the last check for signals in milliseconds; 0 if there was none */
   struct hlogym_call *outer;
+  int flush_denormals;  /* whether subnormal numbers count as zero during the call */
+  uint32_t control;     /* the floating-point control register of the caller */
+  int threads;          /* number of threads that run a loop of this call; 0 means all */
 };
 
 static struct {
@@ -84,15 +89,45 @@ EXPORT int hlogym_interrupted(void) {
   return is_worker || call->stopped ? call->stopped : poll_signals(call);
 }
 
+/* Return the floating-point control register of this thread, and set the bits that flush subnormal numbers to zero. */
+static uint32_t flush_denormals(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  const uint32_t before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8040); /* flush to zero, denormals are zeros */
+  return before;
+#elif defined(__aarch64__)
+  uint64_t before;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+  __asm__ volatile("msr fpcr, %0" : : "r"(before | 1u << 24));
+  return (uint32_t)before;
+#else
+  return 0;
+#endif
+}
+
+static void restore_control(uint32_t before) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_ldmxcsr(before);
+#elif defined(__aarch64__)
+  __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)before));
+#else
+  (void)before;
+#endif
+}
+
 EXPORT void hlogym_begin(struct hlogym_call *call) {
   call->exception[0] = call->exception[1] = call->exception[2] = 0;
   call->stopped = 0;
   call->polled = 0;
   call->outer = current; /* a host op may call another program */
   current = call;
+  if (call->flush_denormals) call->control = flush_denormals();
 }
 
-EXPORT void hlogym_end(struct hlogym_call *call) { current = call->outer; }
+EXPORT void hlogym_end(struct hlogym_call *call) {
+  if (call->flush_denormals) restore_control(call->control);
+  current = call->outer;
+}
 
 /* ---- the pool */
 
@@ -110,6 +145,7 @@ static struct {
   int parts;
   struct hlogym_call *call;
   struct range ranges[MAX_THREADS];
+  uint32_t gang; /* number of the gang that this job is, or 0; see hlogym_gang_begin */
 } job;
 
 /* `state` counts the workers that take part in the job, plus OPEN while more may join. `offers` counts the jobs so far;
@@ -117,7 +153,8 @@ static struct {
 #define OPEN 0x10000u
 static _Atomic uint32_t state, offers, sleepers, caller_sleeps;
 static atomic_flag busy = ATOMIC_FLAG_INIT; /* there is one job at a time; other callers run their loops alone */
-static int wanted_threads = 1, workers = 0, spins = 1;
+static int wanted_threads = 1, spins = 1;
+static _Atomic int workers = 0;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, 0, 0, 0);
@@ -166,28 +203,51 @@ end:
   in_task = 0;
 }
 
+static _Atomic uint32_t members; /* of the gang, that have not finished */
+
+static void run_member(int number) {
+  in_task = 1;
+  job.task(job.context, number, number + 1);
+  in_task = 0;
+  if (atomic_fetch_sub(&members, 1) == 1 && atomic_load(&caller_sleeps)) futex_wake(&members, 1);
+}
+
 static void *worker(void *number) {
   is_worker = 1;
-  uint32_t seen = 0;
+  uint32_t seen = 0, last_gang = 0;
   int64_t patience = SPIN_NANOSECONDS;
   for (;;) {
     if (spin_while(&offers, seen, spins ? patience : 0)) {
       patience = SPIN_NANOSECONDS;
     } else {
       patience /= 2; /* no job arrived while spinning: sleep sooner next time */
+      const int64_t asleep = now(CLOCK_MONOTONIC);
       atomic_fetch_add(&sleepers, 1);
       while (atomic_load(&offers) == seen) futex_wait(&offers, seen);
       atomic_fetch_sub(&sleepers, 1);
       if (patience < SPIN_NANOSECONDS / 16) patience = SPIN_NANOSECONDS / 16;
+      /* A job arrived soon after, as between calls from Python: spin as long as at first. Waking takes time itself. */
+      if (now(CLOCK_MONOTONIC) - asleep < 2 * SPIN_NANOSECONDS) patience = SPIN_NANOSECONDS;
     }
     seen = atomic_load(&offers);
     uint32_t s = atomic_load(&state);
     while (s & OPEN) {
       if (!atomic_compare_exchange_weak(&state, &s, s + 1)) continue;
       /* The job does not change until the count is decremented again. */
-      if ((int)(intptr_t)number < job.parts) {
+      if (job.gang) {
+        if (job.gang != last_gang && (int)(intptr_t)number < job.parts) {
+          const int flush = job.call && job.call->flush_denormals;
+          const uint32_t control = flush ? flush_denormals() : 0;
+          run_member((int)(intptr_t)number);
+          if (flush) restore_control(control);
+        }
+        last_gang = job.gang;
+      } else if ((int)(intptr_t)number < job.parts) {
         current = job.call;
+        const int flush = current && current->flush_denormals;
+        const uint32_t control = flush ? flush_denormals() : 0;
         take_part((int)(intptr_t)number);
+        if (flush) restore_control(control);
         current = 0;
       }
       if (atomic_fetch_sub(&state, 1) == 1 && atomic_load(&caller_sleeps)) futex_wake(&state, 1);
@@ -197,8 +257,9 @@ static void *worker(void *number) {
   return 0;
 }
 
-/* Start the missing workers, with all signals blocked, because the threads of the host program should handle those. */
-static void start_workers(void) {
+/* Start the workers that `threads` threads lack, with all signals blocked, because the threads of the host program
+   should handle those. */
+static void start_workers(int threads) {
   sigset_t all, before;
   pthread_attr_t attributes;
   sigfillset(&all);
@@ -206,7 +267,7 @@ static void start_workers(void) {
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, 8 << 20);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  while (workers < wanted_threads - 1) {
+  while (workers < threads - 1) {
     pthread_t thread;
     if (pthread_create(&thread, &attributes, worker, (void *)(intptr_t)(workers + 1)) != 0) break;
     workers++;
@@ -239,7 +300,26 @@ EXPORT void hlogym_set_threads(int count, int cores) {
   spins = wanted_threads <= cores;
 }
 
-EXPORT int hlogym_threads(void) { return wanted_threads; }
+/* Return the number of threads that run a loop of the running call. */
+EXPORT int hlogym_threads(void) {
+  const int limit = current && current->threads > 0 ? current->threads : wanted_threads;
+  return limit < wanted_threads ? limit : wanted_threads;
+}
+
+/* Close the job and wait for the workers that still take part in it. */
+static void close_job(void) {
+  uint32_t s = atomic_fetch_and(&state, ~OPEN) & ~OPEN;
+  int64_t patience = spins ? SPIN_NANOSECONDS : 0;
+  while (s != 0) {
+    if (!spin_while(&state, s, patience)) {
+      patience = 0;
+      atomic_store(&caller_sleeps, 1);
+      if (atomic_load(&state) == s) futex_wait(&state, s);
+      atomic_store(&caller_sleeps, 0);
+    }
+    s = atomic_load(&state);
+  }
+}
 
 static void run_alone(task_t task, void *context, int64_t count, int64_t grain) {
   for (int64_t first = 0; first < count; first += grain) {
@@ -251,19 +331,20 @@ static void run_alone(task_t task, void *context, int64_t count, int64_t grain) 
 /* Call task(context, first, last) for chunks that cover 0 .. count-1, in any order and on any thread, and return when
    all have finished. A chunk has at least `grain` iterations, except for the last one of a range. */
 EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t grain) {
-  const int threads = wanted_threads;
+  const int threads = hlogym_threads();
   if (count <= 0) return;
   if (threads == 1 || count <= grain || in_task || atomic_flag_test_and_set(&busy)) {
     run_alone(task, context, count, grain);
     return;
   }
-  if (workers < threads - 1) start_workers(); /* fewer may start than requested */
+  if (workers < threads - 1) start_workers(threads); /* fewer may start than requested */
   const int parts = workers + 1 < threads ? workers + 1 : threads;
   const int64_t fair = count / ((int64_t)parts * CHUNKS_PER_THREAD);
   if (fair > grain) grain = (fair + grain - 1) / grain * grain;
   const int64_t chunks = (count + grain - 1) / grain;
   job.task = task;
   job.context = context;
+  job.gang = 0;
   job.grain = grain;
   job.parts = parts;
   job.call = current;
@@ -276,18 +357,60 @@ EXPORT void hlogym_parallel(task_t task, void *context, int64_t count, int64_t g
   atomic_fetch_add(&offers, 1);
   if (atomic_load(&sleepers)) futex_wake(&offers, chunks > parts ? parts - 1 : (int)chunks - 1);
   take_part(0);
-  /* Every chunk is taken. Close the job and wait for the workers that are still running one. */
-  uint32_t s = atomic_fetch_and(&state, ~OPEN) & ~OPEN;
-  int64_t patience = spins ? SPIN_NANOSECONDS : 0;
-  while (s != 0) {
-    if (!spin_while(&state, s, patience)) {
-      patience = 0;
-      atomic_store(&caller_sleeps, 1);
-      if (atomic_load(&state) == s) futex_wait(&state, s);
-      atomic_store(&caller_sleeps, 0);
-    }
-    s = atomic_load(&state);
+  close_job(); /* every chunk is taken */
+  atomic_flag_clear(&busy);
+}
+
+/* ---- gangs: tasks that run at the same time, each on a thread of its own, so that they may wait for each other
+
+   They serve libraries that were written for OpenMP (compiler/backends/cpu/onednn/openmp.c). A gang is a job whose
+   members are not stolen. The caller is member 0: it does its part between hlogym_gang_begin and hlogym_gang_end. */
+
+/* Return how many members a gang should have, after starting the workers. */
+EXPORT int hlogym_gang_size(void) {
+  if (workers < wanted_threads - 1 && !atomic_flag_test_and_set(&busy)) {
+    start_workers(wanted_threads);
+    atomic_flag_clear(&busy);
   }
+  return workers + 1 < wanted_threads ? workers + 1 : wanted_threads;
+}
+
+/* Start members 1 .. count-1 of a gang: each calls task(context, number, number + 1). */
+EXPORT void hlogym_gang_begin(task_t task, void *context, int count) {
+  static uint32_t gangs;
+  for (int tries = 0; atomic_flag_test_and_set(&busy); tries++) {
+    const struct timespec pause = {0, 20000}; /* another thread runs a job; a gang cannot do without the workers */
+    if (tries < 1000)
+      relax();
+    else
+      nanosleep(&pause, 0);
+  }
+  if (workers < count - 1) start_workers(count);
+  if (workers < count - 1) abort(); /* as OpenMP does when the system refuses a thread */
+  if (++gangs == 0) gangs = 1;
+  job.task = task;
+  job.context = context;
+  job.parts = count;
+  job.call = current;
+  job.gang = gangs;
+  atomic_store(&members, (uint32_t)count - 1);
+  atomic_store(&state, OPEN);
+  atomic_fetch_add(&offers, 1);
+  if (atomic_load(&sleepers)) futex_wake(&offers, INT_MAX); /* those of higher numbers sleep again */
+  in_task = 1;
+}
+
+/* Wait until all members have finished. */
+EXPORT void hlogym_gang_end(void) {
+  int64_t patience = spins ? SPIN_NANOSECONDS : 0;
+  in_task = 0;
+  for (uint32_t n; (n = atomic_load(&members)) != 0;) {
+    if (spin_while(&members, n, patience)) continue;
+    atomic_store(&caller_sleeps, 1);
+    if (atomic_load(&members) == n) futex_wait(&members, n);
+    atomic_store(&caller_sleeps, 0);
+  }
+  close_job();
   atomic_flag_clear(&busy);
 }
 

@@ -6,16 +6,18 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.backends.cpu.native_runtime import RUNTIME_FLAGS, runtime_source
-from compiler.backends.cpu.object_cache import ObjectCache
-from compiler.backends.cpu.processes import run_bounded
+from compiler.backends.cpu.native_runtime import RUNTIME_FLAGS, available_cores, runtime_source
+from compiler.backends.cpu.object_cache import DEFAULT_LIMIT, ObjectCache
+from compiler.backends.cpu.processes import Command, run_all_bounded
 from compiler.codegen import print_c
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import BackendError, BuildKilledError, CodegenError
@@ -28,8 +30,12 @@ FLAGS = (
     # Otherwise gcc moves loads and arithmetic into the branches of selects, which prevents vectorization.
     "-fno-tree-sink", "-fno-thread-jumps",
 )  # fmt: skip
-DRIVER_FLAGS = ("-O1", "-fPIC", "-shared", "-w")
-LIBRARIES = ("-lmvec", "-lm")
+LIBRARIES = ("-Wl,--no-as-needed", "-lmvec", "-lm")
+"""Libraries of the runtime. It is loaded first, so that kernels and drivers find the functions without linking."""
+LINK_FLAGS = ("-nostdlib", "-pipe", "-fno-use-linker-plugin", "-lgcc")
+"""Flags that halve the time of a build; a compiler that lacks them links as usual."""
+GROUP_CHARACTERS, MAX_GROUP_CHARACTERS = 4_000, 60_000
+"""Length of C source from which it is worthwhile to build kernels apart, and at which no group grows further."""
 BUILD_SECONDS = 300
 """Time limit of one build in seconds."""
 
@@ -43,6 +49,21 @@ _LACKING = (
 
 
 @dataclass(frozen=True)
+class Source:
+    """C source of one shared object.
+
+    Attributes:
+        text: the source.
+        name: name for messages.
+        flags: options of the compiler.
+    """
+
+    text: str
+    name: str
+    flags: tuple[str, ...] = FLAGS
+
+
+@dataclass(frozen=True)
 class CpuToolchain:
     """A C compiler with the cache of what it has compiled.
 
@@ -50,18 +71,20 @@ class CpuToolchain:
         compiler: path of the compiler.
         version: first line of its version message.
         macros: options that define the macros for the features it supports.
+        links: options that come last, with the libraries of kernels and drivers.
         cache: the cache of shared objects.
     """
 
     compiler: str
     version: str
     macros: tuple[str, ...]
+    links: tuple[str, ...]
     cache: ObjectCache
 
     @property
     def identity(self) -> str:
         """Return a hash of what compiled kernels depend on besides their source; it is part of every cache key."""
-        text = "\n".join([self.version, *FLAGS, *self.macros, processor(), print_c.preamble()])
+        text = "\n".join([self.version, *FLAGS, *self.macros, *self.links, processor(), print_c.preamble()])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def shared_object(self, source: str, name: str, flags: Sequence[str] = FLAGS) -> Path:
@@ -72,31 +95,56 @@ class CpuToolchain:
             BuildKilledError: the compiler was killed or ran out of memory.
             BackendError: the cache cannot be written, or the machine lacks another resource.
         """
-        key = hashlib.sha256("\n".join([source, *flags, self.identity]).encode()).hexdigest()
-        found = self.cache.find("sources", key)
-        if found is None:
-            found = self.cache.store(self._build(source, name, flags))
-            self.cache.record("sources", key, found)
-        return found
+        return self.shared_objects([Source(source, name, tuple(flags))])[0]
+
+    def shared_objects(self, sources: Sequence[Source]) -> list[Path]:
+        """Return the shared objects of several sources, as `shared_object` does; missing ones are built in parallel."""
+        keys = [hashlib.sha256("\n".join([s.text, *s.flags, self.identity]).encode()).hexdigest() for s in sources]
+        found = self.cache.find_all("sources", keys)
+        missing = {key: s for key, s in zip(keys, sources, strict=True) if key not in found}
+        for key, built in zip(missing, self._build(list(missing.values())), strict=True):
+            found[key] = self.cache.store(built)
+            self.cache.record("sources", key, found[key])
+        return [found[key] for key in keys]
+
+    def runtime_source(self) -> Source:
+        """Return the source of the C runtime."""
+        return Source(runtime_source(), "runtime", (*RUNTIME_FLAGS, *LIBRARIES))
 
     def runtime(self) -> Path:
         """Return the path of the shared object of the C runtime."""
-        return self.shared_object(runtime_source(), "runtime", RUNTIME_FLAGS)
+        return self.shared_objects([self.runtime_source()])[0]
 
-    def _build(self, source: str, name: str, flags: Sequence[str]) -> bytes:
-        with self.cache.draft_folder() as folder:
-            c_file, out = Path(folder) / f"{name}.c", Path(folder) / f"{name}.so"
-            command = [self.compiler, *flags, *self.macros, str(c_file), "-o", str(out), *LIBRARIES]
-            try:
-                c_file.write_text(source)
-                done = run_bounded(command, Path(folder), BUILD_SECONDS)
-                if done.returncode != 0:
-                    raise self._build_error(done, name)
-                return out.read_bytes()
-            except subprocess.TimeoutExpired:
-                raise CodegenError(f"the C compiler took more than {BUILD_SECONDS} s on {name}") from None
-            except OSError as e:
-                raise BackendError(f"cannot build {name} in {self.cache.folder}: {e.strerror}") from e
+    def _build(self, sources: Sequence[Source]) -> Iterator[bytes]:
+        """Build sources, as many at a time as there are cores, and yield their shared objects in order."""
+        with ExitStack() as folders:
+            commands = []
+            for s in sources:
+                folder = Path(folders.enter_context(self.cache.draft_folder()))
+                c_file = folder / f"{s.name}.c"
+                links = self.links if s.flags[-1] not in LIBRARIES else ()
+                words = [self.compiler, *s.flags, *self.macros, str(c_file), "-o", str(folder / "built.so"), *links]
+                commands.append(Command(words, folder))
+                with self._report_errors(s.name):
+                    c_file.write_text(s.text)
+            results = run_all_bounded(commands, BUILD_SECONDS, available_cores())
+            with closing(results):
+                for s, command in zip(sources, commands, strict=True):
+                    with self._report_errors(s.name):
+                        done = next(results)
+                        if done.returncode != 0:
+                            raise self._build_error(done, s.name)
+                        built = (command.folder / "built.so").read_bytes()
+                    yield built
+
+    @contextmanager
+    def _report_errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except subprocess.TimeoutExpired:
+            raise CodegenError(f"the C compiler took more than {BUILD_SECONDS} s on {name}") from None
+        except OSError as e:
+            raise BackendError(f"cannot build {name} in {self.cache.folder}: {e.strerror}") from e
 
     def _build_error(self, done: subprocess.CompletedProcess[str], name: str) -> CodegenError | BackendError:
         """Return the error of a failed build, which is the fault of either the source or the machine."""
@@ -123,43 +171,54 @@ def find_compiler() -> str:
 
 def toolchain() -> CpuToolchain:
     """Return the C compiler that is currently found, after probing it once per path and cache folder."""
-    return _probe(find_compiler(), _cache_folder())
+    return _probe(find_compiler(), _cache_folder(), _cache_limit())
 
 
 def object_cache() -> ObjectCache:
     """Return the cache of compiled code."""
-    return ObjectCache(_cache_folder())
+    return ObjectCache(_cache_folder(), _cache_limit())
 
 
 @functools.lru_cache(maxsize=8)
-def _probe(compiler: str, folder: Path) -> CpuToolchain:
+def _probe(compiler: str, folder: Path, limit: int) -> CpuToolchain:
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as e:
         raise BackendError(f"the C compiler {compiler} does not run: {e}") from e
-    cache = ObjectCache(folder)
+    cache = ObjectCache(folder, limit)
     cache.remove_stale_drafts()
-    base = CpuToolchain(compiler, done.stdout.splitlines()[0] if done.stdout else compiler, (), cache)
-    full = """
-        __attribute__((simd("notinbranch"))) float tanhf(float);
-        void f(float *x) {
-        #pragma omp simd
-          for (int i = 0; i < 64; i++) x[i] = tanhf(x[i]);
-        }
-        int main(void) { return 0; }
-    """
-    macros = ("-DHLOGYM_LIBMVEC_FULL",) if _links(base, full) else ()
-    return CpuToolchain(base.compiler, base.version, macros, base.cache)
+    version = done.stdout.splitlines()[0] if done.stdout else compiler
+    macros = ("-DHLOGYM_LIBMVEC_FULL",) if _has(cache, compiler, version, FULL_LIBMVEC, LIBRARIES) else ()
+    links = LINK_FLAGS if _has(cache, compiler, version, ANY_FUNCTION, LINK_FLAGS) else LIBRARIES
+    return CpuToolchain(compiler, version, macros, links, cache)
 
 
-def _links(tools: CpuToolchain, source: str) -> bool:
-    """Check whether a program compiles and links; glibc's vector math library lacks functions in older versions."""
-    flags = tuple(f for f in FLAGS if f not in ("-shared", "-fPIC"))
+# Older versions of glibc's vector math library lack functions.
+FULL_LIBMVEC = """
+__attribute__((simd("notinbranch"))) float tanhf(float);
+void f(float *x) {
+#pragma omp simd
+  for (int i = 0; i < 64; i++) x[i] = tanhf(x[i]);
+}
+"""
+ANY_FUNCTION = "void f(float *x) { x[0] = 1; }\n"
+
+
+def _has(cache: ObjectCache, compiler: str, version: str, source: str, links: tuple[str, ...]) -> bool:
+    """Check whether a library compiles and links without undefined functions; the answer is cached on disk."""
+    flags = (*FLAGS, "-Wl,-z,defs")
+    question = "\n".join([compiler, version, *platform.libc_ver(), source, *flags, *links])
+    key = hashlib.sha256(question.encode()).hexdigest()
+    known = cache.note("features", key)
+    if known:
+        return known == "yes"
     with tempfile.TemporaryDirectory() as folder:
         c_file = Path(folder) / "probe.c"
         c_file.write_text(source)
-        command = [tools.compiler, *flags, str(c_file), "-o", str(Path(folder) / "probe"), *LIBRARIES]
-        return subprocess.run(command, capture_output=True, timeout=60, check=False, cwd=folder).returncode == 0
+        command = [compiler, *flags, str(c_file), "-o", str(Path(folder) / "probe.so"), *links]
+        done = subprocess.run(command, capture_output=True, timeout=60, check=False, cwd=folder)
+    cache.write_note("features", key, "yes" if done.returncode == 0 else "no")
+    return done.returncode == 0
 
 
 def _cache_folder() -> Path:
@@ -167,6 +226,17 @@ def _cache_folder() -> Path:
     requested = os.environ.get("HLOGYM_CACHE", "")
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return _first_writable(*((_absolute(requested),) if requested else ()), _absolute(home) / "hlogym")
+
+
+def _cache_limit() -> int:
+    """Return the bytes that compiled code may take on disk: $HLOGYM_CACHE_SIZE, such as 500M or 4G, or the default."""
+    text = os.environ.get("HLOGYM_CACHE_SIZE", "").strip()
+    if not text:
+        return DEFAULT_LIMIT
+    match = re.fullmatch(r"([0-9]{1,18})([KMGT]?)", text.upper())
+    if match is None:
+        raise BackendError(f"HLOGYM_CACHE_SIZE must be a number of bytes such as 500M or 4G, not {text!r}")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}[match[2]]
 
 
 def _absolute(path: str) -> Path:
@@ -200,29 +270,41 @@ def processor() -> str:
 
 def kernel_objects(kernels: Sequence[KernelSpec], tools: CpuToolchain) -> dict[str, Path]:
     """Return the shared object that contains each kernel, by symbol; kernels that are not in the cache are compiled."""
+    return program_objects(kernels, (), tools)[0]
+
+
+def program_objects(
+    kernels: Sequence[KernelSpec], others: Sequence[Source], tools: CpuToolchain
+) -> tuple[dict[str, Path], list[Path]]:
+    """Return the shared object of each kernel, by symbol, and of other sources; build those that are missing."""
     index = f"kernels-{tools.identity}"
     distinct = {k.symbol: k for k in kernels}
     objects = tools.cache.find_all(index, distinct)
-    for group in _group_by_size([k for symbol, k in distinct.items() if symbol not in objects]):
-        source = print_c.preamble() + "\n" + "\n".join(k.source for k in group)
-        built = tools.shared_object(source, "kernels" if len(group) > 1 else "kernel")
+    groups = balanced_groups([k for symbol, k in distinct.items() if symbol not in objects], available_cores())
+    built = tools.shared_objects([*others, *map(_group_source, groups)])
+    for group, path in zip(groups, built[len(others) :], strict=True):
         for k in group:
-            tools.cache.record(index, k.symbol, built)
-            objects[k.symbol] = built
-    return objects
+            tools.cache.record(index, k.symbol, path)
+            objects[k.symbol] = path
+    return objects, built[: len(others)]
 
 
-def _group_by_size(kernels: list[KernelSpec]) -> list[list[KernelSpec]]:
-    """Return groups of kernels of bounded source size, so that no single build takes long."""
-    groups: list[list[KernelSpec]] = []
-    size = 0
-    for k in kernels:
-        if not groups or size > 60_000:
-            groups.append([])
-            size = 0
-        groups[-1].append(k)
-        size += len(k.source)
-    return groups
+def _group_source(group: Sequence[KernelSpec]) -> Source:
+    text = print_c.preamble() + "\n" + "\n".join(k.source for k in group)
+    return Source(text, "kernels" if len(group) > 1 else "kernel")
+
+
+def balanced_groups(kernels: Sequence[KernelSpec], cores: int) -> list[list[KernelSpec]]:
+    """Return groups of kernels to build apart: enough for all cores and none too long, of about equal length."""
+    total = sum(len(k.source) for k in kernels)
+    count = max(min(cores, len(kernels), -(-total // GROUP_CHARACTERS)), -(-total // MAX_GROUP_CHARACTERS))
+    groups: list[list[KernelSpec]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for k in sorted(kernels, key=lambda k: -len(k.source)):
+        smallest = sizes.index(min(sizes))
+        groups[smallest].append(k)
+        sizes[smallest] += len(k.source)
+    return [g for g in groups if g]
 
 
 def why_unavailable() -> str | None:

@@ -10,8 +10,10 @@ from compiler.backends.cuda.executable import CudaExecutable
 from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.languages import CUDA
 from compiler.codegen.schedule import Schedule
+from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
+from compiler.runtime.libraries import no_library
 from compiler.runtime.program_files import ProgramFolder
 from compiler.runtime.thunk_emitter import ThunkEmitter
 
@@ -43,6 +45,10 @@ class CudaBackend:
         device = cupy.cuda.Device()
         units = device.attributes.get("MultiProcessorCount")
         return f"{device.compute_capability}\n{units}\n{cupy.__version__}"
+
+    def library_refusal(self, instruction: HloInstruction) -> str | None:
+        """Implement `Backend.library_refusal`: lowering expands what no kernel computes."""
+        return no_library(instruction)
 
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None

@@ -23,6 +23,7 @@ from compiler.runtime.executable import (
     profile_thunks,
 )
 from compiler.runtime.host_ops import evaluate_host
+from compiler.runtime.memory import ProgramMemory, program_memory
 from compiler.runtime.program_files import SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
@@ -31,6 +32,7 @@ from compiler.runtime.thunks import (
     GemmThunk,
     HostThunk,
     KernelThunk,
+    LibraryThunk,
     Thunk,
     ThunkVisitor,
     WhileThunk,
@@ -67,6 +69,11 @@ class CudaExecutable:
     def save(self, path: str | Path) -> None:
         """Save the program to a folder with its kernels as source; any machine with a GPU can load it."""
         save_program(path, SavedProgram(self.backend, self.module, self.program, self.arena_bytes, self.plan))
+
+    @property
+    def memory(self) -> ProgramMemory:
+        """Return the memory of the GPU that a call holds."""
+        return program_memory(self.program, self.arena_bytes)
 
     @property
     def kernels(self) -> list[KernelSpec]:
@@ -185,6 +192,9 @@ class _Device(ThunkVisitor[None]):
         lhs, rhs = t.matrices(self.view(t.lhs), self.view(t.rhs))
         self.xp.matmul(lhs, rhs, out=self.view(t.out).reshape(t.batch, t.m, t.n))
 
+    def library(self, t: LibraryThunk) -> None:
+        raise TypeError(f"the cuda backend has no library for %{t.name}")
+
     def host(self, t: HostThunk) -> None:
         inputs = [self.xp.asnumpy(self.view(b)) for b in t.inputs]
         outputs = [np.empty(b.shape.dimensions, b.shape.dtype) for b in t.outputs]
@@ -246,6 +256,10 @@ class _LaunchCount(ThunkVisitor[int | None]):
     def gemm(self, t: GemmThunk) -> int | None:
         del t
         return 1
+
+    def library(self, t: LibraryThunk) -> int | None:
+        del t
+        return None
 
     def host(self, t: HostThunk) -> int | None:
         del t

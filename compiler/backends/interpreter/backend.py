@@ -12,8 +12,10 @@ from compiler.backends.interpreter.executable import InterpreterExecutable
 from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.schedule import Schedule
 from compiler.errors import BackendError
+from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
+from compiler.runtime.libraries import no_library
 from compiler.runtime.program_files import ProgramFolder
 
 
@@ -41,6 +43,10 @@ class InterpreterBackend:
     def machine_key(self) -> str:
         """Return the version of numpy and the number of cores."""
         return f"{np.__version__}\n{os.cpu_count()}"
+
+    def library_refusal(self, instruction: HloInstruction) -> str | None:
+        """Implement `Backend.library_refusal`: lowering expands what no kernel computes."""
+        return no_library(instruction)
 
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None

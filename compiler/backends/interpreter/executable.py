@@ -15,6 +15,7 @@ from compiler.interpreter import evaluate
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import ThunkTime, check_arguments, parameter_leaves
+from compiler.runtime.memory import ProgramMemory
 from compiler.runtime.thunks import Thunk
 
 Array = NDArray[Any]
@@ -30,6 +31,7 @@ class InterpreterExecutable:
         self.plan = plan
         self.kernels: list[KernelSpec] = []
         self.thunks: list[Thunk] = []
+        self.memory: ProgramMemory | None = None
 
     def __call__(self, *arrays: Any) -> list[Array]:
         """Run the program and return the leaves of its result in order."""

@@ -25,16 +25,18 @@ MAX_CANDIDATES = 256
 """Size of the action space; of more fusions, those with the greatest expected saving become candidates; of more choices
 for a kernel, a sample."""
 
-CandidateKind: TypeAlias = FusionKind | Literal["loop", "pass", "stop", "kernel"]
-_KINDS: tuple[CandidateKind, ...] = (*KINDS, "loop", "pass", "stop", "kernel")
+CandidateKind: TypeAlias = FusionKind | Literal["loop", "pass", "stop", "kernel", "expansion"]
+_KINDS: tuple[CandidateKind, ...] = (*KINDS, "loop", "pass", "stop", "kernel", "expansion")
 
 SAVING_COLUMN = len(_KINDS)
 """The candidate feature that holds the cost model's expected saving as a share of the program's time."""
 KERNEL_LOOP_COLUMN = len(_KINDS) + 19
 """The candidate feature that says that a loop would run inside one kernel."""
+EXPANSION_SLOTS = ("keep", "slices", "prefix-sums", "product", "patches", "loop", "sort", "loops")
+"""The choices of expansions that have features; new ones belong at the end."""
 MAX_KNOBS = 32
 """Number of knobs of a kernel that have features."""
-CANDIDATE_FEATURES = len(_KINDS) + 26 + MAX_KNOBS + len(PASS_SLOTS)
+CANDIDATE_FEATURES = len(_KINDS) + 26 + MAX_KNOBS + len(EXPANSION_SLOTS) + len(PASS_SLOTS)
 """Length of `candidate_row`."""
 
 
@@ -53,9 +55,10 @@ class Candidate:
         in_kernel: whether the loop is to run inside one kernel.
         trips: trip count of the loop, when known.
         pass_name: name of the pass to run.
-        keeps: whether a kernel keeps its default.
+        keeps: whether a kernel or an expansion keeps its default.
         generated: whether a kernel is generated code.
         knobs: the knobs of a kernel that differ from their defaults: slot, default and value.
+        expansion: the choice of an expansion.
     """
 
     kind: CandidateKind
@@ -72,6 +75,7 @@ class Candidate:
     keeps: bool = False
     generated: bool = False
     knobs: tuple[tuple[int, int, int], ...] = ()
+    expansion: str = ""
 
 
 STOP = Candidate("stop")
@@ -109,6 +113,7 @@ def candidate_row(c: Candidate, endpoints: EndpointNumbers, total: float) -> lis
         float(c.keeps),
         float(c.generated),
         *_knob_row(c),
+        *(float(c.expansion == name) for name in EXPANSION_SLOTS),
         *pass_slots(c.pass_name),
     ]
 

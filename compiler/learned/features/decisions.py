@@ -44,7 +44,7 @@ MAX_NODES = 256
 MAX_EDGES = 1024
 LIMIT = 16.0
 """Largest absolute value of a feature; greater values are clipped."""
-_PHASES: tuple[Phase, ...] = ("passes", "loops", "fusion", "kernels")  # those that a policy decides
+_PHASES: tuple[Phase, ...] = ("passes", "expansions", "loops", "fusion", "kernels")  # those that a policy decides
 GLOBAL_FEATURES = len(_PHASES) + 9 + len(FEATURE_NAMES)
 
 Array = npt.NDArray[np.float32]

@@ -6,9 +6,11 @@ from functools import cache
 
 from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
+from compiler.passes.dots.convolution_reversal import ConvolutionReversal
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
+from compiler.passes.infrastructure.sparing import Keeps, sparing
 
 STRUCTURE = (
     "async-expander",
@@ -99,17 +101,20 @@ def xla_order() -> PassPipeline:
     return PassPipeline("xla-order", passes(*XLA_ORDER))
 
 
-def lower(module: HloModule, scans: bool = False) -> bool:
+def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
     """Expand ops that kernels cannot compute, or not efficiently; return whether the module changed.
 
     The default pipeline expands the same ops, but other orders may leave them. In a compiled program such ops would run
     in the interpreter, which is orders of magnitude slower.
 
     Args:
-        module: the module.
-        scans: whether the backend has kernels of cumulative reductions, which then stay as they are.
+        module: the module to change.
+        keeps: says for an instruction whether it is kept as it is, because a library or a kernel computes it.
     """
-    lowering, tidying = _lowering(scans)
+    lowering, tidying = _lowering()
+    if keeps is not None:
+        spared = (sparing(p, keeps) for p in lowering.passes)
+        lowering = PassPipeline(lowering.name, (ConvolutionReversal(), *spared))
     run = PipelineRun()
     if not run.run(lowering, module):
         return False
@@ -118,12 +123,10 @@ def lower(module: HloModule, scans: bool = False) -> bool:
 
 
 @cache
-def _lowering(scans: bool) -> tuple[PassPipeline, PassPipeline]:
+def _lowering() -> tuple[PassPipeline, PassPipeline]:
     """Build the pipelines once: every session lowers, and parsing the specs takes longer than a small module."""
     tidying = passes("tuple-simplifier", "constant-folding", "cse", "dce")
-    windows = ("reduce-window-rewriter", "reduce-window-to-slices")
-    specs = [f"{spec}{{running=false}}" if scans and spec in windows else spec for spec in LOWERING]
-    lowering = PassPipeline("lowering", (*passes(*specs), ComparedValues()))
+    lowering = PassPipeline("lowering", (*passes(*LOWERING), ComparedValues()))
     return lowering, PassPipeline("after-lowering", tidying)
 
 

@@ -14,7 +14,7 @@ from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import identity_value, scalar_function, splat_value
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
-from compiler.passes.reductions.windows import edges, has_scan, in_summing_type, under_element
+from compiler.passes.reductions.windows import edges, in_summing_type, under_element
 
 
 @register
@@ -26,19 +26,17 @@ class ReduceWindowToSlices(RewritePass):
 
     Attributes:
         max_parts: maximum number of elements of the window.
-        running: also rewrite cumulative reductions, which otherwise stay for a kernel.
     """
 
     name: ClassVar[str] = "reduce-window-to-slices"
     rules: ClassVar[RuleSet] = RuleSet()
     max_parts: int = number_option(64, 0, 4096)
-    running: bool = True
 
     def rules_of(self) -> RulesOf:
         """Return the rules of the pass."""
 
         def cut(i: HloInstruction, b: Builder) -> HloInstruction | None:
-            return _cut(i, b, self.max_parts) if self.running or not has_scan(i) else None
+            return _cut(i, b, self.max_parts)
 
         return lambda op: (cut,) if op is Opcode.REDUCE_WINDOW else ()
 

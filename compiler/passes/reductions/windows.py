@@ -49,7 +49,9 @@ def running_axis(i: HloInstruction) -> int | None:
 
 
 def has_scan(i: HloInstruction) -> bool:
-    """Check whether a reduce-window is cumulative and of an element type that kernels support."""
+    """Check for a cumulative reduce-window of an element type that kernels support."""
+    if i.opcode is not Opcode.REDUCE_WINDOW:
+        return False
     t = i.operand(0).shape.element_type
     return running_axis(i) is not None and (t is PrimitiveType.PRED or (t.bits >= 8 and t.is_integer) or _is_wide(t))
 

@@ -9,8 +9,10 @@ from compiler.backends.tracing.executable import TracingExecutable
 from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.schedule import Schedule
 from compiler.errors import BackendError
+from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
+from compiler.runtime.libraries import no_library
 from compiler.runtime.program_files import ProgramFolder
 
 
@@ -38,6 +40,10 @@ class TracingBackend:
     def machine_key(self) -> str:
         """Return what a measured time depends on besides the program."""
         return "tracing"
+
+    def library_refusal(self, instruction: HloInstruction) -> str | None:
+        """Return why no library computes an instruction: lowering then expands what has no kernel."""
+        return no_library(instruction)
 
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None

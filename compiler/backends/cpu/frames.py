@@ -1,0 +1,165 @@
+"""Frames: the working memory of calls of a cpu program, in a pool that Python and C share."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.backends.cpu.array_call import ProgramTable
+from compiler.backends.cpu.native_runtime import Call
+from compiler.interpreter.machine import Machine
+from compiler.runtime.buffers import ALIGNMENT
+
+__all__ = ["Context", "Frame", "FramePool", "address_of", "pointers"]
+
+Array = NDArray[Any]
+
+
+class Context(ctypes.Structure):
+    """`struct context` of steps.c."""
+
+    call: Call
+    addresses: int
+    _fields_ = [  # ctypes requires a list
+        ("call", Call),
+        ("program", ctypes.c_void_p),
+        ("addresses", ctypes.c_void_p),
+        ("kernels", ctypes.c_void_p),
+        ("host", ctypes.c_void_p),
+        ("sgemm", ctypes.c_void_p),
+        ("dgemm", ctypes.c_void_p),
+        ("sgemv", ctypes.c_void_p),
+        ("dgemv", ctypes.c_void_p),
+        ("get_blas_threads", ctypes.c_void_p),
+        ("set_blas_threads", ctypes.c_void_p),
+        ("run_library", ctypes.c_void_p),
+        ("library", ctypes.c_void_p),
+    ]
+
+
+class _FrameTable(ctypes.Structure):
+    """`struct frame` of call.c."""
+
+    _fields_ = [  # ctypes requires a list
+        ("next", ctypes.c_void_p),
+        ("arena", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+        ("results", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("returned", ctypes.c_void_p),
+    ]
+
+
+class Frame:
+    """The working memory of one call of a program; later calls reuse it.
+
+    Attributes:
+        arena: memory of the temporaries.
+        context: tables that are passed to the driver.
+        arguments, results: arrays of the call.
+        machine: state of the host ops of the call.
+        error: exception that a host op raised, if any.
+    """
+
+    def __init__(self, arena_bytes: int, context: Context, parameters: int, results: int, operands: int) -> None:
+        self.arena = _aligned(arena_bytes)
+        self.arena_address = address_of(self.arena)
+        self.context = context
+        self.context_address = ctypes.addressof(context)
+        self.arguments: list[Array] = []
+        self.results: list[Array] = []
+        self.machine = Machine()
+        self.error: BaseException | None = None
+        self._pointers = [(ctypes.c_void_p * max(1, n))() for n in (parameters, results, operands)]
+        *tables, context.addresses = map(ctypes.addressof, self._pointers)
+        self._table = _FrameTable(None, self.arena_address, self.context_address, *tables)
+        self.address = ctypes.addressof(self._table)
+
+    def stop(self, error: BaseException) -> None:
+        """Request that the running call stops early and raises an error."""
+        self.error = error
+        self.context.call.stopped = 1
+
+    def raise_error(self) -> None:
+        """Raise the exception that stopped the call early, if any."""
+        if not self.context.call.stopped:
+            return
+        error, self.error = self.error, None
+        self.context.call.raise_exception()
+        if error is not None:
+            raise error
+
+
+class FramePool:
+    """The frames of a program; the built-in function of call.c takes frames from it and returns them too."""
+
+    def __init__(self, held: ctypes.PyDLL, program: ProgramTable, make: Callable[[], Frame]) -> None:
+        self._held, self._program, self._make = held, program, make
+        self._address = ctypes.addressof(program)
+        self._frames: dict[int, Frame] = {}
+
+    def take(self) -> Frame:
+        """Return an unused frame; make one if this is the first call, or other threads use all frames."""
+        address = self._held.hlogym_take_frame(self._address)
+        if address is not None:
+            self._held.hlogym_clear_frame(address)  # so that the results can be in the memory of the last ones
+            return self._frames[address]
+        frame = self._make()
+        self._frames[frame.address] = frame
+        return frame
+
+    def give(self, frame: Frame) -> None:
+        """Make a frame available to later calls."""
+        self._held.hlogym_give_frame(self._address, frame.address, tuple(frame.arguments), frame.results)
+        frame.arguments, frame.results = [], []  # the pool keeps those of the last call alive
+
+    @property
+    def last(self) -> Frame | None:
+        """Return the frame of the last call with its arguments and results, or None if there was no call."""
+        address = self._program.last
+        if address is None:
+            return None
+        frame, data = self._frames[address], self._held.hlogym_frame_data
+        if data(address, 0) is None:  # a call failed before it started
+            return None
+        frame.arguments, frame.results = list(data(address, 0)), data(address, 1)
+        return frame
+
+    def __iter__(self) -> Iterator[Frame]:
+        return iter(list(self._frames.values()))
+
+    def clear(self) -> None:
+        """Drop the arguments and results of earlier calls."""
+        for address in list(self._frames):
+            self._held.hlogym_clear_frame(address)
+
+
+def _aligned(size: int) -> Array:
+    """Return zero-filled bytes that start at a multiple of ALIGNMENT."""
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + max(1, size)]
+
+
+def pointers(arrays: Sequence[Array]) -> Any:
+    """Return a C array of the addresses of arrays."""
+    return (ctypes.c_void_p * max(1, len(arrays)))(*map(address_of, arrays))
+
+
+def _data_member(a: Array) -> int:
+    """Return the address of an array's data by reading the first member of NumPy's array object after its header."""
+    return ctypes.c_void_p.from_address(id(a) + object.__basicsize__).value or 0
+
+
+def _data_attribute(a: Array) -> int:
+    return a.ctypes.data
+
+
+_SAMPLE = np.zeros(3)
+address_of = _data_member if _data_member(_SAMPLE) == _SAMPLE.ctypes.data else _data_attribute
+"""Return the address of an array's data; reading `ctypes.data` would take as long as a small kernel."""

@@ -1,0 +1,53 @@
+"""Rewrite passes that spare some instructions, such as those that a library computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.passes.infrastructure.base import HloPass
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.rewrite_limits import treatable
+from compiler.passes.infrastructure.rewriting import RewritePass, Rule, rewrite
+
+Keeps = Callable[[HloInstruction], bool]
+"""Says whether an instruction is kept as it is."""
+
+KEPT_OPCODES = frozenset({Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW, Opcode.SCATTER, Opcode.TOPK})
+"""Opcodes that may be kept; `Keeps` is only asked about these."""
+
+
+def sparing(hlo_pass: HloPass, keeps: Keeps) -> HloPass:
+    """Return a pass that applies the rules of a `RewritePass` except to kept instructions; return others unchanged."""
+    return Sparing(hlo_pass, keeps) if isinstance(hlo_pass, RewritePass) else hlo_pass
+
+
+@dataclass(frozen=True)
+class Sparing:
+    """The rules of a rewrite pass, except for the instructions that `keeps` selects; itself a pass."""
+
+    within: RewritePass
+    keeps: Keeps
+
+    @property
+    def name(self) -> str:
+        """The name of the inner pass."""
+        return self.within.name
+
+    def run(self, module: HloModule) -> bool:
+        """Apply the rules until nothing changes; return whether the module changed."""
+        changed = False
+        for computation in treatable(module):
+            changed |= rewrite(computation, self._rules_of)
+        return changed
+
+    def _rules_of(self, opcode: Opcode) -> tuple[Rule, ...]:
+        rules = tuple(self.within.rules_of()(opcode))
+        return tuple(map(self._guarded, rules)) if opcode in KEPT_OPCODES else rules
+
+    def _guarded(self, rule: Rule) -> Rule:
+        def guarded(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return None if self.keeps(i) else rule(i, b)
+
+        return guarded

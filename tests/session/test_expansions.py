@@ -1,0 +1,142 @@
+"""Expansion decisions: sites and choices, plans, undo and replay, and the results of every choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from compiler import CompilationPlan, compile, parse
+from compiler.errors import ArgumentError, PlanError
+from compiler.expansions import DefaultExpansions, ExpansionSite
+from compiler.fusion.policies import make_policy
+from compiler.interpreter import evaluate
+from compiler.ir import HloModule
+from compiler.session import CompilationSession, SessionError
+from env.comparison import difference
+from env.suites import Tolerance
+
+TOLERANCE = Tolerance(1e-4, 1e-5)
+"""Sums of products are computed in another order."""
+TEXT = """
+HloModule expansions
+add { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b) }
+ENTRY e {
+  x = f32[2,9,9,3] parameter(0)
+  w = f32[3,3,3,5] parameter(1)
+  c = f32[2,7,7,5] convolution(x, w), window={size=3x3}, dim_labels=b01f_01io->b01f
+  a = f32[4,8] parameter(2)
+  b = f32[8,4] parameter(3)
+  small = f32[4,4] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  k = f32[16,32] parameter(4)
+  l = f32[32,64] parameter(5)
+  large = f32[16,64] dot(k, l), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = (f32[2,7,7,5], f32[4,4], f32[16,64]) tuple(c, small, large)
+}
+"""
+
+
+@pytest.fixture
+def module() -> HloModule:
+    return parse(TEXT)
+
+
+def session_of(module: HloModule) -> CompilationSession:
+    session = CompilationSession(module)
+    session.run_passes()
+    return session
+
+
+def site_named(session: CompilationSession, name: str) -> ExpansionSite:
+    return next(s for s in session.expansions() if s.id.endswith(f"/{name}"))
+
+
+def arguments(module: HloModule) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(p.shape.dimensions).astype(np.float32) for p in module.entry.parameters]
+
+
+def test_small_products_are_loops_and_large_ones_library_calls_by_default(module: HloModule) -> None:
+    session = session_of(module)
+    assert site_named(session, "small").choices == ("loops", "keep")
+    assert site_named(session, "large").choices == ("keep", "loops")
+    assert site_named(session, "large").signature == "(f32[16,32], f32[32,64]) -> f32[16,64]"
+
+
+@pytest.mark.parametrize("choose", [lambda s: s.choices[0], lambda s: s.choices[-1]], ids=["default", "last"])
+def test_every_choice_computes_the_same(module: HloModule, choose: Callable[[ExpansionSite], str]) -> None:
+    exe = compile(module, expansion_policy=choose)
+    args = arguments(module)
+    assert difference(exe(*args), evaluate(module, args), TOLERANCE) is None
+    assert exe.plan is not None and exe.plan.expansions
+
+
+def test_a_library_call_and_loops_lead_to_different_programs(module: HloModule) -> None:
+    kinds = []
+    for choice in ("keep", "loops"):
+        session = session_of(module)
+        session.set_expansion(site_named(session, "large"), choice)
+        session.run_fusion_policy(make_policy("priority"))
+        kinds.append([t.kind for t in session.finish().thunks if t.name.startswith("large")])
+    assert kinds[0] == ["gemm"] and kinds[1] != ["gemm"]
+
+
+def test_default_expansions_are_those_of_no_policy(module: HloModule) -> None:
+    one, two = compile(module, expansion_policy=DefaultExpansions()), compile(module)
+    assert [t.kind for t in one.thunks] == [t.kind for t in two.thunks]
+
+
+def test_plans_replay_on_a_module_with_other_names(module: HloModule) -> None:
+    session = session_of(module)
+    session.set_expansion(site_named(session, "small"), "keep")
+    session.run_fusion_policy(make_policy("priority"))
+    plan = CompilationPlan.from_json(session.plan.to_json())
+    renamed = parse(TEXT.replace("small", "other").replace("large", "another"))
+    replayed = CompilationSession(renamed)
+    replayed.replay(plan)
+    assert [(c.position, c.choice) for c in replayed.plan.expansions] == [
+        (c.position, c.choice) for c in plan.expansions
+    ]
+    args = arguments(module)
+    assert difference(replayed.finish()(*args), evaluate(module, args), TOLERANCE) is None
+
+
+def test_undo_and_fork(module: HloModule) -> None:
+    session = session_of(module)
+    before = str(session.module)
+    session.set_expansion(site_named(session, "large"), "loops")
+    forked = session.fork()
+    assert session.undo()
+    assert str(session.module) == before
+    assert [c.choice for c in forked.plan.expansions] == ["loops"]
+
+
+def test_wrong_choices_are_refused_with_a_reason(module: HloModule) -> None:
+    session = session_of(module)
+    with pytest.raises(PlanError, match="cannot be computed as 'sort'; choices: keep, loops"):
+        session.set_expansion(site_named(session, "large"), "sort")
+    with pytest.raises(PlanError, match="no choice of expansion for 'nothing'; sites: e/"):
+        session.set_expansion("nothing", "keep")
+    with pytest.raises(ArgumentError, match="an expansion policy is an object with choose_expansion"):
+        session.run_expansion_policy(3)  # type: ignore[arg-type]
+    _ = session.fusion
+    assert session.expansions() == []
+    with pytest.raises(SessionError, match="expansions are decided already"):
+        session.set_expansion("e/large", "keep")
+
+
+def test_a_plan_with_an_impossible_expansion_is_refused(module: HloModule) -> None:
+    session = session_of(module)
+    session.set_expansion(site_named(session, "small"), "keep")
+    data = session.plan.to_dict()
+    data["expansions"][0]["position"] = 99
+    with pytest.raises(PlanError, match="no expansion site at position 99"):
+        CompilationSession(module).replay(CompilationPlan.from_json(data))
+
+
+def test_a_backend_without_kernels_has_no_sites(module: HloModule) -> None:
+    session = CompilationSession(module, backend="interpreter")
+    assert session.expansions() == []
