@@ -2,7 +2,7 @@
 
 Each part goes through all updates in order and applies those of its own rows, so that an element of the output
 receives its updates in the order of the program whatever the number of parts. The default is one part: updates that are
-only loaded are limited by memory, and parts pay where updates take time to compute.
+only loaded are limited by memory, and parts are worth it where updates take time to compute.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ EACH_TYPE = [pytest.param(t, marks=() if t in FAST else pytest.mark.slow) for t 
 # Rows together, rows in tracks with and without a rest, columns in tiles with and without a rest, few rows.
 DIMENSIONS = [
     ((20, 50, 1), 1), ((1, 4096, 1), 1), ((2, 3001, 3), 1), ((3, 70, 300), 1), ((2, 40, 64), 1), ((5, 9, 1), 1),
-    ((60, 7, 3), 0), ((1, 2, 1), 1),
+    ((60, 7, 3), 0), ((1, 9, 1), 1),
 ]  # fmt: skip
 
 
@@ -96,6 +96,13 @@ def test_a_scan_of_values_with_positions(dims: tuple[int, int]) -> None:
     places = np.maximum.accumulate(np.where(x == values, np.arange(dims[1]), 0), 1)
     for got, expected in zip(made(x), (values, places), strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+def test_a_short_scan_is_part_of_the_kernels_around_it() -> None:
+    text, x = running_text("s32", "add", (2, 6, 1), 1), argument("s32", (2, 6, 1))
+    made = compile_hlo(text, backend="cpu")
+    assert "scan" not in [k.kind for k in made.kernels]
+    np.testing.assert_array_equal(made(x)[0], 1 + np.cumsum(x, 1))
 
 
 def test_a_scan_has_no_cuda_kernel_yet() -> None:

@@ -10,6 +10,11 @@ from compiler.ir.types import PrimitiveType
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import is_real_float, scalar_function
 
+SHORT_SCAN = 8
+"""Maximum number of elements of a cumulative reduction that is combined with the ops around it."""
+LARGE_SCAN = 4096
+"""Minimum number of elements of a cumulative reduction in a loop that has a kernel of its own."""
+
 
 def edges(window: Sequence[WindowDim]) -> list[PadDim]:
     """Return the padding, with holes, of the input that the window slides over."""
@@ -49,15 +54,20 @@ def running_axis(i: HloInstruction) -> int | None:
 
 
 def has_scan(i: HloInstruction) -> bool:
-    """Check for a cumulative reduce-window of an element type that kernels support."""
-    if i.opcode is not Opcode.REDUCE_WINDOW:
+    """Check for a cumulative reduce-window that is best computed by a kernel of its own.
+
+    A short one is combined with the ops around it instead, and so is a small one in the body of a loop, because the
+    kernel of a whole loop has no scans.
+    """
+    if i.opcode is not Opcode.REDUCE_WINDOW or not i.shape.is_array:
         return False
-    t = i.operand(0).shape.element_type
-    return running_axis(i) is not None and (t is PrimitiveType.PRED or (t.bits >= 8 and t.is_integer) or _is_wide(t))
-
-
-def _is_wide(t: PrimitiveType) -> bool:
-    return t.is_float and t.bits >= 16
+    axis, t = running_axis(i), i.operand(0).shape.element_type
+    if axis is None or i.shape.dimensions[axis] <= SHORT_SCAN:
+        return False
+    module = i.parent.parent if i.parent is not None else None
+    is_outside = module is not None and module.entry is i.parent
+    is_supported = t is PrimitiveType.PRED or (t.bits >= 8 and t.is_integer) or (t.is_float and t.bits >= 16)
+    return is_supported and (is_outside or i.shape.num_elements >= LARGE_SCAN)
 
 
 def in_summing_type(i: HloInstruction, b: Builder) -> tuple[HloInstruction, HloInstruction]:
