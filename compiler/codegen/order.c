@@ -103,9 +103,22 @@ ${attributes}static void ${f}_insert($entry *best, int64_t count, $entry entry) 
   best[at] = entry;
 }
 
+/* Insert an entry and drop the last one; each entry is the smaller of itself and of what moves up, without branches. */
+${attributes}static void ${f}_replace($entry *best, $entry entry) {
+  $entry moved[$k];
+  moved[0] = best[0] < entry ? best[0] : entry;
+#pragma omp simd
+  for (int64_t i = 1; i < $k; i++) {
+    const $entry up = best[i - 1] > entry ? best[i - 1] : entry;
+    moved[i] = best[i] < up ? best[i] : up;
+  }
+  __builtin_memcpy(best, moved, sizeof(moved));
+}
+
 ${attributes}static void ${f}_row(void *const *arguments, int64_t row, $entry *best, $entry *unused) {
   $key keys[$block] __attribute__((aligned(64)));
   $entry found[$block];
+  (void)found;
   (void)unused;
   ${f}_keys(arguments, row, 0, $k, keys);
   for (int64_t i = 0; i < $k; i++) ${f}_insert(best, i, ($entry)keys[i] << $index_bits | ($entry)i);
@@ -116,14 +129,31 @@ ${attributes}static void ${f}_row(void *const *arguments, int64_t row, $entry *b
 #pragma omp simd reduction(min : least)
     for (int64_t i = 0; i < some; i++) least = keys[i] < least ? keys[i] : least;
     if (least == limit) continue;
+#if $key_bits == 32 && defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+    /* Compare 16 keys at once; the bits of the mask are the keys below the limit. */
+    typedef int vector_t __attribute__((vector_size(64)));
+    for (int64_t i = some; i % 16 != 0; i++) keys[i] = ~($key)0;
+    for (int64_t at = 0; at < some; at += 16) {
+      vector_t here;
+      __builtin_memcpy(&here, keys + at, sizeof(here));
+      uint32_t mask = (uint16_t)__builtin_ia32_ucmpd512_mask(here, (vector_t){} + (int)limit, 1, (short)-1);
+      for (; mask != 0; mask &= mask - 1) {
+        const int64_t i = at + __builtin_ctz(mask);
+        const $entry entry = ($entry)keys[i] << $index_bits | ($entry)(first + i);
+        if (entry < best[$k - 1]) ${f}_replace(best, entry);
+      }
+      limit = ($key)(best[$k - 1] >> $index_bits);
+    }
+#else
     int64_t count = 0;
     for (int64_t i = 0; i < some; i++) {
       found[count] = ($entry)keys[i] << $index_bits | ($entry)(first + i);
       count += keys[i] < limit;
     }
     for (int64_t i = 0; i < count; i++) {
-      if (found[i] < best[$k - 1]) ${f}_insert(best, $k - 1, found[i]);
+      if (found[i] < best[$k - 1]) ${f}_replace(best, found[i]);
     }
+#endif
   }
   ${f}_write(arguments, row, best);
 }

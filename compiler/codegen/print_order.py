@@ -65,7 +65,8 @@ def order_functions(
         algorithm = "whole"
     values = {
         "f": function, "attributes": attributes, "read": read, "write": write, "n": n, "k": k,
-        "key": f"uint{key_bits}_t", "entry": _ENTRY_TYPES[_entry_bits(s)], "index_bits": _index_bits(s),
+        "key": f"uint{key_bits}_t", "key_bits": key_bits,
+        "entry": _ENTRY_TYPES[_entry_bits(s)], "index_bits": _index_bits(s),
         "capacity": {"insertion": k + 1, "compaction": room + method.block, "whole": n}[algorithm],
         "room": room, "block": method.block, "run": method.run, "merge": method.merge, "digit": method.digit,
         "digits": -(-key_bits // method.digit), "radix": 1 << method.digit,

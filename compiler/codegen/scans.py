@@ -42,7 +42,8 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
         return _columns(s, schedule)
     row = Var(f"{outer.name}f", outer.extent * inner.extent)
     s = _moved(s, {outer: ix.of(row).floordiv(inner.extent), inner: ix.of(row).mod(inner.extent)})
-    tracks = min(s.step.extent // MIN_TRACK, -(-ENOUGH_TASKS // row.extent))
+    tracks = schedule.splits or min(s.step.extent // MIN_TRACK, -(-ENOUGH_TASKS // row.extent))
+    tracks = min(tracks, s.step.extent)
     if s.combiner is not None and row.extent < 2 * CHAINS and tracks > 1:
         return _tracks(s, row, s.combiner, tracks)
     return _chains(s, row)

@@ -7,11 +7,13 @@ import numpy.typing as npt
 import pytest
 
 from compiler.api import compile as compile_hlo
-from compiler.codegen.kernel_spec import make_kernel
+from compiler.codegen.kernel_spec import fused_form, make_kernel
+from compiler.codegen.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.interpreter import evaluate
 from compiler.ir.types import PrimitiveType
 from compiler.text import parse
+from tests.codegen import running
 
 Array = npt.NDArray[Any]
 TYPES = ("f32", "f64", "bf16", "f16", "s32", "u8", "s64", "pred")
@@ -67,6 +69,19 @@ def test_sums_are_those_of_numpy(dims: tuple[int, int, int], axis: int) -> None:
         expected = 1 + np.cumsum(np.flip(x, axis) if reverse else x, axis, dtype=np.int32)
         for (got,) in (compile_hlo(text, backend="cpu")(x), evaluate(parse(text), [x])):
             np.testing.assert_array_equal(np.flip(got, axis) if reverse else got, expected)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Schedule(splits=7), Schedule(splits=256), Schedule(vector=0), Schedule(columns=7)]
+)
+def test_every_schedule_gives_the_same_sums(schedule: Schedule) -> None:
+    cases = []
+    for dims, axis in DIMENSIONS:
+        scan = fused_form(parse(running_text("s32", "add", dims, axis)).entry.root)
+        args = [argument("s32", dims), np.array(1, np.int32)]
+        cases.append(running.case_of(scan, args, "c", schedule))
+    for case, found in zip(cases, running.run_c(cases), strict=True):
+        assert running.problem(found, case) is None
 
 
 def test_a_running_maximum_keeps_nan() -> None:
