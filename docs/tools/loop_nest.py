@@ -43,6 +43,8 @@ def _lines(body: tuple[lir.Stmt, ...], depth: int) -> Iterator[str]:
                 yield from _lines(s.body, depth + 1)
             case lir.SortByKey():
                 yield f"{indent}first {s.position.extent} of {s.element.extent} elements by {s.key} of each row"
+            case lir.TransposeTile():
+                yield f"{indent}{s.array} = transposed tile of {s.buffer}[{s.offset.to_c()}]"
             case _:
                 yield indent + _simple(s)
 
