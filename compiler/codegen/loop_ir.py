@@ -357,6 +357,28 @@ class Scan:
     value: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ForFlagged:
+    """Loops over the positions 0 .. extent-1 whose flag is not zero; slot n belongs to the n-th of them.
+
+    Attributes:
+        flags: local array of S32 with one flag per position.
+        position: variable of a position; its extent is the number of flags.
+        slot: variable of a slot; its extent is at least the number of flags, rounded up to whole groups.
+        group: number of slots, at most 16, to a multiple of which the slots of `body` are rounded up.
+        body: statements that run for all slots, on vectors; a slot without a flagged position runs them for any
+            position.
+        ordered: statements that run after `body`, one after another, for the slots that have a flagged position.
+    """
+
+    flags: str
+    position: Var
+    slot: Var
+    group: int
+    body: tuple[Stmt, ...]
+    ordered: tuple[Stmt, ...]
+
+
 Stmt = (
     Let
     | Accumulator
@@ -374,6 +396,7 @@ Stmt = (
     | Sort
     | SortByKey
     | Scan
+    | ForFlagged
 )
 Body = tuple[Stmt, ...]
 
@@ -423,6 +446,8 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
         return (s.then, s.otherwise)
     if isinstance(s, SortByKey):
         return (s.read, s.body)
+    if isinstance(s, ForFlagged):
+        return (s.body, s.ordered)
     return (s.compare, s.body) if isinstance(s, Sort) else ()
 
 
@@ -434,6 +459,8 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
     if isinstance(s, SortByKey):
         return replace(s, read=f(s.read), body=f(s.body))
+    if isinstance(s, ForFlagged):
+        return replace(s, body=f(s.body), ordered=f(s.ordered))
     return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
 
 
@@ -516,6 +543,8 @@ def names_used(body: Body) -> Iterator[str]:
         elif isinstance(s, Scan):
             yield from (name for c in s.carries for name in (c.start, c.next))
             yield s.value
+        elif isinstance(s, ForFlagged):
+            yield s.flags
     for i in indices_in(body):
         yield from (v.name for v in i.variables())
 
@@ -545,6 +574,8 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (c.name for c in s.carries)
         elif isinstance(s, SortByKey):
             yield from (s.row.name, s.element.name, s.position.name)
+        elif isinstance(s, ForFlagged):
+            yield from (s.position.name, s.slot.name)
 
 
 def work_of(body: Body) -> int:
@@ -568,6 +599,8 @@ def work_of(body: Body) -> int:
         elif isinstance(s, SortByKey):
             n, k = s.element.extent, s.position.extent
             total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))
+        elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
+            total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
         elif isinstance(s, TransposeTile):
             total += s.size * s.size
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):

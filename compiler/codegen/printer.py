@@ -57,6 +57,8 @@ class Printer:
             self.sort_by_key(s)
         elif isinstance(s, lir.For):
             self.loop(s)
+        elif isinstance(s, lir.ForFlagged):
+            self.flagged(s)
         else:
             raise TypeError(f"a bound nest of this language has no {type(s).__name__}")
 
@@ -150,6 +152,9 @@ class Printer:
 
     def sort_by_key(self, s: lir.SortByKey) -> None:
         raise UnsupportedError("a sort has no kernel in this language")
+
+    def flagged(self, s: lir.ForFlagged) -> None:
+        raise UnsupportedError("a loop over flagged positions has no kernel in this language")
 
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError
