@@ -55,6 +55,8 @@ class Printer:
             self.sort(s)
         elif isinstance(s, lir.MatrixProduct):
             self.product(s)
+        elif isinstance(s, lir.SortByKey):
+            self.sort_by_key(s)
         elif isinstance(s, lir.For):
             self.loop(s)
         elif isinstance(s, lir.ForFlagged):
@@ -152,6 +154,9 @@ class Printer:
 
     def product(self, s: lir.MatrixProduct) -> None:
         raise UnsupportedError("a matrix product has no kernel in this language")
+
+    def sort_by_key(self, s: lir.SortByKey) -> None:
+        raise UnsupportedError("a sort has no kernel in this language")
 
     def flagged(self, s: lir.ForFlagged) -> None:
         raise UnsupportedError("a loop over flagged positions has no kernel in this language")
