@@ -47,7 +47,7 @@ MAX_ACCUMULATORS = 16
 WIDEST = max(COMPUTE_BYTES.values())
 """Size of the largest element of a local array."""
 COPIES = 6
-"""Maximum number of copies of a split reduction: whole parts, the last part and their results, each with a remainder."""
+"""Maximum number of copies of a split reduction: whole parts, the last part, their results; each with a remainder."""
 
 
 def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
