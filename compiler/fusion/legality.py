@@ -103,6 +103,7 @@ class Legality:
         self.trials = Trials()
         self._facts: dict[HloInstruction, KernelFacts] = {}
         self._reasons: PairCache[str | None] = PairCache()
+        self._quick: PairCache[str | None] = PairCache()
         self._paths: PairCache[_PathVerdict] = PairCache()
         self._known_fusible: set[HloInstruction] = set()
 
@@ -114,6 +115,7 @@ class Legality:
         other._paths = PairCache()
         other._facts = {image[i]: f for i, f in self._facts.items() if i in image}
         other._reasons = self._reasons.copy_for(image)
+        other._quick = PairCache()
         other._known_fusible = {image[i] for i in self._known_fusible if i in image}
         return other
 
@@ -122,6 +124,7 @@ class Legality:
         self._facts.pop(node, None)
         self.trials.forget(node)
         self._reasons.forget(node)
+        self._quick.forget(node)
         self._paths.forget(node)
         self._known_fusible.discard(node)
 
@@ -164,13 +167,17 @@ class Legality:
         """Return the reason against a pair that holds until one of the two changes, or None."""
         key = (kind, first, second)
         if key not in self._reasons:
-            self._reasons[key] = self._quick_refusal(kind, first, second) or self._trial_refusal(kind, first, second)
+            self._reasons[key] = self.quick_reason(kind, first, second) or self._trial_refusal(kind, first, second)
         return self._reasons[key]
 
     def quick_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """Return the reason against a pair that is found without making the kernel, or None; see `pair_reason`."""
         key = (kind, first, second)
-        return self._reasons[key] if key in self._reasons else self._quick_refusal(kind, first, second)
+        if key in self._reasons:
+            return self._reasons[key]
+        if key not in self._quick:
+            self._quick[key] = self._quick_refusal(kind, first, second)
+        return self._quick[key]
 
     def _quick_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         keep = kind != "producer-consumer"
