@@ -66,7 +66,9 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = tiled
     body = _Binder(schedule).top(body)
     check_local_bytes(body)
-    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector)
+    vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
+    has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
+    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector if has_vectors else 0)
 
 
 def local_bytes_bound(kernel: lir.Kernel) -> int:
