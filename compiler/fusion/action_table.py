@@ -66,28 +66,30 @@ class ActionTable:
     def actions(self) -> list[FusionAction]:
         """Return the legal actions by node in topological order, and for each node by kind."""
         if self._listed is None:
-            self._listed = list(self._list(self.legality.pair_reason))
+            self._listed = list(self._list(judge=True))
         return self._listed
 
     def candidates(self) -> list[FusionAction]:
         """Return the legal actions, in the same order, and others that fail only when their kernel is made."""
-        return list(self._list(self.legality.quick_reason))
+        return list(self._list(judge=False))
 
-    def _list(self, reason: _Reason) -> Iterator[FusionAction]:
+    def _list(self, judge: bool) -> Iterator[FusionAction]:
+        """Yield the candidates; with `judge` only the legal ones."""
         refusal, path_reason = self.legality.refusal_of, self.legality.path_reason
+        reason = self.legality.pair_reason if judge else self.legality.quick_reason
         nodes = [i for i in self.order.sorted(self.computation.instructions) if refusal(i) is None]
         rows = [self._row(i) for i in nodes]
         siblings, alike = _neighbours(nodes, rows)
         for i, row in zip(nodes, rows, strict=True):
             for action, p in row.as_consumer:
-                if reason("producer-consumer", p, i) is None:
+                if not judge or reason("producer-consumer", p, i) is None:
                     yield action
             for action, p in row.multi_output:
-                if reason("multi-output", p, i) is None and path_reason("multi-output", p, i) is None:
+                if path_reason("multi-output", p, i) is None and (not judge or reason("multi-output", p, i) is None):
                     yield action
             if row.into_all_users is not None:
                 action, users = row.into_all_users
-                if all(reason("producer-consumer", i, u) is None for u in users):
+                if not judge or all(reason("producer-consumer", i, u) is None for u in users):
                     yield action
             sibling, other = siblings.get(i), alike.get(i)
             if sibling is not None and self._side_by_side(i, sibling, reason):

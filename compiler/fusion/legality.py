@@ -103,7 +103,7 @@ class Legality:
         self.trials = Trials()
         self._facts: dict[HloInstruction, KernelFacts] = {}
         self._reasons: PairCache[str | None] = PairCache()
-        self._quick: PairCache[str | None] = PairCache()
+        self._untried: PairCache[bool] = PairCache()  # pairs against which there is no quick reason
         self._paths: PairCache[_PathVerdict] = PairCache()
         self._known_fusible: set[HloInstruction] = set()
 
@@ -115,7 +115,7 @@ class Legality:
         other._paths = PairCache()
         other._facts = {image[i]: f for i, f in self._facts.items() if i in image}
         other._reasons = self._reasons.copy_for(image)
-        other._quick = PairCache()
+        other._untried = self._untried.copy_for(image)
         other._known_fusible = {image[i] for i in self._known_fusible if i in image}
         return other
 
@@ -124,7 +124,7 @@ class Legality:
         self._facts.pop(node, None)
         self.trials.forget(node)
         self._reasons.forget(node)
-        self._quick.forget(node)
+        self._untried.forget(node)
         self._paths.forget(node)
         self._known_fusible.discard(node)
 
@@ -167,7 +167,9 @@ class Legality:
         """Return the reason against a pair that holds until one of the two changes, or None."""
         key = (kind, first, second)
         if key not in self._reasons:
-            self._reasons[key] = self.quick_reason(kind, first, second) or self._trial_refusal(kind, first, second)
+            reason = self.quick_reason(kind, first, second)
+            if key not in self._reasons:
+                self._reasons[key] = reason or self.trials.refusal(kind, first, second)
         return self._reasons[key]
 
     def quick_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
@@ -175,9 +177,14 @@ class Legality:
         key = (kind, first, second)
         if key in self._reasons:
             return self._reasons[key]
-        if key not in self._quick:
-            self._quick[key] = self._quick_refusal(kind, first, second)
-        return self._quick[key]
+        if key in self._untried:
+            return None
+        reason = self._quick_refusal(kind, first, second)
+        if reason is None and self._needs_trial(first, second):
+            self._untried[key] = True
+        else:
+            self._reasons[key] = reason
+        return reason
 
     def _quick_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         keep = kind != "producer-consumer"
@@ -251,11 +258,9 @@ class Legality:
             return f"%{second.name} needs %{first.name}"
         return None
 
-    def _trial_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
-        """For kernels with reductions, make the fused computation and return why it cannot be built, or None."""
-        if not (self.facts(first).looped_reduction or self.facts(second).looped_reduction):
-            return None
-        return self.trials.refusal(kind, first, second)
+    def _needs_trial(self, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether only making the fused computation shows that it can be built: one of the two reduces."""
+        return self.facts(first).looped_reduction or self.facts(second).looped_reduction
 
     # ---- facts
 
