@@ -21,6 +21,8 @@ from compiler.codegen.loop_transforms import (
     tile_transposes,
     without_dead_code,
 )
+from compiler.codegen.near_angles import select_near_angles
+from compiler.codegen.rare_work import separate_rare_work
 from compiler.codegen.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.scalar_ops import COMPUTE_BYTES, binary, identity_of
 from compiler.codegen.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
@@ -35,7 +37,7 @@ ALIGNED = 64
 """Ranges of elements for one thread start at multiples of this, so that they are whole cache lines."""
 LONG_WORK = 20_000_000
 """Minimum number of statements for which a sequential loop checks for interrupts."""
-SLICE_WORK = 500_000
+SLICE_WORK = 5_000_000
 """Number of statements that such a loop runs between two checks."""
 LIGHT_WORK = 12
 """Maximum number of statements per element of a reduction that gets several accumulators; the latency of a longer one
@@ -46,6 +48,17 @@ MAX_ACCUMULATORS = 16
 """Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
 WIDEST = max(COMPUTE_BYTES.values())
 """Size of the largest element of a local array."""
+_BOUNDED = (
+    lir.Let,
+    lir.Store,
+    lir.Accumulator,
+    lir.Assign,
+    lir.LocalArray,
+    lir.LocalStore,
+    lir.If,
+    lir.For,
+    lir.Reduce,
+)
 COPIES = 6
 """Maximum number of copies of a split reduction: whole parts, the last part, their results; each with a remainder."""
 
@@ -64,6 +77,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         tiled = tile_transposes(body, schedule.tile, stage=True)
         kind = "transpose" if tiled != body else kind
         body = tiled
+    body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = _Binder(schedule).top(body)
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
@@ -71,13 +85,16 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector if has_vectors else 0)
 
 
-def local_bytes_bound(kernel: lir.Kernel) -> int:
+def local_bytes_bound(kernel: lir.Kernel) -> float:
     """Return an upper bound of the local memory that `bind_c` needs with the default schedule, without binding.
 
-    Each term is the maximum of one of the rewrites of `bind_c` and is counted whether or not the rewrite applies.
+    Each term is the maximum of one of the rewrites of `bind_c` and is counted whether or not the rewrite applies. For
+    statements whose rewrites are not counted, such as scans, the bound is infinite.
     """
     schedule = Schedule()
     statements = list(lir.walk(kernel.body))
+    if not all(isinstance(s, _BOUNDED) for s in statements):
+        return math.inf
     lets = [s for s in statements if isinstance(s, lir.Let)]
     total = sum(s.size * COMPUTE_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
     if kernel.kind == "loop":  # staged tiles
