@@ -148,7 +148,10 @@ def reduced_elements(reduce: HloInstruction) -> int:
 
 def first_leaf_elements(instruction: HloInstruction) -> int:
     """Return the number of elements of an array, or of the first array of a tuple."""
-    return next((s.num_elements for s in instruction.shape.leaves()), 0)
+    shape = instruction.shape
+    if shape.is_array:
+        return shape.num_elements
+    return next((s.num_elements for s in shape.leaves()), 0)
 
 
 class _Walk:

@@ -13,15 +13,22 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import IndexExpr, Var
 from compiler.codegen.lanes import tile_columns
 from compiler.codegen.loop_ir import Body, Combined, For, LoopKind, work_of
-from compiler.codegen.loop_transforms import collapse, has_loop, perfect_nest, tile_transposes, without_dead_code
+from compiler.codegen.loop_transforms import (
+    MAX_STAGED,
+    collapse,
+    has_loop,
+    perfect_nest,
+    tile_transposes,
+    without_dead_code,
+)
 from compiler.codegen.near_angles import select_near_angles
 from compiler.codegen.rare_work import separate_rare_work
-from compiler.codegen.row_cache import cache_rows
+from compiler.codegen.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.scalar_ops import COMPUTE_BYTES, binary, identity_of
 from compiler.codegen.scans import expand_scans
 from compiler.codegen.scatter_parts import split_scatters
-from compiler.codegen.schedule import LOCAL_BYTES, Schedule
-from compiler.codegen.splits import split_reductions
+from compiler.codegen.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split, split_reductions
 from compiler.errors import UnsupportedError
 
 THREAD_GRAINS = 3
@@ -41,6 +48,21 @@ LANE_BYTES = 4
 """Size of the elements for which the lanes of an unrolled loop are counted."""
 MAX_ACCUMULATORS = 16
 """Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
+WIDEST = max(COMPUTE_BYTES.values())
+"""Size of the largest element of a local array."""
+_BOUNDED = (
+    lir.Let,
+    lir.Store,
+    lir.Accumulator,
+    lir.Assign,
+    lir.LocalArray,
+    lir.LocalStore,
+    lir.If,
+    lir.For,
+    lir.Reduce,
+)
+COPIES = 6
+"""Maximum number of copies of a split reduction: whole parts, the last part, their results; each with a remainder."""
 
 
 def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
@@ -64,6 +86,51 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
     return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector if has_vectors else 0)
+
+
+def local_bytes_bound(kernel: lir.Kernel) -> float:
+    """Return an upper bound of the local memory that `bind_c` needs with the default schedule, without binding.
+
+    Each term is the maximum of one of the rewrites of `bind_c` and is counted whether or not the rewrite applies. For
+    statements whose rewrites are not counted, such as scans, the bound is infinite.
+    """
+    schedule = Schedule()
+    statements = list(lir.walk(kernel.body))
+    if not all(isinstance(s, _BOUNDED) for s in statements):
+        return math.inf
+    lets = [s for s in statements if isinstance(s, lir.Let)]
+    total = sum(s.size * COMPUTE_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
+    if kernel.kind == "loop":  # staged tiles
+        total += len(kernel.body) * MAX_STAGED * schedule.tile**2 * WIDEST
+    if any(isinstance(s.value, lir.Apply) and s.value.op.is_expensive for s in lets):
+        for body in (kernel.body, *(b for s in statements for b in lir.bodies_of(s))):
+            sweeps = sum(isinstance(s, For | lir.Reduce) for s in body)
+            total += sweeps // 2 * ROW_CACHE_BYTES  # only what two loops of one extent share is kept
+    columns = {
+        s.var
+        for s in statements
+        if isinstance(s, For) and any(isinstance(x, lir.Reduce) and _reads_along(x, s.var) for x in s.body)
+    }
+    for s in kernel.body:
+        nest = perfect_nest(s)
+        reductions = [r for r in (nest[-1].body if nest else (s,)) if isinstance(r, lir.Reduce)]
+        results = math.prod(f.var.extent for f in nest)
+        if any(may_be_split(results, math.prod(v.extent for v in r.vars)) for r in reductions):
+            parts = MAX_PARTS if results == 1 else ENOUGH_TASKS // 4
+            values = sum(len(r.reductions) for r in reductions)
+            total += min(PARTIAL_BYTES, (parts + 1) * results * values * WIDEST)
+            columns.update(f.var for f in nest[-1:])  # the parts of adjacent results are adjacent
+    for s in statements:
+        if isinstance(s, lir.Reduce):
+            total += COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
+        if isinstance(s, For) and s.var in columns:
+            held = sum(len(x.reductions) if isinstance(x, lir.Reduce) else 1 for x in s.body)
+            total += COPIES * schedule.columns * held * WIDEST
+    return total
+
+
+def _reads_along(reduce: lir.Reduce, var: Var) -> bool:
+    return any(abs(i.coefficient(var)) == 1 for i in lir.indices_in(reduce.body))
 
 
 def check_local_bytes(body: Body) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from compiler.codegen.bind_c import bind_c
+from compiler.codegen.bind_c import bind_c, local_bytes_bound
 from compiler.codegen.emission import STATEMENT_LIMIT
 from compiler.codegen.lower import lower
 from compiler.codegen.scalar_ops import is_supported_type, scalar_op_of
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedule import LOCAL_BYTES, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -58,7 +58,9 @@ def kernel_refusal(fused: HloComputation) -> str | None:
     if len(fused) > STATEMENT_LIMIT:
         return f"more than {STATEMENT_LIMIT} instructions"
     try:
-        bind_c(lower(fused), Schedule())
+        kernel = lower(fused)
+        if local_bytes_bound(kernel) > LOCAL_BYTES:  # else binding cannot fail
+            bind_c(kernel, Schedule())
     except UnsupportedError as e:
         return str(e)
     return None

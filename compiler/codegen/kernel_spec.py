@@ -85,6 +85,47 @@ def fused_form(i: HloInstruction) -> HloComputation:
     return alone
 
 
+@dataclass(frozen=True)
+class LoweredKernel:
+    """The loop nest of an instruction, which can be made into a kernel with any schedule.
+
+    Attributes:
+        name: name of the HLO instruction.
+        nest: the nest, to which no schedule has been applied.
+        language: a name in `languages.LANGUAGES`.
+        inputs: shapes of the arrays that are read.
+        outputs: shapes of the arrays that are written.
+        flops: see `KernelSpec`.
+    """
+
+    name: str
+    nest: lir.Kernel
+    language: str
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    flops: int
+
+    def bind(self, schedule: Schedule | None = None) -> KernelSpec:
+        """Return the kernel with a schedule; None: the default schedule of the language.
+
+        Raises:
+            UnsupportedError: the nest cannot be bound with this schedule.
+        """
+        schedule = schedule or default_schedule(self.language)
+        return build_spec(self.name, self.nest, self.language, schedule, self.inputs, self.outputs, self.flops)
+
+
+def lower_instruction(i: HloInstruction, language: str) -> LoweredKernel:
+    """Return the loop nest of an instruction; a fusion, or any other instruction, which is treated as a fusion of one.
+
+    Raises:
+        UnsupportedError: the instruction cannot become one kernel.
+    """
+    fused = fused_form(i)
+    outputs = tuple(r.shape for r in roots_of(fused))
+    return LoweredKernel(i.name, lower(fused), language, fused.parameter_shapes, outputs, flops_of(fused))
+
+
 def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = None) -> KernelSpec:
     """Return the kernel of an instruction.
 
@@ -96,10 +137,7 @@ def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = No
     Raises:
         UnsupportedError: the instruction cannot become one kernel.
     """
-    fused = fused_form(i)
-    schedule = schedule or default_schedule(language)
-    outputs = tuple(r.shape for r in roots_of(fused))
-    return build_spec(i.name, lower(fused), language, schedule, fused.parameter_shapes, outputs, flops_of(fused))
+    return lower_instruction(i, language).bind(schedule)
 
 
 def build_spec(

@@ -71,9 +71,14 @@ def _default_parts(s: lir.Stmt, reduce: lir.Reduce, results: int, schedule: Sche
     if results == 1:
         return min(MAX_PARTS, work // schedule.grain)
     tasks = -(-results // schedule.columns)
-    if tasks >= ENOUGH_TASKS // 8 or results * 8 > reduce.vars[0].extent * ENOUGH_TASKS:
+    if tasks >= ENOUGH_TASKS // 8 or not may_be_split(results, reduce.vars[0].extent):
         return 1
     return min(ENOUGH_TASKS // 4, work // schedule.grain)
+
+
+def may_be_split(results: int, extent: int) -> bool:
+    """Check whether reductions of `extent` elements each are split by default if they have enough work."""
+    return results == 1 or results * 8 <= extent * ENOUGH_TASKS
 
 
 def _in_parts(nest: list[For], inside: Body, reduce: lir.Reduce, size: int) -> list[lir.Stmt]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from compiler.analysis.order import TopologicalOrder
 from compiler.fusion.actions import FusionAction, FusionKind
@@ -14,22 +15,28 @@ from compiler.ir import HloComputation, HloInstruction
 
 @dataclass(slots=True)
 class _Row:
-    """The actions of one node as consumer and as producer, valid until the node or a neighbour changes.
+    """The candidates of one node as consumer and as producer, valid until the node or a neighbour changes.
+
+    Candidates are actions without an obvious reason against them; whether a kernel can be made is not known yet.
 
     Attributes:
         producers: the nodes it reads.
         shape_key: nodes with equal keys may be fused side by side.
-        as_consumer: actions that compute one of its producers within it.
-        multi_output: actions that yield the producer's output too, each with the producer. They are legal only if no
-            other path leads from the producer to the node.
-        into_all_users: the action that fuses it into all its users.
+        as_consumer: candidates that compute one of its producers within it, each with the producer.
+        multi_output: candidates that yield the producer's output too, each with the producer. They are legal only if
+            no other path leads from the producer to the node.
+        into_all_users: the candidate that fuses it into all its users, with these.
     """
 
     producers: list[HloInstruction]
     shape_key: object
-    as_consumer: list[FusionAction] = field(default_factory=list)
+    as_consumer: list[tuple[FusionAction, HloInstruction]] = field(default_factory=list)
     multi_output: list[tuple[FusionAction, HloInstruction]] = field(default_factory=list)
-    into_all_users: FusionAction | None = None
+    into_all_users: tuple[FusionAction, list[HloInstruction]] | None = None
+
+
+_Reason: TypeAlias = Callable[[str, HloInstruction, HloInstruction], str | None]
+"""Returns the reason against a pair of nodes, or None: a method of `Legality`."""
 
 
 class ActionTable:
@@ -59,26 +66,42 @@ class ActionTable:
     def actions(self) -> list[FusionAction]:
         """Return the legal actions by node in topological order, and for each node by kind."""
         if self._listed is None:
-            self._listed = list(self._list())
+            self._listed = list(self._list(judge=True))
         return self._listed
 
-    def _list(self) -> Iterator[FusionAction]:
-        refusal = self.legality.refusal_of
+    def candidates(self) -> list[FusionAction]:
+        """Return the legal actions, in the same order, and others that fail only when their kernel is made."""
+        return list(self._list(judge=False))
+
+    def _list(self, judge: bool) -> Iterator[FusionAction]:
+        """Yield the candidates; with `judge` only the legal ones."""
+        refusal, path_reason = self.legality.refusal_of, self.legality.path_reason
+        reason = self.legality.pair_reason if judge else self.legality.quick_reason
         nodes = [i for i in self.order.sorted(self.computation.instructions) if refusal(i) is None]
         rows = [self._row(i) for i in nodes]
         siblings, alike = _neighbours(nodes, rows)
         for i, row in zip(nodes, rows, strict=True):
-            yield from row.as_consumer
-            for action, producer in row.multi_output:
-                if self.legality.path_reason("multi-output", producer, i) is None:
+            for action, p in row.as_consumer:
+                if not judge or reason("producer-consumer", p, i) is None:
+                    yield action
+            for action, p in row.multi_output:
+                if path_reason("multi-output", p, i) is None and (not judge or reason("multi-output", p, i) is None):
                     yield action
             if row.into_all_users is not None:
-                yield row.into_all_users
+                action, users = row.into_all_users
+                if not judge or all(reason("producer-consumer", i, u) is None for u in users):
+                    yield action
             sibling, other = siblings.get(i), alike.get(i)
-            if sibling is not None and self.legality.side_by_side(i, sibling):
+            if sibling is not None and self._side_by_side(i, sibling, reason):
                 yield self._action("sibling", i, sibling)
-            if other is not None and other is not sibling and self.legality.side_by_side(i, other):
+            if other is not None and other is not sibling and self._side_by_side(i, other, reason):
                 yield self._action("horizontal", i, other)
+
+    def _side_by_side(self, first: HloInstruction, second: HloInstruction, reason: _Reason) -> bool:
+        first, second = self.order.sorted([first, second])
+        if reason("sibling", first, second) is not None:
+            return False
+        return self.legality.path_reason("sibling", first, second) is None
 
     def _row(self, i: HloInstruction) -> _Row:
         found = self._rows.get(i)
@@ -87,18 +110,24 @@ class ActionTable:
         return found
 
     def _make_row(self, i: HloInstruction) -> _Row:
+        reason = self.legality.quick_reason
         row = _Row(producers_of(i), outputs_of(i)[0].shape.dimensions)
         for p in row.producers:
             if self.legality.refusal_of(p) is not None:
                 continue
-            if self.legality.producer_consumer(p, i):
-                row.as_consumer.append(self._action("producer-consumer", p, i))
-            if has_other_use(p) and self.legality.pair_reason("multi-output", p, i) is None:
+            if reason("producer-consumer", p, i) is None:
+                row.as_consumer.append((self._action("producer-consumer", p, i), p))
+            if has_other_use(p) and reason("multi-output", p, i) is None:
                 row.multi_output.append((self._action("multi-output", p, i), p))
         users = consumers_of(i)
-        if len(users) > 1 and self.into_all_users(i, users):
-            row.into_all_users = self._action("producer-into-all-users", i, *self.order.sorted(users))
+        if len(users) > 1 and self.may_go_into_all_users(i, users):
+            row.into_all_users = self._action("producer-into-all-users", i, *self.order.sorted(users)), users
         return row
+
+    def may_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
+        """Check whether nothing is known against fusing the producer into all its users without making kernels."""
+        quick = self.legality.quick_reason
+        return not is_result(producer) and all(quick("producer-consumer", producer, u) is None for u in users)
 
     def into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> FusionDecision:
         """Return whether the producer may be computed within each of `users`, which are all its users."""

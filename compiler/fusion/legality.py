@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
-from compiler.codegen.buildability import FUSIBLE_STRUCTURE, kernel_refusal, node_refusal
+from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
 from compiler.fusion.pair_cache import PairCache
-from compiler.fusion.rewriting import body_of, outputs_of, source_of, trial_fusion
+from compiler.fusion.rewriting import body_of, outputs_of, source_of
+from compiler.fusion.trials import Trials
 from compiler.ir import HloInstruction, Opcode, Shape, Trait
 from compiler.ir.computation import has_side_effect
 
@@ -99,8 +100,10 @@ class Legality:
     def __init__(self, order: TopologicalOrder, limits: Limits | None = None) -> None:
         self.order = order
         self.limits = limits or Limits()
+        self.trials = Trials()
         self._facts: dict[HloInstruction, KernelFacts] = {}
         self._reasons: PairCache[str | None] = PairCache()
+        self._untried: PairCache[bool] = PairCache()  # pairs against which there is no quick reason
         self._paths: PairCache[_PathVerdict] = PairCache()
         self._known_fusible: set[HloInstruction] = set()
 
@@ -108,16 +111,20 @@ class Legality:
         """Return the same facts for a clone whose instructions are the images of these."""
         other = copy.copy(self)
         other.order = order
+        other.trials = Trials()
         other._paths = PairCache()
         other._facts = {image[i]: f for i, f in self._facts.items() if i in image}
         other._reasons = self._reasons.copy_for(image)
+        other._untried = self._untried.copy_for(image)
         other._known_fusible = {image[i] for i in self._known_fusible if i in image}
         return other
 
     def forget(self, node: HloInstruction) -> None:
         """Drop all facts of a node that was changed or removed."""
         self._facts.pop(node, None)
+        self.trials.forget(node)
         self._reasons.forget(node)
+        self._untried.forget(node)
         self._paths.forget(node)
         self._known_fusible.discard(node)
 
@@ -160,16 +167,32 @@ class Legality:
         """Return the reason against a pair that holds until one of the two changes, or None."""
         key = (kind, first, second)
         if key not in self._reasons:
-            self._reasons[key] = self._pair_refusal(first, second) or self._refusal(kind, first, second)
+            reason = self.quick_reason(kind, first, second)
+            if key not in self._reasons:
+                self._reasons[key] = reason or self.trials.refusal(kind, first, second)
         return self._reasons[key]
 
-    def _refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+    def quick_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+        """Return the reason against a pair that is found without making the kernel, or None; see `pair_reason`."""
+        key = (kind, first, second)
+        if key in self._reasons:
+            return self._reasons[key]
+        if key in self._untried:
+            return None
+        reason = self._quick_refusal(kind, first, second)
+        if reason is None and self._needs_trial(first, second):
+            self._untried[key] = True
+        else:
+            self._reasons[key] = reason
+        return reason
+
+    def _quick_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         keep = kind != "producer-consumer"
         return (
-            (self._edge_refusal(first, second) if kind != "sibling" else None)
+            self._pair_refusal(first, second)
+            or (self._edge_refusal(first, second) if kind != "sibling" else None)
             or (self._outputs_refusal(first, second) if keep else None)
             or self._size_refusal(first, second, keep)
-            or self._trial_refusal(kind, first, second)
         )
 
     def path_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
@@ -235,11 +258,9 @@ class Legality:
             return f"%{second.name} needs %{first.name}"
         return None
 
-    def _trial_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
-        """For kernels with reductions, make the fused computation and return why it cannot be built, or None."""
-        if not (self.facts(first).looped_reduction or self.facts(second).looped_reduction):
-            return None
-        return kernel_refusal(trial_fusion(kind, first, second))
+    def _needs_trial(self, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether only making the fused computation shows that it can be built: one of the two reduces."""
+        return self.facts(first).looped_reduction or self.facts(second).looped_reduction
 
     # ---- facts
 

@@ -208,6 +208,7 @@ def trial_fusion(kind: str, first: HloInstruction, second: HloInstruction) -> Hl
     else:
         rewriter.inline_producer(first, keep=kind == "multi-output")
     rewriter.finish()
+    rewriter.body.reorder()  # everything that examines a trial asks for its post order
     return rewriter.body
 
 

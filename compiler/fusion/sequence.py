@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_compose import compose
-from compiler.analysis.kernel_summary import Contexts, KernelSummary, summarize_body
+from compiler.analysis.kernel_summary import Contexts, KernelSummary
 from compiler.analysis.order import TopologicalOrder
 from compiler.fusion.action_table import ActionTable, has_other_use
 from compiler.fusion.actions import FusionAction
@@ -23,7 +23,6 @@ from compiler.fusion.rewriting import (
     is_inlined_constant,
     is_multi_output,
     producers_of,
-    trial_fusion,
 )
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
@@ -122,6 +121,10 @@ class SequenceState:
         """Return the legal actions in a fixed order."""
         return self.table.actions()
 
+    def candidates(self) -> list[FusionAction]:
+        """Return the legal actions, in the same order, and others that fail only when their kernel is made."""
+        return self.table.candidates()
+
     # ---- estimates
 
     def saving(self, action: FusionAction) -> float:
@@ -170,7 +173,7 @@ class SequenceState:
         keep = kind != "producer-consumer"
         exact = a.looped_reduction or a.in_place or b.in_place or (keep and b.looped_reduction)
         if exact or is_multi_output(first):
-            return summarize_body(trial_fusion(kind, first, second))
+            return self.legality.trials.summary(kind, first, second)
         contexts: Contexts = {}
         inputs: list[HloInstruction | None] = []
         for o, i in zip(second.operands, b.inputs, strict=True):

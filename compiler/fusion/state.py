@@ -54,13 +54,15 @@ class FusionState:
         Raises:
             UnknownNameError: there is no such kind.
         """
-        found = [a for s in self.sequences.values() for a in s.actions()]
-        if kinds is None:
-            return found
-        wanted = frozenset(kinds)
-        for kind in wanted.difference(KINDS):
-            raise UnknownNameError("kind of fusion", kind, KINDS)
-        return [a for a in found if a.kind in wanted]
+        return _of_kinds((a for s in self.sequences.values() for a in s.actions()), kinds)
+
+    def candidates(self, kinds: Iterable[FusionKind] | None = None) -> list[FusionAction]:
+        """Return the legal actions, in the order of `actions`, and others that fail only when their kernel is made.
+
+        They are listed much faster than `actions`, because no kernels are made. A policy that drops most actions by
+        their estimates asks `why_not` only about the rest.
+        """
+        return _of_kinds((a for s in self.sequences.values() for a in s.candidates()), kinds)
 
     def why_not(self, action: FusionAction) -> str | None:
         """Return the reason why an action is refused, or None when it is legal now."""
@@ -124,3 +126,13 @@ class FusionState:
                 raise ValueError(f"the clone lacks computation %{name}")
             other.sequences[name] = s.copy_for(computation)
         return other
+
+
+def _of_kinds(actions: Iterable[FusionAction], kinds: Iterable[FusionKind] | None) -> list[FusionAction]:
+    """Return the actions of these kinds; None: all."""
+    if kinds is None:
+        return list(actions)
+    wanted = frozenset(kinds)
+    for kind in wanted.difference(KINDS):
+        raise UnknownNameError("kind of fusion", kind, KINDS)
+    return [a for a in actions if a.kind in wanted]

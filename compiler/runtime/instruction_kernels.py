@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from compiler.analysis.loop_marks import is_kernel_loop
-from compiler.codegen.kernel_spec import KernelSpec, make_kernel
+from compiler.codegen.kernel_spec import KernelSpec, lower_instruction
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.loop_kernel import LoopKernel, default_loop_schedule, make_loop_kernel
 from compiler.codegen.schedule import Schedule
@@ -17,6 +20,9 @@ from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.runtime import gemm
+
+GenerateKernel: TypeAlias = Callable[[Schedule | None], KernelSpec | LoopKernel]
+"""Makes a kernel with a schedule, None for the default one; raises UnsupportedError if it refuses the schedule."""
 
 _ALIASES = frozenset({Opcode.RESHAPE, Opcode.COPY, Opcode.OPTIMIZATION_BARRIER, Opcode.ADD_DEPENDENCY, Opcode.DOMAIN})
 _NO_KERNEL = frozenset(
@@ -63,11 +69,22 @@ def emit_kernel(i: HloInstruction, language: str, schedule: Schedule | None = No
     Raises:
         UnsupportedError: the instruction needs no kernel, or cannot become one with this schedule.
     """
+    return kernel_generator(i, language)(schedule)
+
+
+def kernel_generator(i: HloInstruction, language: str) -> GenerateKernel:
+    """Return the function that makes the kernel of an instruction with a schedule, as `emit_kernel` does.
+
+    The instruction is lowered once, so that many schedules can be tried.
+
+    Raises:
+        UnsupportedError: the instruction needs no kernel, or cannot become one with any schedule.
+    """
     if not is_kernel_candidate(i):
         raise UnsupportedError(f"a {i.opcode.text} here needs no kernel")
     if i.opcode is Opcode.WHILE:
-        return make_loop_kernel(i, language, schedule)
-    return make_kernel(i, language, schedule)
+        return functools.partial(make_loop_kernel, i, language)
+    return lower_instruction(i, language).bind
 
 
 def has_kernel(i: HloInstruction, language: str) -> bool:
@@ -104,10 +121,10 @@ def default_kernel_schedule(i: HloInstruction, language: str, preset: Schedule) 
     return preset if kernel_refusal(i, language, fitted) is not None else fitted
 
 
-def kernel_code(i: HloInstruction, language: str, schedule: Schedule) -> tuple[str, int, int] | None:
-    """Return what identifies the code of a kernel and its launch, or None when no kernel can be generated."""
+def kernel_code(generate: GenerateKernel, schedule: Schedule) -> tuple[str, int, int] | None:
+    """Return what identifies the code of a kernel and its launch, or None when it refuses the schedule."""
     try:
-        kernel = emit_kernel(i, language, schedule)
+        kernel = generate(schedule)
     except UnsupportedError:
         return None
     spec = kernel.spec if isinstance(kernel, LoopKernel) else kernel

@@ -19,7 +19,7 @@ from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.ir.module import is_control_flow
 from compiler.runtime import separate_products as separate_products  # registers itself
 from compiler.runtime.implementations import IMPLEMENTATIONS, KernelImplementation, implementations_of
-from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, kernel_code, kernel_refusal
+from compiler.runtime.instruction_kernels import GenerateKernel, default_kernel_schedule, kernel_code, kernel_generator
 from compiler.runtime.kernel_features import kernel_features
 from compiler.runtime.kernel_modules import kernel_module
 from compiler.support.lru_dict import LruDict
@@ -164,10 +164,23 @@ class KernelSite:
     def spec(self) -> KernelSpec | None:
         """The generated kernel with the default schedule; None when the instruction has no generated kernel."""
         try:
-            kernel = emit_kernel(self.instruction, self.target.language, self.default_schedule)
+            kernel = self._generate(self.default_schedule)
         except UnsupportedError:
             return None
         return kernel.spec if isinstance(kernel, LoopKernel) else kernel
+
+    @cached_property
+    def _generate(self) -> GenerateKernel:
+        """The function that generates the kernel with a schedule; the instruction is lowered once."""
+        return kernel_generator(self.instruction, self.target.language)
+
+    def _generated_refusal(self, schedule: Schedule) -> str | None:
+        """Return why the kernel cannot be generated with a schedule, or None when it can."""
+        try:
+            self._generate(schedule)
+        except UnsupportedError as e:
+            return str(e)
+        return None
 
     @cached_property
     def _libraries(self) -> tuple[KernelImplementation, ...]:
@@ -191,8 +204,7 @@ class KernelSite:
         key = self.fingerprint, self.target.language, self.default_schedule
         found = _SPACES.get(key)
         if found is None:
-            language = self.target.language
-            found = schedule_space(lambda s: kernel_code(self.instruction, language, s), self.default_schedule)
+            found = schedule_space(lambda s: kernel_code(self._generate, s), self.default_schedule)
             _SPACES[key] = found
         return found
 
@@ -267,8 +279,7 @@ class KernelSite:
         except PlanError as e:
             return str(e)
         if chosen.implementation == GENERATED:
-            schedule = replace(self.default_schedule, **chosen.schedule)
-            reason = kernel_refusal(self.instruction, self.target.language, schedule)
+            reason = self._generated_refusal(replace(self.default_schedule, **chosen.schedule))
         else:
             reason = self._library_refusal(chosen)
         return None if reason is None else f"no kernel of %{self.name} can be made with {chosen}: {reason}"

@@ -94,10 +94,11 @@ class PriorityFusion(ProducerQueue):
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the seconds saved per run of the sequence, or None when there are none or the fusion is illegal."""
         users = consumers_of(producer)
-        if not users or not sequence.table.into_all_users(producer, users):
+        if not users or not sequence.table.may_go_into_all_users(producer, users):
             return None
         saved = sequence.saving_into_all(producer, users)
-        return saved if saved > 0 else None
+        # Legality last: it may have to make kernels.
+        return saved if saved > 0 and sequence.table.into_all_users(producer, users) else None
 
     def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
         """Return the fusion into all users if it still saves time."""

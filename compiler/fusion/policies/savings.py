@@ -44,8 +44,12 @@ class SavingsFusion:
 
     def _list(self, state: FusionState) -> list[FusionAction]:
         """Return the actions that save time, the best last; of equal ones, the first listed comes last."""
-        actions = state.actions(self.kinds)
-        scored = [(saved, -n) for n, a in enumerate(actions) if (saved := state.estimate(a)) > LEAST_SAVING]
+        actions = state.candidates(self.kinds)
+        scored = [
+            (saved, -n)
+            for n, a in enumerate(actions)
+            if (saved := state.estimate(a)) > LEAST_SAVING and state.why_not(a) is None
+        ]
         return [actions[-n] for _, n in sorted(scored)]
 
 

@@ -1,0 +1,55 @@
+"""Tests of trial fusions and of candidates, against fusing for real."""
+
+import numpy as np
+import pytest
+
+from compiler.analysis.kernel_summary import summarize_body
+from compiler.codegen.bind_c import bind_c, local_bytes_bound
+from compiler.codegen.buildability import kernel_refusal
+from compiler.codegen.loop_ir import LocalArray, walk
+from compiler.codegen.lower import lower
+from compiler.codegen.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedule import Schedule
+from compiler.errors import UnsupportedError
+from compiler.fusion.rewriting import trial_fusion
+from compiler.fusion.state import FusionState
+from tests.codegen.random_fusions import random_fusion
+from tests.fusion.programs import random_graph
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_answers_by_structure_are_those_of_each_pair(seed: int) -> None:
+    state = FusionState(random_graph(seed, 14))
+    sequence, rng = state.sequences["main"], np.random.default_rng(seed)
+    while actions := state.actions():
+        for a in actions:
+            if a.kind not in ("producer-consumer", "multi-output"):
+                continue
+            pair = state.find("main", a.producer), state.find("main", a.consumers[0])
+            body = trial_fusion(a.kind, *pair)
+            assert sequence.legality.trials.refusal(a.kind, *pair) == kernel_refusal(body)
+            assert sequence.legality.trials.summary(a.kind, *pair) == summarize_body(body)
+        state.apply(actions[int(rng.integers(len(actions)))])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_legal_candidates_are_the_actions(seed: int) -> None:
+    state = FusionState(random_graph(seed, 14))
+    rng = np.random.default_rng(seed)
+    while actions := state.actions():
+        assert [a for a in state.candidates() if state.why_not(a) is None] == actions
+        state.apply(actions[int(rng.integers(len(actions)))])
+
+
+def test_no_kernel_needs_more_local_memory_than_its_bound() -> None:
+    needed = []
+    for seed in range(300):
+        try:
+            kernel = lower(random_fusion(np.random.default_rng(seed)))
+        except UnsupportedError:
+            continue
+        bound = bind_c(kernel, Schedule()).body
+        held = sum(s.size * COMPUTE_BYTES[s.type] for s in walk(bound) if isinstance(s, LocalArray))
+        needed.append(held)
+        assert held <= local_bytes_bound(kernel)
+    assert max(needed) > 0
