@@ -28,7 +28,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MIN_POOLING_FLOPS", 0)
     monkeypatch.setattr(matcher, "_SLOW", ("none",))
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
-    for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS"):
+    for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS", "MIN_MULTIPLICATIONS"):
         monkeypatch.setattr(products, name, 0)
 
 
@@ -282,6 +282,18 @@ def test_products_of_narrow_types(types: tuple[str, str], seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_products_of_f32(seed: int) -> None:
     check(product(seed, "f32", "f32"), seed)
+
+
+def test_batches_of_small_products_stay_with_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "MIN_MULTIPLICATIONS", 1000)
+    check(
+        """HloModule m
+        ENTRY e { x = f32[30,20,8] parameter(0)
+          y = f32[20,30,8] parameter(1)
+          ROOT r = f32[30,20] dot(x, y), lhs_batch_dims={0,1}, rhs_batch_dims={1,0},
+            lhs_contracting_dims={2}, rhs_contracting_dims={2} }""",
+        calls=0,
+    )
 
 
 def test_products_with_a_reordered_operand() -> None:
