@@ -82,6 +82,7 @@ static handle_t engine;
 /* Defined in openmp.c. */
 const char *hlogym_share_threads(void *library);
 void hlogym_use_one_thread(int set);
+void hlogym_use_independent_members(int set);
 
 /* Defined by the runtime. */
 void hlogym_parallel(void (*task)(void *, int64_t, int64_t), void *context, int64_t count, int64_t grain);

@@ -24,7 +24,7 @@ struct step {
   struct pool *maxima; /* of a maximum pooling, else null */
   int edges;
   size_t scratch_bytes, scratchpad_bytes;
-  int one_thread;
+  int one_thread, independent; /* independent: whether the library's threads do not wait for each other */
   struct edge edge[MAX_TENSORS];
   struct frame frame[MAX_FRAMES];
   char name[64];
@@ -102,6 +102,13 @@ static int keep_constant(struct edge *e, void *data) {
   if (to) memory_destroy(to);
   if (stream) stream_destroy(stream);
   return failed;
+}
+
+/* Check whether the threads of an implementation do not wait for each other. In oneDNN 3.2 there are barriers in
+   gradients of weights, and in products that pack operands together (names with "gemm"). */
+static int has_no_barrier(const struct step *s, const struct description *d) {
+  if (d->operation == WEIGHTS_GRADIENT || strstr(s->name, "gemm")) return 0;
+  return !strncmp(s->name, "jit", 3) || !strncmp(s->name, "brg", 3);
 }
 
 static int make_post_ops(handle_t attributes, const struct description *d, const handle_t *plain) {
@@ -189,6 +196,7 @@ static int build(struct step *s, const struct description *d, void *const *const
            add_edges(s, d, made, plain);
   const char *name = "";
   if (made && primitive_desc_query(made, QUERY_NAME, 0, &name) == 0) strncpy(s->name, name, sizeof s->name - 1);
+  s->independent = has_no_barrier(s, d);
   for (int k = 0; k < s->edges && !failed; k++)
     if (constants && s->edge[k].reorder && !s->edge[k].is_output && constants[s->edge[k].buffer])
       failed = keep_constant(&s->edge[k], constants[s->edge[k].buffer]);
@@ -243,6 +251,7 @@ EXPORT const char *hlogym_onednn_name(const struct step *s) { return s->name; }
 
 static void execute(const struct step *s, struct frame *f, char *const *buffers, char *scratch) {
   hlogym_use_one_thread(s->one_thread);
+  hlogym_use_independent_members(1); /* reorders have no barriers */
   argument_t arguments[MAX_TENSORS + 1];
   int count = 0;
   for (int k = 0; k < s->edges; k++) {
@@ -260,12 +269,15 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
     memory_set_data_handle(f->scratchpad, scratch + s->scratch_bytes - s->scratchpad_bytes);
     arguments[count++] = (argument_t){ARG_SCRATCHPAD, f->scratchpad};
   }
+  hlogym_use_independent_members(s->independent);
   primitive_execute(s->primitive, f->stream, count, arguments);
+  hlogym_use_independent_members(1);
   for (int k = 0; k < s->edges; k++) {
     if (!s->edge[k].reorder || !s->edge[k].is_output) continue;
     const argument_t pair[] = {{ARG_SRC, f->inside[k]}, {ARG_DST, f->outside[k]}};
     primitive_execute(s->edge[k].reorder, f->stream, 2, pair);
   }
+  hlogym_use_independent_members(0);
   hlogym_use_one_thread(0);
   if (s->maxima) repair_maxima(s->maxima, buffers[0], buffers[1]);
 }
