@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -139,6 +140,18 @@ def test_forward(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_input_gradients_and_dilated_inputs(seed: int) -> None:
     check(transposed(seed), seed)
+
+
+@pytest.mark.parametrize("make", [forward, transposed, weights_gradient], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("seed", range(12))
+def test_several_threads(seed: int, make: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "MIN_FLOPS_OF_THREADS", 0)
+    before = RUNTIME.num_threads
+    try:
+        RUNTIME.set_num_threads(2)
+        check(make(seed), seed)
+    finally:
+        RUNTIME.set_num_threads(before)
 
 
 @pytest.mark.parametrize("seed", range(30))
