@@ -18,7 +18,7 @@ from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.printing import canonical_computations
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import sparing
-from compiler.runtime import gemm
+from compiler.runtime.implementations import implementations_of
 from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_modules import kernel_module
 from compiler.support.lru_dict import LruDict
@@ -181,7 +181,7 @@ def _choices_of(i: HloInstruction, alone: HloModule, backend: Backend) -> tuple[
     mine = [e for e in EXPANSIONS if e.opcode is i.opcode]
     names = [e.name for e in mine if _changes(alone, e.pass_text)]
     in_library = backend.library_refusal(i) is None
-    if in_library or _has_own_form(i, backend):
+    if in_library or implementations_of(i, backend.name) or _has_kernel(i, backend):
         names.append(KEEP)
     by_limits = (e.name for e in mine if not in_library and _changes(alone, e.default_pass or e.pass_text))
     default = next(by_limits, KEEP if KEEP in names else None)
@@ -190,10 +190,7 @@ def _choices_of(i: HloInstruction, alone: HloModule, backend: Backend) -> tuple[
     return (default, *(n for n in names if n != default))
 
 
-def _has_own_form(i: HloInstruction, backend: Backend) -> bool:
-    """Check whether BLAS or a generated kernel computes the op as it is."""
-    if i.opcode is Opcode.DOT:
-        return gemm.canonical_form(i) is not None
+def _has_kernel(i: HloInstruction, backend: Backend) -> bool:
     return backend.language is not None and has_kernel(i, backend.language)
 
 

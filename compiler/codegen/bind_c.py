@@ -14,6 +14,8 @@ from compiler.codegen.index import IndexExpr, Var
 from compiler.codegen.lanes import tile_columns
 from compiler.codegen.loop_ir import Body, Combined, For, LoopKind, work_of
 from compiler.codegen.loop_transforms import collapse, has_loop, perfect_nest, tile_transposes, without_dead_code
+from compiler.codegen.near_angles import select_near_angles
+from compiler.codegen.rare_work import separate_rare_work
 from compiler.codegen.row_cache import cache_rows
 from compiler.codegen.scalar_ops import COMPUTE_BYTES, binary, identity_of
 from compiler.codegen.schedule import LOCAL_BYTES, Schedule
@@ -28,7 +30,7 @@ ALIGNED = 64
 """Ranges of elements for one thread start at multiples of this, so that they are whole cache lines."""
 LONG_WORK = 20_000_000
 """Minimum number of statements for which a sequential loop checks for interrupts."""
-SLICE_WORK = 500_000
+SLICE_WORK = 5_000_000
 """Number of statements that such a loop runs between two checks."""
 LIGHT_WORK = 12
 """Maximum number of statements per element of a reduction that gets several accumulators; the latency of a longer one
@@ -53,9 +55,12 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         tiled = tile_transposes(body, schedule.tile, stage=True)
         kind = "transpose" if tiled != body else kind
         body = tiled
+    body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = _Binder(schedule).top(body)
     check_local_bytes(body)
-    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector)
+    vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
+    has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
+    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector if has_vectors else 0)
 
 
 def check_local_bytes(body: Body) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from compiler.analysis.cost_model import cpu
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.bind_c import bind_c
 from compiler.codegen.bind_cuda import bind_cuda
@@ -32,12 +33,15 @@ class Language:
         default_schedule: the schedule of kernels for which none is chosen.
         bind: function that binds a nest to a device of the language; raises UnsupportedError where it cannot.
         print_kernel: function that prints a bound kernel under a symbol.
+        threads: returns the number of threads that share the tiles of a loop kernel; None if the size of its tiles does
+            not depend on it.
     """
 
     name: str
     default_schedule: Schedule
     bind: Callable[[lir.Kernel, Schedule], lir.Kernel]
     print_kernel: Callable[[lir.Kernel, str], PrintedKernel]
+    threads: Callable[[], int] | None = None
 
 
 LANGUAGES: dict[str, Language] = {}
@@ -72,6 +76,6 @@ def _print_cuda(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
     return PrintedKernel(source, launch.grid, launch.block)
 
 
-C = register_language(Language("c", Schedule(), bind_c, _print_c))
+C = register_language(Language("c", Schedule(), bind_c, _print_c, lambda: cpu().units))
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.
 CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), bind_cuda, _print_cuda))

@@ -288,6 +288,28 @@ class Sort:
     body: tuple[Stmt, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ForFlagged:
+    """Loops over the positions 0 .. extent-1 whose flag is not zero; slot n belongs to the n-th of them.
+
+    Attributes:
+        flags: local array of S32 with one flag per position.
+        position: variable of a position; its extent is the number of flags.
+        slot: variable of a slot; its extent is at least the number of flags, rounded up to whole groups.
+        group: number of slots, at most 16, to a multiple of which the slots of `body` are rounded up.
+        body: statements that run for all slots, on vectors; a slot without a flagged position runs them for any
+            position.
+        ordered: statements that run after `body`, one after another, for the slots that have a flagged position.
+    """
+
+    flags: str
+    position: Var
+    slot: Var
+    group: int
+    body: tuple[Stmt, ...]
+    ordered: tuple[Stmt, ...]
+
+
 Stmt = (
     Let
     | Accumulator
@@ -303,6 +325,7 @@ Stmt = (
     | Barrier
     | CombineThreads
     | Sort
+    | ForFlagged
 )
 Body = tuple[Stmt, ...]
 
@@ -350,6 +373,8 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
         return (s.body,)
     if isinstance(s, If):
         return (s.then, s.otherwise)
+    if isinstance(s, ForFlagged):
+        return (s.body, s.ordered)
     return (s.compare, s.body) if isinstance(s, Sort) else ()
 
 
@@ -359,6 +384,8 @@ def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
         return replace(s, body=f(s.body))
     if isinstance(s, If):
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
+    if isinstance(s, ForFlagged):
+        return replace(s, body=f(s.body), ordered=f(s.ordered))
     return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
 
 
@@ -436,6 +463,8 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (r.value for r in s.reductions)
         elif isinstance(s, Sort):
             yield s.before
+        elif isinstance(s, ForFlagged):
+            yield s.flags
     for i in indices_in(body):
         yield from (v.name for v in i.variables())
 
@@ -460,6 +489,8 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (r.name for r in s.reductions)
         elif isinstance(s, Sort):
             yield from (s.left.name, s.right.name, s.position.name)
+        elif isinstance(s, ForFlagged):
+            yield from (s.position.name, s.slot.name)
 
 
 def work_of(body: Body) -> int:
@@ -478,6 +509,8 @@ def work_of(body: Body) -> int:
         elif isinstance(s, Sort):
             n = s.position.extent
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+        elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
+            total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
         elif isinstance(s, TransposeTile):
             total += s.size * s.size
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):

@@ -19,7 +19,7 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, IndexExpr, Var
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
-from compiler.codegen.languages import default_schedule
+from compiler.codegen.languages import default_schedule, find_language
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.scalar_ops import COMPUTE_BYTES, is_supported_type
 from compiler.codegen.schedule import LOCAL_BYTES, Schedule
@@ -41,6 +41,10 @@ CARRIED_LIMIT = 64
 Each of them is a local array, and the compile time of gcc grows with the cube of their number (about 10 s for 64 and
 100 s for 120).
 """
+MAX_LANES, LANE_STEP = 1024, 64
+"""Maximum number of lanes of a tile by default, and the number of which it is a multiple."""
+TILE_BYTES = 48 * 1024
+"""Maximum size of the state of a tile by default, so that it stays in the first-level cache."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
         raise UnsupportedError(f"%{loop.name}: the number of iterations is not a compile-time constant")
     state = _State(loop)
     axis, extent = state.axis()
-    schedule = schedule or _fit_lanes(default_schedule(language), state.bytes_per_lane(extent))
+    schedule = schedule or _default_schedule(language, extent, state.bytes_per_lane(extent))
     with deep_recursion():
         kernel = _LoopLowering(state, axis, extent, trips, schedule).kernel()
     shapes = loop.shape.tuple_shapes
@@ -96,15 +100,24 @@ def default_loop_schedule(loop: HloInstruction, language: str) -> Schedule:
     """Return the default schedule of the kernel of a `while`; raise UnsupportedError if it cannot have a kernel."""
     state = _State(loop)
     _, extent = state.axis()
-    return _fit_lanes(default_schedule(language), state.bytes_per_lane(extent))
+    return _default_schedule(language, extent, state.bytes_per_lane(extent))
 
 
-def _fit_lanes(schedule: Schedule, bytes_per_lane: int) -> Schedule:
-    """Halve the lanes until the local arrays of a full tile and of the remainder tile fit into LOCAL_BYTES."""
-    lanes = schedule.lanes
+def _default_schedule(language: str, extent: int, bytes_per_lane: int) -> Schedule:
+    """Return the language's default schedule with tiles that all threads share and whose state fits.
+
+    Every tile computes the shared state for itself, so there should be no more tiles than threads.
+    """
+    preset, threads = default_schedule(language), find_language(language).threads
+    lanes = preset.lanes
+    if threads is not None:
+        preset = replace(preset, rare=MAX_LANES)
+        lanes = min(MAX_LANES, max(LANE_STEP, -(-extent // (threads() * LANE_STEP)) * LANE_STEP))
+        lanes = min(lanes, max(LANE_STEP, TILE_BYTES // max(1, bytes_per_lane) // LANE_STEP * LANE_STEP))
+    # The local arrays of a full tile and of the remainder tile must fit.
     while lanes > 1 and 2 * lanes * bytes_per_lane > LOCAL_BYTES:
         lanes //= 2
-    return replace(schedule, lanes=lanes)
+    return replace(preset, lanes=lanes)
 
 
 def _deep_flops(computation: HloComputation) -> int:

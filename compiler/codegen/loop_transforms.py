@@ -172,8 +172,8 @@ def perfect_nest(s: lir.Stmt) -> list[For]:
 
 
 def has_loop(body: Body) -> bool:
-    """Check whether the statements contain a loop, a reduction or a sort."""
-    return any(isinstance(s, For | lir.Reduce | lir.Sort) for s in lir.walk(body))
+    """Check whether the statements contain a loop of any kind."""
+    return any(isinstance(s, For | lir.Reduce | lir.Sort | lir.ForFlagged) for s in lir.walk(body))
 
 
 def bounded(loop: For, tile: Var, extent: int, size: int) -> For:

@@ -166,6 +166,18 @@ static inline double tanh_f64(double x) {
   return BITS_TO_F64((F64_TO_BITS(size) & 0x7fffffffffffffffULL) | (F64_TO_BITS(x) & 0x8000000000000000ULL));
 }
 
+/* Sine (turn 0) or cosine (turn 1) of an angle |x| <= 2^16, which is reduced by a multiple of pi/2. */
+static inline float near_angle(float size, uint32_t sign, uint32_t turn) {
+  const float t = FMAF(size, 0x1.45f306p-1f, ROUNDER), n = t - ROUNDER;
+  const float r = FMAF(n, 0x1.ee59dap-50f, FMAF(n, 0x1.777a5cp-25f, FMAF(n, -0x1.921fb6p+0f, size))), z = r * r;
+  const float s = FMAF(r * z, FMAF(FMAF(-0x1.9943f2p-13f, z, 0x1.11073cp-7f), z, -0x1.555546p-3f), r);
+  const float c = FMAF(z * z, FMAF(FMAF(0x1.99eb9cp-16f, z, -0x1.6c0c34p-10f), z, 0x1.55554ap-5f), FMAF(z, -0.5f, 1.0f));
+  const uint32_t quarter = F32_TO_BITS(t) + turn;
+  return BITS_TO_F32(F32_TO_BITS(quarter & 1u ? c : s) ^ ((quarter & 2u) << 30) ^ sign);
+}
+static inline float near_sin_f32(float x) { return near_angle(size_of(x), F32_TO_BITS(x) & 0x80000000u, 0u); }
+static inline float near_cos_f32(float x) { return near_angle(size_of(x), 0u, 1u); }
+
 #define expf(x) exp_f32(x)
 #define expm1f(x) expm1_f32(x)
 #define log1pf(x) log1p_f32(x)
@@ -178,4 +190,6 @@ static inline double tanh_f64(double x) {
 #define tanh(x) tanh_f64(x)
 #else
 #define tanh_f32(x) tanhf(x)
+#define near_sin_f32(x) sinf(x)
+#define near_cos_f32(x) cosf(x)
 #endif

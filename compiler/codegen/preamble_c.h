@@ -26,6 +26,35 @@ int hlogym_interrupted(void);
 #define POPCOUNT32(x) __builtin_popcount(x)
 #define POPCOUNT64(x) __builtin_popcountll(x)
 
+/* Write the positions of the flags that are not zero to `list`, then 16 zeros, and return their number. */
+static inline int32_t hlogym_flagged(const int32_t *flags, int32_t count, int32_t *list) {
+  int32_t found = 0, at = 0;
+#if defined(__AVX512F__) && !defined(__clang__)
+  typedef int32_t vector __attribute__((vector_size(64)));
+  typedef vector unaligned __attribute__((aligned(4)));
+  vector positions = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (; at + 16 <= count; at += 16, positions += 16) {
+    const vector flag = *(const unaligned *)(flags + at);
+    const uint16_t set = __builtin_ia32_ptestmd512(flag, flag, 0xffff);
+    *(unaligned *)(list + found) = __builtin_ia32_compresssi512_mask(positions, (vector){0}, set);
+    found += __builtin_popcount(set);
+  }
+#elif defined(__AVX2__)
+  typedef int32_t vector __attribute__((vector_size(32)));
+  typedef float floats __attribute__((vector_size(32)));
+  typedef vector unaligned __attribute__((aligned(4)));
+  for (; at + 8 <= count; at += 8)
+    for (int set = __builtin_ia32_movmskps256((floats)(*(const unaligned *)(flags + at) != 0)); set; set &= set - 1)
+      list[found++] = at + __builtin_ctz(set);
+#endif
+  for (; at < count; at++) {
+    list[found] = at;
+    found += flags[at] != 0;
+  }
+  for (int k = 0; k < 16; k++) list[found + k] = 0;
+  return found;
+}
+
 /* The simd attribute declares the vector variants in glibc's libmvec. */
 #define VECTOR_MATH(name) \
   __attribute__((simd("notinbranch"), const, nothrow)) float name##f(float); \

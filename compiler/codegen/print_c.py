@@ -21,6 +21,8 @@ from compiler.codegen.scalar_ops import binary
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
+LIST_PADDING = 16
+"""Entries that `hlogym_flagged` of the preamble writes after a list."""
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
 
 
@@ -149,6 +151,25 @@ class _CPrinter(Printer):
         self.indented(s.body)
         self.emit("}")
         self.emit("__builtin_free(memory);")
+        self.depth -= 1
+        self.emit("}")
+
+    def flagged(self, s: lir.ForFlagged) -> None:
+        """Print loops over the list of flagged positions, which is padded so that every group is full."""
+        n, position, slot = s.position.extent, s.position.name, s.slot.name
+        self.emit("{")
+        self.depth += 1
+        self.emit(f"int32_t {position}_list[{n + LIST_PADDING}] __attribute__((aligned(64)));")
+        self.emit(f"const int32_t {slot}_count = hlogym_flagged({s.flags}, {n}, {position}_list);")
+        # gcc sees that this is a multiple of the vector length, and makes no loop for a remainder.
+        self.emit(f"const int32_t {slot}_full = ({slot}_count + {s.group - 1}) & -{s.group};")
+        for pragma, end, body in (("#pragma omp simd", "full", s.body), ("", "count", s.ordered)):
+            if pragma:
+                self.emit(pragma)
+            self.emit(f"for (index_t {slot} = 0; {slot} < {slot}_{end}; {slot}++) {{")
+            self.emit(f"  const index_t {position} = {position}_list[{slot}];")
+            self.indented(body)
+            self.emit("}")
         self.depth -= 1
         self.emit("}")
 

@@ -55,6 +55,8 @@ class Printer:
             self.sort(s)
         elif isinstance(s, lir.For):
             self.loop(s)
+        elif isinstance(s, lir.ForFlagged):
+            self.flagged(s)
         else:
             raise TypeError(f"a bound nest of this language has no {type(s).__name__}")
 
@@ -145,6 +147,9 @@ class Printer:
 
     def sort(self, s: lir.Sort) -> None:
         raise UnsupportedError("a sort has no kernel in this language")
+
+    def flagged(self, s: lir.ForFlagged) -> None:
+        raise UnsupportedError("a loop over flagged positions has no kernel in this language")
 
     def loop(self, s: lir.For) -> None:
         raise NotImplementedError

@@ -241,6 +241,8 @@ def expression_of(op: ScalarOp) -> str:
             key = "TOTAL_ORDER_F64" if t is T.F64 else "TOTAL_ORDER_F32"
             return f"({key}({{0}}) {direction} {key}({{1}}))"
         return f"({{0}} {direction} {{1}})"
+    if op.near:
+        return f"near_{'sin' if op.opcode is Opcode.SINE else 'cos'}_f32({{0}})"
     if op.opcode is Opcode.SELECT:
         return "({0} ? {1} : {2})"
     if op.opcode is Opcode.CLAMP:

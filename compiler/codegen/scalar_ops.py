@@ -24,6 +24,8 @@ COMPUTE_BYTES: dict[T, int] = {
 COMBINERS = frozenset({Opcode.ADD, Opcode.MULTIPLY, Opcode.MAXIMUM, Opcode.MINIMUM, Opcode.AND, Opcode.OR})
 """Ops that a reduction may apply in any order."""
 
+NEAR_ANGLE = 2.0**16
+"""Maximum size of an angle whose sine or cosine of f32 is computed without a reduction in high precision."""
 _NOT_SCALAR = frozenset(
     {Opcode.IMAG, Opcode.COMPLEX, Opcode.STOCHASTIC_CONVERT, Opcode.REDUCE_PRECISION, Opcode.MAP}
 )  # fmt: skip
@@ -45,6 +47,7 @@ class ScalarOp:
         result: element type of the result.
         direction: of a comparison, "EQ", "NE", "LT", "LE", "GT" or "GE"; empty for other ops.
         total_order: whether a comparison of floats uses their total order.
+        near: of a sine or cosine of f32, whether the angle is known to be at most NEAR_ANGLE in size.
     """
 
     opcode: Opcode
@@ -52,6 +55,7 @@ class ScalarOp:
     result: T
     direction: str = ""
     total_order: bool = False
+    near: bool = False
 
     @property
     def flops(self) -> int:

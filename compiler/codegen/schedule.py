@@ -29,6 +29,7 @@ FIELD_RANGES: Mapping[str, range] = {
     "accumulators": range(1, 17),
     "splits": range(257),
     "cache": range(3),
+    "rare": range(0, 4097, 64),
 }
 """The values that may be chosen for the fields of a `Schedule`; a kernel may support fewer."""
 
@@ -50,6 +51,9 @@ class Schedule:
         splits: parts into which a reduction is divided, to be reduced at the same time; 0 divides it by its work.
         cache: values of a row that several loops over it need and that are kept in a local array: 0 for none, 1 for
             those that are expensive to compute, 2 also for those that are loaded.
+        rare: number of positions for which expensive values that only selects need are computed together, for the
+            positions alone that select them; 0 computes them for every position, which is faster if a third of the
+            positions selects them. Loop kernels have blocks by default, because simulators reset few environments.
     """
 
     tile: int = 32
@@ -63,6 +67,7 @@ class Schedule:
     accumulators: int = 4
     splits: int = 0
     cache: int = 1
+    rare: int = 0
 
     def column_tile(self, width: int) -> int:
         """Return the number of columns in a tile, given `width` columns in total."""

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 Emit: TypeAlias = "Callable[[ThunkEmitter, HloInstruction, list[Any], list[Any], float, BoundKernel], Any]"
 
 
+def never(instruction: HloInstruction, backend: str) -> bool:
+    """Return False: an implementation is the default nowhere."""
+    del instruction, backend
+    return False
+
+
 def _no_knobs(instruction: HloInstruction, backend: str) -> tuple[Knob, ...]:
     del instruction, backend
     return ()
@@ -34,14 +40,15 @@ class KernelImplementation:
             arguments are the emitter, the instruction, the values of the operands, the thunks to append to, the
             expected number of executions, and the bound choice.
         knobs: function of an instruction and the name of a backend that returns the parameters that may be chosen.
-        preferred: whether it is the default where it applies; the first registered one that is preferred is taken.
+        prefers: function of an instruction and the name of a backend that returns whether the implementation is the
+            default there; of several, the one that was registered last is taken.
     """
 
     name: str
     refusal: Callable[[HloInstruction, str], str | None]
     emit: Emit
     knobs: Callable[[HloInstruction, str], tuple[Knob, ...]] = _no_knobs
-    preferred: bool = False
+    prefers: Callable[[HloInstruction, str], bool] = never
 
 
 IMPLEMENTATIONS: dict[str, KernelImplementation] = {}
@@ -65,11 +72,15 @@ def find_implementation(name: str) -> KernelImplementation:
 
 def implementations_of(instruction: HloInstruction, backend: str) -> tuple[KernelImplementation, ...]:
     """Return the implementations that can compute an instruction, the preferred ones first."""
-    found = [i for i in IMPLEMENTATIONS.values() if i.refusal(instruction, backend) is None]
-    return tuple(sorted(found, key=lambda i: not i.preferred))
+    found = [i for i in reversed(IMPLEMENTATIONS.values()) if i.refusal(instruction, backend) is None]
+    return tuple(sorted(found, key=lambda i: not i.prefers(instruction, backend)))
 
 
 def preferred_implementation(instruction: HloInstruction, backend: str) -> KernelImplementation | None:
     """Return the implementation that an instruction has by default, or None for the code generator."""
-    preferred = (i for i in IMPLEMENTATIONS.values() if i.preferred and i.refusal(instruction, backend) is None)
+    preferred = (
+        i
+        for i in reversed(IMPLEMENTATIONS.values())
+        if i.refusal(instruction, backend) is None and i.prefers(instruction, backend)
+    )
     return next(preferred, None)

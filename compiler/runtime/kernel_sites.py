@@ -149,7 +149,7 @@ class KernelSite:
     @property
     def default(self) -> KernelChoice:
         """The choice that the kernel has when none is made; it is the first of `choices`."""
-        preferred = next((i for i in self._libraries if i.preferred), None)
+        preferred = next((i for i in self._libraries if i.prefers(self.instruction, self.backend)), None)
         if preferred is None and self.spec is None:
             preferred = next(iter(self._libraries), None)
         return KernelChoice() if preferred is None else KernelChoice(preferred.name)

@@ -33,7 +33,7 @@ from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.donation import donations
 from compiler.runtime.implementations import KernelImplementation, find_implementation, preferred_implementation
 from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, is_alias
-from compiler.runtime.libraries import KernelLibrary, LibraryCall
+from compiler.runtime.libraries import LibraryCall
 from compiler.runtime.thunks import (
     ConditionalThunk,
     CopyThunk,
@@ -80,7 +80,6 @@ class ThunkEmitter:
         kernels: choices that a plan or a selector made, by names of sequence and instruction.
         default_schedule: the schedule of all other kernels; None: that of the language.
         backend: the name of the backend, by which kernel implementations other than generated code are found.
-        library: the library that computes some instructions instead of kernels, if there is one.
         donate: whether results take over the memory of donated arguments.
     """
 
@@ -88,7 +87,6 @@ class ThunkEmitter:
     kernels: KernelBindings = field(default_factory=dict)
     default_schedule: Schedule | None = None
     backend: str = ""
-    library: KernelLibrary | None = None
     donate: bool = False
 
     def __post_init__(self) -> None:
@@ -166,13 +164,6 @@ class ThunkEmitter:
             return self._while(i, operands[0], thunks, runs)
         if op is Opcode.CONDITIONAL:
             return self._conditional(i, operands, thunks, runs)
-        call = None if self.library is None else self.library.call_of(i)
-        if call is not None:
-            return self._library(i, call, operands, thunks, runs)
-        if op is Opcode.DOT:
-            planned = self._dot(i, operands, thunks, runs)
-            if planned is not None:
-                return planned
         return self._kernel(i, operands, thunks, runs)
 
     def _constant(self, literal: Literal) -> Tree:
@@ -242,7 +233,10 @@ class ThunkEmitter:
         return tree
 
     @staticmethod
-    def _library(i: HloInstruction, call: LibraryCall, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+    def library_call(
+        i: HloInstruction, call: LibraryCall, operands: list[Tree], thunks: list[Thunk], runs: float
+    ) -> Tree:
+        """Emit a call of a library and return its result."""
         out = Buffer(i.shape.without_layout())
         scratch = Buffer(Shape(T.U8, (call.scratch_bytes,))) if call.scratch_bytes else None
         inputs = tuple(_leaf(operands[n]) for n in call.operands)
@@ -256,11 +250,15 @@ class ThunkEmitter:
         thunks.append(HostThunk(i.name, i, inputs, tuple(leaves(tree)), executions=runs))
         return tree
 
-    def _dot(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree | None:
-        """Emit a BLAS call with the transposes that it needs, or return None if BLAS does not support the dot."""
+    def product(self, i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+        """Emit a BLAS call with the transposes that it needs and return its result.
+
+        Raises:
+            UnsupportedError: BLAS does not support the dot.
+        """
         form = gemm.canonical_form(i)
         if form is None:
-            return None
+            raise UnsupportedError(f"%{i.name} is empty or of types that BLAS does not have")
         sides = []
         for operand, tree, permutation in zip(i.operands, operands, form.permutations, strict=True):
             buffer = _leaf(tree)

@@ -10,6 +10,8 @@ import numpy as np
 from compiler import CompilationSession, parse
 from compiler.api import decide
 from compiler.codegen.kernel_spec import fused_form
+from compiler.codegen.languages import C
+from compiler.codegen.loop_ir import Kernel
 from compiler.codegen.lower import lower
 from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
@@ -86,9 +88,18 @@ def fused() -> str:
 
 def nest() -> str:
     """Return the loop nest of the fusion that ends in a reduction."""
+    return fenced(loop_nest_text(_reduction()), "text")
+
+
+def bound() -> str:
+    """Return the same nest after its default schedule was applied for a CPU."""
+    return fenced(loop_nest_text(C.bind(_reduction(), C.default_schedule)), "text")
+
+
+def _reduction() -> Kernel:
     nests = (lower(fused_form(i)) for i in _decided().fork().kernels() if i.opcode.text == "fusion")
     (reduction,) = (n for n in nests if n.kind == "reduction")
-    return fenced(loop_nest_text(reduction), "text")
+    return reduction
 
 
 def c_source() -> str:
@@ -176,6 +187,7 @@ LISTINGS = {
     "flow.actions": actions,
     "flow.fused": fused,
     "flow.nest": nest,
+    "flow.bound": bound,
     "flow.c": c_source,
     "flow.loop-c": loop_source,
     "flow.thunks": thunks,

@@ -37,6 +37,8 @@ def _lines(body: tuple[lir.Stmt, ...], depth: int) -> Iterator[str]:
                     yield from _lines(s.otherwise, depth + 1)
             case lir.Sort():
                 yield f"{indent}sort {s.left.extent} elements by {s.before}"
+            case lir.TransposeTile():
+                yield f"{indent}{s.array} = transposed tile of {s.buffer}[{s.offset.to_c()}]"
             case _:
                 yield indent + _simple(s)
 

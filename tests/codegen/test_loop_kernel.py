@@ -60,6 +60,11 @@ def loop(state: str, body: str, trips: int) -> HloInstruction:
 
 
 N = "n = s32[] add(i, one)"
+HASH = "\n".join(
+    f"g{k} = u32[300] add(h{k}, cb) q{k} = u32[300] multiply(g{k}, g{k}) h{k + 1} = u32[300] xor(q{k}, h{k})"
+    for k in range(40)
+)
+"""A number per position that takes 120 ops."""
 LOOPS = {
     "vector": ("f32[1000]", f"{N} y = f32[1000] tanh(x1) ROOT r = STATE tuple(n, y)", 9),
     "ragged": ("f32[257]; f32[257]", f"{N} y = f32[257] add(x1, x2) ROOT r = STATE tuple(n, y, x1)", 4),
@@ -180,6 +185,29 @@ LOOPS = {
         u = f32[60,50] dynamic-update-slice(x2, x2, i, c0) ROOT r = STATE tuple(n, y, u)""",
         3,
     ),
+    "resets": (
+        "u32[300]; u32[300]; s32[300]; f32[300]",
+        f"""{N}
+        c = u32[] constant(2654435761)
+        cb = u32[300] broadcast(c), dimensions={{}}
+        k = u32[] convert(i)
+        kb = u32[300] broadcast(k), dimensions={{}}
+        at = u32[300] iota(), iota_dimension=0
+        h0 = u32[300] xor(at, kb)
+        {HASH}
+        e = u32[300] add(x1, x2)
+        high = u32[] constant(3000000000)
+        hb = u32[300] broadcast(high), dimensions={{}}
+        done = pred[300] compare(e, hb), direction=GT
+        y = u32[300] select(done, h40, e)
+        z = u32[300] select(done, cb, x2)
+        d = s32[300] convert(done)
+        m = s32[300] add(x3, d)
+        seen = f32[300] convert(y)
+        more = f32[300] maximum(x4, seen)
+        ROOT r = STATE tuple(n, y, z, m, more)""",
+        40,
+    ),
     "one row": ("f32[1,20]", f"{N} y = f32[1,20] negate(x1) ROOT r = STATE tuple(n, y)", 3),
 }
 
@@ -227,7 +255,7 @@ def _case(name: str, language: str, schedule: Schedule | None = None) -> running
     return running.Case(made.spec, tuple(args[k] for k in made.inputs), Reference(run, args))
 
 
-@pytest.mark.parametrize("schedule", [None, Schedule(lanes=16), Schedule(lanes=100)], ids=str)
+@pytest.mark.parametrize("schedule", [None, Schedule(lanes=16), Schedule(lanes=100, rare=64)], ids=str)
 def test_loop_kernels_in_c_match_the_interpreter(schedule: Schedule | None) -> None:
     cases = {name: _case(name, "c", schedule) for name in LOOPS}
     problems = {}
@@ -250,6 +278,11 @@ def test_loop_kernels_in_cuda_match_the_interpreter(schedule: Schedule | None, t
         if what:
             problems[name] = what
     assert problems == {}
+
+
+@pytest.mark.parametrize("schedule", [None, Schedule(lanes=100, rare=64), Schedule(lanes=256, rare=64)], ids=str)
+def test_reset_numbers_are_made_for_the_positions_that_need_them(schedule: Schedule | None) -> None:
+    assert "hlogym_flagged" in _case("resets", "c", schedule).spec.source
 
 
 def test_carried_state_is_in_registers_on_a_gpu() -> None:

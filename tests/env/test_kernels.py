@@ -40,8 +40,8 @@ ENTRY e {
 
 NOTHING = """HloModule nothing
 ENTRY e {
-  x = f32[64,64] parameter(0)
-  ROOT p = f32[64,64] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  x = f32[] parameter(0)
+  ROOT n = f32[] negate(x)
 }
 """
 

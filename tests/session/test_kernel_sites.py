@@ -286,7 +286,7 @@ LIBRARY = KernelImplementation("host", _library_refusal, _emit_host, lambda *_: 
 
 @pytest.fixture(params=[False, True], ids=["possible", "preferred"])
 def preferred(request: pytest.FixtureRequest) -> Iterator[bool]:
-    register_implementation(replace(LIBRARY, preferred=request.param))
+    register_implementation(replace(LIBRARY, prefers=lambda i, backend: request.param))
     CALLS.clear()
     yield request.param
     del implementations.IMPLEMENTATIONS["host"]

@@ -10,7 +10,7 @@ from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.driver import make_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
-from compiler.backends.cpu.onednn.matcher import OneDnnMatcher
+from compiler.backends.cpu.onednn.matcher import preference_refusal
 from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.languages import C
 from compiler.codegen.schedule import Schedule
@@ -49,7 +49,7 @@ class CpuBackend:
 
     def library_refusal(self, instruction: HloInstruction) -> str | None:
         """Return why oneDNN does not compute an instruction, or None if it does."""
-        return OneDnnMatcher().refusal(instruction)
+        return preference_refusal(instruction)
 
     def build(
         self, module: HloModule, plan: CompilationPlan | None = None, kernels: KernelBindings | None = None
@@ -58,9 +58,7 @@ class CpuBackend:
         return CpuExecutable.build(module, self._emitter(kernels).emit(module), plan)
 
     def _emitter(self, kernels: KernelBindings | None) -> ThunkEmitter:
-        return ThunkEmitter(
-            self.language, kernels or {}, self.default_schedule, self.name, OneDnnMatcher(), donate=True
-        )
+        return ThunkEmitter(self.language, kernels or {}, self.default_schedule, self.name, donate=True)
 
     def load(self, folder: ProgramFolder) -> CpuExecutable:
         """Implement `Backend.load`; the program must have been built for this kind of processor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from compiler.analysis.flops import instruction_flops
 from compiler.backends.cpu.onednn.convolution import describe_convolution
@@ -28,44 +28,58 @@ MIN_FLOPS_OF_THREADS = 2_000_000
 """Calls with fewer operations run on one thread."""
 
 
-@dataclass(frozen=True)
-class OneDnnMatcher:
-    """The `KernelLibrary` of the cpu backend."""
-
-    def refusal(self, i: HloInstruction) -> str | None:
-        """Return why oneDNN should not compute an instruction, or None if it should."""
-        try:
-            _planned(i)
-        except (UnsupportedError, BackendError) as e:
-            return str(e)
-        return None
-
-    def call_of(self, instruction: HloInstruction) -> LibraryCall | None:
-        """Implement `KernelLibrary.call_of`."""
-        if instruction.opcode not in _DESCRIBE:
-            return None
-        try:
-            return _planned(instruction)
-        except (UnsupportedError, BackendError):
-            return None
+THREADS = "threads"
+"""The knob of a call: 0 for one thread, 1 for all threads of the pool."""
 
 
-def _planned(i: HloInstruction) -> LibraryCall:
-    """Return the call that computes an instruction; raise UnsupportedError or BackendError with the reason if none."""
+def refusal(i: HloInstruction) -> str | None:
+    """Return why oneDNN cannot compute an instruction, or None if it can."""
+    try:
+        call_of(i)
+    except (UnsupportedError, BackendError) as e:
+        return str(e)
+    return None
+
+
+def preference_refusal(i: HloInstruction) -> str | None:
+    """Return why oneDNN should not compute an instruction by default, or None if it should.
+
+    Small calls, and products that suit BLAS, are computed by others.
+    """
+    if i.opcode not in _DESCRIBE:
+        return f"oneDNN computes no {i.opcode.text} here"
+    if instruction_flops(i) < (MIN_FLOPS if i.opcode in (Opcode.CONVOLUTION, Opcode.DOT) else MIN_POOLING_FLOPS):
+        return f"%{i.name} is too small for a library call"
+    if i.opcode is Opcode.DOT and refusal(i) is None and suits_blas(i):
+        return f"%{i.name} suits BLAS"
+    return refusal(i)
+
+
+def default_threads(i: HloInstruction) -> int:
+    """Return the default of the knob THREADS: a small call runs on one thread."""
+    return int(instruction_flops(i) >= MIN_FLOPS_OF_THREADS)
+
+
+def call_of(i: HloInstruction, threads: int | None = None) -> LibraryCall:
+    """Return the call that computes an instruction.
+
+    Args:
+        i: the instruction.
+        threads: the value of the knob THREADS; None for its default.
+
+    Raises:
+        UnsupportedError: oneDNN has nothing that computes it.
+        BackendError: oneDNN is not available.
+    """
     describe = _DESCRIBE.get(i.opcode)
     if describe is None:
         raise UnsupportedError(f"oneDNN computes no {i.opcode.text} here")
     if i.opcode is Opcode.FUSION and i.attributes["kind"] != "kCustom":
         raise UnsupportedError("oneDNN computes only custom fusions")
-    flops = instruction_flops(i)
-    if flops < (MIN_FLOPS if i.opcode in (Opcode.CONVOLUTION, Opcode.DOT) else MIN_POOLING_FLOPS):
-        raise UnsupportedError(f"%{i.name} is too small for a library call")
-    if i.opcode is Opcode.DOT and suits_blas(i):
-        raise UnsupportedError(f"%{i.name} suits BLAS")
-    description = replace(describe(i), one_thread=flops < MIN_FLOPS_OF_THREADS)
+    description = replace(describe(i), one_thread=not (default_threads(i) if threads is None else threads))
     description, scratch_bytes = implemented(description)
     operands = (0,) if description.is_pooling else tuple(range(len(i.operands)))
-    return LibraryCall(description.to_json(), operands, scratch_bytes, flops)
+    return LibraryCall(description.to_json(), operands, scratch_bytes, instruction_flops(i))
 
 
 _DESCRIBE: Mapping[Opcode, Callable[[HloInstruction], Description]] = {
