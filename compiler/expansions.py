@@ -18,6 +18,7 @@ from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.printing import canonical_computations
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import sparing
+from compiler.passes.reductions.windows import has_scan
 from compiler.runtime.implementations import implementations_of
 from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_modules import kernel_module
@@ -174,6 +175,8 @@ def choices_of(i: HloInstruction, backend: Backend) -> tuple[str, ...]:
     found = _CHOICES.get(key)
     if found is None:
         found = _CHOICES[key] = _choices_of(i, alone, backend)
+    if KEEP in found and (i.opcode is Opcode.TOPK or has_scan(i)):  # `lower` keeps these too
+        return (KEEP, *(n for n in found if n != KEEP))
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
 from compiler.codegen.kernel_choice import BoundKernel, KernelChoice
-from compiler.codegen.languages import C
+from compiler.codegen.languages import C, find_language
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.expansions import (
     ChooseExpansion,
@@ -34,6 +34,7 @@ from compiler.loops import KEEP, LoopPolicy, LoopSite, apply_loop_choice, find_s
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, lower
+from compiler.passes.reductions.windows import has_scan
 from compiler.plan import PHASES, CompilationPlan, ExpansionChoice, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
 from compiler.runtime.executable import Executable
@@ -222,7 +223,8 @@ class CompilationSession:
     def _lower(self) -> None:
         """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""
         if self._backend.language is not None:
-            lower(self.module, lambda i: is_kept(i) or self._library_computes(i))
+            scans = find_language(self._backend.language).scans
+            lower(self.module, lambda i: is_kept(i) or self._library_computes(i) or (scans and has_scan(i)))
             wrap_library_ops(self.module, self._library_computes)
 
     def _library_computes(self, i: HloInstruction) -> bool:

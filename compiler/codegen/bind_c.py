@@ -18,6 +18,8 @@ from compiler.codegen.near_angles import select_near_angles
 from compiler.codegen.rare_work import separate_rare_work
 from compiler.codegen.row_cache import cache_rows
 from compiler.codegen.scalar_ops import COMPUTE_BYTES, binary, identity_of
+from compiler.codegen.scans import expand_scans
+from compiler.codegen.scatter_parts import split_scatters
 from compiler.codegen.schedule import LOCAL_BYTES, Schedule
 from compiler.codegen.splits import split_reductions
 from compiler.errors import UnsupportedError
@@ -51,6 +53,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = split_reductions(body, schedule)
     body = tile_columns(body, schedule)
+    body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
         tiled = tile_transposes(body, schedule.tile, stage=True)
         kind = "transpose" if tiled != body else kind
@@ -84,6 +87,8 @@ class _Binder:
                 out.append(self._parallel(s))
             elif isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and has_loop(s.body):
                 out.append(replace(s, kind=LoopKind.SERIAL, body=self.top(s.body), poll=_poll(s)))
+            elif isinstance(s, lir.SortByKey):
+                out.append(self._sort(s))
             else:
                 out += self._statement(s)
         return tuple(out)
@@ -128,6 +133,12 @@ class _Binder:
         if s.var.extent % size:
             loop = replace(loop, base=ix.of(outer) * size, limit=s.var.extent)
         return For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)))
+
+    def _sort(self, s: lir.SortByKey) -> lir.SortByKey:
+        """Return a sort whose rows are distributed to threads if they are enough work."""
+        work = work_of((s,))
+        shared_out = self.schedule.threads and work >= THREAD_GRAINS * self.schedule.grain
+        return replace(s, grain=max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0)
 
     # ---- inside a task
 

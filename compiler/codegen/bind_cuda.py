@@ -36,6 +36,8 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         UnsupportedError: the nest needs too much local or shared memory.
     """
     body = collapse(without_dead_code(kernel.body))
+    if any(isinstance(s, lir.Scan) for s in body):
+        raise UnsupportedError("a scan has no kernel in this language")
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = tile_columns(body, schedule)
     if schedule.tile and kind == "loop":
@@ -66,7 +68,7 @@ def _is_leaf(s: For) -> bool:
     """Check whether the iterations of a loop are single elements; sequential loops may be inside."""
     inside = [x for x in lir.walk(s.body) if isinstance(x, For)]
     independent = any(f.kind is LoopKind.INDEPENDENT for f in inside)
-    others = any(isinstance(x, lir.Reduce | lir.LocalArray | lir.Sort) for x in lir.walk(s.body))
+    others = any(isinstance(x, lir.Reduce | lir.LocalArray | lir.Sort | lir.SortByKey) for x in lir.walk(s.body))
     return not independent and not others
 
 

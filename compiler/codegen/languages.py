@@ -35,6 +35,7 @@ class Language:
         print_kernel: function that prints a bound kernel under a symbol.
         threads: returns the number of threads that share the tiles of a loop kernel; None if the size of its tiles does
             not depend on it.
+        scans: whether cumulative reductions have kernels.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Language:
     bind: Callable[[lir.Kernel, Schedule], lir.Kernel]
     print_kernel: Callable[[lir.Kernel, str], PrintedKernel]
     threads: Callable[[], int] | None = None
+    scans: bool = False
 
 
 LANGUAGES: dict[str, Language] = {}
@@ -76,6 +78,6 @@ def _print_cuda(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
     return PrintedKernel(source, launch.grid, launch.block)
 
 
-C = register_language(Language("c", Schedule(), bind_c, _print_c, lambda: cpu().units))
+C = register_language(Language("c", Schedule(), bind_c, _print_c, lambda: cpu().units, scans=True))
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.
 CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), bind_cuda, _print_cuda))

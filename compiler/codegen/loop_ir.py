@@ -244,6 +244,8 @@ class For:
         base, limit: bound on the variable, see above.
         grain: of a PARALLEL loop, the least number of iterations that a thread takes at a time.
         poll: of a long SERIAL loop, the number of iterations between checks for interrupts; 0 for none.
+        owner: of an ATOMIC loop, a 64-bit value of the body, and the number of its valid values, such that iterations
+            with different values update different elements; None if there is none.
     """
 
     var: Var
@@ -254,6 +256,7 @@ class For:
     limit: int | None = None
     grain: int = 1
     poll: int = 0
+    owner: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +289,72 @@ class Sort:
     before: str
     position: Var
     body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SortByKey:
+    """For each row, a loop over its elements in ascending order of a key, ties in order of the elements.
+
+    Attributes:
+        row: variable of a row; rows are independent.
+        element: variable of an element number; its extent is the number of elements of a row.
+        read: statements that define the scalar `key` of an element.
+        key: name of the key.
+        type: element type of the key; floats are in total order.
+        descending: whether the largest key comes first; ties are still in order of the elements.
+        position: variable of a position in the order; its extent is the number of positions that are needed.
+        body: statements that run for each position, `element` being the element at that position.
+        grain: once bound, the least number of rows that a thread takes at a time; 0 for no threads.
+    """
+
+    row: Var
+    element: Var
+    read: tuple[Stmt, ...]
+    key: str
+    type: PrimitiveType
+    descending: bool
+    position: Var
+    body: tuple[Stmt, ...]
+    grain: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """A value that a `Scan` carries from step to step.
+
+    Attributes:
+        name: the value before a step.
+        type: element type.
+        start: name of the value before the first step.
+        next: the name that the body gives to the value after a step.
+    """
+
+    name: str
+    type: PrimitiveType
+    start: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """For each row, a sequential loop that carries values from step to step.
+
+    Attributes:
+        rows: two variables of independent rows; elements that differ by one in the second are adjacent in memory,
+            unless its extent is 1.
+        step: variable of a step.
+        carries: the carried values.
+        body: statements of one step: values and stores.
+        combiner: if not None, the only carry is the combination of `value` over the steps, in any order.
+        value: a name that the body defines without reading the carry.
+    """
+
+    rows: tuple[Var, Var]
+    step: Var
+    carries: tuple[Carry, ...]
+    body: tuple[Stmt, ...]
+    combiner: Opcode | None = None
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +394,8 @@ Stmt = (
     | Barrier
     | CombineThreads
     | Sort
+    | SortByKey
+    | Scan
     | ForFlagged
 )
 Body = tuple[Stmt, ...]
@@ -346,7 +417,7 @@ class Kernel:
 
     Attributes:
         kind: "loop", "reduction" (of rows), "column-reduction", "block" (a reduction whose result is broadcast back
-            along its row), "transpose", "in-place-update", "scatter", "sort" or "loop-kernel".
+            along its row), "transpose", "in-place-update", "scatter", "sort", "top-k", "scan" or "loop-kernel".
         arguments: inputs first, then outputs.
         in_place: pairs of (input, output) argument positions that may share one buffer.
         must_alias: pairs of (input, output) argument positions that must share one buffer, because the kernel writes
@@ -369,10 +440,12 @@ class Kernel:
 
 def bodies_of(s: Stmt) -> tuple[Body, ...]:
     """Return the statement lists nested in a statement."""
-    if isinstance(s, For | Reduce):
+    if isinstance(s, For | Reduce | Scan):
         return (s.body,)
     if isinstance(s, If):
         return (s.then, s.otherwise)
+    if isinstance(s, SortByKey):
+        return (s.read, s.body)
     if isinstance(s, ForFlagged):
         return (s.body, s.ordered)
     return (s.compare, s.body) if isinstance(s, Sort) else ()
@@ -380,10 +453,12 @@ def bodies_of(s: Stmt) -> tuple[Body, ...]:
 
 def map_bodies(s: Stmt, f: Callable[[Body], Body]) -> Stmt:
     """Return a statement with `f` applied to each statement list nested in it."""
-    if isinstance(s, For | Reduce):
+    if isinstance(s, For | Reduce | Scan):
         return replace(s, body=f(s.body))
     if isinstance(s, If):
         return replace(s, then=f(s.then), otherwise=f(s.otherwise))
+    if isinstance(s, SortByKey):
+        return replace(s, read=f(s.read), body=f(s.body))
     if isinstance(s, ForFlagged):
         return replace(s, body=f(s.body), ordered=f(s.ordered))
     return replace(s, compare=f(s.compare), body=f(s.body)) if isinstance(s, Sort) else s
@@ -463,6 +538,11 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (r.value for r in s.reductions)
         elif isinstance(s, Sort):
             yield s.before
+        elif isinstance(s, SortByKey):
+            yield s.key
+        elif isinstance(s, Scan):
+            yield from (name for c in s.carries for name in (c.start, c.next))
+            yield s.value
         elif isinstance(s, ForFlagged):
             yield s.flags
     for i in indices_in(body):
@@ -489,6 +569,11 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (r.name for r in s.reductions)
         elif isinstance(s, Sort):
             yield from (s.left.name, s.right.name, s.position.name)
+        elif isinstance(s, Scan):
+            yield from (v.name for v in (*s.rows, s.step))
+            yield from (c.name for c in s.carries)
+        elif isinstance(s, SortByKey):
+            yield from (s.row.name, s.element.name, s.position.name)
         elif isinstance(s, ForFlagged):
             yield from (s.position.name, s.slot.name)
 
@@ -509,6 +594,11 @@ def work_of(body: Body) -> int:
         elif isinstance(s, Sort):
             n = s.position.extent
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+        elif isinstance(s, Scan):
+            total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body) + len(s.carries))
+        elif isinstance(s, SortByKey):
+            n, k = s.element.extent, s.position.extent
+            total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))
         elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
             total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
         elif isinstance(s, TransposeTile):

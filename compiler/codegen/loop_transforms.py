@@ -173,7 +173,7 @@ def perfect_nest(s: lir.Stmt) -> list[For]:
 
 def has_loop(body: Body) -> bool:
     """Check whether the statements contain a loop of any kind."""
-    return any(isinstance(s, For | lir.Reduce | lir.Sort | lir.ForFlagged) for s in lir.walk(body))
+    return any(isinstance(s, For | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged) for s in lir.walk(body))
 
 
 def bounded(loop: For, tile: Var, extent: int, size: int) -> For:

@@ -6,6 +6,8 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     block: like reduction, and values of the row are needed again afterwards (softmax, normalizations).
     column-reduction: the fastest-varying dimension is kept.
     sort: the root is a sort of parameters, see `sort`.
+    scan: the root is a cumulative reduction of parameters, see `running`.
+    top-k: the root is a topk of a parameter, see `sort`.
     scatter: the root is a scatter into a parameter, see `scatter`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
 
@@ -23,10 +25,11 @@ from compiler.codegen.emission import STATEMENT_LIMIT
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Var
 from compiler.codegen.reductions import UNROLL_LIMIT, Domain, combiner_of, result_index
+from compiler.codegen.running import lower_running, running_of
 from compiler.codegen.scalar_ops import is_supported_type
 from compiler.codegen.scatter import lower_scatter
 from compiler.codegen.select_regions import update_starts
-from compiler.codegen.sort import lower_sort, sort_of
+from compiler.codegen.sort import lower_sort, lower_top_k, sort_of, top_k_of
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import CallGraph
 from compiler.ir.computation import HloComputation
@@ -83,6 +86,12 @@ class _Lowering:
         sort = sort_of(self.roots)
         if sort is not None:
             return lower_sort(self.fused, sort)
+        running = running_of(self.roots)
+        if running is not None:
+            return lower_running(self.fused, running)
+        top = top_k_of(self.roots)
+        if top is not None:
+            return lower_top_k(self.fused, top)
         if all(0 in r.shape.dimensions for r in self.roots):
             return self._finish("loop")
         heroes = self._heroes()

@@ -15,6 +15,7 @@ from compiler.codegen import loop_ir as lir
 from compiler.codegen.index import IndexExpr
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.loop_transforms import has_loop, perfect_nest
+from compiler.codegen.print_order import index_mask, key_text, order_functions
 from compiler.codegen.printer import Printer
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text, expression_of
 from compiler.codegen.scalar_ops import binary
@@ -152,6 +153,48 @@ class _CPrinter(Printer):
         self.emit("}")
         self.emit("__builtin_free(memory);")
         self.depth -= 1
+        self.emit("}")
+
+    def sort_by_key(self, s: lir.SortByKey) -> None:
+        """Print the sort of one row as functions, and a call of them for all rows."""
+        function, rows = f"{self.symbol}_order{len(self.functions)}", s.row.extent
+        read = self._apart(lambda: self._print_keys(s))
+        write = self._apart(lambda: self._print_positions(s))
+        self.functions.append(order_functions(s, function, self.attributes, read, write))
+        if s.grain:
+            self.emit(f"hlogym_parallel({function}_rows, (void *)arguments, {rows}, {s.grain});")
+        else:
+            self.emit(f"{function}_rows((void *)arguments, 0, {rows});")
+
+    def _apart(self, write_body: Callable[[], None]) -> str:
+        """Return the text of a function body, which starts with the array arguments."""
+        outside = self.lines, self.depth, dict(self._types)
+        self.lines, self.depth = [], 1
+        self.prologue("arguments")
+        write_body()
+        text = "\n".join(self.lines)
+        self.lines, self.depth, self._types = outside
+        return text
+
+    def _print_keys(self, s: lir.SortByKey) -> None:
+        self.emit(f"const index_t {s.row.name} = (index_t)row;")
+        if self.kernel.vector_bits:
+            self.emit("#pragma omp simd")
+        self.emit("for (int64_t k = 0; k < count; k++) {")
+        self.depth += 1
+        self.emit(f"const index_t {s.element.name} = (index_t)(first + k);")
+        self.block(s.read)
+        self.emit(f"keys[k] = {key_text(s)};")
+        self.depth -= 1
+        self.emit("}")
+
+    def _print_positions(self, s: lir.SortByKey) -> None:
+        self.emit(f"const index_t {s.row.name} = (index_t)row;")
+        self.emit(
+            f"for (index_t {s.position.name} = 0; {s.position.name} < {s.position.extent}; {s.position.name}++) {{"
+        )
+        self.emit(f"  const index_t {s.element.name} = (index_t)(order[{s.position.name}] & {index_mask(s)});")
+        self.indented(s.body)
         self.emit("}")
 
     def flagged(self, s: lir.ForFlagged) -> None:

@@ -53,6 +53,8 @@ class Printer:
             self.transpose_tile(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
+        elif isinstance(s, lir.SortByKey):
+            self.sort_by_key(s)
         elif isinstance(s, lir.For):
             self.loop(s)
         elif isinstance(s, lir.ForFlagged):
@@ -146,6 +148,9 @@ class Printer:
         raise UnsupportedError("tiles are not transposed in this language")
 
     def sort(self, s: lir.Sort) -> None:
+        raise UnsupportedError("a sort has no kernel in this language")
+
+    def sort_by_key(self, s: lir.SortByKey) -> None:
         raise UnsupportedError("a sort has no kernel in this language")
 
     def flagged(self, s: lir.ForFlagged) -> None:

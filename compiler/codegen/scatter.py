@@ -5,10 +5,12 @@ The semantics are those of Scatter in XLA's operation semantics, which `interpre
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
 from compiler.codegen.emit import Emitter
-from compiler.codegen.index import Index, IndexExpr, Var
+from compiler.codegen.index import Index, IndexExpr, Runtime, Var
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.reductions import combiner_of
 from compiler.codegen.scalar_ops import conversion
@@ -49,6 +51,9 @@ def lower_scatter(fused: HloComputation, scatter: HloInstruction) -> lir.Kernel:
                 offset = ix.linearize(target, operand.shape.dimensions)
                 e.add(lir.Store("o0", offset, value) if combiner is None else lir.Update("o0", offset, combiner, value))
             e.add(lir.If(e.all_of(conditions), tuple(guard.stmts)))
+        outermost = e.frames[-1].stmts[-1]
+        if isinstance(outermost, lir.For):
+            e.frames[-1].stmts[-1] = replace(outermost, owner=_owner(scatter, starts))
     parameters = fused.parameters
     arguments = [
         lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False) for n, p in enumerate(parameters)
@@ -94,6 +99,15 @@ def _starts(
         conditions.append(e.index_test(start, 0, high))
         starts[d] = start
     return starts, conditions
+
+
+def _owner(scatter: HloInstruction, starts: dict[int, IndexExpr]) -> tuple[str, int] | None:
+    """Return the start in the longest dimension in which windows have one element, and the dimension's size."""
+    dims = scatter.operands[0].shape.dimensions
+    absent = scatter.attr("inserted_window_dims")
+    names = {d: v.name for d, start in starts.items() if d in absent for v in start.variables() if type(v) is Runtime}
+    longest = max(names, key=lambda d: dims[d], default=None)
+    return None if longest is None else (names[longest], dims[longest])
 
 
 def _target(scatter: HloInstruction, index: Index, starts: dict[int, IndexExpr], window: tuple[int, ...]) -> Index:

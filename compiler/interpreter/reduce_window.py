@@ -13,7 +13,7 @@ from compiler.interpreter.reduce import accumulator, ufunc_of
 from compiler.interpreter.registry import Array, Value, arrays, evaluator, leaves
 from compiler.interpreter.scalars import binary_opcode, lift
 from compiler.interpreter.windows import taps
-from compiler.ir.attributes import Window
+from compiler.ir.attributes import Window, WindowDim
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 
@@ -40,11 +40,26 @@ def _reduce_window(machine: Machine, instruction: HloInstruction, values: list[V
 
 def _by_ufunc(ufunc: Any, window: Window, x: Array, init: Array, dims: Sequence[int], wide: np.dtype[Any]) -> Array:
     x = x.astype(wide, copy=False)
+    moving = [d for d, w in enumerate(window.dims) if w != WindowDim(1)]
+    if len(moving) == 1 and 0 not in x.shape:
+        (axis,) = moving
+        n = x.shape[axis]
+        if window.dims[axis] == WindowDim(n, pad_low=n - 1):
+            return _running(ufunc, x, init.astype(wide), axis)
+        if window.dims[axis] == WindowDim(n, pad_high=n - 1):
+            return np.flip(_running(ufunc, np.flip(x, axis), init.astype(wide), axis), axis)
     out = np.full(dims, init.astype(wide), wide)
     for tap in taps(window, x.shape, dims):
         target = out[tap.outputs] if out.ndim else out  # always a view
         ufunc(target, x[tap.inputs], out=target)
     return out
+
+
+def _running(ufunc: Any, x: Array, init: Array, axis: int) -> Array:
+    """Return the cumulative reduction along an axis from an initial value."""
+    start = np.broadcast_to(init, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    whole: Array = ufunc.accumulate(np.concatenate([start, x], axis), axis, dtype=x.dtype)
+    return whole[(*(slice(None),) * axis, slice(1, None))]
 
 
 @evaluator(Opcode.SELECT_AND_SCATTER)

@@ -37,6 +37,12 @@ def _lines(body: tuple[lir.Stmt, ...], depth: int) -> Iterator[str]:
                     yield from _lines(s.otherwise, depth + 1)
             case lir.Sort():
                 yield f"{indent}sort {s.left.extent} elements by {s.before}"
+            case lir.Scan():
+                rows = " x ".join(f"{v.name} in 0..{v.extent}" for v in s.rows)
+                yield f"{indent}scan {s.step.name} in 0..{s.step.extent} for {rows}:"
+                yield from _lines(s.body, depth + 1)
+            case lir.SortByKey():
+                yield f"{indent}first {s.position.extent} of {s.element.extent} elements by {s.key} of each row"
             case lir.TransposeTile():
                 yield f"{indent}{s.array} = transposed tile of {s.buffer}[{s.offset.to_c()}]"
             case _:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile, parse
+from compiler.codegen.schedule import Schedule
 from compiler.interpreter import evaluate
+from tests.codegen import running
 
 REDUCERS = {
     "add": "ROOT r = {t}[] add(a, b)",
@@ -66,6 +68,17 @@ def test_a_scatter_kernel_equals_the_interpreter(case: str, reducer: str, t: str
             i[...] = np.resize(np.arange(i.size) % 5, i.shape) if case != "elements" else i
         (got,), (want,) = executable(x, i, u), evaluate(module, [x, i, u])
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("splits", [2, 3, 100])
+@pytest.mark.parametrize("case", CASES)
+def test_a_scatter_in_parts_equals_the_interpreter(case: str, splits: int) -> None:
+    module = parse(module_text(case, "add", "f32"))
+    rng = np.random.default_rng(splits)
+    args = [rng.integers(-2, 8, s.dimensions).astype(s.dtype) for s in module.entry.parameter_shapes]
+    made = running.case_of(module.entry, args, "c", Schedule(splits=splits))
+    (found,) = running.run_c([made])
+    assert running.problem(found, made) is None
 
 
 READS_ITS_OPERAND = """HloModule m

@@ -1,9 +1,10 @@
 """A process that runs programs whose kernels were built with sanitizers, started by `test_sanitizers`.
 
 `python -m tests.runtime.sanitized WHAT FUSION LOOPS SEED`, where WHAT is the name of a suite, "fusions", "loops",
-"scatters" or "canary". The environment must name a sanitizing compiler as CC and preload its runtime. Temporaries are
-separated by poisoned gaps, every program runs twice on an arena with different initial contents, and the floating-point
-environment is checked after each program. Problems are written to the standard error output, by program.
+"scatters", "sorts", "scans" or "canary". The environment must name a sanitizing compiler as CC and preload its runtime.
+Temporaries are separated by poisoned gaps, every program runs twice on an arena with different initial contents, and
+the floating-point environment is checked after each program. Problems are written to the standard error output, by
+program.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from env.reference import Reference
 from env.suites import load_suite, random_inputs
 from tests.codegen import running
 from tests.codegen.random_fusions import random_fusion
+from tests.codegen.test_running import DIMENSIONS, running_text
 from tests.codegen.test_scatter import CASES, REDUCERS, module_text
+from tests.codegen.test_sort_by_key import sort_text, top_k_text
 from tests.runtime.random_loops import random_loops
 
 Array = npt.NDArray[Any]
@@ -121,6 +124,21 @@ def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[st
                 args = [rng.integers(-9, 12, s.dimensions).astype(s.dtype) for s in shapes]
                 name = f"scatter {case} {reducer}"
                 yield name, lambda m=module, a=args: run_program("scatter", m, a, fusion, loops, seed)  # type: ignore[misc]
+    elif what == "sorts":
+        sizes = (2, 33, 193, 700)
+        sources = [sort_text(t, (3, n, 2), "LT") for t in ("f32", "bf16", "s64") for n in sizes]
+        sources += [top_k_text(t, 2, n, k) for t in ("f32", "u8") for n in sizes for k in (1, n // 2, n)]
+        for n, text in enumerate(sources):
+            module = parse(text)
+            args = [rng.integers(-9, 12, s.dimensions).astype(s.dtype) for s in module.entry.parameter_shapes]
+            yield f"sort {n}", lambda m=module, a=args: run_program("sort", m, a, fusion, loops, seed)  # type: ignore[misc]
+    elif what == "scans":
+        for dims, axis in DIMENSIONS:
+            for op in ("add", "maximum"):
+                module = parse(running_text("f32", op, dims, axis, reverse=op == "add"))
+                args = running.random_args(module.entry.parameter_shapes, rng)
+                name = f"scan {dims} {op}"
+                yield name, lambda m=module, a=args: run_program("scan", m, a, fusion, loops, seed)  # type: ignore[misc]
     else:
         for program in load_suite(what).programs:
             module = parse(program.text())

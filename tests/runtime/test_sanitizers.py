@@ -60,6 +60,7 @@ def test_the_sanitizer_detects_a_write_past_an_array(tmp_path: Path) -> None:
         ("quickstart", "random", "full"), ("linear_algebra", "default", "kernel"), ("jax/test", "default", "kernel"),
         ("jax/validation", "default", "keep"), ("jax/train", "default", "kernel"), ("loops", "default", "kernel"),
         ("loops", "none", "keep"), ("loops", "random", "unroll"), ("scatters", "none", "keep"),
+        ("sorts", "none", "keep"), ("scans", "none", "keep"),
     ],
 )  # fmt: skip
 def test_programs_make_no_invalid_access(what: str, fusion: str, loops: str, tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from compiler import CompilationPlan, compile, parse
+from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, PlanError
-from compiler.expansions import DefaultExpansions, ExpansionSite
+from compiler.expansions import DefaultExpansions, ExpansionSite, expansion_sites
 from compiler.fusion.policies import make_policy
 from compiler.interpreter import evaluate
-from compiler.ir import HloModule
+from compiler.ir import HloModule, Opcode
 from compiler.session import CompilationSession, SessionError
 from env.comparison import difference
 from env.suites import Tolerance
@@ -140,3 +141,18 @@ def test_a_plan_with_an_impossible_expansion_is_refused(module: HloModule) -> No
 def test_a_backend_without_kernels_has_no_sites(module: HloModule) -> None:
     session = CompilationSession(module, backend="interpreter")
     assert session.expansions() == []
+
+
+def test_topk_and_cumulative_reductions_keep_their_kernels_by_default() -> None:
+    module = parse(
+        "HloModule m\nsum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }\n"
+        "ENTRY e { x = f32[4,100] parameter(0) zero = f32[] constant(0)\n"
+        "t = (f32[4,3], s32[4,3]) topk(x), k=3\n"
+        "w = f32[4,100] reduce-window(x, zero), window={size=1x100 pad=0_0x99_0}, to_apply=sum\n"
+        "v = f32[4,3] get-tuple-element(t), index=0\n"
+        "ROOT r = (f32[4,3], f32[4,100]) tuple(v, w) }"
+    )
+    sites = expansion_sites(module, find_backend("cpu"))
+    assert {s.opcode for s in sites} >= {Opcode.TOPK}
+    assert {s.default for s in sites} == {"keep"}
+    assert {k.kind for k in CompilationSession(module, "cpu").finish().kernels} == {"top-k", "scan"}

@@ -184,7 +184,7 @@ def test_ops_without_kernels_are_expanded_whatever_passes_ran(decided: str) -> N
     module = parse(
         "HloModule m\nsum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }\n"
         "ENTRY e { x = f32[8,8] parameter(0) key = u64[2] parameter(1) zero = f32[] constant(0)\n"
-        "w = f32[8,8] reduce-window(x, zero), window={size=1x8 pad=0_0x7_0}, to_apply=sum\n"
+        "w = f32[8,8] reduce-window(x, zero), window={size=1x3 pad=0_0x2_0}, to_apply=sum\n"
         "r = (u64[2], u32[4]) rng-bit-generator(key), algorithm=rng_three_fry\n"
         "bits = u32[4] get-tuple-element(r), index=1\n"
         "ROOT t = (f32[8,8], u32[4]) tuple(w, bits) }"

@@ -77,7 +77,7 @@ are adjacent here as individual passes.
 LOWERING = (
     "rng-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander", "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
-    "convolution-to-patches", "scatter-expander{simple=false}", "topk-decomposer",
+    "convolution-to-patches", "scatter-expander{simple=false}", "argmax-rewriter",
     "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}",
 )  # fmt: skip
 """Expanders of ops that kernels cannot compute, and of dots so small that a library call takes longer than the dot
@@ -109,7 +109,7 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
 
     Args:
         module: the module to change.
-        keeps: says for an instruction whether it is kept as it is, because a library computes it.
+        keeps: says for an instruction whether it is kept as it is, because a library or a kernel computes it.
     """
     lowering, tidying = _lowering()
     if keeps is not None:

@@ -42,7 +42,7 @@ MOVEMENT = (
     "slice-concat-pad",
     "dynamic-slice-simplifier",
     "gather-simplifier",
-    "reduce-window-rewriter",
+    "reduce-window-rewriter{running=false}",
     "reduce-simplifier",
     "reduce-hoisting",
 )

@@ -10,8 +10,8 @@ from compiler.ir.attributes import PadDim, SliceDim, Window, WindowDim
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.patterns import identity_value, is_op, scalar_function, splat_value
 from compiler.passes.infrastructure.registry import register
-from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
-from compiler.passes.reductions.windows import edges, in_summing_type
+from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet, RulesOf
+from compiler.passes.reductions.windows import edges, has_scan, in_summing_type, running_axis
 
 RULES = RuleSet()
 
@@ -26,10 +26,27 @@ class ReduceWindowRewriter(RewritePass):
     - A cumulative reduction (window as long as the dimension, one result per element, padding on one side): log2(n)
       combinations with a shifted copy. Sums change their order; those of floats narrower than 32 bits are computed in
       f32 and rounded once.
+
+    Attributes:
+        running: rewrite cumulative reductions too, of which otherwise those stay that have a kernel.
     """
 
     name: ClassVar[str] = "reduce-window-rewriter"
     rules: ClassVar[RuleSet] = RULES
+    running: bool = True
+
+    def rules_of(self) -> RulesOf:
+        """Return the rules of the pass."""
+        if self.running:
+            return self.rules.of
+        others = tuple(rule for rule in self.rules.of(Opcode.REDUCE_WINDOW) if rule is not _running)
+        slices = self.rules.of(Opcode.SLICE)
+
+        def unless_scan(i: HloInstruction, b: Builder) -> HloInstruction | None:
+            return None if has_scan(i) else _running(i, b)
+
+        windows = (*others, unless_scan)
+        return lambda op: windows if op is Opcode.REDUCE_WINDOW else slices if op is Opcode.SLICE else ()
 
 
 @RULES.on(Opcode.REDUCE_WINDOW)
@@ -73,15 +90,11 @@ def _one_element(i: HloInstruction, b: Builder) -> HloInstruction | None:
 def _running(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if not _plain(i):
         return None
-    source = i.operand(0)
-    running = [d for d, w in enumerate(_window(i)) if w != WindowDim(1)]
-    if len(running) != 1:
+    source, axis = i.operand(0), running_axis(i)
+    if axis is None:
         return None
-    (axis,) = running
     n, w = source.shape.dimensions[axis], _window(i)[axis]
-    forwards, backwards = WindowDim(n, pad_low=n - 1), WindowDim(n, pad_high=n - 1)
-    if w not in (forwards, backwards) or n < 2:
-        return None
+    forwards = WindowDim(n, pad_low=n - 1)
     if _only_the_whole(i, axis, w == forwards):
         return None  # see _slice_of_running
     function = scalar_function(i.attributes["to_apply"])
@@ -108,15 +121,12 @@ def _slice_of_running(i: HloInstruction, b: Builder) -> HloInstruction | None:
     x = i.operand(0)
     if not is_op(x, Opcode.REDUCE_WINDOW) or not _plain(x):
         return None
-    running = [d for d, w in enumerate(_window(x)) if w != WindowDim(1)]
-    if len(running) != 1:
+    axis = running_axis(x)
+    if axis is None:
         return None
-    (axis,) = running
     n = x.shape.dimensions[axis]
     forwards = _window(x)[axis] == WindowDim(n, pad_low=n - 1)
-    if not forwards and _window(x)[axis] != WindowDim(n, pad_high=n - 1):
-        return None
-    if n < 2 or not _only_the_whole(x, axis, forwards):
+    if not _only_the_whole(x, axis, forwards):
         return None
     total = b.reduce(x.operand(0), x.operand(1), (axis,), x.attributes["to_apply"])
     kept = b.reshape(total, [1 if d == axis else m for d, m in enumerate(x.shape.dimensions)])

@@ -138,6 +138,7 @@ def _top(sort: HloInstruction) -> bool:
     top = b.add(Opcode.TOPK, values, k=k, largest=(direction == "GT") != from_end)
     for position, group in enumerate(results):
         part = b.add(Opcode.GET_TUPLE_ELEMENT, top, index=position)
+        part = b.convert(part, sort.operand(position).shape.element_type)
         if from_end:
             part = b.add(Opcode.REVERSE, part, dimensions=sort.dimensions)
         for user in [u for r in group for u in r.users]:
@@ -153,12 +154,12 @@ def _top(sort: HloInstruction) -> bool:
 def _is_position(i: HloInstruction) -> bool:
     if i.opcode is Opcode.BROADCAST:
         source = i.operand(0)
-        return i.dimensions == (i.shape.rank - 1,) and source.opcode is Opcode.IOTA and _is_s32(i)
-    return i.opcode is Opcode.IOTA and i.attributes["iota_dimension"] == i.shape.rank - 1 and _is_s32(i)
+        return i.dimensions == (i.shape.rank - 1,) and source.opcode is Opcode.IOTA and _is_signed(i)
+    return i.opcode is Opcode.IOTA and i.attributes["iota_dimension"] == i.shape.rank - 1 and _is_signed(i)
 
 
-def _is_s32(i: HloInstruction) -> bool:
-    return i.shape.element_type is PrimitiveType.S32
+def _is_signed(i: HloInstruction) -> bool:
+    return i.shape.element_type in (PrimitiveType.S32, PrimitiveType.S64)
 
 
 def _direction(sort: HloInstruction) -> str | None:

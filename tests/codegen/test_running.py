@@ -1,0 +1,126 @@
+"""Cumulative reductions as kernels, against the interpreter and against numpy."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from compiler.api import compile as compile_hlo
+from compiler.codegen.kernel_spec import fused_form, make_kernel
+from compiler.codegen.schedule import Schedule
+from compiler.errors import UnsupportedError
+from compiler.interpreter import evaluate
+from compiler.ir.types import PrimitiveType
+from compiler.text import parse
+from tests.codegen import running
+
+Array = npt.NDArray[Any]
+TYPES = ("f32", "f64", "bf16", "f16", "s32", "u8", "s64", "pred")
+FAST = ("f32", "bf16", "s32")
+EACH_TYPE = [pytest.param(t, marks=() if t in FAST else pytest.mark.slow) for t in TYPES]
+# Rows together, rows in tracks with and without a rest, columns in tiles with and without a rest, few rows.
+DIMENSIONS = [
+    ((20, 50, 1), 1), ((1, 4096, 1), 1), ((2, 3001, 3), 1), ((3, 70, 300), 1), ((2, 40, 64), 1), ((5, 9, 1), 1),
+    ((60, 7, 3), 0), ((1, 9, 1), 1),
+]  # fmt: skip
+
+
+def running_text(element_type: str, op: str, dims: tuple[int, int, int], axis: int, reverse: bool = False) -> str:
+    """Return a module of one cumulative reduction that starts from 1, or true."""
+    n, shape = dims[axis], f"{element_type}[{','.join(map(str, dims))}]"
+    one = "true" if element_type == "pred" else "1"
+    size = "x".join(str(n if d == axis else 1) for d in range(3))
+    edge = f"0_{n - 1}" if reverse else f"{n - 1}_0"
+    padding = "x".join(edge if d == axis else "0_0" for d in range(3))
+    return (
+        f"HloModule m\nf {{ a = {element_type}[] parameter(0) b = {element_type}[] parameter(1)\n"
+        f"ROOT r = {element_type}[] {op}(a, b) }}\n"
+        f"ENTRY e {{ x = {shape} parameter(0) z = {element_type}[] constant({one})\n"
+        f"ROOT s = {shape} reduce-window(x, z), window={{size={size} pad={padding}}}, to_apply=f }}"
+    )
+
+
+def argument(element_type: str, dims: tuple[int, int, int]) -> Array:
+    """Return small integers of a type, whose sums are exact where the type has 24 bits or more."""
+    rng = np.random.default_rng(sum(dims))
+    t = PrimitiveType(element_type)
+    return rng.integers(0, 2 if element_type in ("pred", "bf16", "f16") else 9, dims).astype(t.dtype)
+
+
+@pytest.mark.parametrize("element_type", EACH_TYPE)
+@pytest.mark.parametrize("op", ["add", "maximum"])
+def test_every_type(element_type: str, op: str) -> None:
+    for dims, axis in DIMENSIONS[:4]:
+        dims = (dims[0], min(dims[1], 200), dims[2]) if element_type in ("bf16", "f16") else dims
+        for reverse in (False, True):
+            text, x = running_text(element_type, op, dims, axis, reverse), argument(element_type, dims)
+            made = compile_hlo(text, backend="cpu")
+            assert [k.kind for k in made.kernels] == ["scan"]
+            (expected,) = evaluate(parse(text), [x])
+            np.testing.assert_array_equal(made(x)[0], expected)
+
+
+@pytest.mark.parametrize(("dims", "axis"), DIMENSIONS)
+def test_sums_are_those_of_numpy(dims: tuple[int, int, int], axis: int) -> None:
+    x = argument("s32", dims)
+    for reverse in (False, True):
+        text = running_text("s32", "add", dims, axis, reverse)
+        expected = 1 + np.cumsum(np.flip(x, axis) if reverse else x, axis, dtype=np.int32)
+        for (got,) in (compile_hlo(text, backend="cpu")(x), evaluate(parse(text), [x])):
+            np.testing.assert_array_equal(np.flip(got, axis) if reverse else got, expected)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Schedule(splits=7), Schedule(splits=256), Schedule(vector=0), Schedule(columns=7)]
+)
+def test_every_schedule_gives_the_same_sums(schedule: Schedule) -> None:
+    cases = []
+    for dims, axis in DIMENSIONS:
+        scan = fused_form(parse(running_text("s32", "add", dims, axis)).entry.root)
+        args = [argument("s32", dims), np.array(1, np.int32)]
+        cases.append(running.case_of(scan, args, "c", schedule))
+    for case, found in zip(cases, running.run_c(cases), strict=True):
+        assert running.problem(found, case) is None
+
+
+def test_a_running_maximum_keeps_nan() -> None:
+    x = np.random.default_rng(0).standard_normal((1, 5000, 1)).astype(np.float32)
+    x[0, 3210] = np.nan
+    (got,) = compile_hlo(running_text("f32", "maximum", (1, 5000, 1), 1), backend="cpu")(x)
+    np.testing.assert_array_equal(got, np.maximum(np.maximum.accumulate(x, 1), 1))
+
+
+@pytest.mark.parametrize("dims", [(4, 3000), (40, 60)])
+def test_a_scan_of_values_with_positions(dims: tuple[int, int]) -> None:
+    """The running maxima and their last positions, as torch defines cummax."""
+    shape = f"[{dims[0]},{dims[1]}]"
+    text = (
+        "HloModule m\nf { a = s32[] parameter(0) i = s32[] parameter(1) b = s32[] parameter(2) j = s32[] parameter(3)\n"
+        "c = pred[] compare(a, b), direction=GT x = s32[] select(c, a, b) y = s32[] select(c, i, j)\n"
+        "ROOT r = (s32[], s32[]) tuple(x, y) }\n"
+        f"ENTRY e {{ x = s32{shape} parameter(0) k = s32{shape} iota(), iota_dimension=1\n"
+        "z = s32[] constant(-1) w = s32[] constant(-1)\n"
+        f"ROOT s = (s32{shape}, s32{shape}) reduce-window(x, k, z, w), window={{size=1x{dims[1]} "
+        f"pad=0_0x{dims[1] - 1}_0}}, to_apply=f }}"
+    )
+    x = np.random.default_rng(0).integers(0, 50, dims).astype(np.int32)
+    made = compile_hlo(text, backend="cpu")
+    assert "scan" in [k.kind for k in made.kernels]
+    values = np.maximum.accumulate(x, 1)
+    places = np.maximum.accumulate(np.where(x == values, np.arange(dims[1]), 0), 1)
+    for got, expected in zip(made(x), (values, places), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_a_short_scan_is_part_of_the_kernels_around_it() -> None:
+    text, x = running_text("s32", "add", (2, 6, 1), 1), argument("s32", (2, 6, 1))
+    made = compile_hlo(text, backend="cpu")
+    assert "scan" not in [k.kind for k in made.kernels]
+    np.testing.assert_array_equal(made(x)[0], 1 + np.cumsum(x, 1))
+
+
+def test_a_scan_has_no_cuda_kernel_yet() -> None:
+    module = parse(running_text("f32", "add", (2, 100, 1), 1))
+    with pytest.raises(UnsupportedError, match="no kernel in this language"):
+        make_kernel(module.entry.root, "cuda")

@@ -1,0 +1,152 @@
+"""Sorts by a key and topk as kernels, against the interpreter, with each of their algorithms."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from compiler.api import compile as compile_hlo
+from compiler.codegen import print_order
+from compiler.codegen.print_order import OrderMethod
+from compiler.interpreter import evaluate
+from compiler.ir.types import PrimitiveType
+from compiler.text import parse
+
+Array = npt.NDArray[Any]
+TYPES = ("f32", "f64", "bf16", "f16", "s32", "u32", "s8", "u8", "s16", "u16", "s64", "u64", "pred")
+FAST = ("f32", "bf16", "s32", "u8", "f64")
+EACH_TYPE = [pytest.param(t, marks=() if t in FAST else pytest.mark.slow) for t in TYPES]
+SPECIAL = (np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40)
+
+
+def keys(element_type: str, shape: tuple[int, ...], few: bool = False) -> Array:
+    """Return random keys: special values of floats, the extremes of integers, or `few` values with many ties."""
+    rng = np.random.default_rng(sum(shape) + few)
+    t = PrimitiveType(element_type)
+    if few or element_type == "pred":
+        return rng.integers(0, 2 if element_type == "pred" else 4, shape).astype(t.dtype)
+    if t.is_float:
+        x = rng.standard_normal(shape).astype(t.dtype)
+        for value in SPECIAL:
+            x.reshape(-1)[rng.integers(0, x.size, 1 + x.size // 20)] = value
+        return x
+    limits = np.iinfo(t.dtype)
+    return rng.integers(limits.min, limits.max, shape, dtype=t.dtype, endpoint=True)
+
+
+def assert_same_bits(got: Any, expected: Sequence[Array]) -> None:
+    """Assert equal results, including the signs of zeros and NaN."""
+    for a, b in zip(got if isinstance(got, tuple | list) else [got], expected, strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if a.dtype.kind not in "biu":
+            a, b = a.astype(np.float64), b.astype(np.float64)
+            np.testing.assert_array_equal(np.signbit(a), np.signbit(b))
+        np.testing.assert_array_equal(a, b)
+
+
+def top_k_text(element_type: str, rows: int, n: int, k: int, largest: bool = True) -> str:
+    """Return a module of one topk."""
+    shapes = f"{element_type}[{rows},{k}], s32[{rows},{k}]"
+    return (
+        f"HloModule m\nENTRY e {{ x = {element_type}[{rows},{n}] parameter(0)\n"
+        f"ROOT t = ({shapes}) topk(x), k={k}, largest={str(largest).lower()} }}"
+    )
+
+
+def check_top_k(element_type: str, rows: int, n: int, k: int, largest: bool = True, few: bool = False) -> None:
+    text = top_k_text(element_type, rows, n, k, largest)
+    x = keys(element_type, (rows, n), few)
+    made = compile_hlo(text, backend="cpu")
+    assert [kernel.kind for kernel in made.kernels] == ["top-k"]
+    assert_same_bits(made(x), evaluate(parse(text), [x]))
+
+
+def sort_text(element_type: str, dims: tuple[int, int, int], direction: str, swapped: bool = False) -> str:
+    """Return a module of one sort along the middle dimension, with the element numbers as payload."""
+    shape = f"[{','.join(map(str, dims))}]"
+    is_float = element_type.startswith(("f", "b"))
+    operands = "b, a" if swapped else "a, b"
+    return (
+        f"HloModule m\nless {{ a = {element_type}[] parameter(0) b = {element_type}[] parameter(1) "
+        f"c = s32[] parameter(2) d = s32[] parameter(3)\n"
+        f"ROOT l = pred[] compare({operands}), direction={direction}{', type=TOTALORDER' if is_float else ''} }}\n"
+        f"ENTRY e {{ x = {element_type}{shape} parameter(0) i = s32{shape} iota(), iota_dimension=1\n"
+        f"ROOT s = ({element_type}{shape}, s32{shape}) sort(x, i), dimensions={{1}}, is_stable=true, to_apply=less }}"
+    )
+
+
+def check_sort(element_type: str, dims: tuple[int, int, int], direction: str, swapped: bool = False) -> None:
+    text = sort_text(element_type, dims, direction, swapped)
+    x = keys(element_type, dims, few=swapped)
+    made = compile_hlo(text, backend="cpu")
+    assert any("_order" in kernel.source for kernel in made.kernels)
+    assert_same_bits(made(x), evaluate(parse(text), [x]))
+
+
+@pytest.mark.parametrize("element_type", EACH_TYPE)
+def test_topk_of_every_type(element_type: str) -> None:
+    for k in (1, 5, 100):
+        check_top_k(element_type, 3, 700, k, largest=k != 5, few=k == 100)
+
+
+@pytest.mark.parametrize("k", [1, 2, 31, 64, 65, 200, 999, 1000])
+@pytest.mark.parametrize("few", [False, True])
+def test_topk_of_any_size(k: int, few: bool) -> None:
+    check_top_k("f32", 2, 1000, k, few=few)
+
+
+@pytest.mark.parametrize("n", [1, 2, 127, 128, 129, 4097])
+def test_topk_of_any_row(n: int) -> None:
+    for k in {1, min(n, 3), -(-n // 2), n}:
+        check_top_k("s32", 1, n, k, largest=n % 2 == 0)
+
+
+def test_topk_when_each_element_exceeds_those_before() -> None:
+    text = "HloModule m\nENTRY e { x = s32[1,3000] parameter(0)\nROOT t = (s32[1,90], s32[1,90]) topk(x), k=90 }"
+    values, places = compile_hlo(text, backend="cpu")(np.arange(3000, dtype=np.int32)[None])
+    np.testing.assert_array_equal(values[0], np.arange(2999, 2909, -1))
+    np.testing.assert_array_equal(places, values)
+
+
+@pytest.mark.parametrize("element_type", EACH_TYPE)
+def test_sorts_of_every_type(element_type: str) -> None:
+    check_sort(element_type, (2, 300, 1), "LT")
+    check_sort(element_type, (2, 40, 3), "GT", swapped=True)
+
+
+@pytest.mark.parametrize("n", [2, 31, 32, 33, 65, 192, 193, 5000])
+def test_sorts_of_any_row(n: int) -> None:
+    check_sort("f32", (2, n, 1), "GT")
+    check_sort("s32", (1, n, 2), "LT", swapped=True)
+
+
+@pytest.mark.parametrize(
+    "method", [OrderMethod(digit=11), OrderMethod(merge=0), OrderMethod(insertion=0, block=32), OrderMethod(run=16)]
+)
+def test_every_method_gives_the_same_order(method: OrderMethod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(print_order, "DEFAULT", method)
+    check_sort("f32", (2, 1000, 1), "LT")
+    check_sort("f64", (1, 100, 1), "LT")
+    check_top_k("f32", 2, 1000, 7)
+    check_top_k("s32", 2, 1000, 70)
+
+
+@pytest.mark.parametrize("name", ["zeros of either sign", "no total order"])
+def test_comparators_of_floats(name: str) -> None:
+    """A comparison without NaN canonicalized has no key; equal zeros keep their order in both."""
+    canonical = "" if name == "no total order" else ", type=TOTALORDER"
+    text = (
+        "HloModule m\nless { a = f32[] parameter(0) b = f32[] parameter(1) z = f32[] constant(0)\n"
+        "az = pred[] compare(a, z), direction=EQ bz = pred[] compare(b, z), direction=EQ\n"
+        "ac = f32[] select(az, z, a) bc = f32[] select(bz, z, b)\n"
+        f"ROOT l = pred[] compare(ac, bc), direction=LT{canonical} }}\n"
+        "ENTRY e { x = f32[3,500] parameter(0) ROOT s = f32[3,500] sort(x), dimensions={1}, to_apply=less }"
+    )
+    x = np.random.default_rng(0).integers(-2, 3, (3, 500)).astype(np.float32)
+    x = np.where(np.random.default_rng(1).integers(0, 2, x.shape), x, -x)
+    made = compile_hlo(text, backend="cpu", pipeline=[])
+    assert ("_order" in made.kernels[0].source) == bool(canonical)
+    assert_same_bits(made(x), evaluate(parse(text), [x]))
