@@ -33,7 +33,7 @@ from compiler.ir import HloInstruction, HloModule
 from compiler.loops import KEEP, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
-from compiler.passes.pipelines.default import default_pipeline, lower
+from compiler.passes.pipelines.default import default_pipeline, group_products, lower
 from compiler.passes.reductions.windows import has_scan
 from compiler.plan import PHASES, CompilationPlan, ExpansionChoice, FusionStep, LoopChoice, Phase
 from compiler.plan_binding import FusionBase, PlanBinding
@@ -226,6 +226,8 @@ class CompilationSession:
             scans = find_language(self._backend.language).scans
             lower(self.module, lambda i: is_kept(i) or self._library_computes(i) or (scans and has_scan(i)))
             wrap_library_ops(self.module, self._library_computes)
+            if self._backend.language == C.name:
+                group_products(self.module, self._library_computes)
 
     def _library_computes(self, i: HloInstruction) -> bool:
         return self._backend.library_refusal(i) is None

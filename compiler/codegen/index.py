@@ -190,6 +190,13 @@ def _symbol_text(symbol: IndexSymbol) -> str:
 
 
 def _normal(sums: dict[IndexSymbol, int], const: int) -> IndexExpr:
+    for symbol, c in sums.items():
+        # divisor * (value / divisor) + value % divisor is the value, as when merged dimensions are divided and merged.
+        if isinstance(symbol, Quotient) and c % symbol.divisor == 0:
+            rest, part = Remainder(symbol.value, symbol.divisor), c // symbol.divisor
+            if part and sums.get(rest) == part:
+                others = {s: n for s, n in sums.items() if s not in (symbol, rest)}
+                return _normal(others, const) + symbol.value * part
     terms = [(a, c) for a, c in sums.items() if c]
     terms.sort(key=_order)
     return IndexExpr(tuple(terms), const)

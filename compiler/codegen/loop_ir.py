@@ -9,6 +9,7 @@ arrays. Printers translate a bound nest to C or CUDA C++ and decide nothing.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -158,6 +159,7 @@ class TransposeTile:
         buffer, offset, stride: where the elements are read.
         size: edge of the tile.
         rows, columns: index expressions whose values may exceed `size`; None for whole tiles.
+        height: number of rows of a tile that is no square, whose array has height * size elements; 0 for a square.
     """
 
     array: str
@@ -167,6 +169,7 @@ class TransposeTile:
     size: int
     rows: IndexExpr | None = None
     columns: IndexExpr | None = None
+    height: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,78 @@ class CombineThreads:
     """Each accumulator becomes the combination of those of all threads of a CUDA block, in every thread."""
 
     combined: tuple[Combined, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A number of rows, columns or steps: `extent`, or with a `base`, what remains of it: min(extent, limit - base)."""
+
+    extent: int
+    base: IndexExpr | None = None
+    limit: int = 0
+
+    @property
+    def total(self) -> int:
+        """Return the number over all values of the base."""
+        return self.extent if self.base is None else self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix in an array: element (r, c) is at `offset + r * row + c * column`; `local` arrays may be read past c."""
+
+    array: str
+    offset: IndexExpr
+    row: int
+    column: int
+    local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct:
+    """target = decay * target + lhs rhs, or lhs rhs if there is no `decay`.
+
+    Attributes:
+        target: rows x columns; its columns are adjacent.
+        lhs: rows x depth.
+        rhs: depth x columns; its columns are adjacent.
+        type: element type of all three in memory, f32 or f64.
+        rows, columns, depth: sizes.
+        decay: local array of a factor for each column; empty for none.
+        tile, narrow_tile: rows and vectors of a register tile for 32 registers of 512 bits, and for 16 of 256 bits.
+    """
+
+    target: Matrix
+    lhs: Matrix
+    rhs: Matrix
+    type: PrimitiveType
+    rows: Span
+    columns: Span
+    depth: Span
+    decay: str = ""
+    tile: tuple[int, int] = (8, 3)
+    narrow_tile: tuple[int, int] = (4, 2)
+
+    @property
+    def matrices(self) -> tuple[Matrix, Matrix, Matrix]:
+        """Return target, lhs and rhs."""
+        return self.target, self.lhs, self.rhs
+
+    @property
+    def spans(self) -> tuple[Span, Span, Span]:
+        """Return rows, columns and depth."""
+        return self.rows, self.columns, self.depth
+
+    def map_indices(self, f: Callable[[IndexExpr], IndexExpr]) -> MatrixProduct:
+        """Return the statement with `f` applied to its index expressions."""
+        target, lhs, rhs = (replace(m, offset=f(m.offset)) for m in self.matrices)
+        rows, columns, depth = (s if s.base is None else replace(s, base=f(s.base)) for s in self.spans)
+        return replace(self, target=target, lhs=lhs, rhs=rhs, rows=rows, columns=columns, depth=depth)
+
+    @property
+    def indices(self) -> tuple[IndexExpr, ...]:
+        """Return its index expressions."""
+        return (*(m.offset for m in self.matrices), *(s.base for s in self.spans if s.base is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +469,7 @@ Stmt = (
     | Barrier
     | CombineThreads
     | Sort
+    | MatrixProduct
     | SortByKey
     | Scan
     | ForFlagged
@@ -494,6 +570,8 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
         return s
     if isinstance(s, Store | LocalStore | Update):
         return replace(s, offset=f(s.offset))
+    if isinstance(s, MatrixProduct):
+        return s.map_indices(f)
     if isinstance(s, TransposeTile):
         rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
         return replace(s, offset=f(s.offset), rows=rows, columns=columns)
@@ -515,6 +593,8 @@ def indices_in(body: Body) -> Iterator[IndexExpr]:
             yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
         elif isinstance(s, For) and s.base is not None:
             yield s.base
+        elif isinstance(s, MatrixProduct):
+            yield from s.indices
 
 
 def names_used(body: Body) -> Iterator[str]:
@@ -538,6 +618,8 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (r.value for r in s.reductions)
         elif isinstance(s, Sort):
             yield s.before
+        elif isinstance(s, MatrixProduct):
+            yield from (*(m.array for m in s.matrices), s.decay)
         elif isinstance(s, SortByKey):
             yield s.key
         elif isinstance(s, Scan):
@@ -578,6 +660,10 @@ def names_defined(body: Body) -> Iterator[str]:
             yield from (s.position.name, s.slot.name)
 
 
+PRODUCTS_PER_STATEMENT = 8
+"""Multiplications of a `MatrixProduct` that take as long as another statement."""
+
+
 def work_of(body: Body) -> int:
     """Return the number of statements that one execution runs, as an estimate of its work."""
     total = 0
@@ -594,6 +680,8 @@ def work_of(body: Body) -> int:
         elif isinstance(s, Sort):
             n = s.position.extent
             total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+        elif isinstance(s, MatrixProduct):
+            total += 1 + math.prod(span.extent for span in s.spans) // PRODUCTS_PER_STATEMENT
         elif isinstance(s, Scan):
             total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body) + len(s.carries))
         elif isinstance(s, SortByKey):
@@ -602,7 +690,7 @@ def work_of(body: Body) -> int:
         elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
             total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
         elif isinstance(s, TransposeTile):
-            total += s.size * s.size
+            total += s.size * (s.height or s.size)
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

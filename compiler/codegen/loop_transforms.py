@@ -20,6 +20,7 @@ def without_dead_code(body: Body) -> Body:
     while True:
         used = set(lir.names_used(body))
         read = {s.value.array for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad)}
+        read |= {name for s in lir.walk(body) if isinstance(s, lir.MatrixProduct) for name in lir.names_used((s,))}
         kept = _keep(body, used, read)
         if kept == body:
             return body
@@ -172,8 +173,9 @@ def perfect_nest(s: lir.Stmt) -> list[For]:
 
 
 def has_loop(body: Body) -> bool:
-    """Check whether the statements contain a loop of any kind."""
-    return any(isinstance(s, For | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged) for s in lir.walk(body))
+    """Check whether the statements contain a loop of any kind or a matrix product."""
+    kinds = For | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged | lir.MatrixProduct
+    return any(isinstance(s, kinds) for s in lir.walk(body))
 
 
 def bounded(loop: For, tile: Var, extent: int, size: int) -> For:

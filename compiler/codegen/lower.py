@@ -5,6 +5,8 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     reduction: the reduced dimensions are the fastest-varying; each row yields one value per output.
     block: like reduction, and values of the row are needed again afterwards (softmax, normalizations).
     column-reduction: the fastest-varying dimension is kept.
+    attention: there are two dots with a softmax between them, see `attention`.
+    product: there is one dot, with elementwise ops before and after it, see `products`.
     sort: the root is a sort of parameters, see `sort`.
     scan: the root is a cumulative reduction of parameters, see `running`.
     top-k: the root is a topk of a parameter, see `sort`.
@@ -19,11 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from compiler.analysis.attention import attention_of
 from compiler.codegen import index as ix
 from compiler.codegen import loop_ir as lir
+from compiler.codegen.attention import lower_attention
 from compiler.codegen.emission import STATEMENT_LIMIT
 from compiler.codegen.emit import Emitter
 from compiler.codegen.index import Index, Var
+from compiler.codegen.products import lower_product, product_of
 from compiler.codegen.reductions import UNROLL_LIMIT, Domain, combiner_of, result_index
 from compiler.codegen.running import lower_running, running_of
 from compiler.codegen.scalar_ops import is_supported_type
@@ -94,6 +99,12 @@ class _Lowering:
             return lower_top_k(self.fused, top)
         if all(0 in r.shape.dimensions for r in self.roots):
             return self._finish("loop")
+        attention = attention_of(self.fused)
+        if attention is not None:
+            return lower_attention(self.fused, self.roots, attention)
+        dot = product_of(self.fused)
+        if dot is not None:
+            return lower_product(self.fused, self.roots, dot)
         heroes = self._heroes()
         if heroes:
             return self._with_reductions(heroes)

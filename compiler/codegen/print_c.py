@@ -16,6 +16,7 @@ from compiler.codegen.index import IndexExpr
 from compiler.codegen.loop_ir import LoopKind
 from compiler.codegen.loop_transforms import has_loop, perfect_nest
 from compiler.codegen.print_order import index_mask, key_text, order_functions
+from compiler.codegen.print_products import product_call, product_function
 from compiler.codegen.printer import Printer
 from compiler.codegen.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text, expression_of
 from compiler.codegen.scalar_ops import binary
@@ -39,7 +40,7 @@ def print_c(kernel: lir.Kernel, symbol: str) -> str:
     printer.prologue("arguments")
     printer.block(kernel.body)
     main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
-    return "\n".join([*map(_helper, printer.helpers), *printer.functions, main])
+    return "\n".join([*map(_helper, printer.helpers), *printer.products, *printer.functions, main])
 
 
 def _helper(name: str) -> str:
@@ -48,12 +49,13 @@ def _helper(name: str) -> str:
 
 
 class _CPrinter(Printer):
-    """A printer of one kernel as C; `functions` holds the functions outlined so far."""
+    """A printer of one kernel as C; `functions` and `products` hold the functions that it calls."""
 
     def __init__(self, kernel: lir.Kernel, symbol: str) -> None:
         super().__init__(kernel)
         self.symbol = symbol
         self.functions: list[str] = []
+        self.products: list[str] = []
         self.helpers: dict[str, None] = {}  # the headers that it needs
         self._types: dict[str, str] = {}  # C types of the names in scope
         self._constants: dict[str, str] = {}  # and the values of the literals among them
@@ -95,6 +97,8 @@ class _CPrinter(Printer):
         t = self.types[s.buffer]
         self.helpers["transpose.h"] = None
         bounds = [str(s.size) if x is None else f"TILE_ROOM({x.to_c()}, {s.size})" for x in (s.rows, s.columns)]
+        if s.height:
+            bounds[0] = str(s.height) if s.rows is None else f"TILE_ROOM({s.rows.to_c()}, {s.height})"
         source = f"{s.buffer} + {s.offset.to_c()}"
         if COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits not in (32, 64):
             # One row at a time: reads are contiguous, and what is written stays in the first-level cache.
@@ -154,6 +158,12 @@ class _CPrinter(Printer):
         self.emit("__builtin_free(memory);")
         self.depth -= 1
         self.emit("}")
+
+    def product(self, s: lir.MatrixProduct) -> None:
+        """Print the call of a function of register tiles, which is printed before the kernel."""
+        name = f"{self.symbol}_product{len(self.products)}"
+        self.products.append(product_function(s, name, self.kernel.vector_bits, self.attributes))
+        self.emit(product_call(s, name))
 
     def sort_by_key(self, s: lir.SortByKey) -> None:
         """Print the sort of one row as functions, and a call of them for all rows."""

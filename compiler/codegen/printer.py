@@ -53,6 +53,8 @@ class Printer:
             self.transpose_tile(s)
         elif isinstance(s, lir.Sort):
             self.sort(s)
+        elif isinstance(s, lir.MatrixProduct):
+            self.product(s)
         elif isinstance(s, lir.SortByKey):
             self.sort_by_key(s)
         elif isinstance(s, lir.For):
@@ -149,6 +151,9 @@ class Printer:
 
     def sort(self, s: lir.Sort) -> None:
         raise UnsupportedError("a sort has no kernel in this language")
+
+    def product(self, s: lir.MatrixProduct) -> None:
+        raise UnsupportedError("a matrix product has no kernel in this language")
 
     def sort_by_key(self, s: lir.SortByKey) -> None:
         raise UnsupportedError("a sort has no kernel in this language")

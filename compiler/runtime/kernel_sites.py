@@ -17,6 +17,7 @@ from compiler.codegen.schedule_space import ScheduleSpace, schedule_space
 from compiler.errors import PlanError, UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.ir.module import is_control_flow
+from compiler.runtime import separate_products as separate_products  # registers itself
 from compiler.runtime.implementations import IMPLEMENTATIONS, KernelImplementation, implementations_of
 from compiler.runtime.instruction_kernels import default_kernel_schedule, emit_kernel, kernel_code, kernel_refusal
 from compiler.runtime.kernel_features import kernel_features

@@ -185,11 +185,15 @@ class ThunkEmitter:
         if not isinstance(spec, KernelSpec):
             # A fusion without a kernel comes from another compiler, or legality misjudged it: run it op by op.
             if i.opcode is Opcode.FUSION:
-                return self._sequence(i.attributes["calls"], operands, thunks, runs)
+                return self.unfused(i, operands, thunks, runs)
             return self._host(i, operands, thunks, runs)
         by_operand = dict(zip(i.operands, operands, strict=True))
         inputs = [_leaf(by_operand[o]) for o in distinct_operands(i)]
         return self.launch(spec, i.shape, inputs, thunks, runs)
+
+    def unfused(self, fusion: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+        """Emit the ops of a fusion one by one and return its value."""
+        return self._sequence(fusion.attributes["calls"], operands, thunks, runs)
 
     def _chosen(self, i: HloInstruction) -> BoundKernel | None:
         return self.kernels.get((i.parent.name, i.name)) if i.parent is not None else None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler import compile, load, parse
+from compiler import compile, load, parse, session
 from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cpu.onednn import matcher, products
 from compiler.backends.cpu.onednn import pooling as onednn_pooling
@@ -28,6 +28,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MIN_FLOPS", 0)
     monkeypatch.setattr(matcher, "MIN_POOLING_FLOPS", 0)
     monkeypatch.setattr(matcher, "_SLOW", ("none",))
+    monkeypatch.setattr(session, "group_products", lambda module, library: False)  # leaves small products to oneDNN
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
     for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS", "MIN_MULTIPLICATIONS"):
         monkeypatch.setattr(products, name, 0)

@@ -1,7 +1,8 @@
 """A process that runs programs whose kernels were built with sanitizers, started by `test_sanitizers`.
 
-`python -m tests.runtime.sanitized WHAT FUSION LOOPS SEED`, where WHAT is the name of a suite, "fusions", "loops",
-"scatters", "sorts", "scans" or "canary". The environment must name a sanitizing compiler as CC and preload its runtime.
+`python -m tests.runtime.sanitized WHAT FUSION LOOPS SEED`, where WHAT is the name of a suite, "fusions", "products",
+"loops", "scatters", "sorts", "scans" or "canary". The environment must name a sanitizing compiler as CC and preload its
+runtime.
 Temporaries are separated by poisoned gaps, every program runs twice on an arena with different initial contents, and
 the floating-point environment is checked after each program. Problems are written to the standard error output, by
 program.
@@ -10,8 +11,10 @@ program.
 from __future__ import annotations
 
 import ctypes
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +36,8 @@ from compiler.text import parse
 from env.reference import Reference
 from env.suites import load_suite, random_inputs
 from tests.codegen import running
+from tests.codegen.attentions import random_attention
+from tests.codegen.products import random_product
 from tests.codegen.random_fusions import random_fusion
 from tests.codegen.test_running import DIMENSIONS, running_text
 from tests.codegen.test_scatter import CASES, REDUCERS, module_text
@@ -109,6 +114,8 @@ def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[st
     rng = np.random.default_rng(seed)
     if what == "fusions":
         yield from ((f"fusions {n}", lambda: run_fusions(rng, 60)) for n in range(4))
+    elif what == "products":
+        yield "products", lambda: run_products(seed, 25)
     elif what == "canary":
         yield "canary", run_canary
     elif what == "loops":
@@ -154,6 +161,20 @@ def run_fusions(rng: np.random.Generator, count: int) -> None:
         f = random_fusion(rng)
         if buildability.kernel_refusal(f) is None:
             cases.append(running.case_of(f, running.random_args(f.parameter_shapes, rng), "c"))
+    run_cases(cases)
+
+
+def run_products(seed: int, count: int) -> None:
+    """Run random matrix products and attention."""
+    rng = np.random.default_rng(seed)
+    made = [random_product(random.Random(n)) for n in range(seed * count, (seed + 1) * count)]
+    forms = [random_attention(random.Random(n)) for n in range(seed * count, (seed + 1) * count)]
+    made += [replace(form, type="f32").computation() for form in forms]
+    run_cases([running.case_of(f, running.random_args(f.parameter_shapes, rng), "c") for f in made])
+
+
+def run_cases(cases: Sequence[running.Case]) -> None:
+    """Build kernels together, run them and compare their results."""
     for case, found in zip(cases, running.run_c(cases), strict=True):
         why = running.problem(found, case)
         if why is not None:

@@ -68,5 +68,6 @@ def test_programs_make_no_invalid_access(what: str, fusion: str, loops: str, tmp
 
 
 @pytest.mark.parametrize("seed", ["0", "1"])
-def test_random_kernels_make_no_invalid_access(seed: str, tmp_path: Path) -> None:
-    assert problems(tmp_path, "fusions", "none", "keep", seed) == []
+@pytest.mark.parametrize("what", ["fusions", "products"])
+def test_random_kernels_make_no_invalid_access(what: str, seed: str, tmp_path: Path) -> None:
+    assert problems(tmp_path, what, "none", "keep", seed) == []

@@ -6,7 +6,9 @@ from functools import cache
 
 from compiler.ir import HloModule
 from compiler.passes.algebra.compared_values import ComparedValues
+from compiler.passes.dots.attention_fusion import AttentionFusion
 from compiler.passes.dots.convolution_reversal import ConvolutionReversal
+from compiler.passes.dots.product_fusion import ProductFusion
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
@@ -120,6 +122,20 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
         return False
     run.run(tidying, module)
     return True
+
+
+def group_products(module: HloModule, library: Keeps) -> bool:
+    """Make fusions of the attention and the products that our own C kernels compute best; return whether any was made.
+
+    Args:
+        module: the module to change, after `lower`.
+        library: says for a dot whether a library other than BLAS computes it.
+    """
+    changed = AttentionFusion().run(module)
+    changed |= ProductFusion().run_beside(module, library)
+    if changed:
+        PipelineRun().run(_lowering()[1], module)
+    return changed
 
 
 @cache

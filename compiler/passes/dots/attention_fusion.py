@@ -1,0 +1,83 @@
+"""Attention fusion: softmax(scores) values, with the dots before and after the softmax, as one fusion."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.analysis.attention import Attention, match_attention, upstream
+from compiler.ir import HloComputation, HloInstruction, Opcode
+from compiler.ir.types import PrimitiveType as T
+from compiler.passes.dots.dot_properties import is_plain_dot
+from compiler.passes.dots.outlining import is_fused, outline
+from compiler.passes.dots.product_fusion import ProductSizes, product_region
+from compiler.passes.infrastructure.base import ComputationPass, number_option
+from compiler.passes.infrastructure.rewrite_limits import pinned
+
+_TYPES = frozenset({T.F32, T.F16, T.BF16})
+MAX_HEAD = 256
+"""Maximum size of a head: blocks of queries, keys and results stay in the second-level cache."""
+
+
+@dataclass(frozen=True)
+class AttentionFusion(ComputationPass):
+    """Make a fusion of each attention, whose kernel keeps a block of scores in the cache and never stores them all.
+
+    Attributes:
+        min_queries: minimum number of queries; vectors hold queries side by side.
+        min_scores: minimum number of scores per head.
+    """
+
+    name: ClassVar[str] = "attention-fusion"
+    min_queries: int = number_option(12, 1, 1 << 20)
+    min_scores: int = number_option(512, 1, 1 << 40)
+
+    def run_on(self, computation: HloComputation) -> bool:
+        """Rewrite one computation; return whether it changed."""
+        if computation.parent is None or is_fused(computation):
+            return False
+        changed = False
+        fixed = pinned(computation)
+        for dot in [i for i in computation.post_order() if i.opcode is Opcode.DOT]:
+            found = match_attention(dot) if dot.parent is computation else None
+            if found is not None and self._pays(found):
+                changed |= _fuse(computation, found, fixed)
+        return changed
+
+    def _pays(self, a: Attention) -> bool:
+        if not is_plain_dot(a.dot) or not is_plain_dot(a.output):
+            return False
+        operands = (*a.dot.operands, *a.output.operands, a.dot, a.output)
+        if any(x.shape.element_type not in _TYPES for x in operands):
+            return False
+        first, second = ProductSizes.of(a.dot), ProductSizes.of(a.output)
+        keys = a.scores.shape.dimensions[a.axis]
+        if second.k != keys or 0 in (first.batch, first.m, first.n, first.k, second.m, second.n):
+            return False
+        values = math.prod(a.values.shape.dimensions) // max(1, second.batch * keys)
+        queries = second.m * second.n // max(1, values)
+        return max(first.k, values) <= MAX_HEAD and queries >= self.min_queries and queries * keys >= self.min_scores
+
+
+def _fuse(computation: HloComputation, a: Attention, fixed: set[HloInstruction]) -> bool:
+    """Make the fusion of an attention unless something else needs its scores or weights."""
+    pointwise = set(upstream(a.scores))
+    dependent = {a.dot}
+    for i in computation.post_order():
+        if i in pointwise and not dependent.isdisjoint(i.operands):
+            dependent.add(i)
+    needed = {*a.inside, *dependent, a.output}
+    copied = (pointwise - dependent) | {i for i in needed if _is_shared(i)}
+    if needed & fixed or any(u not in needed for i in needed - copied - {a.output} for u in i.users):
+        return False
+    region = needed | pointwise
+    for dot in (a.dot, a.output):
+        region.update(product_region(computation, dot, fixed, after_too=dot is a.output))
+    outline(computation, [i for i in computation.post_order() if i in region], "attention", copied)
+    return True
+
+
+def _is_shared(i: HloInstruction) -> bool:
+    """Check for constants and broadcasts of them, which are copied where they are used."""
+    return i.opcode is Opcode.CONSTANT or (i.opcode is Opcode.BROADCAST and _is_shared(i.operands[0]))

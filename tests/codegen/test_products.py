@@ -1,0 +1,55 @@
+"""Kernels of matrix products: random sizes, layouts, types, prologues and epilogues against the interpreter."""
+
+import random
+
+import numpy as np
+import pytest
+
+from compiler.codegen.schedule import Schedule
+from tests.codegen.products import random_product
+from tests.codegen.running import case_of, fused, problem, random_args, run_c
+
+
+@pytest.mark.parametrize("schedule", [None, Schedule(vector=256), Schedule(threads=0)])
+def test_random_products(schedule: Schedule | None) -> None:
+    rng = np.random.default_rng(7)
+    computations = [random_product(random.Random(seed)) for seed in range(40)]
+    cases = [case_of(c, random_args(c.parameter_shapes, rng), "c", schedule) for c in computations]
+
+    results = run_c(cases)
+
+    for computation, case, result in zip(computations, cases, results, strict=True):
+        assert problem(result, case) is None, str(computation.root)
+
+
+def test_nan_and_infinity_stay_in_their_rows() -> None:
+    """Masked columns and unfinished tiles must not spread what they read past the end of a row."""
+    computation = fused("""
+        p0 = f32[19,21] parameter(0)
+        p1 = f32[21,37] parameter(1)
+        ROOT d = f32[19,37] dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    """)
+    rng = np.random.default_rng(3)
+    a, b = random_args(computation.parameter_shapes, rng)
+    a[4, 2], b[20, 36] = np.nan, np.inf
+    case = case_of(computation, [a, b], "c")
+
+    (result,) = run_c([case])
+
+    assert problem(result, case) is None
+    assert np.isnan(result[0][4]).all()
+    assert np.isfinite(np.delete(result[0], 4, axis=0)[:, :36]).all()
+
+
+def test_a_product_of_bfloat16_is_rounded_once() -> None:
+    computation = fused("""
+        p0 = bf16[8,300] parameter(0)
+        p1 = bf16[300,8] parameter(1)
+        ROOT d = bf16[8,8] dot(p0, p1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+    """)
+    args = random_args(computation.parameter_shapes, np.random.default_rng(5))
+    wanted = (args[0].astype(np.float64) @ args[1].astype(np.float64)).astype(args[0].dtype)
+
+    ((result,),) = run_c([case_of(computation, args, "c")])
+
+    assert np.mean(result == wanted) > 0.95
