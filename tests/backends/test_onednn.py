@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "_SLOW", ("none",))
     monkeypatch.setattr(session, "group_products", lambda module, library: False)  # leaves small products to oneDNN
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
-    for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS"):
+    for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS", "MIN_MULTIPLICATIONS"):
         monkeypatch.setattr(products, name, 0)
 
 
@@ -140,6 +141,18 @@ def test_forward(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_input_gradients_and_dilated_inputs(seed: int) -> None:
     check(transposed(seed), seed)
+
+
+@pytest.mark.parametrize("make", [forward, transposed, weights_gradient], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("seed", range(12))
+def test_several_threads(seed: int, make: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matcher, "MIN_FLOPS_OF_THREADS", 0)
+    before = RUNTIME.num_threads
+    try:
+        RUNTIME.set_num_threads(2)
+        check(make(seed), seed)
+    finally:
+        RUNTIME.set_num_threads(before)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -283,6 +296,18 @@ def test_products_of_narrow_types(types: tuple[str, str], seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_products_of_f32(seed: int) -> None:
     check(product(seed, "f32", "f32"), seed)
+
+
+def test_batches_of_small_products_stay_with_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "MIN_MULTIPLICATIONS", 1000)
+    check(
+        """HloModule m
+        ENTRY e { x = f32[30,20,8] parameter(0)
+          y = f32[20,30,8] parameter(1)
+          ROOT r = f32[30,20] dot(x, y), lhs_batch_dims={0,1}, rhs_batch_dims={1,0},
+            lhs_contracting_dims={2}, rhs_contracting_dims={2} }""",
+        calls=0,
+    )
 
 
 def test_products_with_a_reordered_operand() -> None:

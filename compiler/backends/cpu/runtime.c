@@ -414,6 +414,40 @@ EXPORT void hlogym_gang_end(void) {
   atomic_flag_clear(&busy);
 }
 
+/* ---- offered tasks: like a gang, but the members do not wait for each other, so that any thread may run any of them
+
+   The caller does member 0 between hlogym_offer and hlogym_finish, and then the members that no worker has started. On a
+   machine with other load, a worker that does not run at the moment then delays nothing. */
+
+/* Offer members 1 .. count-1 to the workers; return 0 if they are busy, and the caller has to run them itself. */
+EXPORT int hlogym_offer(task_t task, void *context, int count) {
+  if (in_task || atomic_flag_test_and_set(&busy)) return 0;
+  if (workers < count - 1) start_workers(wanted_threads);
+  const int parts = workers + 1 < count ? workers + 1 : count;
+  job.task = task;
+  job.context = context;
+  job.gang = 0;
+  job.grain = 1;
+  job.parts = parts;
+  job.call = current;
+  for (int k = 0; k < parts; k++) {
+    atomic_store_explicit(&job.ranges[k].next, 1 + (count - 1) * k / parts, memory_order_relaxed);
+    job.ranges[k].end = 1 + (count - 1) * (k + 1) / parts;
+  }
+  atomic_store(&state, OPEN);
+  atomic_fetch_add(&offers, 1);
+  if (atomic_load(&sleepers)) futex_wake(&offers, parts - 1);
+  in_task = 1;
+  return 1;
+}
+
+/* Run the members that have not started, and wait for the others. */
+EXPORT void hlogym_finish(void) {
+  take_part(0);
+  close_job();
+  atomic_flag_clear(&busy);
+}
+
 /* ---- BLAS threads: limited to one while any call runs, because our own thread pool splits the matrix products */
 
 EXPORT void hlogym_blas_enter(int (*get_threads)(void), void (*set_threads)(int)) {

@@ -27,8 +27,9 @@ FLAGS = (
     "-fno-semantic-interposition", "-w",
     # Otherwise gcc merges the sine and cosine of one angle into sincos, which has no vector variant.
     "-fno-builtin-sin", "-fno-builtin-sinf", "-fno-builtin-cos", "-fno-builtin-cosf",
-    # Otherwise gcc moves loads and arithmetic into the branches of selects, which prevents vectorization.
-    "-fno-tree-sink", "-fno-thread-jumps",
+    # Otherwise gcc moves loads and arithmetic into the branches of selects, which prevents vectorization; partial
+    # redundancy elimination (pre) turns selects that follow each other, such as maxima, into branches.
+    "-fno-tree-sink", "-fno-thread-jumps", "-fno-tree-pre",
 )  # fmt: skip
 LIBRARIES = ("-Wl,--no-as-needed", "-lmvec", "-lm")
 """Libraries of the runtime. It is loaded first, so that kernels and drivers find the functions without linking."""

@@ -13,7 +13,15 @@ import numpy as np
 from compiler.ir import HloInstruction, Opcode
 from compiler.passes.dots.dot_properties import DotDims, is_plain_dot, is_uniform_dot, make_dot
 from compiler.passes.infrastructure.builder import Builder
-from compiler.passes.infrastructure.patterns import has_room, is_op, is_splat, scalar_function, single_use, splat_value
+from compiler.passes.infrastructure.patterns import (
+    has_room,
+    is_numeric,
+    is_op,
+    is_splat,
+    scalar_function,
+    single_use,
+    splat_value,
+)
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
 from compiler.passes.reductions.reduce_simplifier import starts_neutral
@@ -24,7 +32,7 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class DotSimplifier(RewritePass):
-    """Simplify dots of zeros, of identity and diagonal matrices, and of negated or scaled operands."""
+    """Simplify dots of zeros, identity and diagonal matrices, scalars in batches, and negated or scaled operands."""
 
     name: ClassVar[str] = "dot-simplifier"
     rules: ClassVar[RuleSet] = RULES
@@ -38,6 +46,23 @@ def _zero(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if empty or any(is_splat(o, 0) for o in i.operands):
         return b.splat(0, i.shape)
     return None
+
+
+@RULES.on(Opcode.DOT)
+def _scaling(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Rewrite a dot with an operand that has batch dimensions alone -> multiplication by its broadcast."""
+    dims = DotDims.of(i)
+    if not is_uniform_dot(i) or not dims.lhs_batch or dims.lhs_contracting or not is_numeric(i.shape):
+        return None
+    batch, (lhs, rhs) = len(dims.lhs_batch), i.operands
+    left, right = dims.lhs_free(lhs.shape.rank), dims.rhs_free(rhs.shape.rank)
+    if left and right:
+        return None
+    factors = []
+    for o, batched, free in ((lhs, dims.lhs_batch, left), (rhs, dims.rhs_batch, right)):
+        where = {d: n for n, d in enumerate(batched)} | {d: batch + n for n, d in enumerate(free)}
+        factors.append(b.broadcast(o, i.shape.dimensions, [where[d] for d in range(o.shape.rank)]))
+    return b.add(Opcode.MULTIPLY, *factors)
 
 
 @RULES.on(Opcode.DOT)

@@ -20,7 +20,10 @@ RULES = RuleSet()
 @register
 @dataclass(frozen=True)
 class TransposeFolding(RewritePass):
-    """Rewrite dot(transpose(a), b) to contract another dimension of a, and transpose(dot(a, b)) -> dot(b, a)."""
+    """Rewrite dot(transpose(a), b) to contract another dimension of a, and transpose(dot(a, b)) -> dot(b, a).
+
+    The latter also where a transpose remains, if the innermost dimension then stays in place.
+    """
 
     name: ClassVar[str] = "transpose-folding"
     rules: ClassVar[RuleSet] = RULES
@@ -68,9 +71,14 @@ def _of_dot(i: HloInstruction, b: Builder) -> HloInstruction | None:
     left = len(dims.lhs_free(x.operands[0].shape.rank))
     rank = x.shape.rank
     exchanged = (*range(batch), *range(batch + left, rank), *range(batch, batch + left))
-    if i.dimensions != exchanged:
+    if i.dimensions == exchanged:
+        return make_dot(b, x, x.operands[1], x.operands[0], dims.swapped())
+    # The innermost dimension of the result may come from the lhs. If the lhs comes last, the transpose that remains
+    # copies rows, where the present one would read one element of each.
+    if left == 0 or i.dimensions[-1] != batch + left - 1 or left + batch == rank:
         return None
-    return make_dot(b, x, x.operands[1], x.operands[0], dims.swapped())
+    dot = make_dot(b, x, x.operands[1], x.operands[0], dims.swapped())
+    return b.transpose(dot, [exchanged.index(d) for d in i.dimensions])
 
 
 @register

@@ -15,14 +15,17 @@ from compiler.passes.infrastructure.rewriting import ELEMENTWISE, RewritePass, R
 RULES = RuleSet()
 _MOVABLE = tuple(op for op in ELEMENTWISE if op not in (Opcode.COPY, Opcode.STOCHASTIC_CONVERT, Opcode.MAP))
 
+_MAX_VISITED = 32
+"""Maximum number of ops that are visited to decide whether a transpose moves."""
+
 
 @register
 @dataclass(frozen=True)
 class ReshapeMover(RewritePass):
     """Rewrite op(reshape(a), reshape(b)) -> reshape(op(a, b)); transposes with the same permutation likewise.
 
-    Only if all operands have the same movement or are splats, and at least one movement has no other user, so that none
-    is added.
+    Only if all operands have the same movement or are splats, or broadcasts beside a transpose; and only if at least
+    one movement has no other user, or is a transpose whose other users can follow, so that none is added.
     """
 
     name: ClassVar[str] = "reshape-mover"
@@ -34,7 +37,7 @@ def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
     if i.shape.rank == 0 and not any(o.opcode is Opcode.RESHAPE for o in i.operands):
         return None
     moved = [o for o in i.operands if o.opcode in (Opcode.RESHAPE, Opcode.TRANSPOSE) and not _drops_units(o)]
-    if not moved or not any(single_use(o) for o in moved):
+    if not moved or not any(single_use(o) or _sinks_everywhere(o) for o in moved):
         return None
     first = moved[0]
     dims = first.operands[0].shape.dimensions
@@ -52,6 +55,27 @@ def _sink(i: HloInstruction, b: Builder) -> HloInstruction | None:
     return b.transpose(inner, first.dimensions)
 
 
+def _sinks_everywhere(o: HloInstruction) -> bool:
+    """Check whether a transpose can sink below all of its users, so that it disappears when the last has moved."""
+    return o.opcode is Opcode.TRANSPOSE and not o.is_root and all(_follows(u, o) for u in o.users)
+
+
+def _follows(user: HloInstruction, transpose: HloInstruction) -> bool:
+    """Check whether an op and those before it are elementwise ops of a transpose, of its like, and of broadcasts."""
+    stack, visited = [user], 0
+    while stack:
+        i = stack.pop()
+        if i is transpose or i.opcode is Opcode.BROADCAST or splat_value(i) is not None:
+            continue
+        if i.opcode is Opcode.TRANSPOSE and i.dimensions == transpose.dimensions:
+            continue
+        if i.opcode not in _MOVABLE or i.shape.dimensions != transpose.shape.dimensions or visited == _MAX_VISITED:
+            return False
+        visited += 1
+        stack += i.operands
+    return True
+
+
 def _drops_units(o: HloInstruction) -> bool:
     """Check whether a reshape only drops dimensions of size 1; unit-dimension-movement moves those to the leaves."""
     source, target = o.operands[0].shape.dimensions, o.shape.dimensions
@@ -67,6 +91,7 @@ def _before(o: HloInstruction, first: HloInstruction, dims: tuple[int, ...], b: 
         return b.splat(value, o.shape.with_dimensions(dims if o.shape.dimensions == first.shape.dimensions else ()))
     if o.shape.rank == 0 and first.shape.rank != 0:
         return o
-    if o.opcode is Opcode.BROADCAST and o.operands[0].shape.rank == 0:
-        return b.broadcast(o.operands[0], dims, ())
+    if o.opcode is Opcode.BROADCAST and (o.operands[0].shape.rank == 0 or first.opcode is Opcode.TRANSPOSE):
+        order = first.dimensions
+        return b.broadcast(o.operands[0], dims, [order[d] for d in o.dimensions])
     return None

@@ -82,8 +82,10 @@ static handle_t engine;
 /* Defined in openmp.c. */
 const char *hlogym_share_threads(void *library);
 void hlogym_use_one_thread(int set);
+void hlogym_use_independent_members(int set);
 
 /* Defined by the runtime. */
+int hlogym_gang_size(void);
 void hlogym_parallel(void (*task)(void *, int64_t, int64_t), void *context, int64_t count, int64_t grain);
 
 /* Open the library; return 0, or a message that says what failed. */
@@ -117,6 +119,8 @@ struct post {
   int32_t operand;   /* number of the tensor that a binary operation reads, or -1 for an elementwise one */
   float alpha, beta;
 };
+
+enum { FLOAT32 = 3 }; /* the type of a tensor in oneDNN's numbers */
 
 enum operation { CONVOLUTION, DECONVOLUTION, WEIGHTS_GRADIENT, PRODUCT, MAX_POOL, SUM_POOL };
 

@@ -19,12 +19,16 @@ struct frame {
   handle_t stream, outside[MAX_TENSORS], inside[MAX_TENSORS], scratchpad;
 };
 
+/* A step may be divided into parts, see "gradients of weights" below; then it has no primitive itself. */
 struct step {
+  struct step *part; /* null unless it is divided */
+  int parts;
+  int64_t part_bytes[2], outputs; /* from one part of the inputs to the next; number of elements of the output */
   handle_t primitive, scratchpad; /* a memory descriptor */
   struct pool *maxima; /* of a maximum pooling, else null */
   int edges;
   size_t scratch_bytes, scratchpad_bytes;
-  int one_thread;
+  int one_thread, independent; /* independent: whether the library's threads do not wait for each other */
   struct edge edge[MAX_TENSORS];
   struct frame frame[MAX_FRAMES];
   char name[64];
@@ -54,6 +58,7 @@ static void free_frame(const struct step *s, struct frame *f) {
 EXPORT void hlogym_onednn_destroy(struct step *s) {
   for (int k = 0; k < MAX_FRAMES; k++) free_frame(s, &s->frame[k]);
   free(s->maxima);
+  if (s->part) hlogym_onednn_destroy(s->part);
   for (int k = 0; k < s->edges; k++) {
     struct edge *const e = &s->edge[k];
     if (e->reorder) primitive_destroy(e->reorder);
@@ -102,6 +107,13 @@ static int keep_constant(struct edge *e, void *data) {
   if (to) memory_destroy(to);
   if (stream) stream_destroy(stream);
   return failed;
+}
+
+/* Check whether the threads of an implementation do not wait for each other. In oneDNN 3.2 there are barriers in
+   gradients of weights, and in products that pack operands together (names with "gemm"). */
+static int has_no_barrier(const struct step *s, const struct description *d) {
+  if (d->operation == WEIGHTS_GRADIENT || strstr(s->name, "gemm")) return 0;
+  return !strncmp(s->name, "jit", 3) || !strncmp(s->name, "brg", 3);
 }
 
 static int make_post_ops(handle_t attributes, const struct description *d, const handle_t *plain) {
@@ -189,6 +201,7 @@ static int build(struct step *s, const struct description *d, void *const *const
            add_edges(s, d, made, plain);
   const char *name = "";
   if (made && primitive_desc_query(made, QUERY_NAME, 0, &name) == 0) strncpy(s->name, name, sizeof s->name - 1);
+  s->independent = has_no_barrier(s, d);
   for (int k = 0; k < s->edges && !failed; k++)
     if (constants && s->edge[k].reorder && !s->edge[k].is_output && constants[s->edge[k].buffer])
       failed = keep_constant(&s->edge[k], constants[s->edge[k].buffer]);
@@ -219,11 +232,41 @@ static int keep_pool(struct step *s, const struct description *d) {
   return 0;
 }
 
+/* ---- gradients of weights, which are sums over the batch
+
+   oneDNN divides the batch among its threads, which wait for each other before the sum, and spin meanwhile. Here each
+   part of the batch is a call with one thread, which any thread may run. */
+
+EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants);
+
+/* Divide a step into as many parts as there are threads; return whether that is possible. */
+static int divide(struct step *s, const struct description *d) {
+  const int parts = hlogym_gang_size();
+  if (d->operation != WEIGHTS_GRADIENT || d->one_thread || parts == 1 || d->tensor[0].dims[0] % parts) return 0;
+  struct description one = *d;
+  one.one_thread = 1;
+  s->outputs = 1;
+  for (int k = 0; k < d->tensor[2].rank; k++) s->outputs *= d->tensor[2].dims[k];
+  for (int k = 0; k < 3; k++)
+    if (d->tensor[k].type != FLOAT32) return 0;
+  for (int k = 0; k < 2; k++) {
+    one.tensor[k].dims[0] /= parts;
+    s->part_bytes[k] = one.tensor[k].dims[0] * d->tensor[k].strides[0] * (int64_t)sizeof(float);
+  }
+  s->part = hlogym_onednn_create(&one, 0);
+  if (!s->part) return 0;
+  s->parts = parts;
+  s->scratch_bytes = parts * s->part->scratch_bytes + (parts - 1) * rounded(s->outputs * sizeof(float));
+  memcpy(s->name, s->part->name, sizeof s->name);
+  return 1;
+}
+
 /* Create a step; return null if the library has no implementation. `constants` holds for each tensor the address of its
    data if it is a constant, else null; it may be null itself. The caller frees the step with hlogym_onednn_destroy. */
 EXPORT struct step *hlogym_onednn_create(const struct description *d, void *const *constants) {
   struct step *const s = calloc(1, sizeof *s);
   if (!s) return 0;
+  if (divide(s, d)) return s;
   s->one_thread = d->one_thread;
   hlogym_use_one_thread(s->one_thread);
   int failed = build(s, d, constants);
@@ -243,6 +286,7 @@ EXPORT const char *hlogym_onednn_name(const struct step *s) { return s->name; }
 
 static void execute(const struct step *s, struct frame *f, char *const *buffers, char *scratch) {
   hlogym_use_one_thread(s->one_thread);
+  hlogym_use_independent_members(1); /* reorders have no barriers */
   argument_t arguments[MAX_TENSORS + 1];
   int count = 0;
   for (int k = 0; k < s->edges; k++) {
@@ -260,14 +304,57 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
     memory_set_data_handle(f->scratchpad, scratch + s->scratch_bytes - s->scratchpad_bytes);
     arguments[count++] = (argument_t){ARG_SCRATCHPAD, f->scratchpad};
   }
+  hlogym_use_independent_members(s->independent);
   primitive_execute(s->primitive, f->stream, count, arguments);
+  hlogym_use_independent_members(1);
   for (int k = 0; k < s->edges; k++) {
     if (!s->edge[k].reorder || !s->edge[k].is_output) continue;
     const argument_t pair[] = {{ARG_SRC, f->inside[k]}, {ARG_DST, f->outside[k]}};
     primitive_execute(s->edge[k].reorder, f->stream, 2, pair);
   }
+  hlogym_use_independent_members(0);
   hlogym_use_one_thread(0);
   if (s->maxima) repair_maxima(s->maxima, buffers[0], buffers[1]);
+}
+
+EXPORT void hlogym_onednn_run(struct step *s, char *const *buffers, char *scratch, long scratch_bytes);
+
+/* One call of a divided step. */
+struct division {
+  const struct step *step;
+  char *const *buffers, *scratch;
+};
+
+/* Return where part `k` writes its sum. */
+static char *sum_of_part(const struct division *d, int64_t k) {
+  const struct step *const s = d->step;
+  if (k == 0) return d->buffers[2];
+  return d->scratch + s->parts * s->part->scratch_bytes + (k - 1) * rounded(s->outputs * sizeof(float));
+}
+
+static void run_parts(void *context, int64_t first, int64_t last) {
+  const struct division *const d = context;
+  const struct step *const s = d->step;
+  for (int64_t k = first; k < last; k++) {
+    char *const buffers[] = {d->buffers[0] + k * s->part_bytes[0], d->buffers[1] + k * s->part_bytes[1],
+                             sum_of_part(d, k)};
+    hlogym_onednn_run(s->part, buffers, d->scratch + k * s->part->scratch_bytes, (long)s->part->scratch_bytes);
+  }
+}
+
+static void add_parts(void *context, int64_t first, int64_t last) {
+  const struct division *const d = context;
+  float *const sum = (float *)d->buffers[2];
+  for (int64_t k = 1; k < d->step->parts; k++) {
+    const float *const more = (const float *)sum_of_part(d, k);
+    for (int64_t i = first; i < last; i++) sum[i] += more[i];
+  }
+}
+
+static void run_divided(const struct step *s, char *const *buffers, char *scratch) {
+  struct division d = {s, buffers, scratch};
+  hlogym_parallel(run_parts, &d, s->parts, 1);
+  hlogym_parallel(add_parts, &d, s->outputs, 16384);
 }
 
 /* Run a step; `buffers` are the tensors of its description. The scratch memory was sized when the program was compiled;
@@ -275,6 +362,11 @@ static void execute(const struct step *s, struct frame *f, char *const *buffers,
 EXPORT void hlogym_onednn_run(struct step *s, char *const *buffers, char *scratch, long scratch_bytes) {
   void *const larger = (size_t)scratch_bytes < s->scratch_bytes ? aligned_alloc(PAGE, s->scratch_bytes) : 0;
   if (larger) scratch = larger;
+  if (s->part) {
+    run_divided(s, buffers, scratch);
+    free(larger);
+    return;
+  }
   for (int k = 0; k < MAX_FRAMES; k++) {
     struct frame *const f = &s->frame[k];
     if (atomic_flag_test_and_set_explicit(&f->busy, memory_order_acquire)) continue;

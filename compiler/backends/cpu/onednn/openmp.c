@@ -19,12 +19,15 @@
 int hlogym_gang_size(void);
 void hlogym_gang_begin(void (*task)(void *, int64_t, int64_t), void *context, int count);
 void hlogym_gang_end(void);
+int hlogym_offer(void (*task)(void *, int64_t, int64_t), void *context, int count);
+void hlogym_finish(void);
 
 /* One parallel region. */
 struct team {
   void (*function)(void *);
   void *data;
   int size;
+  enum { GANG, OFFERED, ALONE } way; /* whether the members run at the same time, at any time, or one after the other */
   _Atomic unsigned waiting, phase; /* of the barrier */
 };
 
@@ -46,6 +49,8 @@ static void run_member(void *context, int64_t number, int64_t end) {
   member.team = 0;
 }
 
+static _Thread_local int independent; /* whether the members of the calling thread's regions wait for no other */
+
 static int team_size(void) { return member.team && !member.nested ? member.team->size : 1; }
 
 /* Start a region: the other threads call function(data), and then the caller does so itself. */
@@ -61,7 +66,12 @@ static void parallel_start(void (*function)(void *), void *data, unsigned thread
   atomic_store(&team.waiting, 0);
   member.team = &team;
   member.number = 0;
-  if (team.size > 1) hlogym_gang_begin(run_member, &team, team.size);
+  if (team.size == 1) return;
+  team.way = GANG;
+  if (independent)
+    team.way = hlogym_offer(run_member, &team, team.size) ? OFFERED : ALONE;
+  else
+    hlogym_gang_begin(run_member, &team, team.size);
 }
 
 static void parallel_end(void) {
@@ -69,8 +79,13 @@ static void parallel_end(void) {
     member.nested--;
     return;
   }
-  if (member.team->size > 1) hlogym_gang_end();
+  struct team *const team = member.team;
   member.team = 0;
+  if (team->size == 1) return;
+  if (team->way == GANG) hlogym_gang_end();
+  if (team->way == OFFERED) hlogym_finish();
+  if (team->way == ALONE)
+    for (int number = 1; number < team->size; number++) run_member(team, number, number + 1);
 }
 
 static void barrier(void) {
@@ -133,6 +148,9 @@ static void loop_end(void) {}
 
 /* Set whether the regions that the calling thread starts have one thread. */
 void hlogym_use_one_thread(int set) { one_thread = set; }
+
+/* Set whether the members of the regions that the calling thread starts wait for no other: they have no barriers. */
+void hlogym_use_independent_members(int set) { independent = set; }
 
 /* ---- binding */
 

@@ -29,6 +29,9 @@ MIN_ROWS, MIN_COLUMNS = 8, 16
 """Products of f32 with fewer rows or columns are left to BLAS, which has kernels for matrices times vectors."""
 MIN_ROWS_OF_REORDER = 256
 """With at least so many rows, oneDNN may bring the right-hand matrix into blocks first."""
+MIN_MULTIPLICATIONS = 4097
+"""Batches of matrices with fewer multiplications each are left to loops: a product without contraction is a
+multiplication, and one of two vectors a reduction, both of which fuse with what surrounds them."""
 
 
 def suits_blas(dot: HloInstruction) -> bool:
@@ -73,6 +76,8 @@ def describe_product(dot: HloInstruction) -> Description:
     left = _matrix(lhs, [b[0] for b in batches], lf, lc)
     right = _matrix(rhs, [b[1] for b in batches], rc, rf)
     rows, columns = left.dims[-2], right.dims[-1]
+    if batches and rows * columns * left.dims[-1] < MIN_MULTIPLICATIONS:
+        raise UnsupportedError("the matrices of the batch are small enough for loops")
     if not batches and rows >= MIN_ROWS_OF_REORDER:
         right = replace(right, free=True)
     dims = (*left.dims[:-2], rows, columns)
