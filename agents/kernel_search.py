@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from compiler.codegen.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.ir import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.kernel_sites import KernelSite

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from compiler.analysis.loop_marks import mark_kernel_loop
 from compiler.analysis.while_loop import Induction, LoopView, induction
-from compiler.codegen import loop_kernel
+from compiler.codegen.templates import loop_kernel
 from compiler.errors import PlanError
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.computation import has_side_effect

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from compiler.codegen.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from compiler.codegen.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
 from compiler.backends.registry import BACKENDS, find_backend
-from compiler.codegen.kernel_choice import BoundKernel, KernelChoice
 from compiler.codegen.languages import C, find_language
+from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelChoice
 from compiler.errors import FusionError, HlogymError, PlanError
 from compiler.expansions import (
     ChooseExpansion,

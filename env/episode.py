@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.analysis.cost_model import CostModel
-from compiler.codegen.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
 from compiler.expansions import ExpansionSite
 from compiler.fusion.actions import FusionAction

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.backends.cpu import toolchain
-from compiler.codegen import print_c
+from compiler.codegen.printing import print_c
 from experiments.provenance import provenance
 
 RESULT = Path("results/kernels/function_errors.md")
@@ -220,9 +220,9 @@ def _page(rows: list[str]) -> str:
             "",
             "The largest difference from float64 over float32 numbers, or over random pairs for functions of two",
             "arguments, in units in the last place of the exact result; subnormal results count. 1e30 would mean a",
-            "wrong NaN, infinity or sign of a zero. *Inline* functions are in `compiler/codegen/math_c.h`; the others",
-            "are from glibc's libmvec. `logistic` is compared with 0 below -88.7, where `exp(-x)` overflows in float32",
-            "as it does in the interpreter.",
+            "wrong NaN, infinity or sign of a zero. *Inline* functions are in",
+            "`compiler/codegen/printing/math_c.h`; the others are from glibc's libmvec. `logistic` is compared with 0",
+            "below -88.7, where `exp(-x)` overflows in float32 as it does in the interpreter.",
             "",
             "| op | code | numbers | largest error (ulp) | where | bits |",
             "|---|---|---|---|---|---|",

@@ -68,7 +68,7 @@ def _loop(name: str, text: str) -> str:
 
 def _library(is_inline: bool, width: int) -> ctypes.CDLL:
     names = ("preamble_c.h", "math_c.h") if is_inline else ("preamble_c.h",)
-    preamble = "".join(resources.files("compiler.codegen").joinpath(name).read_text() for name in names)
+    preamble = "".join(resources.files("compiler.codegen.printing").joinpath(name).read_text() for name in names)
     loops = "".join(_loop(f"loop{k}", text) for k, text in enumerate(EXPRESSIONS.values()))
     flags = (*toolchain.FLAGS, f"-mprefer-vector-width={width}")
     return ctypes.CDLL(str(toolchain.toolchain().shared_object(preamble + loops, "function_speed", flags)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from compiler.analysis.cost_model import DeviceModel
-from compiler.codegen.kernel_choice import KernelBindings
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.kernel_choice import KernelBindings
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan

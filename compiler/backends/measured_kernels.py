@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from compiler.backends.registry import find_backend
-from compiler.codegen.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import CodegenError, PlanError, UnsupportedError
 from compiler.ir import HloModule
 from compiler.runtime.executable import Executable, parameter_leaves

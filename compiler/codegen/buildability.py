@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from compiler.codegen.bind_c import bind_c, local_bytes_bound
-from compiler.codegen.emission import STATEMENT_LIMIT
-from compiler.codegen.lower import lower
-from compiler.codegen.scalar_ops import is_supported_type, scalar_op_of
-from compiler.codegen.schedule import LOCAL_BYTES, Schedule
+from compiler.codegen.lowering.emission import STATEMENT_LIMIT
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
+from compiler.codegen.schedules.bind_c import bind_c, local_bytes_bound
+from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction

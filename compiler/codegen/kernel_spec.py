@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from compiler.codegen import loop_ir as lir
 from compiler.codegen.languages import default_schedule, find_language
-from compiler.codegen.lower import lower, roots_of
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.lowering.lower import lower, roots_of
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode

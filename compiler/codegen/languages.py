@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.analysis.cost_model import cpu
-from compiler.codegen import loop_ir as lir
-from compiler.codegen.bind_c import bind_c
-from compiler.codegen.bind_cuda import bind_cuda
-from compiler.codegen.print_c import print_c
-from compiler.codegen.print_cuda import print_cuda
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.printing.print_c import print_c
+from compiler.codegen.printing.print_cuda import print_cuda
+from compiler.codegen.schedules.bind_c import bind_c
+from compiler.codegen.schedules.bind_cuda import bind_cuda
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnknownNameError
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from compiler.codegen.kernel_choice import GENERATED, BoundKernel
-from compiler.codegen.schedule_space import Knob
+from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel
+from compiler.codegen.schedules.schedule_space import Knob
 from compiler.errors import UnknownNameError
 from compiler.ir.instruction import HloInstruction
 

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from compiler.analysis.loop_marks import is_kernel_loop
 from compiler.codegen.kernel_spec import KernelSpec, lower_instruction
 from compiler.codegen.languages import default_schedule
-from compiler.codegen.loop_kernel import LoopKernel, default_loop_schedule, make_loop_kernel
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.templates.loop_kernel import LoopKernel, default_loop_schedule, make_loop_kernel
 from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from compiler.codegen.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import ArgumentError
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.support.untrusted import short_repr

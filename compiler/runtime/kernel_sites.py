@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import SupportsIndex, TypeAlias, overload
 
 from compiler.analysis.cost_model import CostModel, DeviceModel
-from compiler.codegen.kernel_choice import GENERATED, BoundKernel, KernelChoice
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.codegen.loop_kernel import LoopKernel
-from compiler.codegen.schedule import Schedule
-from compiler.codegen.schedule_space import ScheduleSpace, schedule_space
+from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, KernelChoice
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.schedule_space import ScheduleSpace, schedule_space
+from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import PlanError, UnsupportedError
 from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.ir.module import is_control_flow

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compiler.codegen.kernel_choice import BoundKernel
+from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.runtime import gemm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from compiler.codegen.kernel_choice import BoundKernel
+from compiler.codegen.schedules.kernel_choice import BoundKernel
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.runtime.implementations import KernelImplementation, register_implementation

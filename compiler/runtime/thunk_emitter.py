@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from compiler.analysis.trip_count import trip_count_of
-from compiler.codegen.kernel_choice import GENERATED, BoundKernel, KernelBindings
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
 from compiler.codegen.languages import default_schedule
-from compiler.codegen.loop_kernel import LoopKernel
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, KernelBindings
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import UnsupportedError
 from compiler.ir.callgraph import check_call_graph
 from compiler.ir.computation import HloComputation

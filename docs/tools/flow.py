@@ -11,8 +11,8 @@ from compiler import CompilationSession, parse
 from compiler.api import decide
 from compiler.codegen.kernel_spec import fused_form
 from compiler.codegen.languages import C
-from compiler.codegen.loop_ir import Kernel
-from compiler.codegen.lower import lower
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.nest.loop_ir import Kernel
 from compiler.fusion.policies import make_policy
 from compiler.ir import HloModule
 from compiler.loops import KernelLoops

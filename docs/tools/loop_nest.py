@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.codegen import loop_ir as lir
+from compiler.codegen.nest import loop_ir as lir
 
 __all__ = ["loop_nest_text"]
 

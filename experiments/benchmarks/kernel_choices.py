@@ -28,9 +28,9 @@ from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.frames import address_of
 from compiler.backends.cpu.libraries import Library, load_library
 from compiler.backends.cpu.native_runtime import RUNTIME, Call
-from compiler.codegen.kernel_choice import GENERATED, KernelChoice
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.codegen.loop_kernel import LoopKernel
+from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
+from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import HlogymError
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.runtime.instruction_kernels import emit_kernel

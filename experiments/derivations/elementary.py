@@ -1,4 +1,4 @@
-"""The polynomials of the elementary functions in `compiler/codegen/math_c.h`.
+"""The polynomials of the elementary functions in `compiler/codegen/printing/math_c.h`.
 
     python -m experiments.derivations.elementary [NAME ...]
 

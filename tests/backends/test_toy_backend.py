@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from compiler.backends.cpu.backend import CpuBackend
 from compiler.backends.cpu.executable import CpuExecutable
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.schedule import Schedule
 
 
 class ToyExecutable(CpuExecutable):

@@ -20,8 +20,8 @@ from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cuda import nvrtc as cuda
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
 from compiler.codegen.languages import default_schedule
-from compiler.codegen.lower import lower, roots_of
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.lowering.lower import lower, roots_of
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.interpreter import evaluate_computation
 from compiler.ir import HloComputation
 from compiler.ir.shape import Shape

@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from compiler.codegen import loop_ir as lir
-from compiler.codegen.lower import lower
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.schedules.schedule import Schedule
 from tests.codegen.attentions import AttentionForm, random_attention
 from tests.codegen.running import case_of, problem, random_args, run_c
 

@@ -18,7 +18,7 @@ import pytest
 from compiler import compile
 from compiler.backends.cuda.nvrtc import OPTIONS, source_of
 from compiler.codegen.kernel_spec import KernelSpec
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.interpreter import Context, evaluate_op
 from compiler.ir import HloInstruction, HloModule, Opcode

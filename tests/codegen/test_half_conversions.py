@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.backends.cpu import toolchain as cpu
-from compiler.codegen.print_c import preamble
+from compiler.codegen.printing.print_c import preamble
 
 F16_BITS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
 SOURCE = """

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.codegen import index as ix
-from compiler.codegen.index import IndexExpr, Quotient, Remainder, Runtime, Var
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Runtime, Var
 
 VARS: tuple[Var | Runtime, ...] = (Var("i", 5), Var("j", 3), Var("k", 1), Runtime("n", 0, 6))
 Env = Mapping[str, int]

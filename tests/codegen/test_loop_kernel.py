@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.codegen import loop_kernel
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.templates import loop_kernel
 from compiler.interpreter import Context, evaluate_op
 from compiler.ir import HloInstruction, Opcode
 from compiler.text import parse

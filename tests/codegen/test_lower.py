@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.codegen import buildability
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir import HloComputation, Opcode
 from compiler.ir.module import HloModule

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler import CompileOptions, compile
 from compiler.backends.cpu.toolchain import FLAGS, find_compiler, processor
-from compiler.codegen.print_c import preamble
+from compiler.codegen.printing.print_c import preamble
 from experiments.function_errors import FUNCTIONS, INLINE, measure
 
 BOUNDS = {

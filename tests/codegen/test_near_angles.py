@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pytest
 
 from compiler.backends.cpu.toolchain import FLAGS, find_compiler
-from compiler.codegen.loop_kernel import make_loop_kernel
-from compiler.codegen.print_c import preamble
-from compiler.codegen.scalar_ops import NEAR_ANGLE
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.nest.scalar_ops import NEAR_ANGLE
+from compiler.codegen.printing.print_c import preamble
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.templates.loop_kernel import make_loop_kernel
 from compiler.interpreter import Context, evaluate_op
 from env.reference import Reference
 from tests.codegen import running

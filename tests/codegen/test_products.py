@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.schedule import Schedule
 from tests.codegen.products import random_product
 from tests.codegen.running import case_of, fused, problem, random_args, run_c
 

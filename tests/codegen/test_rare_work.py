@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from compiler.codegen import loop_ir as lir
-from compiler.codegen import rare_analysis, rare_work
-from compiler.codegen.bind_c import bind_c
-from compiler.codegen.lower import lower
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.schedules import rare_analysis, rare_work
+from compiler.codegen.schedules.bind_c import bind_c
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir import HloComputation, HloInstruction, Opcode, PrimitiveType
 from compiler.ir.shape import Shape, array_shape
 from tests.codegen import running

@@ -8,7 +8,7 @@ import pytest
 
 from compiler.api import compile as compile_hlo
 from compiler.codegen.kernel_spec import fused_form, make_kernel
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.interpreter import evaluate
 from compiler.ir.types import PrimitiveType

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile
-from compiler.codegen.scalar_ops import COMPUTE_BYTES, scalar_op_of
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, scalar_op_of
 from compiler.errors import HlogymError
 from compiler.interpreter import evaluate
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType

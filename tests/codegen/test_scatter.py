@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile, parse
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.interpreter import evaluate
 from tests.codegen import running
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compiler import compile
-from compiler.codegen.kernel_choice import KernelChoice
 from compiler.codegen.languages import default_schedule
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.kernel_choice import KernelChoice
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import PlanError
 from compiler.runtime.kernel_sites import KernelSite
 

@@ -8,8 +8,8 @@ from math import prod
 
 import pytest
 
-from compiler.codegen.schedule import FIELD_RANGES, Schedule
-from compiler.codegen.schedule_space import Knob, ScheduleSpace, schedule_space, typical_values
+from compiler.codegen.schedules.schedule import FIELD_RANGES, Schedule
+from compiler.codegen.schedules.schedule_space import Knob, ScheduleSpace, schedule_space, typical_values
 
 KNOBS = (Knob("a", (0, 1, 2), 1), Knob("b", (5, 6), 5), Knob("c", (1, 2, 4, 8), 8))
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from compiler.codegen import buildability
-from compiler.codegen import loop_ir as lir
-from compiler.codegen.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION, lower
+from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION, lower
+from compiler.codegen.nest import loop_ir as lir
 from tests.codegen import running
 
 

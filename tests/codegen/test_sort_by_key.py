@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from compiler.api import compile as compile_hlo
-from compiler.codegen import print_order
-from compiler.codegen.print_order import OrderMethod
+from compiler.codegen.printing import print_order
+from compiler.codegen.printing.print_order import OrderMethod
 from compiler.interpreter import evaluate
 from compiler.ir.types import PrimitiveType
 from compiler.text import parse

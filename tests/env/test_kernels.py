@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compiler.api import compile as compile_hlo
-from compiler.codegen.schedule_space import Knob, ScheduleSpace
+from compiler.codegen.schedules.schedule_space import Knob, ScheduleSpace
 from compiler.learned.features.candidates import MAX_CANDIDATES
 from compiler.learned.features.decisions import GLOBAL_FEATURES
 from compiler.learned.features.kernels import kernel_candidates

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from compiler.analysis.kernel_summary import summarize_body
-from compiler.codegen.bind_c import bind_c, local_bytes_bound
 from compiler.codegen.buildability import kernel_refusal
-from compiler.codegen.loop_ir import LocalArray, walk
-from compiler.codegen.lower import lower
-from compiler.codegen.scalar_ops import COMPUTE_BYTES
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.nest.loop_ir import LocalArray, walk
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules.bind_c import bind_c, local_bytes_bound
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
 from compiler.fusion.rewriting import trial_fusion
 from compiler.fusion.state import FusionState

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.codegen.schedule import FIELD_RANGES
+from compiler.codegen.schedules.schedule import FIELD_RANGES
 from compiler.fusion.actions import KINDS
 from compiler.passes import PASSES
 from compiler.passes.infrastructure.registry import describe_options

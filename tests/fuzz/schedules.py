@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.codegen.schedule import FIELD_RANGES, Schedule
+from compiler.codegen.schedules.schedule import FIELD_RANGES, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir import HloModule
 from compiler.ir.verifier import verify

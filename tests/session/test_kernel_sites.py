@@ -13,8 +13,8 @@ import pytest
 
 from compiler import DefaultKernels, KernelChoice, KernelSite, compile, parse
 from compiler.backends.registry import find_backend
-from compiler.codegen.kernel_choice import BoundKernel
-from compiler.codegen.schedule_space import Knob
+from compiler.codegen.schedules.kernel_choice import BoundKernel
+from compiler.codegen.schedules.schedule_space import Knob
 from compiler.errors import ArgumentError, PlanError
 from compiler.fusion.policies import make_policy
 from compiler.interpreter import evaluate

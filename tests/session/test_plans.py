@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from compiler import compile
-from compiler.codegen.kernel_choice import KernelChoice
-from compiler.codegen.loop_kernel import make_loop_kernel
-from compiler.codegen.schedule import LOCAL_BYTES
+from compiler.codegen.schedules.kernel_choice import KernelChoice
+from compiler.codegen.schedules.schedule import LOCAL_BYTES
+from compiler.codegen.templates.loop_kernel import make_loop_kernel
 from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.interpreter import evaluate

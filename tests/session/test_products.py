@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compiler import CompilationSession, HloModule, compile, parse
-from compiler.codegen.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.fusion.policies import make_policy
 from compiler.interpreter import evaluate
 from compiler.runtime.executable import Executable

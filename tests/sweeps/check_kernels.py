@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
-from compiler.codegen import print_c
-from compiler.codegen.loop_ir import Kernel
+from compiler.codegen.nest.loop_ir import Kernel
+from compiler.codegen.printing import print_c
 from compiler.errors import HlogymError
 from env.reference import Reference, fresh_outputs
 from tests.sweeps.check_corruptions import relative_to_largest

@@ -11,9 +11,9 @@ from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.driver import make_driver
 from compiler.backends.cpu.executable import BuiltProgram, CpuExecutable
 from compiler.backends.cpu.onednn.matcher import preference_refusal
-from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.languages import C
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.kernel_choice import KernelBindings
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan

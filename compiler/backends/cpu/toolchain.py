@@ -18,8 +18,8 @@ from pathlib import Path
 from compiler.backends.cpu.native_runtime import RUNTIME_FLAGS, available_cores, runtime_source
 from compiler.backends.cpu.object_cache import DEFAULT_LIMIT, ObjectCache
 from compiler.backends.cpu.processes import Command, run_all_bounded
-from compiler.codegen import print_c
 from compiler.codegen.kernel_spec import KernelSpec
+from compiler.codegen.printing import print_c
 from compiler.errors import BackendError, BuildKilledError, CodegenError
 
 FLAGS = (

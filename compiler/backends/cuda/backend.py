@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.cuda import nvrtc
 from compiler.backends.cuda.executable import CudaExecutable
-from compiler.codegen.kernel_choice import KernelBindings
 from compiler.codegen.languages import CUDA
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.kernel_choice import KernelBindings
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan

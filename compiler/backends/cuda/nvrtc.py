@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from compiler.codegen import print_cuda
 from compiler.codegen.kernel_spec import KernelSpec
+from compiler.codegen.printing import print_cuda
 from compiler.errors import BackendError, CodegenError
 
 OPTIONS = ("--std=c++17", "-default-device")

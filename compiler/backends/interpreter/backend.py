@@ -9,8 +9,8 @@ import numpy as np
 
 from compiler.analysis.cost_model import DeviceModel, device_model
 from compiler.backends.interpreter.executable import InterpreterExecutable
-from compiler.codegen.kernel_choice import KernelBindings
-from compiler.codegen.schedule import Schedule
+from compiler.codegen.schedules.kernel_choice import KernelBindings
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import BackendError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.codegen.kernel_choice import GENERATED, KernelChoice
-from compiler.codegen.schedule import FIELD_RANGES
+from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
+from compiler.codegen.schedules.schedule import FIELD_RANGES
 from compiler.learned.features.candidates import MAX_KNOBS, Candidate
 from compiler.runtime.kernel_sites import KernelSite
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from compiler.backends.cpu.onednn import matcher
-from compiler.codegen.kernel_choice import BoundKernel
-from compiler.codegen.schedule_space import Knob
+from compiler.codegen.schedules.kernel_choice import BoundKernel
+from compiler.codegen.schedules.schedule_space import Knob
 from compiler.ir.instruction import HloInstruction
 from compiler.runtime.implementations import KernelImplementation
 from compiler.runtime.thunk_emitter import ThunkEmitter

@@ -1,0 +1,1 @@
+"""Lowering of fused computations to loop nests without a schedule."""

@@ -1,0 +1,258 @@
+"""The state of code emission: the open loops, their statements, and the names of the values computed so far.
+
+`EmissionState` tracks how statements nest and in which loop a value may be computed; its subclass `emit.Emitter` adds
+how to compute each op. The modules that emit reductions and selects between regions depend on the state alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest import scalar_ops
+from compiler.codegen.nest.index import Index, IndexExpr, Runtime, Var
+from compiler.codegen.nest.loop_ir import LoopKind
+from compiler.codegen.nest.scalar_ops import ScalarOp
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+STATEMENT_LIMIT = 6000
+"""Maximum number of statements in a kernel."""
+
+Memo: TypeAlias = dict[tuple[HloInstruction, Index], tuple[str, ...]]
+"""The names of the values of an instruction at an index."""
+
+
+@dataclass
+class Frame:
+    """An open loop or reduction, an open branch (a guard) or the top level of the kernel, with its statements."""
+
+    vars: tuple[Var, ...] = ()
+    is_guard: bool = False
+    stmts: list[lir.Stmt] = field(default_factory=list)
+    memo: Memo = field(default_factory=dict)
+    helpers: dict[Hashable, str] = field(default_factory=dict)
+
+
+class EmissionState(ABC):
+    """The part of a kernel that has been emitted so far.
+
+    Attributes:
+        fused: the computation that becomes a kernel.
+        limit: maximum number of statements.
+        frames: open loops and guards, the outermost first.
+        inputs: names of array arguments by parameter.
+        groups: for each reduction, all reductions that share its loop.
+        bound: the operand that each parameter of a called computation is bound to.
+        sources: functions that read the elements of instructions defined outside the kernel's computation, such as
+            the carried state of a loop.
+        hoist_limit: number of the outermost frame into which code may be hoisted.
+    """
+
+    def __init__(self, fused: HloComputation, limit: int = STATEMENT_LIMIT) -> None:
+        self.fused = fused
+        self.limit = limit
+        self.frames: list[Frame] = [Frame()]
+        self.inputs: dict[HloInstruction, str] = {}
+        self.groups: dict[HloInstruction, tuple[HloInstruction, ...]] = {}
+        self.bound: dict[HloInstruction, HloInstruction] = {}
+        self.sources: dict[HloInstruction, Callable[[Index], str]] = {}
+        self.hoist_limit = 0
+        self._runtime_frame: dict[str, int] = {}
+        self._count = 0
+
+    @abstractmethod
+    def values(self, i: HloInstruction, index: Index) -> tuple[str, ...]:
+        """Emit the computation of `i[index]` and return its names: one, or several for a variadic reduce."""
+
+    # ---- values
+
+    def value(self, i: HloInstruction, index: Index) -> str:
+        """Emit the computation of `i[index]` and return the name of the scalar."""
+        return self.values(i, index)[0]
+
+    def known(self, i: HloInstruction, index: Index) -> tuple[str, ...] | None:
+        """Return the names of `i[index]` if it has been computed in an open frame, otherwise None."""
+        for frame in self.frames:
+            found = frame.memo.get((i, index))
+            if found is not None:
+                return found
+        return None
+
+    def once(self, key: Hashable, make: Callable[[], str]) -> str:
+        """Return the name of a helper value; call `make` to emit it unless an open frame has it already."""
+        name = self.helper(key)
+        if name is None:
+            name = self.frames[-1].helpers[key] = make()
+        return name
+
+    def helper(self, key: Hashable) -> str | None:
+        """Return the name of a helper value if an open frame has it, otherwise None."""
+        return next((f.helpers[key] for f in self.frames if key in f.helpers), None)
+
+    def tuple_of(self, element: HloInstruction) -> HloInstruction:
+        """Return the tuple operand of a get-tuple-element; for a fusion or call, the root of its computation."""
+        whole = element.operands[0]
+        return self.enter(whole) if whole.opcode in (Opcode.FUSION, Opcode.CALL) else whole
+
+    def element(self, element: HloInstruction) -> HloInstruction | None:
+        """Return the instruction that a get-tuple-element selects, or None if one op yields several results."""
+        whole = self.tuple_of(element)
+        return whole.operands[element.attributes["index"]] if whole.opcode is Opcode.TUPLE else None
+
+    def enter(self, call: HloInstruction) -> HloInstruction:
+        """Bind the parameters of a called computation to the operands of the call and return its root."""
+        called: HloComputation = call.called_computations()[0]
+        for p, o in zip(called.parameters, call.operands, strict=True):
+            if self.bound.setdefault(p, o) is not o:
+                raise UnsupportedError(f"%{called.name} is called from two places in one kernel")
+        return called.root
+
+    def input_name(self, parameter: HloInstruction) -> str:
+        """Return the name of the array argument for a parameter."""
+        return self.inputs.setdefault(parameter, f"p{parameter.parameter_number}")
+
+    def inline(self, computation: HloComputation, args: Sequence[str]) -> tuple[str, ...]:
+        """Emit a scalar computation, such as a reducer, on the given scalars and return the names of its results."""
+        names: dict[HloInstruction, str] = {}
+        for i in computation.post_order():
+            t = i.shape.element_type
+            if i.opcode is Opcode.PARAMETER:
+                names[i] = args[i.parameter_number or 0]
+            elif i.opcode is Opcode.CONSTANT:
+                names[i] = self.constant(i.value.value.flat[0], t)
+            elif i.opcode in (Opcode.BROADCAST, Opcode.RESHAPE, Opcode.BITCAST, Opcode.COPY):
+                names[i] = names[i.operands[0]]
+            elif i.opcode is not Opcode.TUPLE:
+                names[i] = self.apply(scalar_ops.scalar_op_of(i), *(names[o] for o in i.operands))
+        root = computation.root
+        if root.opcode is Opcode.TUPLE:
+            return tuple(names[o] for o in root.operands)
+        return (names[root],)
+
+    # ---- names, frames, statements
+
+    def fresh(self, prefix: str) -> str:
+        self._count += 1
+        if self._count > self.limit:
+            raise UnsupportedError(f"the kernel would have more than {self.limit} statements")
+        return f"{prefix}{self._count}"
+
+    def add(self, statement: lir.Stmt) -> None:
+        self.frames[-1].stmts.append(statement)
+
+    def let(self, t: T, value: lir.Expr) -> str:
+        name = self.fresh("v")
+        self.add(lir.Let(name, t, value))
+        return name
+
+    def constant(self, value: Any, t: T) -> str:
+        """Emit a literal, given as a Python or NumPy scalar."""
+        return self.let(t, lir.Constant(float(value) if t.is_float else int(value)))
+
+    def apply(self, op: ScalarOp, *args: str) -> str:
+        return self.let(op.result, lir.Apply(op, args))
+
+    @contextmanager
+    def loop(self, var: Var, kind: LoopKind) -> Iterator[None]:
+        """Open a loop: the statements emitted inside the context become its body."""
+        frame = Frame((var,))
+        self.frames.append(frame)
+        yield
+        self.frames.pop()
+        self.add(lir.For(var, kind, tuple(frame.stmts)))
+
+    @contextmanager
+    def loops(self, vars_: Sequence[Var], kind: LoopKind = LoopKind.INDEPENDENT) -> Iterator[None]:
+        """Open a nest of loops of one kind, without the loops of one iteration."""
+        open_vars = [v for v in vars_ if v.extent != 1]
+        self.frames += [Frame((v,)) for v in open_vars]
+        yield
+        for v in reversed(open_vars):
+            frame = self.frames.pop()
+            self.add(lir.For(v, kind, tuple(frame.stmts)))
+
+    @contextmanager
+    def reduction(self, vars_: Sequence[Var], reductions: Sequence[lir.Reduction]) -> Iterator[None]:
+        """Open the body of a `Reduce`; the context must define the values of `reductions`, which may be extended."""
+        frame = Frame(tuple(vars_))
+        self.frames.append(frame)
+        yield
+        self.frames.pop()
+        self.add(lir.Reduce(tuple(vars_), tuple(reductions), tuple(frame.stmts)))
+
+    @contextmanager
+    def guard(self) -> Iterator[Frame]:
+        """Open a branch: statements emitted inside the context are not hoisted out of it."""
+        frame = Frame(is_guard=True)
+        self.frames.append(frame)
+        yield frame
+        self.frames.pop()
+
+    @contextmanager
+    def at_depth(self, depth: int) -> Iterator[None]:
+        """Emit into an outer frame while the context is open, then reopen the inner frames."""
+        inner = self.frames[depth + 1 :]
+        del self.frames[depth + 1 :]
+        yield
+        self.frames.extend(inner)
+
+    def depth_of(self, index: Index) -> int:
+        """Return the depth of the outermost frame to which code that depends on `index` can be hoisted."""
+        needed = ix.variables_of(index)
+        for depth in range(len(self.frames) - 1, 0, -1):
+            frame = self.frames[depth]
+            if frame.is_guard or not needed.isdisjoint(frame.vars):
+                return depth
+            if any(isinstance(v, Runtime) and self._runtime_frame[v.name] == depth for v in needed):
+                return depth
+            if depth == self.hoist_limit:
+                return depth
+        return 0
+
+    # ---- indices at run time
+
+    def index_name(self, value: IndexExpr) -> str:
+        """Emit an index as a 64-bit integer and return its name."""
+        return self.let(T.S64, lir.IndexValue(value))
+
+    def all_of(self, conditions: Sequence[str]) -> str:
+        """Emit the conjunction of pred scalars and return its name."""
+        if not conditions:
+            return self.constant(True, T.PRED)
+        conjunction = scalar_ops.binary(Opcode.AND, T.PRED)
+        return functools.reduce(lambda a, b: self.apply(conjunction, a, b), conditions)
+
+    def index_test(self, value: IndexExpr, low: int | None, high: int | None) -> str:
+        """Emit the pred scalar low <= value <= high and return its name; a bound of None is not tested."""
+        return self.let(T.PRED, lir.IndexTest(value, low, high))
+
+    def clamped_start(self, operand: HloInstruction, index: Index, high: int) -> IndexExpr:
+        """Emit a start index that is read at run time, clamped to 0 .. high, and return it as an index expression."""
+        if high <= 0:
+            return ix.const(0)
+        raw = self.value(operand, index)
+        with self.at_depth(self.depth_of(index)):
+            name = self.once((raw, high), lambda: self._clamped(raw, operand.shape.element_type, high))
+            return ix.of(self.runtime(name, 0, high))
+
+    def _clamped(self, raw: str, t: T, high: int) -> str:
+        if t is T.U64:  # large values become negative numbers of s64
+            raw = self.apply(scalar_ops.binary(Opcode.MINIMUM, t), raw, self.constant(high, t))
+        wide = raw if t is T.S64 else self.apply(scalar_ops.conversion(t, T.S64), raw)
+        bounds = self.constant(0, T.S64), self.constant(high, T.S64)
+        return self.apply(scalar_ops.binary(Opcode.CLAMP, T.S64), bounds[0], wide, bounds[1])
+
+    def runtime(self, name: str, low: int, high: int) -> Runtime:
+        """Return a scalar defined in the innermost open frame as a symbol for index expressions."""
+        self._runtime_frame.setdefault(name, len(self.frames) - 1)
+        return Runtime(name, low, high)

@@ -1,0 +1,371 @@
+"""Lowering of a fused computation to a loop nest without a schedule.
+
+The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
+    loop: there is no reduction; every output is traversed in the order of the first.
+    reduction: the reduced dimensions are the fastest-varying; each row yields one value per output.
+    block: like reduction, and values of the row are needed again afterwards (softmax, normalizations).
+    column-reduction: the fastest-varying dimension is kept.
+    attention: there are two dots with a softmax between them, see `attention`.
+    product: there is one dot, with elementwise ops before and after it, see `products`.
+    sort: the root is a sort of parameters, see `sort`.
+    scan: the root is a cumulative reduction of parameters, see `running`.
+    top-k: the root is a topk of a parameter, see `sort`.
+    scatter: the root is a scatter into a parameter, see `scatter`.
+    in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
+
+As in XLA, the reductions that determine the form are called heroes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from compiler.analysis.attention import attention_of
+from compiler.codegen.lowering.emission import STATEMENT_LIMIT
+from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.lowering.reductions import UNROLL_LIMIT, Domain, combiner_of, result_index
+from compiler.codegen.lowering.select_regions import update_starts
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Index, Var
+from compiler.codegen.nest.scalar_ops import is_supported_type
+from compiler.codegen.templates.attention import lower_attention
+from compiler.codegen.templates.products import lower_product, product_of
+from compiler.codegen.templates.running import lower_running, running_of
+from compiler.codegen.templates.scatter import lower_scatter
+from compiler.codegen.templates.sort import lower_sort, lower_top_k, sort_of, top_k_of
+from compiler.errors import UnsupportedError
+from compiler.ir.callgraph import CallGraph
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.support.recursion import deep_recursion
+
+BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION = 400, 16
+"""A kernel may have BASE_STATEMENTS and STATEMENTS_PER_INSTRUCTION for each instruction; one with more would recompute
+the same instructions at many indices."""
+MAX_CALLS = 500
+"""Maximum nesting depth of calls in a fused computation."""
+
+
+def lower(fused: HloComputation) -> lir.Kernel:
+    """Return the loop nest of a fused computation, to which no schedule has been applied.
+
+    Raises:
+        UnsupportedError: the computation cannot become one kernel.
+    """
+    with deep_recursion():
+        return _Lowering(fused).kernel()
+
+
+def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
+    """Return the outputs of a fused computation: its root, or the operands of a root tuple."""
+    root = fused.root
+    return tuple(root.operands) if root.opcode is Opcode.TUPLE else (root,)
+
+
+class _Lowering:
+    """Lowers one fused computation to the form of loop nest that suits its roots and reductions."""
+
+    def __init__(self, fused: HloComputation) -> None:
+        self.fused = fused
+        self.roots = roots_of(fused)
+        for r in self.roots:
+            if not is_supported_type(r.shape.element_type):
+                raise UnsupportedError(f"%{r.name}: a kernel cannot produce the shape {r.shape}")
+        graph = CallGraph.of(fused)
+        if graph.calls > MAX_CALLS:
+            raise UnsupportedError(f"calls nest {graph.calls} levels deep in %{fused.name}, more than {MAX_CALLS}")
+        self.emitter = Emitter(
+            fused, min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * graph.instructions)
+        )
+        self.outputs = [f"o{k}" for k in range(len(self.roots))]
+
+    def kernel(self) -> lir.Kernel:
+        """Return the kernel in the form that fits."""
+        if not self.roots:
+            raise UnsupportedError("nothing to compute")
+        if self.roots[0].opcode is Opcode.SCATTER and len(self.roots) == 1:
+            return lower_scatter(self.fused, self.roots[0])
+        sort = sort_of(self.roots)
+        if sort is not None:
+            return lower_sort(self.fused, sort)
+        running = running_of(self.roots)
+        if running is not None:
+            return lower_running(self.fused, running)
+        top = top_k_of(self.roots)
+        if top is not None:
+            return lower_top_k(self.fused, top)
+        if all(0 in r.shape.dimensions for r in self.roots):
+            return self._finish("loop")
+        attention = attention_of(self.fused)
+        if attention is not None:
+            return lower_attention(self.fused, self.roots, attention)
+        dot = product_of(self.fused)
+        if dot is not None:
+            return lower_product(self.fused, self.roots, dot)
+        heroes = self._heroes()
+        if heroes:
+            return self._with_reductions(heroes)
+        updated = self._updated_parameter()
+        if updated is not None:
+            return self._in_place_update(updated)
+        return self._loop()
+
+    # ---- analysis
+
+    def _heroes(self) -> list[HloInstruction]:
+        """Return the reductions that need a loop, in post order.
+
+        Raises:
+            UnsupportedError: they do not all have the same domain.
+        """
+        found = []
+        for i in self.fused.post_order():
+            if i.opcode is not Opcode.REDUCE:
+                continue
+            full = i.operands[0].shape.dimensions
+            if math.prod(full[d] for d in i.dimensions) > UNROLL_LIMIT:
+                found.append(i)
+        for i in found[1:]:
+            a, b = found[0], i
+            if Domain.of(a) != Domain.of(b):
+                raise UnsupportedError(
+                    f"reductions over different domains: %{a.name} reduces {list(a.dimensions)} of "
+                    f"{a.operands[0].shape}, %{b.name} reduces {list(b.dimensions)} of {b.operands[0].shape}"
+                )
+        return found
+
+    def _updated_parameter(self) -> HloInstruction | None:
+        """Return the parameter that the root updates in place, or None if anything else reads it."""
+        if len(self.roots) != 1 or self.roots[0].opcode is not Opcode.DYNAMIC_UPDATE_SLICE:
+            return None
+        base = self.roots[0].operands[0]
+        alone = base.opcode is Opcode.PARAMETER and len(base.users) == 1
+        return base if alone and self.roots[0].operands[1] is not base else None
+
+    def _finish(
+        self, kind: str, must_alias: tuple[tuple[int, int], ...] = (), in_place: tuple[tuple[int, int], ...] = ()
+    ) -> lir.Kernel:
+        parameters = self.fused.parameters
+        arguments = [
+            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False) for n, p in enumerate(parameters)
+        ]
+        arguments += [
+            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
+            for name, r in zip(self.outputs, self.roots, strict=True)
+        ]
+        return lir.Kernel(kind, tuple(arguments), tuple(self.emitter.frames[0].stmts), in_place, must_alias)
+
+    # ---- loops
+
+    def _vars(self, dims: Sequence[int], prefix: str) -> list[Var]:
+        return [Var(self.emitter.fresh(prefix), n) for n in dims]
+
+    def _loop(self) -> lir.Kernel:
+        counts = {r.shape.num_elements for r in self.roots}
+        if len(counts) != 1:
+            raise UnsupportedError(
+                f"outputs of different sizes in one loop: {', '.join(str(r.shape) for r in self.roots)}"
+            )
+        if len(self.roots) == 1 and self.roots[0].opcode is Opcode.CONCATENATE:
+            return self._concatenate(self.roots[0])
+        dims = self._loop_dimensions()
+        e = self.emitter
+        vars_ = self._vars(dims, "i")
+        with e.loops(vars_):
+            offset = ix.linearize([ix.of(v) for v in vars_], dims)
+            self._store_all(self.roots, self.outputs, offset, tuple(ix.of(v) for v in vars_), tuple(dims))
+        return self._finish("loop", in_place=in_place_pairs(self))
+
+    def _loop_dimensions(self) -> tuple[int, ...]:
+        """Return the dimensions of the loop nest: those of the first output."""
+        return self.roots[0].shape.dimensions
+
+    def _store_all(
+        self,
+        roots: Sequence[HloInstruction],
+        outputs: Sequence[str],
+        offset: ix.IndexExpr,
+        index: Index,
+        dims: tuple[int, ...],
+    ) -> None:
+        """Compute every root at one index, then store them: loads come before stores, so outputs may alias inputs."""
+        e = self.emitter
+        names = []
+        for r in roots:
+            at = index if r.shape.dimensions == dims else ix.delinearize(offset, r.shape.dimensions)
+            names.append(e.value(r, at))
+        for name, out in zip(names, outputs, strict=True):
+            e.add(lir.Store(out, offset, name))
+
+    def _concatenate(self, root: HloInstruction) -> lir.Kernel:
+        """Emit one loop nest per operand, so that no element needs a branch on the operand it comes from."""
+        e = self.emitter
+        dim = root.dimensions[0]
+        start = 0
+        for piece in root.operands:
+            dims = piece.shape.dimensions
+            if 0 not in dims:
+                vars_ = self._vars(dims, "i")
+                with e.loops(vars_):
+                    at = tuple(ix.of(v) for v in vars_)
+                    to = (*at[:dim], at[dim] + start, *at[dim + 1 :])
+                    name = e.value(piece, at)
+                    e.add(lir.Store("o0", ix.linearize(to, root.shape.dimensions), name))
+            start += dims[dim]
+        return self._finish("loop")
+
+    def _in_place_update(self, parameter: HloInstruction) -> lir.Kernel:
+        e = self.emitter
+        root = self.roots[0]
+        update = root.operands[1]
+        starts = update_starts(e, root)
+        vars_ = self._vars(update.shape.dimensions, "i")
+        if 0 not in update.shape.dimensions:
+            with e.loops(vars_):
+                at = tuple(ix.of(v) for v in vars_)
+                to = tuple(a + s for a, s in zip(at, starts, strict=True))
+                name = e.value(update, at)
+                e.add(lir.Store("o0", ix.linearize(to, root.shape.dimensions), name))
+        number = parameter.parameter_number or 0
+        return self._finish("in-place-update", must_alias=((number, len(self.fused.parameters)),))
+
+    # ---- reductions
+
+    def _with_reductions(self, heroes: list[HloInstruction]) -> lir.Kernel:
+        domain = Domain.of(heroes[0])
+        if 0 in domain.sizes:
+            raise UnsupportedError("a reduction of zero elements has no kernel")
+        kept = domain.kept
+        if kept == tuple(range(len(kept))):
+            return self._rows(heroes, domain)
+        return self._separate_results(heroes, domain)
+
+    def _rows(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
+        """Emit a parallel loop over rows: in it one loop per stage of reductions and one for the full-sized outputs."""
+        e, full, lead = self.emitter, domain.sizes, len(domain.kept)
+        row_dims, columns = full[:lead], full[lead:]
+        count, total = math.prod(row_dims), math.prod(full)
+        for r in self.roots:
+            if r.shape.num_elements not in (count, total):
+                raise UnsupportedError(
+                    f"%{r.name}: {r.shape} has neither one value per row nor the reduced shape {list(full)}"
+                )
+        phases = _phases(heroes, self.roots, full)
+        e.groups = _groups(heroes, phases)
+        vars_ = self._vars(row_dims, "i")
+        row = tuple(ix.of(v) for v in vars_)
+        big = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements == total]
+        small = [(r, o) for r, o in zip(self.roots, self.outputs, strict=True) if r.shape.num_elements != total]
+        with e.loops(vars_):
+            if small:
+                offset = ix.linearize(row, row_dims)
+                self._store_all([r for r, _ in small], [o for _, o in small], offset, row, row_dims)
+            if big:
+                for h in heroes:  # outside the loop over columns, where they are loop-invariant
+                    e.values(h, result_index(h, row))
+                cols = self._vars(columns, "j")
+                with e.loops(cols):
+                    at = (*row, *(ix.of(v) for v in cols))
+                    self._store_all([r for r, _ in big], [o for _, o in big], ix.linearize(at, full), at, full)
+        return self._finish("block" if big else "reduction")
+
+    def _separate_results(self, heroes: list[HloInstruction], domain: Domain) -> lir.Kernel:
+        """Emit a loop over results with a reduction for each; any dimensions may be reduced."""
+        e = self.emitter
+        dims = tuple(domain.sizes[k] for k in domain.kept)
+        for r in self.roots:
+            if r.shape.num_elements != math.prod(dims):
+                raise UnsupportedError(f"%{r.name}: {r.shape} does not have one value for each result of the reduction")
+        is_column = len(domain.sizes) - 1 in domain.kept
+        if is_column and all(combiner_of(h.attributes["to_apply"]) for h in heroes):
+            for h in heroes:
+                if _depends_on(h, set(heroes) - {h}):
+                    raise UnsupportedError(f"%{h.name}: a column reduction of a column reduction has no kernel")
+            e.groups = dict.fromkeys(heroes, tuple(heroes))
+        vars_ = self._vars(dims, "i")
+        with e.loops(vars_):
+            index = tuple(ix.of(v) for v in vars_)
+            self._store_all(self.roots, self.outputs, ix.linearize(index, dims), index, dims)
+        return self._finish("column-reduction" if e.groups else "reduction")
+
+
+def in_place_pairs(lowering: _Lowering) -> tuple[tuple[int, int], ...]:
+    """Return the (input, output) argument positions of a plain loop that may share one buffer.
+
+    An input and an output may share a buffer if each iteration reads and writes the same element of both. A branch
+    rules this out, because it may skip the load.
+    """
+    body = tuple(lowering.emitter.frames[0].stmts)
+    loads: dict[str, set[ix.IndexExpr]] = {}
+    stores: dict[str, ix.IndexExpr] = {}
+    for s in lir.walk(body):
+        if isinstance(s, lir.If):
+            return ()
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Load):
+            loads.setdefault(s.value.buffer, set()).add(s.value.offset)
+        elif isinstance(s, lir.Store):
+            stores[s.buffer] = s.offset
+    pairs = []
+    for n, p in enumerate(lowering.fused.parameters):
+        for k, (out, r) in enumerate(zip(lowering.outputs, lowering.roots, strict=True)):
+            same_size = p.shape.element_type.byte_size == r.shape.element_type.byte_size
+            if same_size and loads.get(f"p{n}", {stores[out]}) == {stores[out]}:
+                pairs.append((n, len(lowering.fused.parameters) + k))
+    return tuple(pairs)
+
+
+def _depends_on(i: HloInstruction, targets: set[HloInstruction]) -> bool:
+    work, seen = list(i.operands), set(i.operands)
+    while work:
+        x = work.pop()
+        if x in targets:
+            return True
+        for o in x.operands:
+            if o not in seen:
+                seen.add(o)
+                work.append(o)
+    return False
+
+
+def _phases(
+    heroes: Sequence[HloInstruction], roots: Sequence[HloInstruction], full: tuple[int, ...]
+) -> dict[HloInstruction, set[int]]:
+    """Return the loops over the row in which each instruction is needed.
+
+    Stage n (1, 2...) is the loop of the reductions that depend on those of stage n - 1; 0 is the loop of the outputs.
+    """
+    level: dict[HloInstruction, int] = {}
+    for h in heroes:
+        below = [level[g] for g in heroes if g in level and _depends_on(h, {g})]
+        level[h] = max(below, default=0) + 1
+    phases: dict[HloInstruction, set[int]] = {}
+    total = math.prod(full)
+    sinks = [(h.operands[k], level[h]) for h in heroes for k in range(len(h.operands) // 2)]
+    sinks += [(r, 0) for r in roots if r.shape.num_elements == total]
+    # Traverse the operands of what each loop computes, up to reductions, whose results are known when the loop starts.
+    for sink, phase in sinks:
+        work = [sink]
+        while work:
+            i = work.pop()
+            found = phases.setdefault(i, set())
+            if phase in found or i in level:
+                continue
+            found.add(phase)
+            work.extend(i.operands)
+    for h in heroes:
+        phases[h] = {level[h]}
+    return phases
+
+
+def _groups(
+    heroes: Sequence[HloInstruction], phases: dict[HloInstruction, set[int]]
+) -> dict[HloInstruction, tuple[HloInstruction, ...]]:
+    """Return the reductions that share a loop: those of one stage, since all heroes have the same domain."""
+    by_stage: dict[int, list[HloInstruction]] = {}
+    for h in heroes:
+        if len(h.operands) == 2:
+            by_stage.setdefault(min(phases[h]), []).append(h)
+    return {h: tuple(group) for group in by_stage.values() for h in group}

@@ -1,0 +1,1 @@
+"""The loop IR: index arithmetic, typed scalar ops, statements."""

@@ -1,0 +1,1 @@
+"""Printers of bound nests, and the C that kernels include."""

@@ -1,0 +1,352 @@
+"""The C printer: it prints a nest that is bound to the threads and vectors of a CPU.
+
+A loop that threads share is outlined, as OpenMP compilers do: its body becomes a function of a range of iterations
+(`SYMBOL_partN`), the values it captures become members of a struct, and the loop becomes a call of `hlogym_parallel`
+with the two. Parallel loops do not nest, except for those that are one loop over several variables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from importlib import resources
+
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr
+from compiler.codegen.nest.loop_ir import LoopKind
+from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
+from compiler.codegen.printing.print_products import product_call, product_function
+from compiler.codegen.printing.printer import Printer
+from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text, expression_of
+from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+LIST_PADDING = 16
+"""Entries that `hlogym_flagged` of the preamble writes after a list."""
+_OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
+
+
+def preamble() -> str:
+    """Return the C source that must precede the kernels of a file."""
+    folder = resources.files("compiler.codegen.printing")
+    return "".join(folder.joinpath(name).read_text() for name in ("preamble_c.h", "math_c.h"))
+
+
+def print_c(kernel: lir.Kernel, symbol: str) -> str:
+    """Return the C source of `void SYMBOL(void *const *arguments)`; the arguments are the inputs, then the outputs."""
+    printer = _CPrinter(kernel, symbol)
+    printer.prologue("arguments")
+    printer.block(kernel.body)
+    main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
+    return "\n".join([*map(_helper, printer.helpers), *printer.products, *printer.functions, main])
+
+
+def _helper(name: str) -> str:
+    """Return the text of a header of functions that only some kernels need."""
+    return resources.files("compiler.codegen.printing").joinpath(name).read_text()
+
+
+class _CPrinter(Printer):
+    """A printer of one kernel as C; `functions` and `products` hold the functions that it calls."""
+
+    def __init__(self, kernel: lir.Kernel, symbol: str) -> None:
+        super().__init__(kernel)
+        self.symbol = symbol
+        self.functions: list[str] = []
+        self.products: list[str] = []
+        self.helpers: dict[str, None] = {}  # the headers that it needs
+        self._types: dict[str, str] = {}  # C types of the names in scope
+        self._constants: dict[str, str] = {}  # and the values of the literals among them
+        self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
+
+    def prologue(self, arguments: str) -> None:
+        """Print the index type and a pointer for each array argument."""
+        self.emit(f"typedef {self.index_type} index_t;")
+        for n, a in enumerate(self.kernel.arguments):
+            qualifier = "" if a.is_output else "const "
+            c_type = STORAGE_TYPES.get(a.type, "uint8_t")
+            self.emit(f"{qualifier}{c_type} *{a.name} = ({qualifier}{c_type} *){arguments}[{n}];")
+
+    def statement(self, s: lir.Stmt) -> None:
+        super().statement(s)
+        if isinstance(s, lir.Let | lir.Accumulator):
+            self._types[s.name] = COMPUTE_TYPES[s.type]
+        if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant):
+            self._constants[s.name] = constant_text(s.value.value, s.type)
+
+    def local_array(self, s: lir.LocalArray) -> None:
+        self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
+        self._types[s.name] = f"{COMPUTE_TYPES[s.type]} *"
+
+    def update(self, s: lir.Update) -> None:
+        # Loops with updates run sequentially in C, so the update need not be atomic.
+        t = self.types[s.buffer]
+        current = self.load(lir.Load(s.buffer, s.offset))
+        self.emit("{")
+        self.depth += 1
+        self.emit(f"const {COMPUTE_TYPES[t]} current = {current};")
+        updated = expression_of(binary(s.combiner, t)).format("current", s.value)
+        self.emit(f"const {COMPUTE_TYPES[t]} updated = {updated};")
+        self.store(lir.Store(s.buffer, s.offset, "updated"))
+        self.depth -= 1
+        self.emit("}")
+
+    def transpose_tile(self, s: lir.TransposeTile) -> None:
+        t = self.types[s.buffer]
+        self.helpers["transpose.h"] = None
+        bounds = [str(s.size) if x is None else f"TILE_ROOM({x.to_c()}, {s.size})" for x in (s.rows, s.columns)]
+        if s.height:
+            bounds[0] = str(s.height) if s.rows is None else f"TILE_ROOM({s.rows.to_c()}, {s.height})"
+        source = f"{s.buffer} + {s.offset.to_c()}"
+        if COMPUTE_TYPES[t] != STORAGE_TYPES[t] or t.bits not in (32, 64):
+            # One row at a time: reads are contiguous, and what is written stays in the first-level cache.
+            self.emit(f"for (index_t b = 0; b < {bounds[1]}; b++)")
+            element = self.converted("tile_row[a]", t)
+            self.emit(f"  for (index_t a = 0; a < {bounds[0]}; a++) {{")
+            self.emit(f"    const {STORAGE_TYPES[t]} *const tile_row = {source} + (index_t)b * {s.stride};")
+            self.emit(f"    {s.array}[a * {s.size} + b] = {element};")
+            self.emit("  }")
+            return
+        self.emit(
+            f"transpose_tile_{t.bits}((uint{t.bits}_t *){s.array}, (const uint{t.bits}_t *)({source}), "
+            f"{s.stride}, {s.size}, {bounds[0]}, {bounds[1]});"
+        )
+
+    def sort(self, s: lir.Sort) -> None:
+        """Print a bottom-up merge sort of element numbers that alternates between two arrays."""
+        n, left, right = s.position.extent, s.left.name, s.right.name
+        self.emit("{")
+        self.depth += 1
+        for line in (
+            f"index_t *order = (index_t *)__builtin_malloc(2 * sizeof(index_t) * {n}), *spare = order + {n};",
+            "index_t *const memory = order;",
+            "if (memory == 0) __builtin_abort();",
+            f"for (index_t k = 0; k < {n}; k++) order[k] = k;",
+            f"for (int64_t width = 1; width < {n}; width *= 2) {{",
+            f"  for (int64_t first = 0; first < {n}; first += 2 * width) {{",
+            f"    const int64_t middle = first + width < {n} ? first + width : {n};",
+            f"    const int64_t last = first + 2 * width < {n} ? first + 2 * width : {n};",
+            "    int64_t i = first, j = middle, k = first;",
+            "    while (i < middle && j < last) {",
+            f"      const index_t {left} = order[i], {right} = order[j];",
+        ):
+            self.emit(line)
+        self.depth += 3
+        self.block(s.compare)
+        self.depth -= 3
+        for line in (
+            f"      const int take = {s.before};",
+            f"      spare[k++] = take ? {right} : {left};",
+            "      j += take;",
+            "      i += !take;",
+            "    }",
+            "    while (i < middle) spare[k++] = order[i++];",
+            "    while (j < last) spare[k++] = order[j++];",
+            "  }",
+            "  index_t *const other = order;",
+            "  order = spare;",
+            "  spare = other;",
+            "}",
+            f"for (index_t {s.position.name} = 0; {s.position.name} < {n}; {s.position.name}++) {{",
+            f"  const index_t {left} = order[{s.position.name}];",
+        ):
+            self.emit(line)
+        self.indented(s.body)
+        self.emit("}")
+        self.emit("__builtin_free(memory);")
+        self.depth -= 1
+        self.emit("}")
+
+    def product(self, s: lir.MatrixProduct) -> None:
+        """Print the call of a function of register tiles, which is printed before the kernel."""
+        name = f"{self.symbol}_product{len(self.products)}"
+        self.products.append(product_function(s, name, self.kernel.vector_bits, self.attributes))
+        self.emit(product_call(s, name))
+
+    def sort_by_key(self, s: lir.SortByKey) -> None:
+        """Print the sort of one row as functions, and a call of them for all rows."""
+        function, rows = f"{self.symbol}_order{len(self.functions)}", s.row.extent
+        read = self._apart(lambda: self._print_keys(s))
+        write = self._apart(lambda: self._print_positions(s))
+        self.functions.append(order_functions(s, function, self.attributes, read, write))
+        if s.grain:
+            self.emit(f"hlogym_parallel({function}_rows, (void *)arguments, {rows}, {s.grain});")
+        else:
+            self.emit(f"{function}_rows((void *)arguments, 0, {rows});")
+
+    def _apart(self, write_body: Callable[[], None]) -> str:
+        """Return the text of a function body, which starts with the array arguments."""
+        outside = self.lines, self.depth, dict(self._types)
+        self.lines, self.depth = [], 1
+        self.prologue("arguments")
+        write_body()
+        text = "\n".join(self.lines)
+        self.lines, self.depth, self._types = outside
+        return text
+
+    def _print_keys(self, s: lir.SortByKey) -> None:
+        self.emit(f"const index_t {s.row.name} = (index_t)row;")
+        if self.kernel.vector_bits:
+            self.emit("#pragma omp simd")
+        self.emit("for (int64_t k = 0; k < count; k++) {")
+        self.depth += 1
+        self.emit(f"const index_t {s.element.name} = (index_t)(first + k);")
+        self.block(s.read)
+        self.emit(f"keys[k] = {key_text(s)};")
+        self.depth -= 1
+        self.emit("}")
+
+    def _print_positions(self, s: lir.SortByKey) -> None:
+        self.emit(f"const index_t {s.row.name} = (index_t)row;")
+        self.emit(
+            f"for (index_t {s.position.name} = 0; {s.position.name} < {s.position.extent}; {s.position.name}++) {{"
+        )
+        self.emit(f"  const index_t {s.element.name} = (index_t)(order[{s.position.name}] & {index_mask(s)});")
+        self.indented(s.body)
+        self.emit("}")
+
+    def flagged(self, s: lir.ForFlagged) -> None:
+        """Print loops over the list of flagged positions, which is padded so that every group is full."""
+        n, position, slot = s.position.extent, s.position.name, s.slot.name
+        self.emit("{")
+        self.depth += 1
+        self.emit(f"int32_t {position}_list[{n + LIST_PADDING}] __attribute__((aligned(64)));")
+        self.emit(f"const int32_t {slot}_count = hlogym_flagged({s.flags}, {n}, {position}_list);")
+        # gcc sees that this is a multiple of the vector length, and makes no loop for a remainder.
+        self.emit(f"const int32_t {slot}_full = ({slot}_count + {s.group - 1}) & -{s.group};")
+        for pragma, end, body in (("#pragma omp simd", "full", s.body), ("", "count", s.ordered)):
+            if pragma:
+                self.emit(pragma)
+            self.emit(f"for (index_t {slot} = 0; {slot} < {slot}_{end}; {slot}++) {{")
+            self.emit(f"  const index_t {position} = {position}_list[{slot}];")
+            self.indented(body)
+            self.emit("}")
+        self.depth -= 1
+        self.emit("}")
+
+    def index_value(self, value: IndexExpr, t: T) -> str:
+        # Conversions from 32-bit integers to float vectorize everywhere; AVX2 has none from 64-bit integers.
+        narrow = t.is_float and t is not T.F64 and self.index_type == "int64_t" and value.range[1] < 2**31
+        return f"({COMPUTE_TYPES[t]}){'(int32_t)' if narrow else ''}({value.to_c()})"
+
+    # ---- loops
+
+    def loop(self, s: lir.For) -> None:
+        if s.kind in (LoopKind.PARALLEL, LoopKind.PARALLEL_VECTOR):
+            self._parallel_loop(s)
+        elif s.poll:
+            self._polling_loop(s)
+        else:
+            self._plain_loop(s, "0", str(s.var.extent))
+
+    def _plain_loop(self, s: lir.For, first: str, last: str) -> None:
+        v = s.var.name
+        if s.kind in (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR) and not has_loop(s.body):
+            self.emit(" ".join(["#pragma omp simd", *map(_clause, s.combined)]))
+        if s.base is not None:
+            room = f"{s.limit} - ({s.base.to_c()})"
+            last = f"({room} < {s.var.extent} ? {room} : {s.var.extent})"
+        self.emit(f"for (index_t {v} = {first}; {v} < {last}; {v}++) {{")
+        self._types[v] = self.index_type
+        self.indented(s.body)
+        self.emit("}")
+
+    def _polling_loop(self, s: lir.For) -> None:
+        """Print a long sequential loop in slices, with a check for interrupts between them."""
+        v, n, step = s.var.name, s.var.extent, s.poll
+        self.emit(f"for (int64_t {v}_slice = 0; {v}_slice < {n} && !hlogym_interrupted(); {v}_slice += {step}) {{")
+        self.depth += 1
+        self.emit(f"const int64_t {v}_end = {v}_slice + {step} < {n} ? {v}_slice + {step} : {n};")
+        self._plain_loop(s, f"(index_t){v}_slice", f"(index_t){v}_end")
+        self.depth -= 1
+        self.emit("}")
+
+    # ---- loops that run on several threads
+
+    def _parallel_loop(self, s: lir.For) -> None:
+        """Outline a nest of parallel loops into a function of a range of iterations that runs on the thread pool."""
+        nest = [f for f in perfect_nest(s) if f.kind is s.kind]
+        items = math.prod(f.var.extent for f in nest)
+        self._outline(_captured_names(s, self._types), items, s.grain, lambda: self._iterations(nest))
+
+    def _iterations(self, nest: list[lir.For]) -> None:
+        """Print iterations `first` to `last` of a nest whose loops are merged into one."""
+        if len(nest) == 1:
+            self._plain_loop(nest[0], "(index_t)first", "(index_t)last")
+            return
+        below = 1
+        for f in reversed(nest):
+            wrapped = "" if f is nest[0] else f" % {f.var.extent}"
+            self.emit(f"index_t {f.var.name} = (index_t)(first / {below}{wrapped});")
+            self._types[f.var.name] = self.index_type
+            below *= f.var.extent
+        self.emit("for (int64_t item = first; item < last; item++) {")
+        self.indented(nest[-1].body)
+        # Increment the innermost index, and on overflow the next outer one: cheaper than a division per item.
+        for f in reversed(nest[1:]):
+            self.depth += 1
+            self.emit(f"if (++{f.var.name} == {f.var.extent}) {{")
+            self.emit(f"  {f.var.name} = 0;")
+        self.emit(f"  {nest[0].var.name}++;")
+        for _ in nest[1:]:
+            self.emit("}")
+            self.depth -= 1
+        self.emit("}")
+
+    def _outline(self, names: Mapping[str, str], items: int, grain: int, write_body: Callable[[], None]) -> None:
+        """Outline a loop: print a function of a range of items, and its parallel call in place of the loop.
+
+        Args:
+            names: C types of the names that the function captures.
+            items: number of items.
+            grain: minimum number of items that a thread takes at a time.
+            write_body: prints the body, in which `first` and `last` bound the range.
+        """
+        constants = [name for name in names if name in self._constants]
+        names = {name: c_type for name, c_type in names.items() if name not in self._constants}
+        # The slot is reserved before the body is printed; the function is printed into empty `lines`, which are then
+        # put into the slot, and the text around the loop is restored.
+        number = len(self.functions)
+        function = f"{self.symbol}_part{number}"
+        self.functions.append("")
+        outside = self.lines, self.depth, dict(self._types)
+        self.lines, self.depth = [], 1
+        self.emit(f"const struct {function} *const shared = (const struct {function} *)context;")
+        self.prologue("shared->arguments")
+        for name in constants:  # redeclared, not captured, so that the C compiler can fold them
+            self.emit(f"{self._types[name]} const {name} = {self._constants[name]};")
+        for name, c_type in names.items():
+            self.emit(f"{c_type} const {name} = shared->{name};")
+        write_body()
+        members = " ".join(f"{c_type} {name};" for name, c_type in names.items())
+        self.functions[number] = "\n".join(
+            [
+                f"struct {function} {{ void *const *arguments; {members} }};",
+                f"{self.attributes}static void {function}(void *context, int64_t first, int64_t last) {{",
+                *self.lines,
+                "}",
+                "",
+            ]
+        )
+        self.lines, self.depth, self._types = outside
+        self.emit("{")
+        self.emit(f"  struct {function} shared = {{{', '.join(['arguments', *names])}}};")
+        self.emit(f"  hlogym_parallel({function}, &shared, {items}, {grain});")
+        self.emit("}")
+
+
+def _clause(c: lir.Combined) -> str:
+    operator = _OPERATORS.get(c.combiner)
+    if operator is None:
+        # OpenMP's max and min are right for integers; for floats the preamble declares reductions that propagate NaN.
+        operator = c.combiner.text if c.type.is_float else c.combiner.text[:3]
+    return f"reduction({operator}:{c.accumulator})"
+
+
+def _captured_names(loop: lir.For, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the names from outside that a loop uses, with their C types."""
+    used = dict.fromkeys(lir.names_used((loop,)))
+    inside = set(lir.names_defined((loop,)))
+    return {name: types[name] for name in used if name in types and name not in inside}

@@ -1,0 +1,147 @@
+"""C functions of matrix products: loops over register tiles, whose accumulators are named vectors.
+
+A product of rows x columns is divided into tiles of some rows and whole vectors of columns. A tile holds its sums in
+registers while it walks along the depth; in each step it loads the vectors of one row of the rhs and multiplies them by
+one element of each row of the lhs. Columns that do not fill a vector are loaded and stored by a mask, or, where the
+array has room, in full. Sizes known only at run time occur in remainder blocks alone.
+"""
+
+from __future__ import annotations
+
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.printing.scalar import COMPUTE_TYPES
+from compiler.ir.types import PrimitiveType as T
+
+_MASKED = {T.F32: ("ps512", "float", "unsigned short"), T.F64: ("pd512", "double", "unsigned char")}
+"""Suffix, element type and mask type of the AVX-512 builtins for masked loads and stores."""
+
+
+def product_call(s: lir.MatrixProduct, name: str) -> str:
+    """Return the statement that calls the function of a product."""
+    pointers = [f"&{m.array}[{m.offset.to_c()}]" for m in s.matrices]
+    sizes = [_size(span) for span in s.spans]
+    return f"{name}({', '.join([*pointers, s.decay or '0', *sizes])});"
+
+
+def _size(span: lir.Span) -> str:
+    if span.base is None:
+        return str(span.extent)
+    rest = f"{span.limit} - {span.base.to_c()}"
+    return f"({rest} < {span.extent} ? {rest} : {span.extent})"
+
+
+def product_function(s: lir.MatrixProduct, name: str, vector_bits: int, attributes: str) -> str:
+    """Return the function of a product, and the functions of its tiles.
+
+    Args:
+        s: the product.
+        name: name of the function.
+        vector_bits: width of the vectors; where the processor has none of 512 bits, narrower ones are used.
+        attributes: C attributes of functions, with a trailing space.
+    """
+    narrow = _Tiles(s, name, 32, s.narrow_tile, attributes).function()
+    if vector_bits < 512:
+        return narrow
+    wide = _Tiles(s, name, 64, s.tile, attributes).function()
+    return f"#ifdef __AVX512F__\n{wide}#else\n{narrow}#endif\n"
+
+
+def _rests(span: lir.Span, size: int) -> list[int]:
+    """Return the sizes of the incomplete tiles that a division into tiles of `size` can leave."""
+    rests = {span.extent % size, span.total % span.extent % size} if span.total >= span.extent else {span.total % size}
+    return sorted(rests - {0})
+
+
+class _Tiles:
+    """The functions of one product for vectors of one width."""
+
+    def __init__(self, s: lir.MatrixProduct, name: str, width: int, tile: tuple[int, int], attributes: str) -> None:
+        self.s, self.name, self.width, self.attributes = s, name, width, attributes
+        self.element = COMPUTE_TYPES[s.type]
+        self.lanes = width // s.type.byte_size
+        self.rows, self.panel = tile[0], tile[1] * self.lanes
+
+    def function(self) -> str:
+        s, c = self.s, self.element
+        heights, widths = _rests(s.rows, self.rows), _rests(s.columns, self.panel)
+        kind = f"vector_size({self.width}), aligned({s.type.byte_size}), may_alias"
+        lines = [f"typedef {c} {self.name}_v __attribute__(({kind}));"]
+        for width in [*([self.panel] if s.columns.total >= self.panel else []), *widths]:
+            for height in [*([self.rows] if s.rows.total >= self.rows else []), *heights]:
+                lines += self._tile(height, width)
+        lines += [
+            f"__attribute__((noinline)) {self.attributes}static void {self.name}({c} *t, const {c} *a, const {c} *b,"
+            f" const {c} *decay, int64_t rows, int64_t columns, int64_t depth) {{",
+            "  int64_t j = 0;",
+        ]
+        if s.columns.total >= self.panel:
+            lines.append(f"  for (; j + {self.panel} <= columns; j += {self.panel}) {{")
+            lines += self._rows(self.panel, heights)
+            lines.append("  }")
+        for width in widths:
+            lines.append(f"  if (columns - j == {width}) {{")
+            lines += self._rows(width, heights)
+            lines.append("  }")
+        return "\n".join([*lines, "}", ""])
+
+    def _rows(self, width: int, heights: list[int]) -> list[str]:
+        """Return the loop over the tiles of one panel."""
+        s = self.s
+        decay = "decay + j" if s.decay else "0"
+        arguments = f"(t + i * {s.target.row} + j, a + i * {s.lhs.row}, b + j, {decay}, depth);"
+        lines = ["    int64_t i = 0;"]
+        if s.rows.total >= self.rows:
+            lines.append(
+                f"    for (; i + {self.rows} <= rows; i += {self.rows}) {self.name}_{self.rows}x{width}{arguments}"
+            )
+        lines += [f"    if (rows - i == {height}) {self.name}_{height}x{width}{arguments}" for height in heights]
+        return lines
+
+    def _tile(self, rows: int, columns: int) -> list[str]:
+        """Return the function of a tile of rows x columns."""
+        s, c, v = self.s, self.element, f"{self.name}_v"
+        vectors = -(-columns // self.lanes)
+        lines = [
+            f"{self.attributes}static void {self.name}_{rows}x{columns}({c} *restrict t, const {c} *a, const {c} *b,"
+            f" const {c} *decay, int64_t depth) {{"
+        ]
+        names = [[f"s{r}_{n}" for n in range(vectors)] for r in range(rows)]
+        if s.decay:
+            lines += [self._load(f"d{n}", "decay", n, columns, True) for n in range(vectors)]
+            for r in range(rows):
+                for n in range(vectors):
+                    lines.append(self._load(names[r][n], f"t + {r * s.target.row}", n, columns, s.target.local))
+                    lines.append(f"  {names[r][n]} *= d{n};")
+        else:
+            lines += [f"  {v} {', '.join(f'{x} = {{0}}' for x in row)};" for row in names]
+        lines.append(f"  for (int64_t k = 0; k < depth; k++, a += {s.lhs.column}, b += {s.rhs.row}) {{")
+        lines += [f"  {self._load(f'b{n}', 'b', n, columns, s.rhs.local)}" for n in range(vectors)]
+        for r in range(rows):
+            updates = " ".join(f"{names[r][n]} += x{r} * b{n};" for n in range(vectors))
+            lines.append(f"    const {c} x{r} = a[{r * s.lhs.row}]; {updates}")
+        lines.append("  }")
+        for r in range(rows):
+            for n in range(vectors):
+                lines.append(self._store(names[r][n], f"t + {r * s.target.row}", n, columns, s.target.local))
+        return [*lines, "}"]
+
+    def _load(self, name: str, pointer: str, n: int, columns: int, whole: bool) -> str:
+        """Return the definition of vector `n` of a row, of which the tile has `columns` elements."""
+        v, rest, at = f"{self.name}_v", columns - n * self.lanes, f"{pointer} + {n * self.lanes}"
+        if whole or rest >= self.lanes:
+            return f"  {v} {name} = *(const {v} *)({at});"
+        if self.width == 64:
+            suffix, element, mask = _MASKED[self.s.type]
+            bits = f"({mask}){hex((1 << rest) - 1)}"
+            return f"  {v} {name} = __builtin_ia32_loadu{suffix}_mask((const {element} *)({at}), ({v}){{0}}, {bits});"
+        return f"  {v} {name} = {{0}}; __builtin_memcpy(&{name}, {at}, {rest * self.s.type.byte_size});"
+
+    def _store(self, name: str, pointer: str, n: int, columns: int, whole: bool) -> str:
+        v, rest, at = f"{self.name}_v", columns - n * self.lanes, f"{pointer} + {n * self.lanes}"
+        if whole or rest >= self.lanes:
+            return f"  *({v} *)({at}) = {name};"
+        if self.width == 64:
+            suffix, element, mask = _MASKED[self.s.type]
+            bits = f"({mask}){hex((1 << rest) - 1)}"
+            return f"  __builtin_ia32_storeu{suffix}_mask(({element} *)({at}), {name}, {bits});"
+        return f"  __builtin_memcpy({at}, &{name}, {rest * self.s.type.byte_size});"

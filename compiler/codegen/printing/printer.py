@@ -1,0 +1,165 @@
+"""The base class of the printers; `print_c` and `print_cuda` override what differs between C and CUDA C++."""
+
+from __future__ import annotations
+
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr
+from compiler.codegen.printing.scalar import COMPUTE_TYPES, constant_text, expression_of
+from compiler.errors import UnsupportedError
+from compiler.ir.types import PrimitiveType as T
+
+INT32_LIMIT = 2**31 - 2**16
+"""Index arithmetic that stays below this fits into 32 bits, with room for the strides of loops."""
+
+
+class Printer:
+    """A printer of one kernel; subclasses define how loops run and where local arrays are stored."""
+
+    def __init__(self, kernel: lir.Kernel) -> None:
+        self.kernel = kernel
+        self.types = {a.name: a.type for a in kernel.arguments}
+        wide = any(a.elements >= INT32_LIMIT for a in kernel.arguments)
+        wide |= any(i.magnitude >= INT32_LIMIT for i in lir.indices_in(kernel.body))
+        wide |= any(s.var.extent >= INT32_LIMIT for s in lir.walk(kernel.body) if isinstance(s, lir.For))
+        self.index_type = "int64_t" if wide else "int32_t"
+        self.lines: list[str] = []
+        self.depth = 1
+
+    def emit(self, line: str) -> None:
+        self.lines.append("  " * self.depth + line)
+
+    def block(self, statements: tuple[lir.Stmt, ...]) -> None:
+        for s in statements:
+            self.statement(s)
+
+    def statement(self, s: lir.Stmt) -> None:
+        if isinstance(s, lir.Let):
+            self.emit(f"const {COMPUTE_TYPES[s.type]} {s.name} = {self.expression(s)};")
+        elif isinstance(s, lir.Accumulator):
+            self.emit(f"{COMPUTE_TYPES[s.type]} {s.name} = {s.init};")
+        elif isinstance(s, lir.Assign):
+            self.emit(f"{s.name} = {s.value};")
+        elif isinstance(s, lir.LocalArray):
+            self.local_array(s)
+        elif isinstance(s, lir.LocalStore):
+            self.emit(f"{self.local_element(s.array, s.offset)} = {s.value};")
+        elif isinstance(s, lir.Store):
+            self.store(s)
+        elif isinstance(s, lir.Update):
+            self.update(s)
+        elif isinstance(s, lir.If):
+            self.condition(s)
+        elif isinstance(s, lir.TransposeTile):
+            self.transpose_tile(s)
+        elif isinstance(s, lir.Sort):
+            self.sort(s)
+        elif isinstance(s, lir.MatrixProduct):
+            self.product(s)
+        elif isinstance(s, lir.SortByKey):
+            self.sort_by_key(s)
+        elif isinstance(s, lir.For):
+            self.loop(s)
+        elif isinstance(s, lir.ForFlagged):
+            self.flagged(s)
+        else:
+            raise TypeError(f"a bound nest of this language has no {type(s).__name__}")
+
+    def expression(self, let: lir.Let) -> str:
+        v, t = let.value, let.type
+        if isinstance(v, lir.Constant):
+            return constant_text(v.value, t)
+        if isinstance(v, lir.Apply):
+            return expression_of(v.op).format(*v.args)
+        if isinstance(v, lir.IndexValue):
+            return self.index_value(v.value, t)
+        if isinstance(v, lir.IndexTest):
+            return self.index_test(v)
+        if isinstance(v, lir.Load):
+            return self.load(v)
+        if isinstance(v, lir.LocalLoad):
+            return self.local_element(v.array, v.offset)
+        return v.name
+
+    def index_value(self, value: IndexExpr, t: T) -> str:
+        to = COMPUTE_TYPES[t]
+        return f"({to})({value.to_c()})"
+
+    @staticmethod
+    def index_test(test: lir.IndexTest) -> str:
+        value = test.value.to_c()
+        bounds = [f"({value} {op} {bound})" for op, bound in ((">=", test.low), ("<=", test.high)) if bound is not None]
+        return f"({' & '.join(bounds)})"
+
+    def load(self, load: lir.Load) -> str:
+        return self.converted(f"{load.buffer}[{load.offset.to_c()}]", self.types[load.buffer])
+
+    def converted(self, element: str, t: T) -> str:
+        """Return the value of an element that is read from memory."""
+        if t is T.BF16:
+            return self.from_bfloat16(element)
+        if t is T.F16:
+            return self.from_half(element)
+        if t is T.PRED:
+            return f"({COMPUTE_TYPES[t]}){element}"
+        return element
+
+    def store(self, s: lir.Store) -> None:
+        t = self.types[s.buffer]
+        value = s.value
+        if t is T.BF16:
+            value = self.to_bfloat16(value)
+        elif t is T.F16:
+            value = self.to_half(value)
+        self.emit(f"{s.buffer}[{s.offset.to_c()}] = {value};")
+
+    def update(self, s: lir.Update) -> None:
+        raise NotImplementedError
+
+    def condition(self, s: lir.If) -> None:
+        self.emit(f"if ({s.condition}) {{")
+        self.indented(s.then)
+        if s.otherwise:
+            self.emit("} else {")
+            self.indented(s.otherwise)
+        self.emit("}")
+
+    def indented(self, statements: tuple[lir.Stmt, ...]) -> None:
+        self.depth += 1
+        self.block(statements)
+        self.depth -= 1
+
+    def from_bfloat16(self, element: str) -> str:
+        return f"BITS_TO_BF16({element})"
+
+    def to_bfloat16(self, value: str) -> str:
+        return f"BF16_TO_BITS({value})"
+
+    def from_half(self, element: str) -> str:
+        return f"BITS_TO_F16({element})"
+
+    def to_half(self, value: str) -> str:
+        return f"F16_TO_BITS({value})"
+
+    def local_array(self, s: lir.LocalArray) -> None:
+        raise NotImplementedError
+
+    def local_element(self, array: str, offset: IndexExpr) -> str:
+        return f"{array}[{offset.to_c()}]"
+
+    def transpose_tile(self, s: lir.TransposeTile) -> None:
+        raise UnsupportedError("tiles are not transposed in this language")
+
+    def sort(self, s: lir.Sort) -> None:
+        raise UnsupportedError("a sort has no kernel in this language")
+
+    def product(self, s: lir.MatrixProduct) -> None:
+        raise UnsupportedError("a matrix product has no kernel in this language")
+
+    def sort_by_key(self, s: lir.SortByKey) -> None:
+        raise UnsupportedError("a sort has no kernel in this language")
+
+    def flagged(self, s: lir.ForFlagged) -> None:
+        raise UnsupportedError("a loop over flagged positions has no kernel in this language")
+
+    def loop(self, s: lir.For) -> None:
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Schedules: what may be chosen for a kernel, and the rewrites that bind a nest to a device."""

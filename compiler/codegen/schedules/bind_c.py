@@ -1,0 +1,359 @@
+"""Binding of loop nests to a CPU: threads, vectors, accumulators and splits.
+
+The decisions are those of the `Schedule`; `print_c` prints the bound nest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.loop_ir import Body, Combined, For, LoopKind, work_of
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, binary, identity_of
+from compiler.codegen.schedules.lanes import tile_columns
+from compiler.codegen.schedules.loop_transforms import (
+    MAX_STAGED,
+    collapse,
+    has_loop,
+    perfect_nest,
+    tile_transposes,
+    without_dead_code,
+)
+from compiler.codegen.schedules.near_angles import select_near_angles
+from compiler.codegen.schedules.rare_work import separate_rare_work
+from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
+from compiler.codegen.schedules.scans import expand_scans
+from compiler.codegen.schedules.scatter_parts import split_scatters
+from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split, split_reductions
+from compiler.errors import UnsupportedError
+
+THREAD_GRAINS = 3
+"""Number of grains of work from which on a loop runs on several threads; waking them costs more than a shorter loop."""
+MIN_ITEMS = 64
+"""Nested parallel loops are merged until they have this many iterations, so that threads share them evenly."""
+ALIGNED = 64
+"""Ranges of elements for one thread start at multiples of this, so that they are whole cache lines."""
+LONG_WORK = 20_000_000
+"""Minimum number of statements for which a sequential loop checks for interrupts."""
+SLICE_WORK = 5_000_000
+"""Number of statements that such a loop runs between two checks."""
+LIGHT_WORK = 12
+"""Maximum number of statements per element of a reduction that gets several accumulators; the latency of a longer one
+is hidden by its own work."""
+LANE_BYTES = 4
+"""Size of the elements for which the lanes of an unrolled loop are counted."""
+MAX_ACCUMULATORS = 16
+"""Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
+WIDEST = max(COMPUTE_BYTES.values())
+"""Size of the largest element of a local array."""
+_BOUNDED = (
+    lir.Let,
+    lir.Store,
+    lir.Accumulator,
+    lir.Assign,
+    lir.LocalArray,
+    lir.LocalStore,
+    lir.If,
+    lir.For,
+    lir.Reduce,
+)
+COPIES = 6
+"""Maximum number of copies of a split reduction: whole parts, the last part, their results; each with a remainder."""
+
+
+def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
+    """Return a nest bound to the threads and vectors of a CPU.
+
+    Raises:
+        UnsupportedError: the schedule needs more local memory than LOCAL_BYTES.
+    """
+    body = collapse(without_dead_code(kernel.body))
+    body, kind = cache_rows(body, schedule.cache), kernel.kind
+    body = split_reductions(body, schedule)
+    body = tile_columns(body, schedule)
+    body = split_scatters(expand_scans(body, schedule), schedule)
+    if schedule.tile and kind == "loop":
+        tiled = tile_transposes(body, schedule.tile, stage=True)
+        kind = "transpose" if tiled != body else kind
+        body = tiled
+    body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
+    body = _Binder(schedule).top(body)
+    check_local_bytes(body)
+    vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
+    has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
+    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector if has_vectors else 0)
+
+
+def local_bytes_bound(kernel: lir.Kernel) -> float:
+    """Return an upper bound of the local memory that `bind_c` needs with the default schedule, without binding.
+
+    Each term is the maximum of one of the rewrites of `bind_c` and is counted whether or not the rewrite applies. For
+    statements whose rewrites are not counted, such as scans, the bound is infinite.
+    """
+    schedule = Schedule()
+    statements = list(lir.walk(kernel.body))
+    if not all(isinstance(s, _BOUNDED) for s in statements):
+        return math.inf
+    lets = [s for s in statements if isinstance(s, lir.Let)]
+    total = sum(s.size * COMPUTE_BYTES[s.type] for s in statements if isinstance(s, lir.LocalArray))
+    if kernel.kind == "loop":  # staged tiles
+        total += len(kernel.body) * MAX_STAGED * schedule.tile**2 * WIDEST
+    if any(isinstance(s.value, lir.Apply) and s.value.op.is_expensive for s in lets):
+        for body in (kernel.body, *(b for s in statements for b in lir.bodies_of(s))):
+            sweeps = sum(isinstance(s, For | lir.Reduce) for s in body)
+            total += sweeps // 2 * ROW_CACHE_BYTES  # only what two loops of one extent share is kept
+    columns = {
+        s.var
+        for s in statements
+        if isinstance(s, For) and any(isinstance(x, lir.Reduce) and _reads_along(x, s.var) for x in s.body)
+    }
+    for s in kernel.body:
+        nest = perfect_nest(s)
+        reductions = [r for r in (nest[-1].body if nest else (s,)) if isinstance(r, lir.Reduce)]
+        results = math.prod(f.var.extent for f in nest)
+        if any(may_be_split(results, math.prod(v.extent for v in r.vars)) for r in reductions):
+            parts = MAX_PARTS if results == 1 else ENOUGH_TASKS // 4
+            values = sum(len(r.reductions) for r in reductions)
+            total += min(PARTIAL_BYTES, (parts + 1) * results * values * WIDEST)
+            columns.update(f.var for f in nest[-1:])  # the parts of adjacent results are adjacent
+    for s in statements:
+        if isinstance(s, lir.Reduce):
+            total += COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
+        if isinstance(s, For) and s.var in columns:
+            held = sum(len(x.reductions) if isinstance(x, lir.Reduce) else 1 for x in s.body)
+            total += COPIES * schedule.columns * held * WIDEST
+    return total
+
+
+def _reads_along(reduce: lir.Reduce, var: Var) -> bool:
+    return any(abs(i.coefficient(var)) == 1 for i in lir.indices_in(reduce.body))
+
+
+def check_local_bytes(body: Body) -> None:
+    """Raise UnsupportedError if the local arrays of a kernel need more than LOCAL_BYTES."""
+    held = sum(s.size * COMPUTE_BYTES[s.type] for s in lir.walk(body) if isinstance(s, lir.LocalArray))
+    if held > LOCAL_BYTES:
+        raise UnsupportedError(f"the kernel needs {held} bytes of local arrays, more than {LOCAL_BYTES}")
+
+
+class _Binder:
+    """Binds the loops of one kernel, outer before inner."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def top(self, body: Body) -> Body:
+        """Bind the statements outside of all loops."""
+        out: list[lir.Stmt] = []
+        for s in body:
+            if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and self._is_shared_out(s):
+                out.append(self._parallel(s))
+            elif isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and has_loop(s.body):
+                out.append(replace(s, kind=LoopKind.SERIAL, body=self.top(s.body), poll=_poll(s)))
+            elif isinstance(s, lir.SortByKey):
+                out.append(self._sort(s))
+            else:
+                out += self._statement(s)
+        return tuple(out)
+
+    def _is_shared_out(self, s: For) -> bool:
+        return bool(self.schedule.threads) and work_of((s,)) >= THREAD_GRAINS * self.schedule.grain
+
+    # ---- threads
+
+    def _parallel(self, s: For) -> lir.Stmt:
+        """Return a loop whose iterations are distributed to threads."""
+        nest = [s]
+        while math.prod(f.var.extent for f in nest) < MIN_ITEMS:
+            below = perfect_nest(nest[-1])[1:2]
+            if not below or below[0].kind is not LoopKind.INDEPENDENT or below[0].base is not None:
+                break
+            nest += below
+        body, grain = nest[-1].body, max(1, self.schedule.grain // max(1, work_of(nest[-1].body)))
+        if has_loop(body):
+            body = self._body(body)
+        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector:
+            grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
+            return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain)
+        else:
+            body, grain = (self._chunks(nest.pop(), math.prod(f.var.extent for f in nest)),), 1
+            if not nest:
+                (only,) = body
+                return only
+        for f in reversed(nest):
+            body = (replace(f, kind=LoopKind.PARALLEL, body=body, grain=grain),)
+        return body[0]
+
+    def _chunks(self, s: For, runs: int) -> lir.Stmt:
+        """Return a loop over single elements, which runs `runs` times, as a parallel loop over vector loops."""
+        size = max(1, self.schedule.grain // max(1, work_of(s.body)), s.var.extent * runs // MIN_ITEMS)
+        size = min(-(-size // ALIGNED) * ALIGNED, s.var.extent)  # a chunk should end at a vector and at a cache line
+        if s.base is not None or -(-s.var.extent // size) < 2:
+            return self._leaf(s)
+        outer, inner = Var(f"{s.var.name}c", -(-s.var.extent // size)), Var(f"{s.var.name}v", size)
+        at = ix.of(outer) * size + ix.of(inner)
+        loop = _moved(s, inner, at)
+        if s.var.extent % size:
+            loop = replace(loop, base=ix.of(outer) * size, limit=s.var.extent)
+        return For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)))
+
+    def _sort(self, s: lir.SortByKey) -> lir.SortByKey:
+        """Return a sort whose rows are distributed to threads if they are enough work."""
+        work = work_of((s,))
+        shared_out = self.schedule.threads and work >= THREAD_GRAINS * self.schedule.grain
+        return replace(s, grain=max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0)
+
+    # ---- inside a task
+
+    def _body(self, body: Body) -> Body:
+        return tuple(x for s in body for x in self._statement(s))
+
+    def _statement(self, s: lir.Stmt) -> list[lir.Stmt]:
+        if isinstance(s, lir.Reduce):
+            return self._reduce(s)
+        if isinstance(s, For):
+            is_leaf = s.kind is LoopKind.INDEPENDENT and not has_loop(s.body)
+            return self._leaves(s) if is_leaf else [self._loop(s)]
+        return [lir.map_bodies(s, self._body)]
+
+    def _loop(self, s: For) -> For:
+        kind = LoopKind.SERIAL if s.kind in (LoopKind.INDEPENDENT, LoopKind.ATOMIC) else s.kind
+        return replace(s, kind=kind, body=self._body(s.body), poll=_poll(s))
+
+    def _leaf(self, s: For) -> For:
+        """Return a loop over single elements as a vector loop, or as a serial one if the schedule has no vectors."""
+        kind = LoopKind.VECTOR if self.schedule.vector else LoopKind.SERIAL
+        return replace(s, kind=kind, body=self._body(s.body))
+
+    def _leaves(self, s: For) -> list[lir.Stmt]:
+        """Return a loop over single elements as vector loops, each of which computes `unroll` vectors at once."""
+        lanes = self.schedule.unroll * self.schedule.vector // 8 // LANE_BYTES
+        if self.schedule.unroll == 1 or not lanes or s.base is not None or s.var.extent < 2 * lanes:
+            return [self._leaf(s)]
+        v = s.var
+        block, lane, rest = Var(f"{v.name}b", v.extent // lanes), Var(f"{v.name}l", lanes), v.extent % lanes
+        out: list[lir.Stmt] = [
+            For(block, LoopKind.SERIAL, (self._leaf(_moved(s, lane, ix.of(block) * lanes + ix.of(lane))),))
+        ]
+        if rest:
+            some = Var(f"{v.name}r", rest)
+            out.append(self._leaf(_moved(s, some, ix.of(some) + (v.extent - rest))))
+        return out
+
+    # ---- reductions
+
+    def _reduce(self, s: lir.Reduce) -> list[lir.Stmt]:
+        """Return the loops of a reduction that runs in one task."""
+        lanes = self._lane_count(s)
+        if has_loop(s.body) or lanes <= 1 or s.vars[-1].extent < 2 * lanes:
+            return self._scalar_accumulators(s)
+        return self._vector_accumulators(s, lanes)
+
+    def _lane_count(self, s: lir.Reduce) -> int:
+        """Return the number of elements that are accumulated side by side; 1 leaves it to the compiler."""
+        widest = max(COMPUTE_BYTES[r.type] for r in s.reductions)
+        vectors = min(self.schedule.accumulators, max(1, MAX_ACCUMULATORS // len(s.reductions)))
+        if not self.schedule.vector or vectors <= 1 or work_of(s.body) > LIGHT_WORK:
+            return 1
+        return vectors * (self.schedule.vector // 8 // widest)
+
+    def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
+        out, names = self._accumulators(s)
+        step = self._combine(s, names)
+        vectorized = bool(self.schedule.vector) and not has_loop(s.body)
+        loop = For(
+            s.vars[-1],
+            LoopKind.VECTOR if vectorized else LoopKind.SERIAL,
+            (*self._body(s.body), *step),
+            self._combined(s, names) if vectorized else (),
+        )
+        return [*out, self._outer_loops(s, loop), *self._results(s, names)]
+
+    def _vector_accumulators(self, s: lir.Reduce, lanes: int) -> list[lir.Stmt]:
+        """Return loops in which lane k accumulates the elements k, k + lanes, k + 2 lanes..."""
+        v = s.vars[-1]
+        lane, block = Var(f"{v.name}l", lanes), Var(f"{v.name}b", v.extent // lanes)
+        arrays = {r.name: f"{r.name}_lanes" for r in s.reductions}
+        here = ix.of(lane)
+        out: list[lir.Stmt] = []
+        first: list[lir.Stmt] = []
+        for r in s.reductions:
+            out.append(lir.LocalArray(arrays[r.name], r.type, lanes))
+            first.append(lir.Let(f"{r.name}_first", r.type, lir.Constant(identity_of(r.combiner, r.type))))
+            first.append(lir.LocalStore(arrays[r.name], here, f"{r.name}_first"))
+        out.append(For(lane, LoopKind.VECTOR, tuple(first)))
+        whole = For(block, LoopKind.SERIAL, (self._lane_step(s, arrays, lane, ix.of(block) * lanes + here),))
+        inner: Body = (whole,)
+        rest = v.extent % lanes
+        if rest:
+            some = Var(f"{v.name}t", rest)
+            inner = (whole, self._lane_step(s, arrays, some, ix.of(some) + (v.extent - rest)))
+        for outer in reversed(s.vars[:-1]):
+            inner = (For(outer, LoopKind.SERIAL, inner),)
+        out += inner
+        declared, names = self._accumulators(s)
+        last: list[lir.Stmt] = [
+            lir.Let(f"{r.name}_lane", r.type, lir.LocalLoad(arrays[r.name], here)) for r in s.reductions
+        ]
+        of_lanes = replace(s, reductions=tuple(replace(r, value=f"{r.name}_lane") for r in s.reductions))
+        last += self._combine(of_lanes, names)
+        out += [*declared, For(lane, LoopKind.VECTOR, tuple(last), self._combined(s, names))]
+        return [*out, *self._results(s, names)]
+
+    def _lane_step(self, s: lir.Reduce, arrays: dict[str, str], lane: Var, at: IndexExpr) -> For:
+        """Return the loop over lanes that combines one element per lane."""
+        step: list[lir.Stmt] = []
+        for r in s.reductions:
+            before, after = f"{r.name}_before", f"{r.name}_after"
+            step.append(lir.Let(before, r.type, lir.LocalLoad(arrays[r.name], ix.of(lane))))
+            step.append(lir.Let(after, r.type, lir.Apply(binary(r.combiner, r.type), (before, r.value))))
+            step.append(lir.LocalStore(arrays[r.name], ix.of(lane), after))
+        body = lir.map_indices(s.body, lambda i: i.substitute({s.vars[-1]: at}))
+        return For(lane, LoopKind.VECTOR, (*body, *step))
+
+    @staticmethod
+    def _accumulators(s: lir.Reduce) -> tuple[list[lir.Stmt], dict[str, str]]:
+        out: list[lir.Stmt] = []
+        for r in s.reductions:
+            out.append(lir.Let(f"{r.name}_start", r.type, lir.Constant(identity_of(r.combiner, r.type))))
+            out.append(lir.Accumulator(f"{r.name}_sum", r.type, f"{r.name}_start"))
+        return out, {r.name: f"{r.name}_sum" for r in s.reductions}
+
+    @staticmethod
+    def _combine(s: lir.Reduce, names: dict[str, str]) -> list[lir.Stmt]:
+        out: list[lir.Stmt] = []
+        for r in s.reductions:
+            before, after = f"{r.name}_so_far", f"{r.name}_now"
+            out.append(lir.Let(before, r.type, lir.Current(names[r.name])))
+            out.append(lir.Let(after, r.type, lir.Apply(binary(r.combiner, r.type), (before, r.value))))
+            out.append(lir.Assign(names[r.name], after))
+        return out
+
+    @staticmethod
+    def _combined(s: lir.Reduce, names: dict[str, str]) -> tuple[Combined, ...]:
+        return tuple(Combined(names[r.name], r.type, r.combiner) for r in s.reductions)
+
+    @staticmethod
+    def _results(s: lir.Reduce, names: dict[str, str]) -> list[lir.Stmt]:
+        return [lir.Let(r.name, r.type, lir.Current(names[r.name])) for r in s.reductions]
+
+    @staticmethod
+    def _outer_loops(s: lir.Reduce, loop: For) -> For:
+        for v in reversed(s.vars[:-1]):
+            loop = For(v, LoopKind.SERIAL, (loop,))
+        return replace(loop, poll=_poll(loop)) if loop.kind is LoopKind.SERIAL else loop
+
+
+def _moved(s: For, var: Var, at: IndexExpr) -> For:
+    """Return the loop with another variable, given the index that the old one stands for."""
+    return replace(s, var=var, body=lir.map_indices(s.body, lambda i: i.substitute({s.var: at})))
+
+
+def _poll(s: For) -> int:
+    """Return the number of iterations of a long loop between checks for interrupts, 0 if it is short."""
+    work = work_of((s,))
+    return max(1, SLICE_WORK * s.var.extent // work) if work >= LONG_WORK and s.base is None else 0

@@ -1,0 +1,205 @@
+"""Column tiles: a loop over columns around reductions becomes loops over rows around lanes of adjacent columns.
+
+In a reduction along columns, consecutive iterations of the column loop read consecutive elements, and those of the
+reduction do not. The two are therefore exchanged within a tile of columns: each accumulator becomes an array with one
+element per column, and each part of the body becomes a loop over the lanes of the tile. Values that one part defines
+and another uses are computed again if that is cheap and kept in an array otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import binary, identity_of
+from compiler.codegen.schedules.loop_transforms import has_loop
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.ir.types import PrimitiveType
+
+MAX_RECOMPUTED = 8
+"""Maximum number of definitions that are repeated to recompute a value in another loop."""
+
+
+def tile_columns(body: Body, schedule: Schedule) -> Body:
+    """Return the statements with every loop over columns around a reduction tiled."""
+    out: list[lir.Stmt] = []
+    for s in body:
+        if isinstance(s, For) and _is_column_loop(s):
+            out += _tiled(s, schedule)
+        else:
+            out.append(lir.map_bodies(s, lambda inner: tile_columns(inner, schedule)))
+    return tuple(out)
+
+
+def _is_column_loop(s: For) -> bool:
+    """Check whether the reductions in a loop read along its variable rather than along their own."""
+    if s.kind is not LoopKind.INDEPENDENT or not any(isinstance(x, lir.Reduce) for x in s.body):
+        return False
+    if any(isinstance(x, For | lir.If | lir.Accumulator | lir.LocalArray) for x in s.body):
+        return False
+    along, across = 0, 0
+    for r in s.body:
+        if not isinstance(r, lir.Reduce):
+            continue
+        if has_loop(r.body):
+            return False
+        for i in lir.indices_in(r.body):
+            along += abs(i.coefficient(s.var)) == 1
+            across += i.coefficient(s.var) != 0 and abs(i.coefficient(r.vars[-1])) == 1
+    return along > across
+
+
+def _tiled(s: For, schedule: Schedule) -> list[lir.Stmt]:
+    width = s.var.extent
+    tile = schedule.column_tile(width)
+    number = Var(f"{s.var.name}t", width // tile)
+    out: list[lir.Stmt] = [For(number, LoopKind.INDEPENDENT, tuple(_Lanes(s, ix.of(number) * tile, tile).statements()))]
+    rest = width % tile
+    if rest:
+        statements = _Lanes(s, ix.const(width - rest), rest).statements()
+        out.append(For(Var(f"{s.var.name}e", 1), LoopKind.INDEPENDENT, tuple(statements)))  # a scope for their names
+    return out
+
+
+@dataclass
+class _Lanes:
+    """One tile of columns.
+
+    Attributes:
+        loop: the loop over all columns.
+        base: index of the first column of the tile.
+        tile: number of columns.
+        arrays: name and type of the array that holds a value in the lanes, by the value's name.
+        definitions: definitions of all values so far.
+    """
+
+    loop: For
+    base: IndexExpr
+    tile: int
+    arrays: dict[str, tuple[str, PrimitiveType]] = field(default_factory=dict)
+    definitions: dict[str, lir.Let] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lane = Var(f"{self.loop.var.name}l", self.tile)
+        # `ix.of` would replace a variable of extent 1 by 0, and the lane's code could move out of its loop.
+        self._lane_index = IndexExpr(((self.lane, 1),))
+
+    def statements(self) -> list[lir.Stmt]:
+        """Return the statements of the tile."""
+        parts = list(_parts(self.loop.body))
+        for part in parts:
+            for s in part:
+                if isinstance(s, lir.Let):
+                    self.definitions[s.name] = s
+        out: list[lir.Stmt] = []
+        shared = self._shared_values(parts)
+        for name, t in shared.items():
+            self.arrays[name] = f"{name}_lanes", t
+            out.append(lir.LocalArray(f"{name}_lanes", t, self.tile))
+        for part in parts:
+            if len(part) == 1 and isinstance(part[0], lir.Reduce):
+                out += self._reduction(part[0])
+            elif any(not isinstance(s, lir.Let) or s.name in self.arrays for s in part):
+                out.append(self._lanes(part))
+        return out
+
+    def _shared_values(self, parts: Sequence[Body]) -> dict[str, PrimitiveType]:
+        """Return the values that one part defines and another uses and that are not recomputed there."""
+        found: dict[str, PrimitiveType] = {}
+        defined: dict[str, int] = {}
+        for n, part in enumerate(parts):
+            for s in part:
+                if isinstance(s, lir.Let):
+                    defined[s.name] = n
+                elif isinstance(s, lir.Reduce):
+                    found |= {r.name: r.type for r in s.reductions}
+        for n, part in enumerate(parts):
+            for name in lir.names_used(part):
+                if defined.get(name, n) != n and self._recomputation(name, found) is None:
+                    found[name] = self.definitions[name].type
+        return found
+
+    def _recomputation(self, name: str, arrays: Iterable[str]) -> list[lir.Let] | None:
+        """Return the definitions that recompute a value in order, or None if they are too many or too expensive."""
+        order: dict[str, lir.Let] = {}
+        kept = set(arrays)
+
+        def visit(name: str) -> bool:
+            let = self.definitions.get(name)
+            if let is None or name in order or name in kept:
+                return True
+            if isinstance(let.value, lir.Apply) and let.value.op.is_expensive:
+                return False
+            if isinstance(let.value, lir.Current | lir.LocalLoad):
+                return False
+            if not all(visit(n) for n in lir.names_used((let,))):
+                return False
+            order[name] = let
+            return len(order) <= MAX_RECOMPUTED
+
+        return list(order.values()) if visit(name) else None
+
+    def _reduction(self, r: lir.Reduce) -> list[lir.Stmt]:
+        first: list[lir.Stmt] = []
+        step: list[lir.Stmt] = []
+        for x in r.reductions:
+            array, _ = self.arrays[x.name]
+            identity = f"{x.name}_identity"
+            first.append(lir.Let(identity, x.type, lir.Constant(identity_of(x.combiner, x.type))))
+            first.append(lir.LocalStore(array, self._lane_index, identity))
+            before, after = f"{x.name}_before", f"{x.name}_after"
+            step.append(lir.Let(before, x.type, lir.LocalLoad(array, self._lane_index)))
+            step.append(lir.Let(after, x.type, lir.Apply(binary(x.combiner, x.type), (before, x.value))))
+            step.append(lir.LocalStore(array, self._lane_index, after))
+        rows: lir.Stmt = self._lanes((*r.body, *step))
+        for v in reversed(r.vars):
+            rows = For(v, LoopKind.SERIAL, (rows,))
+        return [self._lanes(tuple(first)), rows]
+
+    def _lanes(self, part: Body) -> For:
+        """Return a loop over the lanes that runs the part, after loading or recomputing what it uses."""
+        inside = {s.name for s in part if isinstance(s, lir.Let)}
+        before: dict[str, lir.Let] = {}
+        for name in lir.names_used(part):
+            if name in inside:
+                continue
+            if name in self.definitions and name not in self.arrays:
+                for let in self._recomputation(name, self.arrays) or ():
+                    for used in lir.names_used((let,)):
+                        self._load(used, before)
+                    before[let.name] = let
+            self._load(name, before)
+        after = [
+            lir.LocalStore(self.arrays[s.name][0], self._lane_index, s.name)
+            for s in part
+            if isinstance(s, lir.Let) and s.name in self.arrays and s.name in self.definitions
+        ]
+        position = self.base + self._lane_index
+        body = (*before.values(), *part, *after)
+        return For(
+            self.lane, LoopKind.INDEPENDENT, lir.map_indices(body, lambda i: i.substitute({self.loop.var: position}))
+        )
+
+    def _load(self, name: str, before: dict[str, lir.Let]) -> None:
+        if name in self.arrays and name not in before:
+            array, t = self.arrays[name]
+            before[name] = lir.Let(name, t, lir.LocalLoad(array, self._lane_index))
+
+
+def _parts(body: Body) -> Iterable[Body]:
+    """Yield the reductions of a body one by one, and the statements between them together."""
+    part: list[lir.Stmt] = []
+    for s in body:
+        if isinstance(s, lir.Reduce):
+            if part:
+                yield tuple(part)
+            yield (s,)
+            part = []
+        else:
+            part.append(s)
+    if part:
+        yield tuple(part)

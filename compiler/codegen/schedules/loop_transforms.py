@@ -1,0 +1,190 @@
+"""Rewrites of unbound loop nests that every device uses: merging and tiling of loops, removal of dead arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+
+MAX_STAGED = 8
+"""Maximum number of arrays whose tiles one nest transposes."""
+
+# ---- dead code
+
+
+def without_dead_code(body: Body) -> Body:
+    """Return the statements without values that nothing uses and without local arrays that are never read."""
+    while True:
+        used = set(lir.names_used(body))
+        read = {s.value.array for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad)}
+        read |= {name for s in lir.walk(body) if isinstance(s, lir.MatrixProduct) for name in lir.names_used((s,))}
+        kept = _keep(body, used, read)
+        if kept == body:
+            return body
+        body = kept
+
+
+def _keep(body: Body, used: set[str], read: set[str]) -> Body:
+    out: list[lir.Stmt] = []
+    for s in body:
+        if isinstance(s, lir.Let) and s.name not in used:
+            continue
+        if isinstance(s, lir.LocalArray) and s.name not in read:
+            continue
+        if isinstance(s, lir.LocalStore) and s.array not in read:
+            continue
+        out.append(lir.map_bodies(s, lambda inner: _keep(inner, used, read)))
+    return tuple(out)
+
+
+# ---- merging of nested loops
+
+
+def collapse(body: Body) -> Body:
+    """Merge each loop with the loop that is its whole body, and the loops of reductions, where the indices allow it."""
+    return tuple(_collapse(s) for s in body)
+
+
+def _collapse(s: lir.Stmt) -> lir.Stmt:
+    s = lir.map_bodies(s, collapse)
+    if isinstance(s, lir.Reduce):
+        return _collapse_reduce(s)
+    if not isinstance(s, For) or len(s.body) != 1 or not isinstance(s.body[0], For):
+        return s
+    inner = s.body[0]
+    if s.kind is not LoopKind.INDEPENDENT or inner.kind is not LoopKind.INDEPENDENT:
+        return s
+    merged = _merge(s.var, inner.var, inner.body)
+    return s if merged is None else replace(inner, var=merged[0], body=merged[1])
+
+
+def _collapse_reduce(s: lir.Reduce) -> lir.Reduce:
+    vars_, body = list(s.vars), s.body
+    k = len(vars_) - 2
+    while k >= 0:
+        merged = _merge(vars_[k], vars_[k + 1], body)
+        if merged is not None:
+            vars_[k : k + 2], body = [merged[0]], merged[1]
+        k -= 1
+    return replace(s, vars=tuple(vars_), body=body)
+
+
+def _merge(a: Var, b: Var, body: Body) -> tuple[Var, Body] | None:
+    """Return one variable for a nest over a and b, and the body with it; None if some index uses them separately."""
+    if not all(_is_merged_index(i, a, b) for i in lir.indices_in(body)):
+        return None
+    merged = Var(b.name, a.extent * b.extent)
+    # The merged variable is a * extent(b) + b, the only use of both: drop the term of a and let b stand for the sum.
+    mapping: dict[IndexSymbol, IndexExpr] = {a: IndexExpr(), b: ix.of(merged)}
+    return merged, lir.map_indices(body, lambda i: i.substitute(mapping))
+
+
+def _is_merged_index(i: IndexExpr, a: Var, b: Var) -> bool:
+    """Check whether a and b appear in `i`, also inside quotients and remainders, only as a * extent(b) + b."""
+    if i.coefficient(a) != i.coefficient(b) * b.extent:
+        return False
+    return all(
+        _is_merged_index(atom.value, a, b) for atom, _ in i.terms if isinstance(atom, ix.Quotient | ix.Remainder)
+    )
+
+
+# ---- tiling
+
+
+def tile_transposes(body: Body, size: int, stage: bool = False) -> Body:
+    """Tile each perfect nest by squares in which some access is contiguous along an outer loop and strided inside.
+
+    With `stage`, the tiles of such accesses are transposed into local arrays first.
+    """
+    return tuple(_tile(s, size, stage) for s in body)
+
+
+def _tile(s: lir.Stmt, size: int, stage: bool) -> lir.Stmt:
+    nest = perfect_nest(s)
+    if len(nest) < 2 or any(f.kind is not LoopKind.INDEPENDENT for f in nest) or has_loop(nest[-1].body):
+        return s
+    lane = nest[-1]
+    # Strip-mine the outer loop and the lanes, and move the loops over tiles outward. Within a tile, the cache lines
+    # that the strided accesses touch are reused before they are evicted.
+    outer = next((f for f in nest[:-1] if is_transposed(lane.body, f.var, lane.var)), None)
+    if outer is None or outer.var.extent < 2 * size or lane.var.extent < 2 * size:
+        return s
+    a, b = outer.var, lane.var
+    a_out, a_in = Var(a.name + "o", -(-a.extent // size)), Var(a.name + "i", size)
+    b_out, b_in = Var(b.name + "o", -(-b.extent // size)), Var(b.name + "i", size)
+    mapping: dict[IndexSymbol, IndexExpr] = {a: ix.of(a_out) * size + ix.of(a_in), b: ix.of(b_out) * size + ix.of(b_in)}
+    inside = lir.map_indices(lane.body, lambda i: i.substitute(mapping))
+    staged: Body = ()
+    if stage:
+        staged, inside = _staged(inside, (a_out, a_in, a.extent), (b_out, b_in, b.extent))
+    inner: lir.Stmt = bounded(For(b_in, LoopKind.INDEPENDENT, inside), b_out, b.extent, size)
+    inner = bounded(For(a_in, LoopKind.SERIAL, (inner,)), a_out, a.extent, size)
+    inner = For(b_out, LoopKind.INDEPENDENT, (*staged, inner))
+    for f in reversed(nest[:-1]):
+        inner = For(a_out if f is outer else f.var, LoopKind.INDEPENDENT, (inner,))
+    return inner
+
+
+def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tuple[Body, Body]:
+    """Return the statements that transpose tiles, and the body that reads these tiles.
+
+    The two tiled loops are given by the variable of the tile, that of the point in it, and the extent of both.
+    """
+    (a_out, a_in, a_extent), (b_out, b_in, b_extent) = a, b
+    size = a_in.extent
+    arrays: dict[tuple[str, IndexExpr], str] = {}
+    before: list[lir.Stmt] = []
+    out: list[lir.Stmt] = []
+    for s in body:  # a load inside a branch may be out of bounds where the branch is not taken
+        if not isinstance(s, lir.Let) or not isinstance(s.value, lir.Load):
+            out.append(s)
+            continue
+        at, stride = s.value.offset, s.value.offset.coefficient(b_in)
+        origin = at.substitute({a_in: IndexExpr(), b_in: IndexExpr()})
+        linear = at == origin + ix.of(a_in) + ix.of(b_in) * stride
+        if not linear or stride <= 1 or (len(arrays) >= MAX_STAGED and (s.value.buffer, origin) not in arrays):
+            out.append(s)
+            continue
+        array = arrays.get((s.value.buffer, origin))
+        if array is None:
+            array = arrays[s.value.buffer, origin] = f"{s.name}_tile"
+            rows, columns = (
+                None if extent % size == 0 else ix.const(extent) - ix.of(tile) * size
+                for tile, extent in ((a_out, a_extent), (b_out, b_extent))
+            )
+            before.append(lir.LocalArray(array, s.type, size * size))
+            before.append(lir.TransposeTile(array, s.value.buffer, origin, stride, size, rows, columns))
+        out.append(replace(s, value=lir.LocalLoad(array, ix.of(a_in) * size + ix.of(b_in))))
+    return tuple(before), tuple(out)
+
+
+def perfect_nest(s: lir.Stmt) -> list[For]:
+    """Return a loop and the loops inside it, as long as each is the whole body of the one before."""
+    nest: list[For] = []
+    while isinstance(s, For):
+        nest.append(s)
+        if len(s.body) != 1:
+            break
+        s = s.body[0]
+    return nest
+
+
+def has_loop(body: Body) -> bool:
+    """Check whether the statements contain a loop of any kind or a matrix product."""
+    kinds = For | lir.Reduce | lir.Sort | lir.SortByKey | lir.ForFlagged | lir.MatrixProduct
+    return any(isinstance(s, kinds) for s in lir.walk(body))
+
+
+def bounded(loop: For, tile: Var, extent: int, size: int) -> For:
+    """Return the loop within a tile, bounded by the extent of the whole if the tile size does not divide it."""
+    if extent % size == 0:
+        return loop
+    return replace(loop, base=ix.of(tile) * size, limit=extent)
+
+
+def is_transposed(body: Body, a: Var, b: Var) -> bool:
+    """Check whether some access is contiguous in `a` and strided in `b`."""
+    return any(i.coefficient(a) == 1 and abs(i.coefficient(b)) > 1 for i in lir.indices_in(body))

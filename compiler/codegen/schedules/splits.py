@@ -1,0 +1,127 @@
+"""Splitting of reductions: parts of a long reduction are reduced at the same time, and their results afterwards.
+
+How a reduction is split depends on its size alone and never on the number of threads, so its result does not either.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest, without_dead_code
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.errors import UnsupportedError
+
+MAX_PARTS = 256
+"""Maximum number of parts of a reduction to a single value."""
+PARTIAL_BYTES = 128 * 1024
+"""Maximum size of the results of all parts, which are on the stack of the calling thread."""
+ENOUGH_TASKS = 64
+"""Number of independent iterations that keep the threads of any machine busy."""
+ALIGNED = 64
+"""Parts of consecutive elements start at multiples of this, so that they are whole cache lines."""
+
+
+def split_reductions(body: Body, schedule: Schedule) -> Body:
+    """Return the statements of a kernel with its long reductions split into parts.
+
+    Raises:
+        UnsupportedError: the schedule asks for more parts than fit.
+    """
+    out: list[lir.Stmt] = []
+    for s in body:
+        out += _split(s, schedule)
+    return without_dead_code(tuple(out))
+
+
+def _split(s: lir.Stmt, schedule: Schedule) -> list[lir.Stmt]:
+    nest = perfect_nest(s)
+    inside: Body = nest[-1].body if nest else (s,)
+    found = [x for x in inside if isinstance(x, lir.Reduce)]
+    if len(found) != 1 or has_loop(found[0].body) or any(f.kind is not LoopKind.INDEPENDENT for f in nest):
+        return [s]
+    if any(isinstance(x, For | lir.LocalArray) for x in inside):
+        return [s]
+    reduce, results = found[0], math.prod(f.var.extent for f in nest)
+    parts = schedule.splits or _default_parts(s, reduce, results, schedule)
+    parts = min(parts, reduce.vars[0].extent)
+    if parts <= 1:
+        return [s]
+    size = -(-reduce.vars[0].extent // parts)
+    if not nest and len(reduce.vars) == 1:
+        size = -(-size // ALIGNED) * ALIGNED
+    held = (parts + 1) * results * sum(COMPUTE_BYTES[r.type] for r in reduce.reductions)
+    if held > PARTIAL_BYTES:
+        if not schedule.splits:
+            return [s]
+        raise UnsupportedError(f"the parts of a reduction need {held} bytes, more than {PARTIAL_BYTES}")
+    return _in_parts(nest, inside, reduce, size)
+
+
+def _default_parts(s: lir.Stmt, reduce: lir.Reduce, results: int, schedule: Schedule) -> int:
+    """Return the number of parts by the amount of work: one unless threads would otherwise be idle."""
+    work = lir.work_of((s,))
+    if not schedule.threads or work < 3 * schedule.grain:
+        return 1
+    if results == 1:
+        return min(MAX_PARTS, work // schedule.grain)
+    tasks = -(-results // schedule.columns)
+    if tasks >= ENOUGH_TASKS // 8 or not may_be_split(results, reduce.vars[0].extent):
+        return 1
+    return min(ENOUGH_TASKS // 4, work // schedule.grain)
+
+
+def may_be_split(results: int, extent: int) -> bool:
+    """Check whether reductions of `extent` elements each are split by default if they have enough work."""
+    return results == 1 or results * 8 <= extent * ENOUGH_TASKS
+
+
+def _in_parts(nest: list[For], inside: Body, reduce: lir.Reduce, size: int) -> list[lir.Stmt]:
+    """Return a nest that reduces parts of `size` iterations into arrays, and a nest that reduces these."""
+    v, *others = reduce.vars
+    whole, rest = divmod(v.extent, size)
+    parts = whole + (rest > 0)
+    dims = [f.var.extent for f in nest]
+    at, results = ix.linearize([ix.of(f.var) for f in nest], dims), math.prod(dims)
+    names = {r.name: f"{r.name}_parts" for r in reduce.reductions}
+    out: list[lir.Stmt] = [
+        lir.LocalArray(names[r.name], r.type, parts * results, lir.Scope.KERNEL) for r in reduce.reductions
+    ]
+    before = inside[: inside.index(reduce)]
+
+    def part(number: ix.IndexExpr, extent: int) -> Body:
+        step = Var(f"{v.name}p", extent)
+        body = lir.map_indices(reduce.body, lambda i: i.substitute({v: number * size + ix.of(step)}))
+        one = replace(reduce, vars=(step, *others) if extent > 1 else tuple(others), body=body)
+        stores = [lir.LocalStore(names[r.name], number * results + at, r.name) for r in reduce.reductions]
+        return (*before, one, *stores) if one.vars else (*before, *body, *_stored(one, stores))
+
+    number = Var(f"{v.name}o", whole)
+    stage: list[lir.Stmt] = [For(number, LoopKind.INDEPENDENT, _nested(nest, part(ix.of(number), size)))]
+    if rest:
+        once = Var(f"{v.name}e", 1)  # a scope for the names of the remainder
+        stage.append(For(once, LoopKind.INDEPENDENT, _nested(nest, part(ix.const(whole), rest))))
+    last = Var(f"{v.name}q", parts)
+    loads = tuple(
+        lir.Let(f"{r.name}_part", r.type, lir.LocalLoad(names[r.name], ix.of(last) * results + at))
+        for r in reduce.reductions
+    )
+    combined = lir.Reduce((last,), tuple(replace(r, value=f"{r.name}_part") for r in reduce.reductions), loads)
+    final = tuple(combined if x is reduce else x for x in inside)
+    return [*out, *stage, *_nested(nest, final)]
+
+
+def _stored(reduce: lir.Reduce, stores: list[lir.LocalStore]) -> list[lir.Stmt]:
+    values = {r.name: r.value for r in reduce.reductions}
+    return [replace(s, value=values[s.value]) for s in stores]
+
+
+def _nested(nest: list[For], body: Body) -> Body:
+    for f in reversed(nest):
+        body = (replace(f, body=body),)
+    return body

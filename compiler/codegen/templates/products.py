@@ -1,0 +1,533 @@
+"""Lowering of matrix products: a dot with a generated prologue on its operands and a generated epilogue on its result.
+
+The result is computed in blocks. A block of sums is either written to the output directly or kept in a local array,
+from which a loop computes the epilogue: everything between the dot and the outputs. An operand is read where it is if
+its elements are affine in the loop variables and it needs no arithmetic; otherwise a block of it is first computed into
+a local array, a packed panel. One side of the dot becomes the rows of the blocks and the other the columns, along which
+vectors run: `_Orientation` says which is cheaper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.codegen.lowering.emission import STATEMENT_LIMIT
+from compiler.codegen.lowering.emit import Emitter
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
+from compiler.codegen.nest.loop_ir import LoopKind
+from compiler.codegen.nest.scalar_ops import conversion
+from compiler.codegen.schedules.schedule import LOCAL_BYTES
+from compiler.errors import UnsupportedError
+from compiler.ir.computation import HloComputation
+from compiler.ir.instruction import HloInstruction
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSchedule:
+    """The tunable parameters of a matrix product on a CPU.
+
+    Attributes:
+        accumulators: maximum number of vectors of sums in a register tile.
+        row_block, column_block: maximum size of a block, whose sums are kept in the first-level cache.
+        shared_rows: rows of a task, over which the cost of packing columns is spread.
+        tasks: number of blocks below which they are divided further, for threads to share.
+        task_products: number of multiplications of a block below which it is not divided.
+    """
+
+    accumulators: int = 24
+    row_block: int = 64
+    column_block: int = 128
+    shared_rows: int = 256
+    tasks: int = 16
+    task_products: int = 1 << 18
+
+
+DEFAULT = ProductSchedule()
+ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
+"""The type in which products of each element type are summed."""
+GATHER, SCATTER, VECTOR = 0.4, 1.2, 0.1
+"""Estimated cycles per element of packing an operand, of storing across the output, and of storing along it."""
+
+
+MAX_TILE_ROWS, MAX_TILE_VECTORS = 14, 12
+LATENCY = 4
+"""Cycles from a multiplication to the next that adds to the same vector: a step takes at least as long."""
+
+
+def tile_cycles(rows: int, vectors: int) -> float:
+    """Return the estimated cycles of one step along the depth of a register tile.
+
+    A cycle has two products and two loads. What follows that is measured: vectors of the rhs cost more than elements of
+    the lhs, more than eight rows cost registers, and each tile has some overhead.
+    """
+    return max(rows * vectors / 2, (rows + vectors) / 2, LATENCY) + vectors / 4 + max(0, rows - 8) / 4 + 0.3
+
+
+def best_tile(rows: int, vectors: int, accumulators: int) -> tuple[int, int]:
+    """Return the rows and vectors of the register tile that divides a block at the lowest estimated cost."""
+    best, least = (1, 1), math.inf
+    for v in range(1, min(vectors, MAX_TILE_VECTORS) + 1):
+        for r in range(1, min(rows, MAX_TILE_ROWS, accumulators // v) + 1):
+            cost = sum(
+                count_r * count_v * tile_cycles(height, width)
+                for height, count_r in ((r, rows // r), (rows % r, int(rows % r > 0)))
+                for width, count_v in ((v, vectors // v), (vectors % v, int(vectors % v > 0)))
+                if count_r and count_v
+            )
+            if cost < least:
+                best, least = (r, v), cost
+    return best
+
+
+def product_of(fused: HloComputation) -> HloInstruction | None:
+    """Return the dot of a fused computation that has exactly one, otherwise None."""
+    dots = [i for i in fused.post_order() if i.opcode is Opcode.DOT]
+    return dots[0] if len(dots) == 1 else None
+
+
+def lower_product(
+    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule = DEFAULT
+) -> lir.Kernel:
+    """Return the kernel of a computation with one dot, each of whose outputs has one element per element of the dot.
+
+    Raises:
+        UnsupportedError: the dot has an unsupported type or is too deep, or an output has another number of elements.
+    """
+    return _Product(fused, roots, dot, schedule).kernel()
+
+
+def forward_index(start: HloInstruction, end: HloInstruction, index: Index) -> Index:
+    """Return the index of the element of `end` that is computed from `start[index]`, through ops that keep elements.
+
+    Raises:
+        UnsupportedError: there is no path of elementwise ops, reshapes and transposes.
+    """
+    paths: dict[HloInstruction, Index] = {start: index}
+    work = [start]
+    while work:
+        i = work.pop()
+        if i is end:
+            return paths[i]
+        for user in i.users:
+            if user not in paths:
+                moved = _forward_step(i, user, paths[i])
+                if moved is not None:
+                    paths[user] = moved
+                    work.append(user)
+    raise UnsupportedError(f"%{end.name} is not computed element by element from %{start.name}")
+
+
+def _forward_step(i: HloInstruction, user: HloInstruction, index: Index) -> Index | None:
+    if user.opcode is Opcode.TRANSPOSE:
+        return tuple(index[d] for d in user.dimensions)
+    if user.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
+        return ix.delinearize(ix.linearize(index, i.shape.dimensions), user.shape.dimensions)
+    return index if user.shape.is_array and user.shape.dimensions == i.shape.dimensions else None
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix operand as it can be read: in place, or after a block of it has been computed into a local array.
+
+    Attributes:
+        buffer: the array argument that holds it, or None if it must be packed.
+        offset: of the element at the given index, for an operand that is read in place.
+    """
+
+    buffer: str | None
+    offset: IndexExpr
+
+
+def operand_in_place(e: Emitter, operand: HloInstruction, index: Index, t: T, variables: Sequence[Var]) -> Operand:
+    """Return how to read an operand whose element at `index` depends on some loop variables."""
+    with e.guard() as scratch:
+        e.value(operand, index)
+    lets = [s for s in scratch.stmts if isinstance(s, lir.Let)]
+    if len(lets) == len(scratch.stmts) == 1 and isinstance(lets[0].value, lir.Load) and lets[0].type is t:
+        load = lets[0].value
+        inside = {v for s, _ in load.offset.terms if not isinstance(s, Var) for v in IndexExpr(((s, 1),)).variables()}
+        if inside.isdisjoint(variables):
+            return Operand(load.buffer, load.offset)
+    return Operand(None, ix.const(0))
+
+
+def pack_transposed(e: Emitter, array: str, found: Operand, k: Var, column: Var, span: lir.Span, pitch: int) -> bool:
+    """Emit the transposition of a block of an operand in registers; return False if the block is not a transpose.
+
+    Args:
+        e: the emitter.
+        array: the local array, of depth x pitch elements.
+        found: the operand, read at the index of the block.
+        k: the position along the depth, along which the elements of the operand are adjacent.
+        column: the position in the block.
+        span: the number of columns.
+        pitch: distance of the rows in the array.
+    """
+    if found.buffer is None:
+        return False
+    stride = found.offset.coefficient(column)
+    origin = found.offset.substitute({k: ix.const(0), column: ix.const(0)})
+    if stride <= 1 or found.offset != origin + ix.of(k) + ix.of(column) * stride:
+        return False
+    columns = ix.const(span.extent) if span.base is None else ix.const(span.limit) - span.base
+    e.add(lir.TransposeTile(array, found.buffer, origin, stride, pitch, columns=columns, height=k.extent))
+    return True
+
+
+def placed(body: Sequence[lir.Stmt], mapping: Mapping[IndexSymbol, IndexExpr]) -> lir.Body:
+    """Return statements with the variables of a whole array replaced by positions in a block.
+
+    Code is emitted for the variables of the array first: the range of a position exceeds the array in the last block,
+    so that quotients and remainders by its size would remain.
+    """
+    return lir.map_indices(tuple(body), lambda x: x.substitute(mapping))
+
+
+def pack(
+    e: Emitter,
+    array: str,
+    loops: Sequence[lir.For],
+    operand: HloInstruction,
+    index: Index,
+    to: IndexExpr,
+    mapping: Mapping[IndexSymbol, IndexExpr],
+) -> None:
+    """Emit loops, of which the last is the innermost, that compute elements of an operand into a local array.
+
+    Args:
+        e: the emitter.
+        array: the local array.
+        loops: the loops, without bodies.
+        operand: the operand.
+        index: of an element.
+        to: where it is stored.
+        mapping: the positions in the block that the variables in `index` stand for.
+    """
+    with e.guard() as body:
+        name = e.value(operand, index)
+        e.add(lir.LocalStore(array, to, name))
+    nest = placed(body.stmts, mapping)
+    for loop in reversed(loops):
+        nest = (lir.For(loop.var, loop.kind, nest, base=loop.base, limit=loop.limit),)
+    e.frames[-1].stmts += nest
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side of the dot: the operand, and the variable along which its free elements are divided into blocks."""
+
+    operand: HloInstruction
+    index: Index
+    var: Var
+
+
+class _Product:
+    """Lowers one product."""
+
+    def __init__(
+        self, fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule
+    ) -> None:
+        self.fused, self.roots, self.dot, self.schedule = fused, roots, dot, schedule
+        t = ACCUMULATED_IN.get(dot.shape.element_type)
+        types = {ACCUMULATED_IN.get(o.shape.element_type) for o in dot.operands}
+        if t is None or len(dot.operands) != 2 or types != {t}:
+            raise UnsupportedError(f"%{dot.name}: a dot of these types has no kernel")
+        if 0 in dot.shape.dimensions or 0 in dot.operands[0].shape.dimensions:
+            raise UnsupportedError(f"%{dot.name}: an empty dot has no kernel")
+        for r in roots:
+            if r.shape.num_elements != dot.shape.num_elements:
+                raise UnsupportedError(f"%{r.name}: {r.shape} does not have one element per element of %{dot.name}")
+        self.type = t
+        self.emitter = Emitter(fused, STATEMENT_LIMIT)
+        self.outputs = [f"o{k}" for k in range(len(roots))]
+
+    def kernel(self) -> lir.Kernel:
+        e, dot = self.emitter, self.dot
+        lhs, rhs = dot.operands
+        lb, lc = dot.attr("lhs_batch_dims", ()), dot.attr("lhs_contracting_dims", ())
+        rb, rc = dot.attr("rhs_batch_dims", ()), dot.attr("rhs_contracting_dims", ())
+        lf = [d for d in range(lhs.shape.rank) if d not in lb and d not in lc]
+        rf = [d for d in range(rhs.shape.rank) if d not in rb and d not in rc]
+        result = [Var(e.fresh("i"), n) for n in dot.shape.dimensions]
+        at = [ix.of(v) for v in result]
+        sizes = [lhs.shape.dimensions[d] for d in lc]
+        self.depth = Var(e.fresh("k"), math.prod(sizes))
+        inner = ix.delinearize(ix.of(self.depth), sizes)
+        batch, left, right = at[: len(lb)], at[len(lb) : len(lb) + len(lf)], at[len(lb) + len(lf) :]
+
+        def index_of(rank: int, dims: Sequence[tuple[Sequence[int], Sequence[IndexExpr]]]) -> Index:
+            found = {d: x for where, what in dims for d, x in zip(where, what, strict=True)}
+            return tuple(found[d] for d in range(rank))
+
+        first = _Side(
+            lhs,
+            index_of(lhs.shape.rank, ((lb, batch), (lf, left), (lc, inner))),
+            self._blocked(result[len(lb) : len(lb) + len(lf)]),
+        )
+        second = _Side(
+            rhs,
+            index_of(rhs.shape.rank, ((rb, batch), (rf, right), (rc, inner))),
+            self._blocked(result[len(lb) + len(lf) :]),
+        )
+        self.at = tuple(at)
+        outer = [v for v in result if v not in (first.var, second.var)]
+        rows, columns = min(((first, second), (second, first)), key=lambda sides: self._cost(*sides))
+        self.outer = math.prod(v.extent for v in outer)
+        with e.loops(outer):
+            self._blocks(rows, columns)
+        arguments = [
+            lir.Argument(f"p{n}", p.shape.element_type, p.shape.num_elements, False)
+            for n, p in enumerate(self.fused.parameters)
+        ]
+        arguments += [
+            lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
+            for name, r in zip(self.outputs, self.roots, strict=True)
+        ]
+        return lir.Kernel("product", tuple(arguments), tuple(e.frames[0].stmts))
+
+    def _blocked(self, free: Sequence[Var]) -> Var:
+        """Return the variable of a side that is divided into blocks: the last that is longer than 1."""
+        long = [v for v in free if v.extent != 1]
+        return long[-1] if long else Var(self.emitter.fresh("i"), 1)
+
+    # ---- orientation
+
+    def _in_place(self, side: _Side, across: Sequence[Var]) -> Operand:
+        return operand_in_place(self.emitter, side.operand, side.index, self.type, across)
+
+    def _cost(self, rows: _Side, columns: _Side) -> float:
+        """Return the estimated cycles of a product with one side as rows and the other as columns."""
+        m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
+        lanes = 64 // self.type.byte_size
+        vectors = -(-n // lanes)
+        height, width = best_tile(m, vectors, self.schedule.accumulators)
+        cycles = depth * -(-m // height) * -(-vectors // width) * tile_cycles(height, width)
+        if not self._columns_adjacent(columns):
+            cycles += GATHER * n * depth
+        if self._in_place(rows, (rows.var, self.depth)).buffer is None:
+            cycles += (GATHER if rows.var.extent > 1 else 0) * m * depth
+        to = forward_index(self.dot, self.roots[0], self.at)
+        adjacent = ix.linearize(to, self.roots[0].shape.dimensions).coefficient(columns.var) == 1
+        return cycles + (VECTOR if adjacent or n == 1 else SCATTER) * m * n
+
+    def _columns_adjacent(self, columns: _Side) -> bool:
+        found = self._in_place(columns, (columns.var, self.depth))
+        return found.buffer is not None and (columns.var.extent == 1 or found.offset.coefficient(columns.var) == 1)
+
+    # ---- blocks
+
+    def _blocks(self, rows: _Side, columns: _Side) -> None:
+        """Emit the loops over blocks.
+
+        A panel of columns that must be packed serves all blocks of rows, and packed rows all blocks of columns.
+        """
+        e, s = self.emitter, self.schedule
+        m, n, depth = rows.var.extent, columns.var.extent, self.depth.extent
+        bytes_ = self.type.byte_size
+        lanes = 64 // bytes_
+        self.tile = best_tile(m, -(-n // lanes), s.accumulators)
+        self.narrow_tile = best_tile(m, -(-2 * n // lanes), s.accumulators // 2)
+        left = self._in_place(rows, (rows.var, self.depth))
+        pack_rows, pack_columns = left.buffer is None, not self._columns_adjacent(columns)
+        row_size, column_size = _block(m, s.row_block, self.tile[0]), _block(n, s.column_block, self.tile[1] * lanes)
+        while (
+            self.outer * -(-m // row_size) * -(-n // column_size) < s.tasks
+            and row_size * column_size * depth > s.task_products
+            and (row_size > self.tile[0] or column_size > self.tile[1] * lanes)
+        ):
+            if row_size > self.tile[0]:
+                row_size = _up(row_size // 2, self.tile[0])
+            else:
+                column_size = _up(column_size // 2, self.tile[1] * lanes)
+        room = LOCAL_BYTES // bytes_ - row_size * (column_size + lanes) - 4096
+        while pack_rows and row_size > self.tile[0] and row_size * depth * (1 + pack_columns) > room:
+            row_size = _up(row_size // 2, self.tile[0])
+        while (
+            pack_columns and column_size > lanes and (column_size + lanes) * depth > room - pack_rows * row_size * depth
+        ):
+            column_size = _up(column_size // 2, lanes)
+        j_block = Var(e.fresh("n"), -(-n // column_size))
+        i, j = Var(e.fresh("r"), min(row_size, m)), Var(e.fresh("c"), min(column_size, n))
+        column_span, column_at = _span(j, ix.of(j_block) * j.extent, n)
+        shared = max(1, s.shared_rows // row_size) if pack_columns else 1
+        blocks = -(-m // row_size)
+        shared = min(shared, blocks, max(1, self.outer * blocks * -(-n // column_size) // s.tasks))
+        while blocks % shared:
+            shared -= 1
+        i_task, i_block = Var(e.fresh("t"), blocks // shared), Var(e.fresh("m"), shared)
+        row_span, row_at = _span(i, (ix.of(i_task) * shared + ix.of(i_block)) * i.extent, m)
+        mapping: dict[ix.IndexSymbol, IndexExpr] = {rows.var: row_at, columns.var: column_at}
+        pieces = _Pieces(i, j, row_span, column_span, mapping)
+        if pack_rows and not pack_columns:
+            with e.loops([i_task]):
+                a = self._packed(rows, pieces, i, row_span, by_rows=True)
+                with e.loops([j_block], LoopKind.SERIAL):
+                    self._block(rows, columns, pieces, a, self._right(columns, pieces, False))
+            return
+        with e.loops([j_block, i_task]):
+            b = self._right(columns, pieces, pack_columns)
+            with e.loops([i_block], LoopKind.SERIAL):
+                if pack_rows:
+                    a = self._packed(rows, pieces, i, row_span, by_rows=True)
+                else:
+                    a = self._left(left, rows, pieces)
+                self._block(rows, columns, pieces, a, b)
+
+    def _left(self, found: Operand, rows: _Side, pieces: _Pieces) -> lir.Matrix:
+        offset = found.offset.substitute({self.depth: ix.const(0), **pieces.start(rows.var)})
+        return lir.Matrix(
+            found.buffer or "", pieces.at_start(offset), found.offset.coefficient(rows.var),
+            found.offset.coefficient(self.depth), False,
+        )  # fmt: skip
+
+    def _right(self, columns: _Side, pieces: _Pieces, packed: bool) -> lir.Matrix:
+        if packed:
+            return self._packed(columns, pieces, pieces.j, pieces.column_span, by_rows=False)
+        found = self._in_place(columns, (columns.var, self.depth))
+        offset = found.offset.substitute({self.depth: ix.const(0), **pieces.start(columns.var)})
+        return lir.Matrix(found.buffer or "", pieces.at_start(offset), found.offset.coefficient(self.depth), 1, False)
+
+    def _packed(self, side: _Side, pieces: _Pieces, var: Var, span: lir.Span, by_rows: bool) -> lir.Matrix:
+        """Emit the computation of a block of an operand: rows x depth, or depth x columns."""
+        e, depth = self.emitter, self.depth
+        array = e.fresh("panel")
+        width = depth.extent if by_rows else _up(var.extent, 16)
+        e.add(lir.LocalArray(array, self.type, var.extent * width if by_rows else depth.extent * width))
+        k = Var(e.fresh("k"), depth.extent)
+        index = tuple(x.substitute({depth: ix.of(k)}) for x in side.index)
+        along = lir.For(k, LoopKind.VECTOR, ())
+        across = lir.For(var, LoopKind.SERIAL, (), base=span.base, limit=span.limit if span.base is not None else None)
+        if by_rows:
+            pack(e, array, [across, along], side.operand, index, ix.of(var) * width + ix.of(k), pieces.mapping)
+            return lir.Matrix(array, ix.const(0), width, 1, True)
+        found = operand_in_place(e, side.operand, index, self.type, (side.var, k))
+        found = replace(found, offset=found.offset.substitute(pieces.mapping))
+        if pack_transposed(e, array, found, k, var, span, width):
+            return lir.Matrix(array, ix.const(0), width, 1, True)
+        loops = [across, along]
+        if self._columns_adjacent_after(side, index):
+            loops = [
+                lir.For(k, LoopKind.SERIAL, ()),
+                lir.For(var, LoopKind.VECTOR, (), base=across.base, limit=across.limit),
+            ]
+        pack(e, array, loops, side.operand, index, ix.of(k) * width + ix.of(var), pieces.mapping)
+        return lir.Matrix(array, ix.const(0), width, 1, True)
+
+    def _columns_adjacent_after(self, side: _Side, index: Index) -> bool:
+        """Check whether some load of a packed operand is contiguous along the columns."""
+        e = self.emitter
+        with e.guard() as scratch:
+            e.value(side.operand, index)
+        loads = [
+            s.value for s in lir.walk(tuple(scratch.stmts)) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load)
+        ]
+        return any(load.offset.coefficient(side.var) == 1 for load in loads)
+
+    def _block(self, rows: _Side, columns: _Side, pieces: _Pieces, left: lir.Matrix, right: lir.Matrix) -> None:
+        """Emit the product of one block and its epilogue."""
+        e = self.emitter
+        spans = (pieces.row_span, pieces.column_span, lir.Span(self.depth.extent))
+        direct = self._direct_target(rows, columns, pieces)
+        if direct is not None:
+            e.add(
+                lir.MatrixProduct(direct, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile)
+            )
+            return
+        i, j = pieces.i, pieces.j
+        width = _up(j.extent, 16)
+        sums = e.fresh("sums")
+        e.add(lir.LocalArray(sums, self.type, i.extent * width))
+        target = lir.Matrix(sums, ix.const(0), width, 1, True)
+        e.add(lir.MatrixProduct(target, left, right, self.type, *spans, tile=self.tile, narrow_tile=self.narrow_tile))
+
+        def element(index: Index) -> str:
+            if index != self.at:
+                raise UnsupportedError(f"%{self.dot.name}: its result is read at other places")
+            value, t = e.let(self.type, lir.LocalLoad(sums, ix.of(i) * width + ix.of(j))), self.dot.shape.element_type
+            return value if t is self.type else e.apply(conversion(self.type, t), value)
+
+        e.sources[self.dot] = element
+        with e.guard() as body:
+            stores = []
+            for r, out in zip(self.roots, self.outputs, strict=True):
+                to = forward_index(self.dot, r, self.at)
+                stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
+            for store in stores:
+                e.add(store)
+        offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
+        loops = [(i, pieces.row_span), (j, pieces.column_span)]
+        if offset.coefficient(rows.var) == 1 and offset.coefficient(columns.var) != 1:
+            loops.reverse()  # to store adjacent elements
+        (outer, outer_span), (inner, inner_span) = loops
+        stmts = placed(body.stmts, pieces.mapping)
+        nest = lir.For(inner, LoopKind.VECTOR, stmts, base=inner_span.base, limit=_limit(inner_span))
+        e.add(lir.For(outer, LoopKind.SERIAL, (nest,), base=outer_span.base, limit=_limit(outer_span)))
+
+    def _direct_target(self, rows: _Side, columns: _Side, pieces: _Pieces) -> lir.Matrix | None:
+        """Return the part of the output that a block of a product without an epilogue is, if columns are adjacent."""
+        if len(self.roots) != 1 or self.roots[0].shape.element_type is not self.type:
+            return None
+        i = self.roots[0]
+        while i is not self.dot:
+            if i.opcode not in (Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE):
+                return None
+            i = i.operands[0]
+        offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
+        inside = [s for s, _ in offset.terms if not isinstance(s, Var)]
+        if inside or (offset.coefficient(columns.var) != 1 and columns.var.extent != 1):
+            return None
+        start = offset.substitute({**pieces.start(rows.var), **pieces.start(columns.var)})
+        return lir.Matrix("o0", pieces.at_start(start), offset.coefficient(rows.var), 1, False)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """The variables of one block.
+
+    Attributes:
+        i, j: position within a block of rows and of columns.
+        row_span, column_span: numbers of rows and columns.
+        mapping: from the variables of the whole product to the position.
+    """
+
+    i: Var
+    j: Var
+    row_span: lir.Span
+    column_span: lir.Span
+    mapping: dict[ix.IndexSymbol, IndexExpr]
+
+    def start(self, var: Var) -> dict[ix.IndexSymbol, IndexExpr]:
+        """Return the mapping of one variable."""
+        return {var: self.mapping[var]}
+
+    def at_start(self, offset: IndexExpr) -> IndexExpr:
+        """Return an offset at the first row and column of the block."""
+        return offset.substitute({self.i: ix.const(0), self.j: ix.const(0)})
+
+
+def _block(extent: int, preferred: int, multiple: int) -> int:
+    """Return the size of blocks of almost equal size, a multiple of the tile unless one block is enough."""
+    if extent <= max(preferred, multiple):
+        return extent
+    return _up(-(-extent // -(-extent // preferred)), multiple)
+
+
+def _span(inside: Var, start: IndexExpr, extent: int) -> tuple[lir.Span, IndexExpr]:
+    """Return the size of a block, and the index of a position in it."""
+    if extent % inside.extent:
+        return lir.Span(inside.extent, start, extent), start + ix.of(inside)
+    return lir.Span(inside.extent), start + ix.of(inside)
+
+
+def _limit(span: lir.Span) -> int | None:
+    return span.limit if span.base is not None else None
+
+
+def _up(n: int, to: int) -> int:
+    return -(-n // to) * to
