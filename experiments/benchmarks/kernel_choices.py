@@ -1,7 +1,7 @@
 """How good the default choice of each kernel is: the best of many measured choices against it, on the cpu backend.
 
 python -m experiments.benchmarks.kernel_choices [--suite kernels] [--choices 200] [--only 'softmax*']
-    [--out results/kernels/choices.md]
+    [--seconds 600] [--out results/kernels/choices.md]
 
 For each program, the generated kernels that take at least a tenth of its time are measured alone, on random inputs: up
 to `--choices` choices in turns, then the fastest ten again in turns with the default. Outputs are compared with those
@@ -14,6 +14,7 @@ import argparse
 import ctypes
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -219,12 +220,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--suite", default="kernels")
     parser.add_argument("--choices", type=int, default=200, help="greatest number of choices per kernel")
-    parser.add_argument("--only", default="*", help="pattern of program names")
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of program names")
+    parser.add_argument("--seconds", type=float, help="begin no further program after this time (default: no limit)")
     parser.add_argument("--out", type=Path, help="Markdown file; a JSON file is written next to it")
     options = parser.parse_args(arguments)
     rows: list[Row] = []
+    start = time.monotonic()
     for program in load_suite(options.suite).programs:
-        if not fnmatch(program.name, options.only):
+        late = options.seconds is not None and time.monotonic() - start > options.seconds
+        if late or not any(fnmatch(program.name, pattern) for pattern in options.only):
             continue
         try:
             found = [r for s in heavy_sites(program) if (r := measure(s, program.name, options.choices)) is not None]

@@ -21,6 +21,9 @@ MAX_OUTPUTS = 3
 """Maximum number of values of a fusion that others read; from more on, only the dot is fused."""
 NARROW = 16
 """Rows or columns of results up to which libraries use their registers badly."""
+MIN_COLUMNS = 64
+"""Columns of results from which on the left operand is computed in the product: its elements are computed one by one,
+and used for all columns."""
 MAX_DEPTH = 2048
 """Maximum number of contracted elements: a packed panel of them stays in the L2 cache. Half as many for f64."""
 
@@ -130,13 +133,18 @@ def product_region(
     if after_too:
         after |= _side_producers(computation, dot, after, fixed)
     before: set[HloInstruction] = set()
-    work = list(dot.operands)
-    while work:
-        i = work.pop()
-        if i in fixed or i.is_root or len(i.users) != 1 or not _is_cheap_producer(i):
-            continue
-        before.add(i)
-        work += i.operands
+    few_columns = ProductSizes.of(dot).n < MIN_COLUMNS
+    for operand in dot.operands:
+        computed: set[HloInstruction] = set()
+        work = [operand]
+        while work:
+            i = work.pop()
+            if i in fixed or i.is_root or len(i.users) != 1 or not _is_cheap_producer(i):
+                continue
+            computed.add(i)
+            work += i.operands
+        if not (few_columns and operand is dot.operands[0] and any(_is_elementwise(i) for i in computed)):
+            before |= computed
     return [i for i in computation.post_order() if i in before or i in after]
 
 
