@@ -201,8 +201,8 @@ def report(rows: Sequence[Row], arguments: Sequence[str], suite: str) -> str:
         *(f"- {key}: {origin[key]}" for key in ("commit", "machine", "date", "c_compiler")),
         "",
         f"Suite {suite}: {len(rows)} kernels that take a tenth of their program's time or more. Geometric mean of what "
-        f"the best choice gains: {geometric_mean(gains).value:.3f}x; {sum(g > 1.1 for g in gains)} kernels gain more than "
-        f"1.1x. Least times of interleaved samples; the best choice was timed again in turns with the default.",
+        f"the best choice gains: {geometric_mean(gains).value:.3f}x; {sum(g > 1.1 for g in gains)} kernels gain more "
+        f"than 1.1x. Least times of interleaved samples; the best choice was timed again in turns with the default.",
         "",
         "| program | kernel | kind | choices | default | best | gain | best choice |",
         "|---|---|---|---|---|---|---|---|",

@@ -28,11 +28,16 @@ from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
-from compiler.codegen.schedules.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split, split_reductions
+from compiler.codegen.schedules.splits import (
+    ENOUGH_TASKS,
+    MAX_PARTS,
+    PARTIAL_BYTES,
+    THREAD_GRAINS,
+    may_be_split,
+    split_reductions,
+)
 from compiler.errors import UnsupportedError
 
-THREAD_GRAINS = 3
-"""Number of grains of work from which on a loop runs on several threads; waking them costs more than a shorter loop."""
 MIN_ITEMS = 64
 """Nested parallel loops are merged until they have this many iterations, so that threads share them evenly."""
 ALIGNED = 64

@@ -28,14 +28,14 @@ def tile_columns(body: Body, schedule: Schedule) -> Body:
     """Return the statements with every loop over columns around a reduction tiled."""
     out: list[lir.Stmt] = []
     for s in body:
-        if isinstance(s, For) and _is_column_loop(s):
+        if isinstance(s, For) and is_column_loop(s):
             out += _tiled(s, schedule)
         else:
             out.append(lir.map_bodies(s, lambda inner: tile_columns(inner, schedule)))
     return tuple(out)
 
 
-def _is_column_loop(s: For) -> bool:
+def is_column_loop(s: For) -> bool:
     """Check whether the reductions in a loop read along its variable rather than along their own."""
     if s.kind is not LoopKind.INDEPENDENT or not any(isinstance(x, lir.Reduce) for x in s.body):
         return False

@@ -13,6 +13,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules.lanes import is_column_loop
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest, without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -23,6 +24,11 @@ PARTIAL_BYTES = 128 * 1024
 """Maximum size of the results of all parts, which are on the stack of the calling thread."""
 ENOUGH_TASKS = 64
 """Number of independent iterations that keep the threads of any machine busy."""
+PART_BYTES = 2 << 20
+"""Size of the rows of a column reduction from which on they are divided: tiles of columns of more rows touch too many
+pages, and what one tile leaves in the cache is gone before its neighbor reads the same lines."""
+THREAD_GRAINS = 10
+"""Number of grains of work from which on a loop runs on several threads; waking them costs more than a shorter loop."""
 ALIGNED = 64
 """Parts of consecutive elements start at multiples of this, so that they are whole cache lines."""
 
@@ -48,7 +54,7 @@ def _split(s: lir.Stmt, schedule: Schedule) -> list[lir.Stmt]:
     if any(isinstance(x, For | lir.LocalArray) for x in inside):
         return [s]
     reduce, results = found[0], math.prod(f.var.extent for f in nest)
-    parts = schedule.splits or _default_parts(s, reduce, results, schedule)
+    parts = schedule.splits or _default_parts(s, nest, reduce, schedule)
     parts = min(parts, reduce.vars[0].extent)
     if parts <= 1:
         return [s]
@@ -63,17 +69,22 @@ def _split(s: lir.Stmt, schedule: Schedule) -> list[lir.Stmt]:
     return _in_parts(nest, inside, reduce, size)
 
 
-def _default_parts(s: lir.Stmt, reduce: lir.Reduce, results: int, schedule: Schedule) -> int:
-    """Return the number of parts by the amount of work: one unless threads would otherwise be idle."""
-    work = lir.work_of((s,))
-    if not schedule.threads or work < 3 * schedule.grain:
+def _default_parts(s: lir.Stmt, nest: list[For], reduce: lir.Reduce, schedule: Schedule) -> int:
+    """Return the number of parts by the amount of work: one unless threads would be idle or the caches too small."""
+    work, results = lir.work_of((s,)), math.prod(f.var.extent for f in nest)
+    if not schedule.threads or work < THREAD_GRAINS * schedule.grain:
         return 1
     if results == 1:
         return min(MAX_PARTS, work // schedule.grain)
-    tasks = -(-results // schedule.columns)
-    if tasks >= ENOUGH_TASKS // 8 or not may_be_split(results, reduce.vars[0].extent):
+    if not may_be_split(results, reduce.vars[0].extent):
         return 1
-    return min(ENOUGH_TASKS // 4, work // schedule.grain)
+    width = sum(COMPUTE_BYTES[r.type] for r in reduce.reductions)
+    most = max(1, PARTIAL_BYTES // (results * width) - 1)
+    parts = 1 if -(-results // schedule.columns) >= ENOUGH_TASKS // 8 else ENOUGH_TASKS // 4
+    if is_column_loop(nest[-1]):
+        size = results * math.prod(v.extent for v in reduce.vars) * width
+        parts = max(parts, min(ENOUGH_TASKS // 4, size // PART_BYTES))
+    return min(parts, most, work // schedule.grain)
 
 
 def may_be_split(results: int, extent: int) -> bool:
