@@ -11,8 +11,9 @@ from dataclasses import replace
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
-from compiler.codegen.nest.loop_ir import Body, Combined, For, LoopKind, work_of
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, binary, identity_of
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.loop_transforms import (
     MAX_STAGED,
@@ -267,16 +268,14 @@ class _Binder:
         return vectors * (self.schedule.vector // 8 // widest)
 
     def _scalar_accumulators(self, s: lir.Reduce) -> list[lir.Stmt]:
-        out, names = self._accumulators(s)
-        step = self._combine(s, names)
         vectorized = bool(self.schedule.vector) and not has_loop(s.body)
         loop = For(
             s.vars[-1],
             LoopKind.VECTOR if vectorized else LoopKind.SERIAL,
-            (*self._body(s.body), *step),
-            self._combined(s, names) if vectorized else (),
+            (*self._body(s.body), *accumulators.combine(s)),
+            accumulators.combined_of(s) if vectorized else (),
         )
-        return [*out, self._outer_loops(s, loop), *self._results(s, names)]
+        return [*accumulators.start(s), self._outer_loops(s, loop), *accumulators.results(s)]
 
     def _vector_accumulators(self, s: lir.Reduce, lanes: int) -> list[lir.Stmt]:
         """Return loops in which lane k accumulates the elements k, k + lanes, k + 2 lanes..."""
@@ -284,12 +283,10 @@ class _Binder:
         lane, block = Var(f"{v.name}l", lanes), Var(f"{v.name}b", v.extent // lanes)
         arrays = {r.name: f"{r.name}_lanes" for r in s.reductions}
         here = ix.of(lane)
-        out: list[lir.Stmt] = []
+        out: list[lir.Stmt] = [lir.LocalArray(arrays[r.name], r.type, lanes) for r in s.reductions]
         first: list[lir.Stmt] = []
         for r in s.reductions:
-            out.append(lir.LocalArray(arrays[r.name], r.type, lanes))
-            first.append(lir.Let(f"{r.name}_first", r.type, lir.Constant(identity_of(r.combiner, r.type))))
-            first.append(lir.LocalStore(arrays[r.name], here, f"{r.name}_first"))
+            first += accumulators.start_in_array(r, arrays[r.name], here, f"{r.name}_first")
         out.append(For(lane, LoopKind.VECTOR, tuple(first)))
         whole = For(block, LoopKind.SERIAL, (self._lane_step(s, arrays, lane, ix.of(block) * lanes + here),))
         inner: Body = (whole,)
@@ -300,51 +297,19 @@ class _Binder:
         for outer in reversed(s.vars[:-1]):
             inner = (For(outer, LoopKind.SERIAL, inner),)
         out += inner
-        declared, names = self._accumulators(s)
-        last: list[lir.Stmt] = [
-            lir.Let(f"{r.name}_lane", r.type, lir.LocalLoad(arrays[r.name], here)) for r in s.reductions
-        ]
         of_lanes = replace(s, reductions=tuple(replace(r, value=f"{r.name}_lane") for r in s.reductions))
-        last += self._combine(of_lanes, names)
-        out += [*declared, For(lane, LoopKind.VECTOR, tuple(last), self._combined(s, names))]
-        return [*out, *self._results(s, names)]
+        last = [lir.Let(f"{r.name}_lane", r.type, lir.LocalLoad(arrays[r.name], here)) for r in s.reductions]
+        out += accumulators.start(s)
+        body = (*last, *accumulators.combine(of_lanes))
+        out.append(For(lane, LoopKind.VECTOR, body, accumulators.combined_of(s)))
+        return [*out, *accumulators.results(s)]
 
-    def _lane_step(self, s: lir.Reduce, arrays: dict[str, str], lane: Var, at: IndexExpr) -> For:
+    @staticmethod
+    def _lane_step(s: lir.Reduce, arrays: dict[str, str], lane: Var, at: IndexExpr) -> For:
         """Return the loop over lanes that combines one element per lane."""
-        step: list[lir.Stmt] = []
-        for r in s.reductions:
-            before, after = f"{r.name}_before", f"{r.name}_after"
-            step.append(lir.Let(before, r.type, lir.LocalLoad(arrays[r.name], ix.of(lane))))
-            step.append(lir.Let(after, r.type, lir.Apply(binary(r.combiner, r.type), (before, r.value))))
-            step.append(lir.LocalStore(arrays[r.name], ix.of(lane), after))
+        step = [x for r in s.reductions for x in accumulators.combine_in_array(r, arrays[r.name], ix.of(lane))]
         body = lir.map_indices(s.body, lambda i: i.substitute({s.vars[-1]: at}))
         return For(lane, LoopKind.VECTOR, (*body, *step))
-
-    @staticmethod
-    def _accumulators(s: lir.Reduce) -> tuple[list[lir.Stmt], dict[str, str]]:
-        out: list[lir.Stmt] = []
-        for r in s.reductions:
-            out.append(lir.Let(f"{r.name}_start", r.type, lir.Constant(identity_of(r.combiner, r.type))))
-            out.append(lir.Accumulator(f"{r.name}_sum", r.type, f"{r.name}_start"))
-        return out, {r.name: f"{r.name}_sum" for r in s.reductions}
-
-    @staticmethod
-    def _combine(s: lir.Reduce, names: dict[str, str]) -> list[lir.Stmt]:
-        out: list[lir.Stmt] = []
-        for r in s.reductions:
-            before, after = f"{r.name}_so_far", f"{r.name}_now"
-            out.append(lir.Let(before, r.type, lir.Current(names[r.name])))
-            out.append(lir.Let(after, r.type, lir.Apply(binary(r.combiner, r.type), (before, r.value))))
-            out.append(lir.Assign(names[r.name], after))
-        return out
-
-    @staticmethod
-    def _combined(s: lir.Reduce, names: dict[str, str]) -> tuple[Combined, ...]:
-        return tuple(Combined(names[r.name], r.type, r.combiner) for r in s.reductions)
-
-    @staticmethod
-    def _results(s: lir.Reduce, names: dict[str, str]) -> list[lir.Stmt]:
-        return [lir.Let(r.name, r.type, lir.Current(names[r.name])) for r in s.reductions]
 
     @staticmethod
     def _outer_loops(s: lir.Reduce, loop: For) -> For:

@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.nest.loop_ir import Body, Combined, For, LoopKind, Scope
-from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES, binary, identity_of
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind, Scope
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.bind_c import check_local_bytes
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.loop_transforms import collapse, tile_transposes, without_dead_code
@@ -116,22 +117,11 @@ def _inner(s: lir.Stmt) -> Body:
 
 
 def _reduce(s: lir.Reduce) -> Body:
-    before: list[lir.Stmt] = []
-    step: list[lir.Stmt] = []
-    after: list[lir.Stmt] = []
-    combined = tuple(Combined(f"{r.name}_sum", r.type, r.combiner) for r in s.reductions)
-    for r, c in zip(s.reductions, combined, strict=True):
-        before.append(lir.Let(f"{r.name}_start", r.type, lir.Constant(identity_of(r.combiner, r.type))))
-        before.append(lir.Accumulator(c.accumulator, r.type, f"{r.name}_start"))
-        step.append(lir.Let(f"{r.name}_so_far", r.type, lir.Current(c.accumulator)))
-        combine = lir.Apply(binary(r.combiner, r.type), (f"{r.name}_so_far", r.value))
-        step.append(lir.Let(f"{r.name}_now", r.type, combine))
-        step.append(lir.Assign(c.accumulator, f"{r.name}_now"))
-        after.append(lir.Let(r.name, r.type, lir.Current(c.accumulator)))
-    loop = For(s.vars[-1], LoopKind.THREAD, (*s.body, *step), combined)
+    combined = accumulators.combined_of(s)
+    loop = For(s.vars[-1], LoopKind.THREAD, (*s.body, *accumulators.combine(s)), combined)
     for v in reversed(s.vars[:-1]):
         loop = For(v, LoopKind.SERIAL, (loop,))
-    return (*before, loop, lir.CombineThreads(combined), *after)
+    return (*accumulators.start(s), loop, lir.CombineThreads(combined), *accumulators.results(s))
 
 
 def _threads_for(body: Body, requested: int) -> int:

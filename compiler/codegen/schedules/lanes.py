@@ -15,7 +15,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
-from compiler.codegen.nest.scalar_ops import binary, identity_of
+from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.loop_transforms import has_loop
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.types import PrimitiveType
@@ -148,13 +148,8 @@ class _Lanes:
         step: list[lir.Stmt] = []
         for x in r.reductions:
             array, _ = self.arrays[x.name]
-            identity = f"{x.name}_identity"
-            first.append(lir.Let(identity, x.type, lir.Constant(identity_of(x.combiner, x.type))))
-            first.append(lir.LocalStore(array, self._lane_index, identity))
-            before, after = f"{x.name}_before", f"{x.name}_after"
-            step.append(lir.Let(before, x.type, lir.LocalLoad(array, self._lane_index)))
-            step.append(lir.Let(after, x.type, lir.Apply(binary(x.combiner, x.type), (before, x.value))))
-            step.append(lir.LocalStore(array, self._lane_index, after))
+            first += accumulators.start_in_array(x, array, self._lane_index, f"{x.name}_identity")
+            step += accumulators.combine_in_array(x, array, self._lane_index)
         rows: lir.Stmt = self._lanes((*r.body, *step))
         for v in reversed(r.vars):
             rows = For(v, LoopKind.SERIAL, (rows,))

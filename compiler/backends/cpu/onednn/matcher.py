@@ -50,9 +50,10 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return f"oneDNN computes no {i.opcode.text} here"
     if instruction_flops(i) < (MIN_FLOPS if i.opcode in (Opcode.CONVOLUTION, Opcode.DOT) else MIN_POOLING_FLOPS):
         return f"%{i.name} is too small for a library call"
-    if i.opcode is Opcode.DOT and refusal(i) is None and suits_blas(i):
+    reason = refusal(i)
+    if reason is None and i.opcode is Opcode.DOT and suits_blas(i):
         return f"%{i.name} suits BLAS"
-    return refusal(i)
+    return reason
 
 
 def default_threads(i: HloInstruction) -> int:

@@ -1,0 +1,63 @@
+"""Accumulators of reductions: the statements that start, combine and read them."""
+
+from __future__ import annotations
+
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr
+from compiler.codegen.nest.loop_ir import Combined, Reduce, Reduction, Stmt
+from compiler.codegen.nest.scalar_ops import binary, identity_of
+
+
+def combined_of(s: Reduce) -> tuple[Combined, ...]:
+    """Return the accumulators of a reduction as lanes or threads combine them."""
+    return tuple(Combined(_accumulator(r), r.type, r.combiner) for r in s.reductions)
+
+
+def start(s: Reduce) -> list[Stmt]:
+    """Return the statements that declare an accumulator for each result, with the identity of its combiner."""
+    out: list[Stmt] = []
+    for r in s.reductions:
+        out.append(_identity(r, f"{r.name}_start"))
+        out.append(lir.Accumulator(_accumulator(r), r.type, f"{r.name}_start"))
+    return out
+
+
+def combine(s: Reduce) -> list[Stmt]:
+    """Return the statements that combine the values of one iteration into the accumulators."""
+    out: list[Stmt] = []
+    for r in s.reductions:
+        out.append(lir.Let(f"{r.name}_so_far", r.type, lir.Current(_accumulator(r))))
+        out.append(_combination(r, f"{r.name}_so_far", f"{r.name}_now"))
+        out.append(lir.Assign(_accumulator(r), f"{r.name}_now"))
+    return out
+
+
+def results(s: Reduce) -> list[Stmt]:
+    """Return the definitions of the results from the accumulators."""
+    return [lir.Let(r.name, r.type, lir.Current(_accumulator(r))) for r in s.reductions]
+
+
+def start_in_array(r: Reduction, array: str, at: IndexExpr, name: str) -> list[Stmt]:
+    """Return the statements that set an element of an array of accumulators to the identity, called `name`."""
+    return [_identity(r, name), lir.LocalStore(array, at, name)]
+
+
+def combine_in_array(r: Reduction, array: str, at: IndexExpr) -> list[Stmt]:
+    """Return the statements that combine the value of one iteration into an element of an array of accumulators."""
+    return [
+        lir.Let(f"{r.name}_before", r.type, lir.LocalLoad(array, at)),
+        _combination(r, f"{r.name}_before", f"{r.name}_after"),
+        lir.LocalStore(array, at, f"{r.name}_after"),
+    ]
+
+
+def _accumulator(r: Reduction) -> str:
+    return f"{r.name}_sum"
+
+
+def _identity(r: Reduction, name: str) -> Stmt:
+    return lir.Let(name, r.type, lir.Constant(identity_of(r.combiner, r.type)))
+
+
+def _combination(r: Reduction, before: str, after: str) -> Stmt:
+    return lir.Let(after, r.type, lir.Apply(binary(r.combiner, r.type), (before, r.value)))
