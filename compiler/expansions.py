@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from compiler.analysis.marks import is_marked, mark
 from compiler.backends.backend import Backend
-from compiler.errors import ArgumentError, PlanError
+from compiler.errors import PlanError
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.ir.printing import canonical_computations
 from compiler.passes.infrastructure.registry import make_pass
@@ -22,6 +22,7 @@ from compiler.passes.reductions.windows import has_scan
 from compiler.runtime.implementations import implementations_of
 from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_modules import kernel_module
+from compiler.support.callables import checked_function
 from compiler.support.lru_dict import LruDict
 from compiler.support.untrusted import short_repr
 
@@ -126,16 +127,10 @@ def as_expansion_policy(given: ExpansionPolicy | ChooseExpansion) -> ExpansionPo
     Raises:
         ArgumentError: `given` is neither.
     """
-    if isinstance(given, type):
-        raise ArgumentError(f"an expansion policy is an object; pass {given.__name__}(), not {given.__name__}")
-    if isinstance(given, ExpansionPolicy):
+    if isinstance(given, ExpansionPolicy) and not isinstance(given, type):
         return given
-    if callable(given):
-        return FunctionExpansions(given)
-    raise ArgumentError(
-        "an expansion policy is an object with choose_expansion(site), or a function of the site, "
-        f"not {short_repr(given)}"
-    )
+    forms = "an object with choose_expansion(site), or a function of the site"
+    return FunctionExpansions(checked_function(given, "an expansion policy", forms))
 
 
 # ---- sites

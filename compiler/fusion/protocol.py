@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from compiler.errors import ArgumentError, FusionError
+from compiler.errors import FusionError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.state import FusionState
+from compiler.support.callables import checked_function
 from compiler.support.untrusted import short_repr
 
 ChooseFusion: TypeAlias = Callable[[FusionState], FusionAction | None]
@@ -41,15 +42,10 @@ def as_policy(given: FusionPolicy | ChooseFusion) -> FusionPolicy:
     Raises:
         ArgumentError: `given` is neither.
     """
-    if isinstance(given, type):
-        raise ArgumentError(f"a fusion policy is an object, not the class {given.__name__}; pass {given.__name__}()")
-    if isinstance(given, FusionPolicy):
+    if isinstance(given, FusionPolicy) and not isinstance(given, type):
         return given
-    if callable(given):
-        return FunctionPolicy(given)
-    raise ArgumentError(
-        f"a fusion policy is a name, an object with choose(state), or a function of the state, not {short_repr(given)}"
-    )
+    forms = "a name, an object with choose(state), or a function of the state"
+    return FunctionPolicy(checked_function(given, "a fusion policy", forms))
 
 
 def run_policy(state: FusionState, policy: FusionPolicy, limit: int | None = None) -> list[FusionAction]:

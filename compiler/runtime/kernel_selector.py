@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from compiler.codegen.schedules.kernel_choice import KernelChoice
-from compiler.errors import ArgumentError
 from compiler.runtime.kernel_sites import KernelSite
-from compiler.support.untrusted import short_repr
+from compiler.support.callables import checked_function
 
 ChooseKernel: TypeAlias = Callable[[KernelSite], KernelChoice]
 """A function that chooses as `KernelSelector.choose_kernel` does."""
@@ -49,12 +48,7 @@ def as_selector(given: KernelSelector | ChooseKernel) -> KernelSelector:
     Raises:
         ArgumentError: `given` is neither.
     """
-    if isinstance(given, type):
-        raise ArgumentError(f"a kernel selector is an object, not the class {given.__name__}; pass {given.__name__}()")
-    if isinstance(given, KernelSelector):
+    if isinstance(given, KernelSelector) and not isinstance(given, type):
         return given
-    if callable(given):
-        return FunctionSelector(given)
-    raise ArgumentError(
-        f"a kernel selector is an object with choose_kernel(site), or a function of the site, not {short_repr(given)}"
-    )
+    forms = "an object with choose_kernel(site), or a function of the site"
+    return FunctionSelector(checked_function(given, "a kernel selector", forms))
