@@ -472,13 +472,16 @@ class CompilationSession:
         return True
 
     def _undo_fusion(self, kept: list[_Decision]) -> None:
-        if self._unfused is None:
+        if self._unfused is None or self._state is None:
             raise SessionError("fusion has not started")
-        self.module = self._unfused.clone()
-        self._state = FusionState(self.module, self.device)
-        for d in kept:
-            if isinstance(d, FusionStep):
-                self._state.apply(d.action)
+        if self._state.can_undo:
+            self._state.undo()
+        else:  # a fork takes back what was done before it
+            self.module = self._unfused.clone()
+            self._state = FusionState(self.module, self.device)
+            for d in kept:
+                if isinstance(d, FusionStep):
+                    self._state.apply(d.action)
         self._decisions, self._sites = kept, None
         self.phase = "fusion"
 

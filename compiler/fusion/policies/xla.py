@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.fusion.action_table import has_other_use
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.kinds import has_other_use
 from compiler.fusion.policies.queue import ProducerQueue, all_users_action
 from compiler.fusion.rewriting import body_of, consumers_of, producers_of, source_of
 from compiler.fusion.sequence import SequenceState
@@ -26,7 +26,7 @@ class InstructionFusion:
         """Return the next fusion of a producer into a consumer."""
         if state is not self._state:
             self._state, self._pending = state, None
-            self._work = [(s, i) for s in state.sequences.values() for i in s.nodes()]
+            self._work = [(s, i) for s in state.sequences.values() for i in s.instructions()]
         if self._pending is not None and state.made:
             # Continue with the fusion that the last action made, before its predecessors.
             fusion = self._pending.computation.find(state.made[-1][-1])
@@ -76,7 +76,7 @@ class FusionMerger(ProducerQueue):
         users = consumers_of(producer)
         if producer.opcode is not Opcode.FUSION or not users or any(u.opcode is not Opcode.FUSION for u in users):
             return None
-        if not sequence.table.into_all_users(producer, users):
+        if not sequence.into_all_users(producer, users):
             return None
         saved = sequence.saving_into_all(producer, users)
         return saved if saved > 0 else None
