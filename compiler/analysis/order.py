@@ -86,6 +86,13 @@ class TopologicalOrder:
             return True
         return last in self._region({first}, self._successors, lambda r: r <= self._rank[last])
 
+    def around(
+        self, nodes: Iterable[HloInstruction], low: int, high: int
+    ) -> tuple[set[HloInstruction], set[HloInstruction]]:
+        """Return the nodes with what they depend on from rank `low`, and with what depends on them up to rank `high`."""
+        before = self._region(set(nodes), _predecessors, lambda r: r >= low)
+        return before, self._region(set(nodes), self._successors, lambda r: r <= high)
+
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Give `new` the rank of `old`; its operands must not come later than those of `old`."""
         self._set(new, self._rank[old])

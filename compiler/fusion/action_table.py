@@ -8,7 +8,7 @@ their numbers, on the next node of its shape, and on the next reader of each val
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from compiler.fusion.kinds import Entry
     from compiler.fusion.sequence import SequenceState
 
+MANY_CHANGES = 32
+"""Number of changes whose regions are kept apart until the actions are asked for."""
 _CANDIDATES, _LEGAL, _SAVINGS = 0, 1, 2
 
 
@@ -72,7 +74,7 @@ class ActionTable:
         self._listing: RowList[Any] = RowList(self._free_entries, self._legal_entries, self._row_savings)
         self._changed: dict[HloInstruction, None] = dict.fromkeys(sequence.nodes.values)
         self._stale: dict[HloInstruction, None] = {}
-        self._regions: list[tuple[int, int]] = []
+        self._regions: list[tuple[list[HloInstruction], int, int]] = []
 
     # ---- queries
 
@@ -120,9 +122,14 @@ class ActionTable:
             low: least rank of a node on whose paths something changed.
             high: the greatest one.
         """
+        changed, around = list(changed), list(around)
         self._changed.update(dict.fromkeys(changed))
         self._stale.update(dict.fromkeys(around))
-        self._regions.append((low, high))
+        if len(self._regions) < MANY_CHANGES:
+            self._regions.append(([*changed, *around], low, high))
+        else:  # the list was not asked for in a long time
+            nodes, least, greatest = self._regions[-1]
+            self._regions[-1] = nodes, min(low, least), max(high, greatest)
 
     def _refresh(self) -> None:
         if not self._changed and not self._stale:
@@ -137,10 +144,8 @@ class ActionTable:
                 stale.update(dict.fromkeys(producers_of(i)))
                 stale.update(dict.fromkeys(consumers_of(i)))
         self._update_places(stale, changed)
-        for i in stale:
-            if i in self._places:
-                self._make_row(i)
-        self._judge_paths_again()
+        made = {self._make_row(i) for i in stale if i in self._places}
+        self._judge_paths_again(made)
 
     def _stale_around(self, p: HloInstruction, stale: dict[HloInstruction, None]) -> None:
         """Add the consumers of a node if the number of its consumers makes a difference for them now."""
@@ -201,32 +206,55 @@ class ActionTable:
 
     # ---- rows
 
-    def _make_row(self, i: HloInstruction) -> None:
+    def _make_row(self, i: HloInstruction) -> int:
         key = self._places[i].key
         row = self._rows[key] = _Row([e for kind in self._sequence.kinds for e in kind.entries(self._sequence, i)])
         self._judge_paths(key, row)
         self._listing.touch(key)
+        return key
 
-    def _judge_paths(self, key: int, row: _Row) -> bool:
-        """Find the entries against which no path speaks; return whether they differ from before."""
+    def _judge_paths(self, key: int, row: _Row) -> None:
+        """Find the entries against which no path speaks."""
         s = self._sequence
-        before = row.free
         row.free = [e for e in row.entries if not e.kind.needs_path or e.kind.path_reason(s, e) is None]
-        ranks = [s.order.rank(n) for e in row.entries if e.kind.needs_path for n in (e.producer, *e.consumers)]
+        self._set_span(key, row)
+
+    def _set_span(self, key: int, row: _Row) -> None:
+        rank = self._sequence.order.rank
+        ranks = [rank(n) for e in row.entries if e.kind.needs_path for n in (e.producer, *e.consumers)]
         if ranks:
             self._spans.put(key, min(ranks), max(ranks))
         else:
             self._spans.remove(key)
-        if row.free != before:
-            row.legal = None
-            return True
-        return False
 
-    def _judge_paths_again(self) -> None:
-        regions, self._regions = self._regions, []
-        for key in dict.fromkeys(k for low, high in regions for k in self._spans.near(low, high)):
-            if self._judge_paths(key, self._rows[key]):
+    def _judge_paths_again(self, made: set[int]) -> None:
+        """Look again at rows whose actions may be affected by changes of paths, except those that were just made."""
+        changes, self._regions = self._regions, []
+        keys = dict.fromkeys(k for _, low, high in changes for k in self._spans.near(low, high) if k not in made)
+        if not keys:
+            return
+        affected = self._affected(*changes[0]) if len(changes) == 1 else None
+        for key in keys:
+            row = self._rows[key]
+            self._set_span(key, row)
+            if affected is not None and not any(e.kind.needs_path and _concerns(e, *affected) for e in row.entries):
+                continue
+            before = row.free
+            self._judge_paths(key, row)
+            if row.free != before:
+                row.legal = None
                 self._listing.touch(key)
+
+    def _affected(
+        self, nodes: Sequence[HloInstruction], low: int, high: int
+    ) -> tuple[set[HloInstruction], set[HloInstruction]]:
+        """Return what the nodes of one change depend on and what depends on them: paths between these may differ.
+
+        Nothing further away than the ends of the rows that are looked at matters.
+        """
+        spans = [self._spans.span(k) for k in self._spans.near(low, high)]
+        alive = [i for i in nodes if i in self._sequence.nodes]
+        return self._sequence.order.around(alive, min(s[0] for s in spans), max(s[1] for s in spans))
 
     def _free_entries(self, key: int) -> list[Entry]:
         return self._rows[key].free
@@ -244,6 +272,11 @@ class ActionTable:
                 e.saving = e.kind.saving(self._sequence, e.producer, e.consumers)
             found.append(e.saving)
         return found
+
+
+def _concerns(e: Entry, before: set[HloInstruction], after: set[HloInstruction]) -> bool:
+    """Check whether a path between nodes that something depends on and nodes that depend on it concerns an action."""
+    return any((e.producer in before and c in after) or (c in before and e.producer in after) for c in e.consumers)
 
 
 def _after(keys: list[int], key: int) -> int | None:

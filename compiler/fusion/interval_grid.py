@@ -22,6 +22,7 @@ class IntervalGrid(Generic[T]):
     def __init__(self) -> None:
         self._cells: dict[int, dict[int, dict[T, None]]] = {}
         self._where: dict[T, tuple[int, int, int]] = {}
+        self._spans: dict[T, tuple[int, int]] = {}
 
     def put(self, thing: T, low: int, high: int) -> None:
         """Set the interval of a thing."""
@@ -29,9 +30,10 @@ class IntervalGrid(Generic[T]):
         while (high >> shift) - (low >> shift) > 1:
             shift += _STEP
         where = (shift, low >> shift, high >> shift)
+        self._spans[thing] = low, high
         if self._where.get(thing) == where:
             return
-        self.remove(thing)
+        self._remove(thing)
         self._where[thing] = where
         cells = self._cells.setdefault(shift, {})
         for n in range(where[1], where[2] + 1):
@@ -39,6 +41,10 @@ class IntervalGrid(Generic[T]):
 
     def remove(self, thing: T) -> None:
         """Forget a thing, if it is there."""
+        self._spans.pop(thing, None)
+        self._remove(thing)
+
+    def _remove(self, thing: T) -> None:
         found = self._where.pop(thing, None)
         if found is None:
             return
@@ -47,6 +53,10 @@ class IntervalGrid(Generic[T]):
             del cells[n][thing]
             if not cells[n]:
                 del cells[n]
+
+    def span(self, thing: T) -> tuple[int, int]:
+        """Return the interval of a thing."""
+        return self._spans[thing]
 
     def near(self, low: int, high: int) -> list[T]:
         """Return the things whose intervals overlap this one, and perhaps others close by."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.rewriting import consumers_of, fuse_multi_output, fuse_side_by_side, is_multi_output, producers_of
@@ -26,6 +26,7 @@ class Entry:
 
     Attributes:
         saving: what it saves, if it has been computed, see `ActionTable.savings`.
+        features: what a policy sees of it apart from its nodes, if it has been computed.
     """
 
     action: FusionAction
@@ -33,6 +34,7 @@ class Entry:
     producer: HloInstruction
     consumers: tuple[HloInstruction, ...]
     saving: float | None = None
+    features: Any = None
 
     @property
     def consumer(self) -> HloInstruction:

@@ -18,7 +18,14 @@ from compiler.fusion.edits import Edits
 from compiler.fusion.kinds import KIND_OF, KINDS, is_result
 from compiler.fusion.legality import ALLOW, MAX_CACHED, FusionDecision, Legality, Limits, forbid
 from compiler.fusion.nodes import Nodes, SavedNode
-from compiler.fusion.rewriting import FusionResult, fuse_into, is_inlined_constant, is_multi_output, producers_of
+from compiler.fusion.rewriting import (
+    FusionResult,
+    consumers_of,
+    fuse_into,
+    is_inlined_constant,
+    is_multi_output,
+    producers_of,
+)
 from compiler.fusion.running_sum import RunningSum
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
@@ -73,6 +80,8 @@ class SequenceState:
         weight: how often it runs per run of the module.
         touched: instructions changed or made since the start, in order. A policy remembers the length of the list to
             find what is new. Some may have been removed again; their `parent` is None.
+        stamps: for each node the number of the last change, or undo, that concerns it, its producers or its consumers.
+        stamps: numbers of the last changes that concern nodes: their own, or of what they read or what reads them.
     """
 
     def __init__(self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits) -> None:
@@ -90,9 +99,12 @@ class SequenceState:
     def _start(self) -> None:
         """Set up what is computed from the nodes."""
         self.touched: list[HloInstruction] = []
+        self.stamps: dict[HloInstruction, int] = {}
+        self._changes = 0
         self.table = ActionTable(self)
         self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
         self._fused = RunningSum(self._digest_of, self.nodes.values)
+        self._fusions = RunningSum(self._is_fusion, self.nodes.values)
         self._step: Step | None = None
 
     def copy_for(self, computation: HloComputation) -> SequenceState:
@@ -119,6 +131,13 @@ class SequenceState:
     def digest(self) -> int:
         """Return the sum of the digests of the fusions, see `FusionState.fingerprint`."""
         return self._fused.total() % MODULUS
+
+    def fusion_count(self) -> int:
+        """Return the number of fusions."""
+        return self._fusions.total()
+
+    def _is_fusion(self, i: HloInstruction) -> int:
+        return int(i.opcode is Opcode.FUSION and i in self.nodes)
 
     def time_of(self, i: HloInstruction) -> float:
         """Return the estimated seconds of one instruction."""
@@ -345,7 +364,8 @@ class SequenceState:
             self.nodes.change(i, values)
             if fusible and i.opcode is Opcode.FUSION:
                 self.legality.mark_fusible(i)
-        near = [i for i in dict.fromkeys(around) if i.parent is not None and i not in made]
+        around = dict.fromkeys((*around, *(o for i in result.removed for o in i.operands)))
+        near = [i for i in around if i in self.nodes and i not in made]
         places = [r for r in (*ranks, *former.values()) if r is not None]
         step.ranks.append(former)
         step.changed += changed
@@ -357,9 +377,19 @@ class SequenceState:
     def _note_change(
         self, changed: Iterable[HloInstruction], around: Iterable[HloInstruction], low: int, high: int
     ) -> None:
+        changed, around = list(changed), list(around)
+        self._changes += 1
+        for i in changed:
+            if i not in self.nodes:
+                self.stamps.pop(i, None)
+                continue
+            for n in (i, *consumers_of(i)):
+                self.stamps[n] = self._changes
+        self.stamps.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
         self.table.change(changed, around, low, high)
         self._cost.change(changed)
         self._fused.change(changed)
+        self._fusions.change(changed)
 
     def _noting(self) -> Step:
         if self._step is None:

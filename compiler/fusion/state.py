@@ -70,7 +70,7 @@ class FusionState:
         return _of_kinds((a for s in self.sequences.values() for a in s.actions()), kinds)
 
     def entries(self) -> list[tuple[SequenceState, Entry, float]]:
-        """Return the legal actions in the order of `actions`, with their nodes and the seconds that `estimate` gives."""
+        """Return the legal actions in the order of `actions`, with their nodes and what `estimate` gives."""
         return [
             (s, e, saving * s.weight)
             for s in self.sequences.values()
