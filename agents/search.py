@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.fusion.policies import POLICIES, RandomFusion, make_policy
+from compiler.fusion.policies import POLICIES, SEARCHES, RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
@@ -34,7 +34,7 @@ __all__ = [
 
 STRATEGIES = (
     "none",
-    *(p for p in POLICIES if p not in ("none", "random", "beam")),
+    *(p for p in POLICIES if p != "none" and p not in SEARCHES),
     "random",
     "beam",
     "learned",

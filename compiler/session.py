@@ -458,29 +458,33 @@ class CompilationSession:
         """Undo the last decision; return False when there is none."""
         if not self._decisions:
             return False
-        last, kept = self._decisions[-1], self._decisions[:-1]
+        last = self._decisions[-1]
         if isinstance(last, _Kernel):
-            self._decisions = kept
-            self.phase = "kernels" if any(isinstance(d, _Kernel) for d in kept) else "fusion"
+            self._decisions.pop()
+            self.phase = "kernels" if self._decisions and isinstance(self._decisions[-1], _Kernel) else "fusion"
             return True
-        if isinstance(last, FusionStep) and self._unfused is not None:
-            self._undo_fusion(kept)
+        if isinstance(last, FusionStep) and self._state is not None:
+            self._decisions.pop()
+            self._undo_fusion()
             return True
+        kept = self._decisions[:-1]
         self._reset()
         for d in kept:
             self._take(d)
         return True
 
-    def _undo_fusion(self, kept: list[_Decision]) -> None:
-        if self._unfused is None:
+    def _undo_fusion(self) -> None:
+        if self._unfused is None or self._state is None:
             raise SessionError("fusion has not started")
-        self.module = self._unfused.clone()
-        self._state = FusionState(self.module, self.device)
-        for d in kept:
-            if isinstance(d, FusionStep):
-                self._state.apply(d.action)
-        self._decisions, self._sites = kept, None
-        self.phase = "fusion"
+        if self._state.can_undo:
+            self._state.undo()
+        else:  # a fork cannot take back what was done before it
+            self.module = self._unfused.clone()
+            self._state = FusionState(self.module, self.device)
+            for d in self._decisions:
+                if isinstance(d, FusionStep):
+                    self._state.apply(d.action)
+        self._sites, self.phase = None, "fusion"
 
     def fork(self) -> CompilationSession:
         """Return an independent session that continues from the same decisions."""

@@ -24,6 +24,7 @@ MAX_RULE = 1000
 """Longest text that is parsed as a rule."""
 _RULE = re.compile(r"\s*(\w+)\s+(\S+)(?:\s+with\s+(\S+))?\s*")
 _KINDS = ("op", "scope")
+_NO_KERNEL = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT})
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
@@ -136,10 +137,12 @@ class Restrictions:
 
 
 def instructions_of(node: HloInstruction) -> Sequence[HloInstruction]:
-    """Return the instructions that a node computes: those of a fusion's body, else the node itself."""
-    if node.opcode is not Opcode.FUSION:
-        return (node,)
-    return [i for i in body_of(node).instructions if i.opcode is not Opcode.PARAMETER]
+    """Return the instructions that a node computes: those of a fusion's body, else the node itself.
+
+    Parameters, constants and tuples are left out: rules are about kernels.
+    """
+    inside = body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
+    return [i for i in inside if i.opcode not in _NO_KERNEL]
 
 
 def _scope_of(instruction: HloInstruction) -> str:

@@ -1,5 +1,3 @@
-from typing import cast
-
 import pytest
 
 from compiler import compile
@@ -94,7 +92,7 @@ def test_independent_instructions_are_joined_by_name() -> None:
 
 
 def test_a_required_fusion_that_is_illegal_is_an_error_with_the_reason() -> None:
-    with pytest.raises(FusionError, match="the rule 'require s with d' is not met: %d: .*cholesky cannot be fused"):
+    with pytest.raises(FusionError, match=r"the rule 'require s with d' is not met: %d: .*cholesky cannot be fused"):
         fuse(PAIR, ["require s with d"])
 
 
@@ -111,16 +109,18 @@ def test_what_cannot_be_forced_is_reported() -> None:
     assert "the rule 'force s with d': %d:" in policy.unmet[1]
 
 
-@pytest.mark.parametrize("text", ["", "fuse a with b", "forbid", "forbid a b", "force a with", "require a with b c", 5])
+@pytest.mark.parametrize("text", ["", "fuse a with b", "forbid", "forbid a b", "force a with", "require a with b c"])
 def test_text_that_is_no_rule_is_rejected(text: str) -> None:
-    with pytest.raises(FusionError, match="cannot read .* as a fusion rule; write: forbid, force or require"):
-        FusionRule.parse(cast("str", text) if isinstance(text, str) else str(text))
+    with pytest.raises(FusionError, match=r"cannot read .* as a fusion rule; write: forbid, force or require"):
+        FusionRule.parse(text)
 
 
 @pytest.mark.parametrize("program", ["softmax", "layer_norm_forward", "mlp_train_step"])
 def test_results_are_kept_under_rules(program: str) -> None:
     state = FusionState(optimized(program))
-    run_policy(state, RuledFusion(["forbid op:exponential with op:reduce", "force op:multiply"], make_policy("default")))
+    run_policy(
+        state, RuledFusion(["forbid op:exponential with op:reduce", "force op:multiply"], make_policy("default"))
+    )
 
     assert difference(run(state.module, program_inputs(program)), program_results(program)) is None
 

@@ -37,7 +37,8 @@ class Evolution(Walk):
         """Return the actions that lead to the best state found; the state is left as it was."""
         rng = random.Random(self.seed)
         runner = ScriptRunner(state, self.objective)
-        least, best = runner.cost(), ()
+        least = runner.cost()
+        best: tuple[FusionAction, ...] = ()
         scripts: list[Script] = [()]
         ranked: list[tuple[float, Script]] = []
         for generation in range(self.generations + 1):

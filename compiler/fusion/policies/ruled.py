@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from compiler.errors import FusionError
-from compiler.fusion.action_table import has_other_use
 from compiler.fusion.actions import FusionAction, FusionKind
-from compiler.fusion.policies.walk import Walk
+from compiler.fusion.kinds import has_other_use
+from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.rewriting import consumers_of, producers_of
 from compiler.fusion.rules import FusionRule, Pattern, Restrictions, instructions_of
@@ -64,7 +64,7 @@ def _holds(node: HloInstruction, pattern: Pattern) -> bool:
 def _forced(state: FusionState, rule: FusionRule) -> Iterator[FusionAction]:
     """Yield legal actions that make kernels with both patterns of a rule, until there are none."""
     for sequence in state.sequences.values():
-        work = [i for i in sequence.nodes() if _holds(i, rule.first)]
+        work = [i for i in nodes_of(sequence) if _holds(i, rule.first)]
         while work:
             node = work.pop(0)
             if node.parent is None:
@@ -83,7 +83,7 @@ def _joins(sequence: SequenceState, node: HloInstruction, rule: FusionRule) -> I
     def action(kind: FusionKind, first: HloInstruction, last: HloInstruction) -> FusionAction:
         return FusionAction(kind, name, first.name, (last.name,))
 
-    for user in sequence.order.sorted(consumers_of(node)):
+    for user in sequence.nodes.sorted(consumers_of(node)):
         if _holds(user, second):
             yield from (action(k, node, user) for k in _edge_kinds(node))
     for producer in producers_of(node):
@@ -93,7 +93,7 @@ def _joins(sequence: SequenceState, node: HloInstruction, rule: FusionRule) -> I
     for other in _others(sequence, node, list(siblings), second):
         yield action("sibling", *_in_order(sequence, node, other))
     if second.is_exact:
-        for other in _others(sequence, node, sequence.nodes(), second):
+        for other in _others(sequence, node, nodes_of(sequence), second):
             yield action("horizontal", *_in_order(sequence, node, other))
 
 
@@ -105,13 +105,13 @@ def _edge_kinds(producer: HloInstruction) -> tuple[FusionKind, ...]:
 def _others(
     sequence: SequenceState, node: HloInstruction, nodes: Sequence[HloInstruction], pattern: Pattern
 ) -> list[HloInstruction]:
-    return [o for o in sequence.order.sorted(nodes) if o is not node and _holds(o, pattern)]
+    return [o for o in sequence.nodes.sorted(nodes) if o is not node and _holds(o, pattern)]
 
 
 def _in_order(
     sequence: SequenceState, first: HloInstruction, second: HloInstruction
 ) -> tuple[HloInstruction, HloInstruction]:
-    a, b = sequence.order.sorted([first, second])
+    a, b = sequence.nodes.sorted([first, second])
     return a, b
 
 
@@ -119,7 +119,7 @@ def _why_apart(state: FusionState, rule: FusionRule) -> str | None:
     """Return why an instruction of the first pattern is in no kernel with one of the second, or None."""
     second = rule.second or rule.first
     for sequence in state.sequences.values():
-        nodes = sequence.nodes()
+        nodes = nodes_of(sequence)
         for node in nodes:
             inside = instructions_of(node)
             matched = [i for i in inside if rule.first.matches(i)]

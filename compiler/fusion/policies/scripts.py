@@ -1,7 +1,7 @@
 """Fusions as scripts: lists of what to fuse, named by original instructions, so that parts can be exchanged.
 
-Actions name fusions, and the name of a fusion depends on everything fused before. The steps of a script name instead
-the instruction whose value a kernel yields, which is the same however the kernel came about.
+Actions name fusions, and the name of a fusion depends on everything fused before. The steps of a script hold instead
+the number of a value that a kernel yields, which is the same however the kernel was made.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.rewriting import outputs_of
+from compiler.fusion.kinds import Entry
+from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 
-Step: TypeAlias = tuple[str, str, str, str]
-"""Kind, sequence, and the first outputs of the producer and of the first consumer."""
+Step: TypeAlias = tuple[str, str, int, tuple[int, ...]]
+"""Kind, sequence, and the keys of the producer and of the consumers, see `Nodes.key`."""
 Script: TypeAlias = tuple[Step, ...]
 Objective: TypeAlias = Callable[[FusionState], float]
 """What a search makes small: the estimated or measured time of a state, in seconds."""
@@ -39,7 +40,7 @@ class ScriptRunner:
         self.state = state
         self.objective = objective
         self.done: list[Step] = []
-        self.costs: dict[int, float] = {}
+        self.costs: dict[str, float] = {}
         self._start = len(state.history)
 
     def cost(self) -> float:
@@ -65,7 +66,7 @@ class ScriptRunner:
 
     def actions(self) -> dict[Step, FusionAction]:
         """Return the legal actions by step, in order."""
-        return {self._step(a): a for a in self.state.actions()}
+        return {_step(s, e): e.action for s in self.state.sequences.values() for e in s.table.entries()}
 
     def extend(self, rng: random.Random) -> bool:
         """Apply one random legal action; return whether there was one."""
@@ -90,8 +91,6 @@ class ScriptRunner:
             self.state.undo()
             self.done.pop()
 
-    def _step(self, action: FusionAction) -> Step:
-        def output(name: str) -> str:
-            return outputs_of(self.state.find(action.computation, name))[0].name
 
-        return action.kind, action.computation, output(action.producer), output(action.consumer)
+def _step(s: SequenceState, e: Entry) -> Step:
+    return e.action.kind, s.computation.name, s.nodes.key(e.producer), tuple(map(s.nodes.key, e.consumers))
