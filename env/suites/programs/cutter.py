@@ -26,8 +26,8 @@ def cut(module: HloModule, seed: int, size: int) -> HloModule | None:
     """Return a connected subgraph of about `size` instructions as a module, or None if there is none.
 
     The subgraph grows from a random instruction of a random computation that is not a reducer, one neighbour at a time.
-    Arrays that it reads from outside become parameters in order of first use; constants are copied. Values that are used
-    outside, or by nothing, become the result: one array, or a tuple of arrays.
+    Arrays that it reads from outside become parameters in order of first use; constants are copied. Values that are
+    used outside, or by nothing, become the result: one array, or a tuple of arrays.
 
     Args:
         module: the module; it is not changed.
@@ -48,6 +48,7 @@ def cut(module: HloModule, seed: int, size: int) -> HloModule | None:
     extracted = _extract(order, region)
     whole.add(extracted, entry=True)
     whole.remove_unreachable()
+    whole.header.clear()  # it describes the parameters of the whole module
     return whole
 
 

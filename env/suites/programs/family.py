@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from env.suites.input_specs import InputSpec, Normal, Randint, Uniform
 
-__all__ = ["HALVES", "Argument", "Families", "Family", "Member", "Members", "integers", "normal", "uniform", "with_halves"]
+__all__ = [
+    "HALVES",
+    "Argument",
+    "Families",
+    "Family",
+    "Member",
+    "Members",
+    "each_of",
+    "integers",
+    "normal",
+    "sizes",
+    "uniform",
+    "with_halves",
+]
 
 HALVES = ("bfloat16", "float16")
 
@@ -101,3 +114,17 @@ def with_halves(sizes: Iterable[tuple[int, ...]], halves: int = 2) -> list[tuple
     """
     listed = list(sizes)
     return [(s, "float32") for s in listed] + [(s, h) for h in HALVES for s in listed[:halves]]
+
+
+def sizes(*dims: int) -> str:
+    """Return the part of a name that says the sizes."""
+    return "x".join(map(str, dims))
+
+
+def each_of(
+    variants: Mapping[str, Callable[..., Any]], cases: Mapping[str, tuple[Argument, ...]], chaotic: bool = False
+) -> Members:
+    """Yield every variant for every case; a case has the arguments by the part of the name that says their sizes."""
+    for variant, function in variants.items():
+        for case, arguments in cases.items():
+            yield Member(f"{variant}_{case}", function, arguments, chaotic)

@@ -1,7 +1,7 @@
 """The split of each family of the suite "programs".
 
-The test families are frozen: `manifest.json` holds a hash over their programs, and a test compares the two. A new family
-goes to train or validation.
+Families of one subject are in one split. The test families are frozen: `manifest.json` holds a hash over their
+programs, and a test compares the two. A new family goes to train or validation.
 """
 
 from __future__ import annotations
@@ -10,8 +10,34 @@ from env.suites.suite import Split
 
 __all__ = ["TEST_FAMILIES", "VALIDATION_FAMILIES", "split_of_family"]
 
-TEST_FAMILIES: frozenset[str] = frozenset({"layer_norm"})
-VALIDATION_FAMILIES: frozenset[str] = frozenset()
+TEST_FAMILIES: frozenset[str] = frozenset(
+    {
+        "layer_norm", "rms_norm", "batch_norm", "torch_rows",
+        "attention", "transformer_blocks", "torch_attention", "drawn_transformers",
+        "cartpole", "control_tasks",
+        "option_prices", "market_paths",
+        "dynamic_programs", "searches",
+        "policy_gradients",
+        "clustering",
+        "image_filters", "colours",
+        "fluids",
+        "sorting", "top_elements", "drawn_orderings",
+        "drawn_mixtures",
+    }
+)  # fmt: skip
+VALIDATION_FAMILIES: frozenset[str] = frozenset(
+    {
+        "recurrent_cells", "torch_recurrent", "state_spaces", "drawn_scans",
+        "signal_filters", "fourier_methods", "drawn_signals",
+        "segments", "graph_networks",
+        "population_models",
+        "divergences",
+        "bit_operations", "number_theory",
+        "fractals",
+        "tree_models",
+        "drawn_movement",
+    }
+)  # fmt: skip
 
 
 def split_of_family(family: str) -> Split:
