@@ -27,7 +27,7 @@ from env.suites.programs.listing import LISTING, listing_text, read_listing
 from env.suites.programs.making import family_part, versions
 from env.suites.sealing import MARKER
 
-__all__ = ["BuildError", "build_suite", "changed_programs", "families"]
+__all__ = ["BuildError", "build_suite", "changed_programs", "families", "joined_manifest"]
 
 JAX_MODULES = ("rows", "pointwise", "losses", "networks", "simulators", "numerics", "algorithms")
 TORCH_MODULES: tuple[str, ...] = ("torch_layers",)
@@ -78,7 +78,7 @@ def build_suite(output: Path, only: Sequence[str] = (), note: Callable[[str], No
             f"[{number + 1}/{len(chosen)}] {name}: {len(part['programs'])} programs "
             f"in {time.monotonic() - started:.1f} s" + "".join(f"\n    left out {x}" for x in part["left_out"])
         )
-    manifest = _joined(parts)
+    manifest = joined_manifest(parts)
     write_file(output / "test" / MARKER, _SEALED)
     for split in SPLITS:
         chosen_entries = [e for e in manifest["programs"] if e["split"] == split]
@@ -96,7 +96,7 @@ def changed_programs(manifest: Mapping[str, Any]) -> list[str]:
 # ---- the manifest
 
 
-def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def joined_manifest(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the manifest of several families; of equal programs in different families, the first is kept."""
     seen: dict[str, str] = {}
     entries = [entry for part in parts for entry in part["programs"]]

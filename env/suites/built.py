@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,14 @@ def _check_frozen(folder: Path, entries: list[dict[str, Any]]) -> None:
             f"the test programs in {folder} are not the frozen ones (hash {found[:12]}, frozen {frozen[:12]}); build "
             f"them again with the versions that the list names ({made}): hlogym suites build"
         )
+    if changed := [e["name"] for e in entries if _fingerprint(folder / e["split"] / e["file"]) != e["fingerprint"]]:
+        raise SealedError(f"{len(changed)} test programs in {folder} were changed after they were built: {changed[0]}")
     require_open("programs/test", len(entries), frozen)
+
+
+def _fingerprint(path: Path) -> str:
+    """Return the fingerprint of a built program; its file holds its canonical text."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32] if path.is_file() else "missing"
 
 
 def _manifest(folder: Path, split: str) -> Path:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Shape, Trait
 from env.suites.input_specs import InputSpec, Normal, Randint, Uniform
 
-__all__ = ["cut", "cut_inputs"]
+__all__ = ["Cut", "cut", "cut_inputs"]
 
 _OUTSIDE = frozenset(
     {Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.AFTER_ALL, Opcode.CUSTOM_CALL,
@@ -22,7 +23,24 @@ _POSITIVE = {Opcode.LOG: 0, Opcode.SQRT: 0, Opcode.RSQRT: 0, Opcode.CBRT: 0, Opc
 _CARRIES = frozenset({Opcode.BROADCAST, Opcode.RESHAPE, Opcode.TRANSPOSE, Opcode.CONVERT, Opcode.SLICE, Opcode.COPY})
 
 
-def cut(module: HloModule, seed: int, size: int) -> HloModule | None:
+@dataclass(frozen=True)
+class Cut:
+    """A subgraph as a module of its own.
+
+    Attributes:
+        module: the module.
+        computation: name of the computation that it was cut out of.
+        inputs: names of the instructions there whose values the parameters stand for.
+        outputs: names of the instructions there whose values are the results.
+    """
+
+    module: HloModule
+    computation: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def cut(module: HloModule, seed: int, size: int) -> Cut | None:
     """Return a connected subgraph of about `size` instructions as a module, or None if there is none.
 
     The subgraph grows from a random instruction of a random computation that is not a reducer, one neighbour at a time.
@@ -45,11 +63,13 @@ def cut(module: HloModule, seed: int, size: int) -> HloModule | None:
     if len(region) < 2:
         return None
     order = [i for i in computation.post_order() if i in region]
-    extracted = _extract(order, region)
+    live = [i for i in order if i.is_root or not i.users or any(u not in region for u in i.users)]
+    extracted, inputs = _extract(order, live)
+    names = tuple(i.name for i in inputs), tuple(i.name for i in live)
     whole.add(extracted, entry=True)
     whole.remove_unreachable()
     whole.header.clear()  # it describes the parameters of the whole module
-    return whole
+    return Cut(whole, computation.name, *names)
 
 
 def _candidates(computation: HloComputation) -> dict[HloInstruction, None]:
@@ -82,9 +102,11 @@ def _grow(pool: Mapping[HloInstruction, None], rng: random.Random, size: int) ->
     return region
 
 
-def _extract(order: list[HloInstruction], region: Mapping[HloInstruction, None]) -> HloComputation:
+def _extract(order: list[HloInstruction], live: list[HloInstruction]) -> tuple[HloComputation, list[HloInstruction]]:
+    """Return a computation of instructions with some of them as results, and what its parameters stand for."""
     made = HloComputation("cut")
     copies: dict[HloInstruction, HloInstruction] = {}
+    inputs: list[HloInstruction] = []
 
     def input_of(value: HloInstruction) -> HloInstruction:
         if value not in copies:
@@ -93,15 +115,16 @@ def _extract(order: list[HloInstruction], region: Mapping[HloInstruction, None])
             elif value.opcode is Opcode.BROADCAST and value.operand(0).opcode is Opcode.CONSTANT:
                 copies[value] = made.clone_instruction(value, (input_of(value.operand(0)),))
             else:
-                copies[value] = made.add_parameter(len(made.parameters), value.shape)
+                copies[value] = made.add_parameter(len(inputs), value.shape)
+                inputs.append(value)
         return copies[value]
 
     for i in order:
         copies[i] = made.clone_instruction(i, [input_of(o) for o in i.operands])
-    live = [copies[i] for i in order if i.is_root or not i.users or any(u not in region for u in i.users)]
-    made.root = live[0] if len(live) == 1 else made.add(Opcode.TUPLE, live)
+    results = [copies[i] for i in live]
+    made.root = results[0] if len(results) == 1 else made.add(Opcode.TUPLE, results)
     made.reorder()
-    return made
+    return made, inputs
 
 
 def cut_inputs(module: HloModule) -> tuple[InputSpec, ...]:

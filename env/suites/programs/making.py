@@ -24,6 +24,7 @@ from env.suites.programs.splits import split_of_family
 __all__ = ["family_part", "versions"]
 
 CUTS_PER_FAMILY = 14
+LEAST_INSTRUCTIONS = 5
 CUT_SIZES = (4, 6, 8, 12, 16, 24, 40, 60)
 MAX_TEXT = 400_000
 """Longer programs are left out; their compilation takes minutes."""
@@ -113,13 +114,15 @@ def _write(
     provenance: Mapping[str, str],
     chaotic: bool = False,
 ) -> dict[str, Any] | None:
-    """Write a program, and return its entry; return None if it cannot be used."""
+    """Write a program as canonical text, and return its entry; return None if it cannot be used."""
     text = print_module(module, PrintOptions.canonical())
     if len(text) > MAX_TEXT or check_module(module) or not all(s.is_array for s in module.parameter_shapes):
         return None
+    if print_module(parse(text), PrintOptions.canonical()) != text:
+        return None
     split = split_of_family(family.name)
     file = f"{name}.hlo"
-    write_file(output / split / file, text.rstrip() + "\n")
+    write_file(output / split / file, text)
     entry: dict[str, Any] = {
         "name": name,
         "file": file,
@@ -147,9 +150,10 @@ def _cuts(
             return
         seed = zlib.crc32(f"{family.name}:{attempt}".encode())
         member, module, parent = pool[seed % len(pool)]
-        made = cut(module, seed, CUT_SIZES[attempt % len(CUT_SIZES)])
-        if made is None or not made.instruction_count >= 5:
+        extracted = cut(module, seed, CUT_SIZES[attempt % len(CUT_SIZES)])
+        if extracted is None or extracted.module.instruction_count < LEAST_INSTRUCTIONS:
             continue
+        made = extracted.module
         described = {"from": "cut", "parent": parent["name"], "seed": str(seed)}
         name = f"{family.name}-cut-{attempt:02d}"
         fingerprint = made.fingerprint()[:32]
