@@ -109,12 +109,12 @@ def evaluate(
     A fusion policy is compared by measured time per call; a pass order is compared by op counts, also with fixed pass
     orders.
 
-    The sealed test programs of the suite programs are opened; each opening is recorded in test_openings.jsonl in the
+    The sealed test programs of the suite corpus are opened; each opening is recorded in test_openings.jsonl in the
     folder of results, in the run's folder and in the user's cache folder.
 
     Example: hlogym evaluate runs/my-run/policy --suite test
 
-    Example: hlogym evaluate runs/my-run/policy --suite programs/test
+    Example: hlogym evaluate runs/my-run/policy --suite corpus/test
     """
     from compiler.learned.pass_order import LearnedPassOrder
     from experiments.learned import load_learned
@@ -201,7 +201,7 @@ def suites(
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="list: print JSON instead of a table.")] = False,
 ) -> None:
-    """List the suites, build the suite programs, or check its programs against the interpreter.
+    """List the suites, build the suite corpus, or check its programs against the interpreter.
 
     Building lowers thousands of programs from JAX and PyTorch into the user's cache folder, which takes some minutes.
     An interrupted build continues where it stopped.

@@ -1,4 +1,4 @@
-"""`hlogym suites`: list the suites, build the suite "programs", and check its programs against the interpreter."""
+"""`hlogym suites`: list the suites, build the suite "corpus", and check its programs against the interpreter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_suites(as_json: bool) -> None:
     for name in SUITE_NAMES:
         if "/" in name or name in SPLITS:
             continue
-        if name == "programs":
+        if name == "corpus":
             listed = read_listing()[0].values()
             counts, families = Counter(p.split for p in listed), {p.family for p in listed}
             note = "test is sealed" if is_built() else "not built: hlogym suites build"
@@ -58,7 +58,7 @@ def list_suites(as_json: bool) -> None:
 
 
 def build_programs(output: Path | None, families: Sequence[str]) -> None:
-    """Build the suite "programs", or some families into a folder of their own.
+    """Build the suite "corpus", or some families into a folder of their own.
 
     Raises:
         BuildError: JAX is not installed, there is no such family, or families are named without a folder.
@@ -111,7 +111,7 @@ def check_programs(
         CheckError: some programs failed.
     """
     with open_test_programs("check of programs against the interpreter"):
-        programs = [p for split in SPLITS for p in load_suite(f"programs/{split}").programs]
+        programs = [p for split in SPLITS for p in load_suite(f"corpus/{split}").programs]
     rows = [_described(p) for p in programs]
     known = _read_state(state)
     chosen = _sample([r for r in rows if r.estimate <= longest], sample, seed)[shard[0] :: shard[1]]

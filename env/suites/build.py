@@ -1,4 +1,4 @@
-"""Build the suite "programs": lower every family, cut subgraphs out of its members, and write them with a manifest.
+"""Build the suite "corpus": lower every family, cut subgraphs out of its members, and write them with a manifest.
 
     python -m env.suites.build [--output DIR] [--families a,b] [--list]
 
@@ -29,7 +29,10 @@ from env.suites.sealing import MARKER
 
 __all__ = ["BuildError", "build_suite", "changed_programs", "families", "joined_manifest"]
 
-JAX_MODULES = ("rows", "pointwise", "losses", "networks", "simulators", "numerics", "algorithms")
+JAX_MODULES = (
+    "rows", "pointwise", "losses", "networks", "sequences", "structures", "simulators", "grids", "numerics",
+    "linear_algebra", "algorithms", "learning",
+)  # fmt: skip
 TORCH_MODULES: tuple[str, ...] = ("torch_layers",)
 _PACKAGE = "env.suites.programs"
 _SEALED = "The programs in this folder are sealed: they are for `hlogym evaluate` alone, which records each opening.\n"

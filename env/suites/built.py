@@ -1,4 +1,4 @@
-"""Load the suite "programs" from the folder that it was built in: one folder with a manifest for each split."""
+"""Load the suite "corpus" from the folder that it was built in: one folder with a manifest for each split."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from env.suites.suite import ManifestError, Program, Suite
 
 __all__ = ["PROGRAM_SUITES", "find_built", "is_built", "load_built"]
 
-PROGRAM_SUITES = ("programs", "programs/train", "programs/validation", "programs/test")
-"""The built suite and its splits; "programs" is train and validation."""
+PROGRAM_SUITES = ("corpus", "corpus/train", "corpus/validation", "corpus/test")
+"""The built suite and its splits; "corpus" is train and validation."""
 SPLITS = ("train", "validation", "test")
 
 
@@ -39,7 +39,7 @@ def load_built(name: str, folder: Path | None = None) -> Suite:
     """
     where = folder or programs_folder()
     if not is_built(where):
-        raise ManifestError(f'the suite "programs" is not built in {where}; build it with: hlogym suites build')
+        raise ManifestError(f'the suite "corpus" is not built in {where}; build it with: hlogym suites build')
     split = name.partition("/")[2]
     programs = []
     for part in (split,) if split else ("train", "validation"):
@@ -79,7 +79,7 @@ def _check_frozen(folder: Path, entries: list[dict[str, Any]]) -> None:
         )
     if changed := [e["name"] for e in entries if _fingerprint(folder / e["split"] / e["file"]) != e["fingerprint"]]:
         raise SealedError(f"{len(changed)} test programs in {folder} were changed after they were built: {changed[0]}")
-    require_open("programs/test", len(entries), frozen)
+    require_open("corpus/test", len(entries), frozen)
 
 
 def _fingerprint(path: Path) -> str:
@@ -108,7 +108,7 @@ def _read_entries(manifest: Path, changed: int) -> list[dict[str, Any]]:
 def _program(folder: Path, entry: dict[str, Any]) -> Program:
     return Program(
         name=entry["name"],
-        suite="programs",
+        suite="corpus",
         split=entry["split"],
         path=folder / entry["split"] / entry["file"],
         description=entry["description"],

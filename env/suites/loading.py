@@ -34,7 +34,7 @@ KERNELS, MODELS = _HERE / "kernels", _HERE / "models"
 _FOLDERS = {folder.name: folder for folder in (QUICKSTART, JAX, LINEAR_ALGEBRA, KERNELS, MODELS)}
 SUITE_NAMES = ("quickstart", "train", "validation", "test", "jax", "jax/train", "jax/validation", "jax/test",
                "linear_algebra", "kernels", "models", *PROGRAM_SUITES)  # fmt: skip
-"""The suites of hlogym and their splits; a split without a suite is one of the quickstart suite's. The suite "programs"
+"""The suites of hlogym and their splits; a split without a suite is one of the quickstart suite's. The suite "corpus"
 has to be built first (`hlogym suites build`)."""
 
 

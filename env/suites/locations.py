@@ -16,5 +16,5 @@ def cache_folder() -> Path:
 
 
 def programs_folder() -> Path:
-    """Return the folder that holds the programs of the suite "programs" once they are built."""
-    return cache_folder() / "programs"
+    """Return the folder that holds the programs of the suite "corpus" once they are built."""
+    return cache_folder() / "corpus"

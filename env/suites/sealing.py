@@ -1,6 +1,6 @@
 """Sealed test programs: loading them is refused unless they are opened, and each opening is recorded.
 
-What is tuned on test programs proves nothing. The test families of the suite "programs" are therefore frozen by a hash,
+What is tuned on test programs proves nothing. The test families of the suite "corpus" are therefore frozen by a hash,
 and only `hlogym evaluate`, or a command with `--open-test PURPOSE`, opens them. An opening is one line of JSON in
 `test_openings.jsonl` in the user's cache folder, and in the folders that the caller names.
 """
@@ -111,7 +111,7 @@ def require_open(suite: str, programs: int, frozen: str) -> None:
     if permission is None:
         raise SealedError(
             f"{suite} is sealed: its {programs} test programs are for `hlogym evaluate` alone, which records each "
-            "opening. Use programs/train or programs/validation; to look at test programs all the same, add "
+            "opening. Use corpus/train or corpus/validation; to look at test programs all the same, add "
             "--open-test PURPOSE to the command, or use env.suites.open_test_programs(purpose), which record it too"
         )
     opening = Opening(

@@ -1,4 +1,4 @@
-"""A suite "programs" of three small programs, as a build leaves it in the user's cache folder."""
+"""A suite "corpus" of three small programs, as a build leaves it in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FROZEN = frozen_hash([("waves", "waves-test", PRINT)])
 def write_built_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write the suite, make its test program the frozen one, and return its folder."""
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
-    where = tmp_path / "cache" / "programs"
+    where = tmp_path / "cache" / "corpus"
     for split in ("train", "validation", "test"):
         (where / split).mkdir(parents=True)
         name = f"waves-{split}" if split == "test" else f"family_{split}-one"

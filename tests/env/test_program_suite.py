@@ -1,4 +1,4 @@
-"""The suite "programs": its list, its splits, what freezes its test programs, and builds that can be repeated."""
+"""The suite "corpus": its list, its splits, what freezes its test programs, and builds that can be repeated."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_training_programs_need_no_opening(folder: Path) -> None:
-    assert [p.name for p in load_suite("programs").programs] == ["family_train-one", "family_validation-one"]
-    (program,) = load_suite("programs/train").programs
+    assert [p.name for p in load_suite("corpus").programs] == ["family_train-one", "family_validation-one"]
+    (program,) = load_suite("corpus/train").programs
     assert (program.family, program.split, program.inputs) == ("family_train", "train", (Uniform(1, 2),))
     assert program.text() == TEXT
     assert find_program("family_validation-one").split == "validation"
@@ -41,14 +41,14 @@ def test_training_programs_need_no_opening(folder: Path) -> None:
 
 def test_test_programs_are_refused_by_every_way_of_loading(folder: Path) -> None:
     for load in (
-        lambda: load_suite("programs/test"),
-        lambda: load_suite("programs/train,programs/test"),
+        lambda: load_suite("corpus/test"),
+        lambda: load_suite("corpus/train,corpus/test"),
         lambda: load_suite(folder / "test"),
         lambda: load_suite(folder / "test" / "waves-test.hlo"),
         lambda: find_program("waves-test"),
         lambda: find_program(folder / "test" / "waves-test.hlo"),
         lambda: program_in(folder / "test" / "waves-test.hlo"),
-        lambda: gym.make("hlogym/Fusion-v0", suite="programs/test"),
+        lambda: gym.make("hlogym/Fusion-v0", suite="corpus/test"),
     ):
         with pytest.raises(SealedError, match="--open-test PURPOSE"):
             load()
@@ -57,18 +57,18 @@ def test_test_programs_are_refused_by_every_way_of_loading(folder: Path) -> None
 
 def test_an_opening_is_recorded_with_who_when_why_and_what(folder: Path, tmp_path: Path) -> None:
     with open_test_programs("a look", "my-policy", [tmp_path / "results"]):
-        assert [p.name for p in load_suite("programs/test").programs] == ["waves-test"]
+        assert [p.name for p in load_suite("corpus/test").programs] == ["waves-test"]
     (opening,) = read_openings()
     assert opening == read_openings(tmp_path / "results")[0]
     assert opening["purpose"] == "a look"
     assert opening["policy"] == "my-policy"
-    assert opening["suite"] == "programs/test"
+    assert opening["suite"] == "corpus/test"
     assert opening["programs"] == 1
     assert opening["frozen"] == FROZEN
     assert opening["user"]
     assert opening["when"].endswith("Z")
     with pytest.raises(SealedError):
-        load_suite("programs/test")
+        load_suite("corpus/test")
 
 
 def test_an_opening_needs_a_purpose_and_a_record(folder: Path, tmp_path: Path) -> None:
@@ -79,21 +79,21 @@ def test_an_opening_needs_a_purpose_and_a_record(folder: Path, tmp_path: Path) -
         pytest.raises(SealedError, match="cannot be recorded"),
         open_test_programs("a look", folders=[tmp_path / "file" / "results"]),
     ):
-        load_suite("programs/test")
+        load_suite("corpus/test")
 
 
 def test_programs_other_than_the_frozen_ones_are_refused(folder: Path) -> None:
     manifest = folder / "test" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(PRINT, "1" * 32))
     with open_test_programs("a look"), pytest.raises(SealedError, match=r"not the frozen ones.*jax 1\.0"):
-        load_suite("programs/test")
+        load_suite("corpus/test")
     assert read_openings() == []
 
 
 def test_a_test_program_that_was_edited_is_refused(folder: Path) -> None:
     (folder / "test" / "waves-test.hlo").write_text(TEXT.replace("cosine", "sine"))
     with open_test_programs("a look"), pytest.raises(SealedError, match="were changed after they were built: waves"):
-        load_suite("programs/test")
+        load_suite("corpus/test")
 
 
 def test_an_evaluation_records_its_policy_in_results_and_run(folder: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_evaluation_records_its_policy_in_results_and_run(folder: Path, tmp_p
     policy.mkdir(parents=True)
     (policy / "policy.safetensors").write_bytes(b"weights")
     with opened_for_evaluation(policy, tmp_path / "results"):
-        load_suite("programs/test")
+        load_suite("corpus/test")
     for where in (None, tmp_path / "results", policy.parent):
         (opening,) = read_openings(where)
         assert opening["purpose"] == "evaluate"
@@ -124,6 +124,6 @@ def test_commands_refuse_test_programs_without_the_flag(
 def test_a_suite_that_is_not_built_says_how_to_build_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path))
     with pytest.raises(ManifestError, match="hlogym suites build"):
-        load_suite("programs/train")
+        load_suite("corpus/train")
     with pytest.raises(UnknownNameError):
         find_program("softmax-rows_256x512_float32")

@@ -21,11 +21,11 @@ def hlogym(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 def test_the_list_counts_programs_by_split(hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path))
     rows = {row["suite"]: row for row in json.loads(hlogym("suites", "list", "--json").out)}
-    assert set(rows) == {"quickstart", "jax", "linear_algebra", "kernels", "models", "programs"}
+    assert set(rows) == {"quickstart", "jax", "linear_algebra", "kernels", "models", "corpus"}
     assert (rows["quickstart"]["train"], rows["quickstart"]["test"]) == ("8", "8")
     test = [p for p in read_listing()[0].values() if p.split == "test"]
-    assert rows["programs"]["test"] == str(len(test))
-    assert "not built" in rows["programs"]["note"]
+    assert rows["corpus"]["test"] == str(len(test))
+    assert "not built" in rows["corpus"]["note"]
     assert "quickstart" in hlogym("suites").out
 
 

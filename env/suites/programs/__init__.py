@@ -1,4 +1,4 @@
-"""The suite "programs": thousands of programs in families, made by `hlogym suites build`.
+"""The suite "corpus": thousands of programs in families, made by `hlogym suites build`.
 
 Families written in JAX (`rows`, `networks`, ...) and in PyTorch (`torch_layers`) yield their members over sizes,
 types and variants. `cutter` cuts subgraphs out of them, and `generator` combines motifs at random. `splits` assigns

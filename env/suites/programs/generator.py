@@ -62,7 +62,7 @@ def norm(d: Draw, x: Array) -> Array:
     kind = d.rng.randrange(3)
     if kind == 0:
         return x * lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + jnp.asarray(1e-6, x.dtype)) * d.row(x)
-    axis = -1 if kind == 1 else 0
+    axis = -1 if kind == 1 or x.shape[0] == 1 else 0  # one row less its mean is zero
     centred = x - jnp.mean(x, axis, keepdims=True)
     return (
         centred * lax.rsqrt(jnp.mean(jnp.square(centred), axis, keepdims=True) + jnp.asarray(1e-5, x.dtype)) * d.row(x)
@@ -121,7 +121,7 @@ def attend(d: Draw, x: Array) -> Array:
 
 
 def reduction(d: Draw, x: Array) -> Array:
-    axis = d.rng.randrange(2)
+    axis = d.rng.randrange(2) if x.shape[0] > 1 else 1
     made = d.rng.choice((jnp.sum, jnp.mean, jnp.max, jnp.min, jnp.var))(x, axis, keepdims=True)
     return x - made if d.rng.random() < 0.7 else x * jax.nn.sigmoid(made)
 

@@ -1,4 +1,4 @@
-"""The list of all programs of the suite "programs", which comes with hlogym, and the hash of its test programs."""
+"""The list of all programs of the suite "corpus", which comes with hlogym, and the hash of its test programs."""
 
 from __future__ import annotations
 

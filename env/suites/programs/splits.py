@@ -1,4 +1,4 @@
-"""The split of each family of the suite "programs".
+"""The split of each family of the suite "corpus".
 
 Families of one subject are in one split. The test families are frozen: `manifest.json` holds a hash over their
 programs, and a test compares the two. A new family goes to train or validation.
