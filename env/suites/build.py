@@ -25,6 +25,7 @@ from env.suites.locations import programs_folder
 from env.suites.programs.family import Family
 from env.suites.programs.listing import LISTING, listing_text, read_listing
 from env.suites.programs.making import family_part, versions
+from env.suites.programs.splits import LEFT_OUT
 from env.suites.sealing import MARKER
 
 __all__ = ["BuildError", "build_suite", "changed_programs", "families", "joined_manifest"]
@@ -100,9 +101,9 @@ def changed_programs(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def joined_manifest(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the manifest of several families; of equal programs in different families, the first is kept."""
+    """Return the manifest of several families; of equal programs, the first is kept."""
     seen: dict[str, str] = {}
-    entries = [entry for part in parts for entry in part["programs"]]
+    entries = [entry for part in parts for entry in part["programs"] if entry["name"] not in LEFT_OUT]
     programs = [e for e in entries if seen.setdefault(e["fingerprint"], e["name"]) == e["name"]]
     return {"lowered_with": versions(), "programs": programs}
 
