@@ -186,6 +186,7 @@ def _report(rows: Sequence[_Row], checked: int) -> str:
     shared = [f for f, n in prints.items() if n > 1]
     crossing = [f for f in {r.family for r in rows} if len({r.split for r in rows if r.family == f}) > 1]
     failed = [r for r in rows if r.failure]
+    longest = max((r.estimate for r in rows if r.failure or r.measured is not None), default=0.0)
     quantiles = [[s, *(f"{q:,.0f}" for q in _quantiles([r.instructions for r in part]))] for s, part in splits.items()]
     times = [
         ["estimated", *_histogram(r.estimate for r in rows)],
@@ -198,7 +199,7 @@ def _report(rows: Sequence[_Row], checked: int) -> str:
         "",
         f"{len(rows)} programs in {len({r.family for r in rows})} families. {len(shared)} fingerprints occur twice, "
         f"and {len(crossing)} families are in several splits. {checked} programs were compiled, compared with the "
-        f"interpreter and timed; {len(failed)} failed.\n",
+        f"interpreter and timed, none of them with an estimate above {longest * 1e3:.3g} ms; {len(failed)} failed.\n",
         "## Splits\n",
         markdown_table([["split", "families", "programs", "cut", "drawn"], *map(_split_row, splits, splits.values())]),
         "## Instructions per program\n",
