@@ -15,6 +15,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.printing.narrow_values import narrow_values
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
 from compiler.codegen.printing.print_products import product_call, product_function
 from compiler.codegen.printing.printer import Printer
@@ -59,6 +60,7 @@ class _CPrinter(Printer):
         self.helpers: dict[str, None] = {}  # the headers that it needs
         self._types: dict[str, str] = {}  # C types of the names in scope
         self._constants: dict[str, str] = {}  # and the values of the literals among them
+        self._narrow = narrow_values(kernel)
         self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
 
     def prologue(self, arguments: str) -> None:
@@ -75,6 +77,13 @@ class _CPrinter(Printer):
             self._types[s.name] = COMPUTE_TYPES[s.type]
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant):
             self._constants[s.name] = constant_text(s.value.value, s.type)
+
+    def store(self, s: lir.Store) -> None:
+        t = self.types[s.buffer]
+        if (s.value, t) in self._narrow:
+            self.emit(f"{s.buffer}[{s.offset.to_c()}] = {t.name}_BITS_OF({s.value});")
+        else:
+            super().store(s)
 
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")

@@ -82,7 +82,8 @@ def _remainder(t: T) -> str:
 def _extreme(op: str) -> Callable[[T], str]:
     def build(t: T) -> str:
         if t.is_float:
-            return f"(({{0}} {op} {{1}}) | ({{0}} != {{0}}) ? {{0}} : {{1}})"
+            # A constant is the second operand as a rule, so that the compiler drops the test of it for NaN.
+            return f"(({{1}} {op} {{0}}) | ({{1}} != {{1}}) ? {{1}} : {{0}})"
         return f"({{0}} {op} {{1}} ? {{0}} : {{1}})"
 
     return build
@@ -185,8 +186,8 @@ _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
     Opcode.REMAINDER: _remainder,
     Opcode.POWER: _power,
     Opcode.ATAN2: lambda t: f"atan2{_suffix(t)}({{0}}, {{1}})",
-    Opcode.MAXIMUM: _extreme(">="),
-    Opcode.MINIMUM: _extreme("<="),
+    Opcode.MAXIMUM: _extreme(">"),
+    Opcode.MINIMUM: _extreme("<"),
     Opcode.AND: _bitwise("&"),
     Opcode.OR: _bitwise("|"),
     Opcode.XOR: _bitwise("^"),
@@ -218,6 +219,8 @@ def _convert(a: T, b: T) -> str:
         return "ROUND_F64_TO_F16({0})"  # a conversion through float would round twice
     if b in (T.F16, T.BF16) and b is not a:
         return f"ROUND_{b.name}((float){{0}})"
+    if a is T.PRED:
+        return f"({{0}} ? ({to})1 : ({to})0)"  # gcc widens the lanes of a cast step by step, but blends a choice
     return f"({to}){{0}}"
 
 

@@ -14,6 +14,7 @@ from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.loop_transforms import (
     MAX_STAGED,
@@ -87,6 +88,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
+    body = split_edges(replace(kernel, kind=kind), body, schedule)
     body = _Binder(schedule).top(body)
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
