@@ -82,8 +82,7 @@ def _remainder(t: T) -> str:
 def _extreme(op: str) -> Callable[[T], str]:
     def build(t: T) -> str:
         if t.is_float:
-            # A constant is the second operand as a rule, so that the compiler drops the test of it for NaN.
-            return f"(({{1}} {op} {{0}}) | ({{1}} != {{1}}) ? {{1}} : {{0}})"
+            return f"(({{0}} {op} {{1}}) | ({{0}} != {{0}}) ? {{0}} : {{1}})"
         return f"({{0}} {op} {{1}} ? {{0}} : {{1}})"
 
     return build
@@ -186,8 +185,8 @@ _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
     Opcode.REMAINDER: _remainder,
     Opcode.POWER: _power,
     Opcode.ATAN2: lambda t: f"atan2{_suffix(t)}({{0}}, {{1}})",
-    Opcode.MAXIMUM: _extreme(">"),
-    Opcode.MINIMUM: _extreme("<"),
+    Opcode.MAXIMUM: _extreme(">="),
+    Opcode.MINIMUM: _extreme("<="),
     Opcode.AND: _bitwise("&"),
     Opcode.OR: _bitwise("|"),
     Opcode.XOR: _bitwise("^"),
