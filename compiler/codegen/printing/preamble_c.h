@@ -112,15 +112,14 @@ static inline float ROUND_F16(float x) {
   const float inside = near > 65504.0f ? INFINITY : near;
   return x != x ? x : BITS_TO_F32(F32_TO_BITS(inside) | sign);
 }
-/* The bits of a number that f16 represents. */
+/* The bits of a number that f16 represents; the payload of a NaN survives. */
 static inline uint16_t F16_BITS_OF(float x) {
   const uint32_t bits = F32_TO_BITS(x), sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
   /* This multiplication is exact. */
   const uint32_t finite = F32_TO_BITS(BITS_TO_F32(size) * 0x1p-112f) >> 13;
-  const uint32_t other = 0x7c00u | ((size >> 13) & 0x3ffu) | (uint32_t)(size > 0x7f800000u) << 9;
-  return (uint16_t)(sign | (size >= 0x7f800000u ? other : finite));
+  return (uint16_t)(sign | (size >= 0x7f800000u ? 0x7c00u | ((size >> 13) & 0x3ffu) : finite));
 }
-static inline uint16_t F16_TO_BITS(float x) { return F16_BITS_OF(ROUND_F16(x)); }
+static inline uint16_t F16_TO_BITS(float x) { return (uint16_t)(F16_BITS_OF(ROUND_F16(x)) | (uint16_t)(x != x) << 9); }
 static inline float ROUND_F64_TO_F16(double x) {
   const uint64_t bits = F64_TO_BITS(x), size = bits & 0x7fffffffffffffffULL, power = size & 0x7ff0000000000000ULL;
   const uint64_t low = 0x3f10000000000000ULL, high = 0x40f0000000000000ULL;
