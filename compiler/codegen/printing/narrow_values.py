@@ -63,6 +63,8 @@ def _is_narrow(s: lir.Stmt, t: T, found: set[tuple[str, T]], types: Mapping[str,
     v = s.value
     if isinstance(v, lir.Load):
         return types.get(v.buffer) is t
+    if isinstance(v, lir.PairHalf):
+        return t is T.BF16
     if isinstance(v, lir.LocalLoad):
         return (v.array, t) in found
     if isinstance(v, lir.Current):

@@ -8,6 +8,8 @@ typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef uint16_t bfloat16_t, half_t;
+/* Two adjacent elements, the first in the lower half: all processors of the backend are little-endian. */
+typedef uint32_t __attribute__((may_alias, aligned(2))) bfloat16_pair_t;
 #define bool _Bool
 #define NAN __builtin_nanf("")
 #define INFINITY __builtin_inff()

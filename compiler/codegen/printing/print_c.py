@@ -94,6 +94,16 @@ class _CPrinter(Printer):
         else:
             super().store(s)
 
+    def store_pair(self, s: lir.StorePair) -> None:
+        rounded = [x if (x, T.BF16) in self._narrow else f"ROUND_BF16({x})" for x in (s.first, s.second)]
+        target = f"*(bfloat16_pair_t *)({s.buffer} + {s.offset.to_c()})"
+        self.emit(f"{target} = F32_TO_BITS({rounded[0]}) >> 16 | F32_TO_BITS({rounded[1]});")
+
+    def pair(self, value: lir.PairLoad | lir.PairHalf) -> str:
+        if isinstance(value, lir.PairLoad):
+            return f"*(const bfloat16_pair_t *)({value.buffer} + {value.offset.to_c()})"
+        return f"BITS_TO_F32({value.pair} & 0xffff0000u)" if value.second else f"BITS_TO_F32({value.pair} << 16)"
+
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
         self._types[s.name] = f"{COMPUTE_TYPES[s.type]} *"

@@ -25,6 +25,7 @@ from compiler.codegen.schedules.loop_transforms import (
     without_dead_code,
 )
 from compiler.codegen.schedules.near_angles import select_near_angles
+from compiler.codegen.schedules.pairs import pair_elements
 from compiler.codegen.schedules.rare_work import separate_rare_work
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.schedules.scans import expand_scans
@@ -89,7 +90,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = split_edges(replace(kernel, kind=kind), body, schedule)
-    body = _Binder(schedule).top(body)
+    body = pair_elements(kernel, _Binder(schedule).top(body))
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
