@@ -33,9 +33,9 @@ def scales_rows(i: HloInstruction) -> bool:
     labels: ConvDimLabels = i.attributes["dim_labels"]
     window: Window = i.attr("window", Window())
     x, groups = i.operands[0].shape, i.attr("feature_group_count", 1)
-    is_depthwise = groups == x.dimensions[labels.lhs.index("f")] == i.shape.dimensions[labels.out.index("f")]
+    is_depthwise = 1 < groups == x.dimensions[labels.lhs.index("f")] == i.shape.dimensions[labels.out.index("f")]
     in_rows = labels.lhs[-1].isdigit() and labels.out[-1] == labels.lhs[-1]
-    is_plain = all(w.lhs_dilate == 1 for w in window.dims)
+    is_plain = all(w.lhs_dilate <= 2 for w in window.dims)
     is_single = {o.shape.element_type for o in (*i.operands, i)} == {T.F32}
     taps = math.prod(w.size for w in window.dims)
     return is_depthwise and in_rows and is_plain and is_single and taps <= MAX_SCALED
