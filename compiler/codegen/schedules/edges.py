@@ -86,9 +86,14 @@ class _Edges:
             tests = _tests_of(s)
             if not has_loop(s.body):
                 return self._ranges(s, tests) or (s,)
-            if branches and tests:
+            if branches and tests and self._has_ranges(s.body):
                 s = self._branches(s, tests)
         return (lir.map_bodies(s, lambda inner: tuple(x for y in inner for x in self._statement(y, branches))),)
+
+    def _has_ranges(self, body: Body) -> bool:
+        """Check whether a loop over single elements is split; short ones are faster whole, and without branches."""
+        loops = (s for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None)
+        return any(not has_loop(s.body) and self._ranges(s, _tests_of(s)) for s in loops)
 
     def _suffix(self) -> str:
         self.copies += 1
