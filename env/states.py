@@ -168,9 +168,9 @@ class DecisionStates:
         """Return the state that an episode is in, and remember it."""
         key = self._key(episode)
         moves = episode.moves
-        texts = "\n".join(map(str, moves))
+        listed = "\n".join(map(str, moves))
         graph = compact(episode.graph())
-        made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, texts, _path=path)
+        made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, listed, _path=path)
         if path is not None:
             self._memory[key] = made
         return made

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.plan import CompilationPlan
+from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.environments import CompileEnv, FusionEnv, UnrollEnv
@@ -36,7 +36,7 @@ def _same(states: DecisionStates, state: DecisionState, episode: Episode) -> Non
 @pytest.mark.parametrize("memory", [1 << 20, 1])
 def test_states_are_those_of_episodes_whether_they_are_remembered_or_not(text: str, memory: int) -> None:
     session, rng = _session(text), np.random.default_rng(0)
-    phases = ("loops", "fusion", "kernels")
+    phases: tuple[Phase, ...] = ("loops", "fusion", "kernels")
     states = DecisionStates("program", session, phases, DecisionMemory(memory))
     for _ in range(3):
         state, episode = states.root, Episode(session.fork(), phases)
@@ -99,3 +99,10 @@ def test_a_remembered_episode_has_a_plan_that_replays(tmp_path: Path) -> None:
         session = CompilationSession(parse(CHAIN))
         session.replay(CompilationPlan.from_json(info["plan_json"]))
         assert session.fusion.fingerprint == env.compilation.complete().fusion.fingerprint
+
+
+def test_each_choice_for_a_loop_leads_to_a_state_of_its_own() -> None:
+    states = DecisionStates("loop", _session(LOOP), ("loops", "fusion"), DecisionMemory())
+    following = [states.take(states.root, n) for n in range(states.root.count)]
+    assert all(isinstance(s, DecisionState) for s in following)
+    assert len({s.key for s in following if isinstance(s, DecisionState)}) == states.root.count > 2

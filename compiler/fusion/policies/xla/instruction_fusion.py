@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from compiler.fusion.kinds import has_other_use
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.kinds import has_other_use
 from compiler.fusion.policies.walk import Walk
 from compiler.fusion.policies.xla import traits
 from compiler.fusion.rewriting import consumers_of, producers_of

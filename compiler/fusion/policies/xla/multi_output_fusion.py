@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compiler.fusion.kinds import has_other_use
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.kinds import has_other_use
 from compiler.fusion.policies.walk import Walk
 from compiler.fusion.policies.xla import traits
 from compiler.fusion.rewriting import body_of, consumers_of, is_multi_output
