@@ -30,7 +30,7 @@ from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule
-from compiler.loops import KEEP, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
+from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, group_products, lower
@@ -95,6 +95,7 @@ class CompilationSession:
         self._backend = find_backend(backend)
         self.device = device or self._backend.device_model()
         self._pipeline = pipeline
+        self._known_loops: KnownLoops = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -181,7 +182,7 @@ class CompilationSession:
         if self._state is not None:
             return []
         done = {d.id for d in self._decisions if isinstance(d, LoopChoice)}
-        return [s for s in loop_sites(self.module) if s.id not in done]
+        return [s for s in loop_sites(self.module, self._known_loops) if s.id not in done]
 
     def set_loop(self, site: LoopSite | str, choice: str) -> bool:
         """Decide one loop; return whether the module changed.
@@ -190,8 +191,8 @@ class CompilationSession:
             PlanError: there is no such loop, or it has no such choice.
         """
         self._enter("loops")
-        found = find_site(self.module, site if isinstance(site, str) else site.id)
-        changed = apply_loop_choice(self.module, found.position, choice)
+        found = find_site(self.module, site if isinstance(site, str) else site.id, self._known_loops)
+        changed = apply_loop_choice(self.module, found.position, choice, self._known_loops)
         self._decisions.append(LoopChoice(found.id, found.position, choice))
         return changed
 
@@ -447,7 +448,7 @@ class CompilationSession:
                 self._decisions.append(decision)
             case LoopChoice():
                 self.phase = "loops"
-                apply_loop_choice(self.module, decision.position, decision.choice)
+                apply_loop_choice(self.module, decision.position, decision.choice, self._known_loops)
                 self._decisions.append(decision)
             case FusionStep(action):
                 self.apply(action)

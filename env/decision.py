@@ -79,7 +79,7 @@ class _SessionCompilation(Compilation):
         following = self.states.take(self.state, index)
         if isinstance(following, str):
             return following
-        self.taken.append(self.state.texts[index])
+        self.taken.append(self.state.text(index))
         self.state = following
         return None
 
@@ -153,13 +153,13 @@ class DecisionEnv(CompilerEnv[Observation]):
         """Return the decisions so far as text; None unless the render mode is "ansi"."""
         if self.render_mode != "ansi" or self._compilation is None:
             return None
-        lines = [f"{self._compilation.program.name}: {len(self._state.texts)} legal moves"]
+        lines = [f"{self._compilation.program.name}: {self._state.count} legal moves"]
         return "\n".join([*lines, *(f"  {n + 1}. {t}" for n, t in enumerate(self._compilation.decisions))])
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
         mask = np.zeros(MAX_CANDIDATES, np.bool_)
-        mask[: len(self._state.texts)] = True
+        mask[: self._state.count] = True
         return mask
 
     @property
@@ -173,7 +173,7 @@ class DecisionEnv(CompilerEnv[Observation]):
         if isinstance(action, FusionAction):
             session = self._session_compilation.episode.session
             return session.why_not(action) if phase == "fusion" else f"{phase} are decided first"
-        count = len(self._state.texts)
+        count = self._state.count
         return None if 0 <= action < count else f"action {action} is not among the {count} legal ones"
 
     # ---- called by CompilerEnv

@@ -16,6 +16,7 @@ Features are float16, to which `decision_graph` rounds them, and numbers int16: 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from gymnasium import spaces
 from compiler.learned.features import decisions as f
 from compiler.learned.pointer_network import DecisionGraph
 
-__all__ = ["Observation", "compact", "observation_space", "observe", "unflatten"]
+__all__ = ["CompactGraph", "Observation", "compact", "observation_space", "observe", "unflatten"]
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -61,28 +62,57 @@ def observation_space() -> spaces.Dict:
     )
 
 
-def compact(graph: DecisionGraph) -> DecisionGraph:
-    """Return a decision in the types of observations, which lose nothing of it."""
-    return DecisionGraph(
+@dataclass(frozen=True)
+class CompactGraph:
+    """A decision in the types of observations, without the columns of candidates that are zero throughout.
+
+    Attributes:
+        nodes, edges, endpoints, globals: as in `DecisionGraph`.
+        columns: the candidate features that are not zero for all candidates.
+        candidates: [c, number of columns].
+    """
+
+    nodes: npt.NDArray[np.float16]
+    edges: npt.NDArray[np.int16]
+    columns: npt.NDArray[np.int16]
+    candidates: npt.NDArray[np.float16]
+    endpoints: npt.NDArray[np.int16]
+    globals: npt.NDArray[np.float16]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all arrays in bytes."""
+        arrays = (self.nodes, self.edges, self.columns, self.candidates, self.endpoints, self.globals)
+        return sum(a.nbytes for a in arrays)
+
+
+def compact(graph: DecisionGraph) -> CompactGraph:
+    """Return a decision in little memory; `observe` takes it too."""
+    columns = np.flatnonzero(graph.candidates.any(axis=0))
+    return CompactGraph(
         nodes=graph.nodes.astype(np.float16),
         edges=graph.edges.astype(np.int16),
-        candidates=graph.candidates.astype(np.float16),
+        columns=columns.astype(np.int16),
+        candidates=graph.candidates[:, columns].astype(np.float16),
         endpoints=graph.endpoints.astype(np.int16),
         globals=graph.globals.astype(np.float16),
     )
 
 
-def observe(graph: DecisionGraph) -> Observation:
+def observe(graph: DecisionGraph | CompactGraph) -> Observation:
     """Return the observation of a decision, in new arrays."""
+    graph = graph if isinstance(graph, CompactGraph) else compact(graph)
     count = len(graph.candidates)
+    candidates = np.zeros(_ROWS["candidates"], np.float16)
+    candidates[:count, graph.columns] = graph.candidates
     mask = np.zeros(f.MAX_CANDIDATES, np.int8)
     mask[:count] = 1
     return {
         "nodes": _padded(graph.nodes, "nodes", np.float16),
         "edges": _padded(graph.edges, "edges", np.int16),
-        "candidates": _padded(graph.candidates, "candidates", np.float16),
+        "candidates": candidates.reshape(-1),
         "endpoints": _padded(graph.endpoints, "endpoints", np.int16, fill=-1),
-        "globals": graph.globals.astype(np.float16),
+        "globals": graph.globals.copy(),
         "counts": np.array([len(graph.nodes), len(graph.edges), count], np.int16),
         "action_mask": mask,
     }

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.errors import HlogymError
-from compiler.learned.pointer_network import DecisionGraph
 from compiler.plan import Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
 from env.episode import Decision, Episode, Move
-from env.observations import compact
+from env.observations import CompactGraph, compact
 
 __all__ = ["DecisionMemory", "DecisionState", "DecisionStates"]
 
@@ -47,17 +46,18 @@ class DecisionState:
     Attributes:
         key: equal for states that offer the same.
         phase: of the next decision; "done" after the last one.
-        texts: the legal decisions now, as text.
+        count: number of legal decisions now.
         seconds: estimated time of the module by the cost model.
-        graph: features of the decision, in small types.
+        graph: features of the decision.
         notes: facts that users of the state have computed, by names of their choice.
     """
 
     key: Hashable
     phase: Phase
-    texts: tuple[str, ...]
+    count: int
     seconds: float
-    graph: DecisionGraph
+    graph: CompactGraph
+    _texts: str
     notes: dict[str, Any] = field(default_factory=dict)
     _path: _Path | None = None
     _next: dict[int, Hashable] = field(default_factory=dict)  # keys, so that a state keeps no other one alive
@@ -66,6 +66,10 @@ class DecisionState:
     def done(self) -> bool:
         """Whether every decision has been taken."""
         return self.phase == "done"
+
+    def text(self, index: int) -> str:
+        """Return a legal decision as text."""
+        return self._texts.split("\n")[index]
 
 
 class DecisionMemory(LruDict[Hashable, DecisionState]):
@@ -80,9 +84,7 @@ class DecisionMemory(LruDict[Hashable, DecisionState]):
 
 
 def _bytes_of(state: DecisionState) -> int:
-    g = state.graph
-    arrays = sum(a.nbytes for a in (g.nodes, g.edges, g.candidates, g.endpoints, g.globals))
-    return _STATE_BYTES + arrays + 100 * len(state.texts)
+    return _STATE_BYTES + state.graph.nbytes + len(state._texts)
 
 
 class DecisionStates:
@@ -111,8 +113,8 @@ class DecisionStates:
         """Return the state after a decision, or the reason why it cannot be taken."""
         if state.done:
             return "the episode is over"
-        if not 0 <= index < len(state.texts):
-            return f"action {index} is not among the {len(state.texts)} legal ones"
+        if not 0 <= index < state.count:
+            return f"action {index} is not among the {state.count} legal ones"
         key = state._next.get(index)
         found = None if key is None else self._known(key)
         if found is not None:
@@ -127,7 +129,7 @@ class DecisionStates:
         try:
             episode.decide(decision)
         except HlogymError as error:
-            return f"{state.texts[index]}: {error}"
+            return f"{state.text(index)}: {error}"
         self._keep(episode, path)
         following = self._known(self._key(episode))
         if following is None:
@@ -165,8 +167,10 @@ class DecisionStates:
     def _see(self, episode: Episode, path: _Path | None) -> DecisionState:
         """Return the state that an episode is in, and remember it."""
         key = self._key(episode)
-        texts = tuple(map(str, episode.moves))
-        made = DecisionState(key, episode.phase, texts, episode.seconds(), compact(episode.graph()), _path=path)
+        moves = episode.moves
+        listed = "\n".join(map(str, moves))
+        graph = compact(episode.graph())
+        made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, listed, _path=path)
         if path is not None:
             self._memory[key] = made
         return made

@@ -89,7 +89,7 @@ class TopologicalOrder:
     def around(
         self, nodes: Iterable[HloInstruction], low: int, high: int
     ) -> tuple[set[HloInstruction], set[HloInstruction]]:
-        """Return the nodes with what they depend on from rank `low`, and with what depends on them up to rank `high`."""
+        """Return nodes with what they depend on from rank `low`, and with what depends on them up to rank `high`."""
         before = self._region(set(nodes), _predecessors, lambda r: r >= low)
         return before, self._region(set(nodes), self._successors, lambda r: r <= high)
 

@@ -50,10 +50,11 @@ class Digests:
     def module(self, module: HloModule) -> bytes:
         """Return the digest of what a module computes: as if it had no fusions."""
         for c in canonical_computations(module.entry):
-            self._computation(c)
+            self.computation(c)
         return self._computations[module.entry]
 
-    def _computation(self, computation: HloComputation) -> bytes:
+    def computation(self, computation: HloComputation) -> bytes:
+        """Return the digest of a computation, parameters by their numbers; it must not change afterwards."""
         found = self._computations.get(computation)
         if found is None:
             given = {p: b"parameter %d" % (p.parameter_number or 0) for p in computation.parameters}
@@ -112,13 +113,14 @@ class Digests:
 
     def _value(self, value: object) -> str:
         if isinstance(value, HloComputation):
-            return self._computation(value).hex()
+            return self.computation(value).hex()
         if isinstance(value, tuple):
             return "(" + ",".join(map(self._value, value)) + ")"
         return repr(value)
 
 
-_LEFT_OUT = IGNORED | {"control-predecessors", "kind"}
+# Marks of decisions are frontend attributes.
+_LEFT_OUT = (IGNORED - {"frontend_attributes"}) | {"control-predecessors", "kind"}
 
 
 class _Same:

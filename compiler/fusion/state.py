@@ -11,7 +11,6 @@ from compiler.analysis.trip_count import annotate_trip_counts
 from compiler.errors import FusionError, UnknownNameError
 from compiler.fusion.actions import KINDS, FusionAction, FusionKind
 from compiler.fusion.digests import DIGEST_BYTES, Digests
-from compiler.fusion.kinds import Entry
 from compiler.fusion.legality import Limits
 from compiler.fusion.rules import Restrictions
 from compiler.fusion.sequence import SequenceState, Step
@@ -69,14 +68,6 @@ class FusionState:
             UnknownNameError: there is no such kind.
         """
         return _of_kinds((a for s in self.sequences.values() for a in s.actions()), kinds)
-
-    def entries(self) -> list[tuple[SequenceState, Entry, float]]:
-        """Return the legal actions in the order of `actions`, with their nodes and what `estimate` gives."""
-        return [
-            (s, e, saving * s.weight)
-            for s in self.sequences.values()
-            for e, saving in zip(s.table.entries(), s.table.savings(), strict=True)
-        ]
 
     def candidates(self, kinds: Iterable[FusionKind] | None = None) -> list[FusionAction]:
         """Return the legal actions, in the order of `actions`, and others that fail only when their kernel is made.

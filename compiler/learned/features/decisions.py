@@ -92,7 +92,8 @@ def _matrix(rows: list[list[float]], width: int) -> Array:
 
 def rounded(features: npt.NDArray[Any]) -> Array:
     """Return features within LIMIT and with the precision of observations, float16."""
-    return np.clip(features, -LIMIT, LIMIT).astype(np.float16).astype(np.float32)
+    half: npt.NDArray[np.float16] = np.clip(features, -LIMIT, LIMIT).astype(np.float16)
+    return half.astype(np.float32)
 
 
 def _neighbourhood(candidates: Sequence[Candidate], extra: Iterable[HloInstruction]) -> list[HloInstruction]:

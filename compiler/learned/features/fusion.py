@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -92,13 +92,20 @@ class FusionFeatures:
 
     def entries(self) -> list[WeighedEntry]:
         """Return the legal actions in order, as many as fit besides stopping: those that save most."""
-        found = [WeighedEntry(*e) for e in self.state.entries()]
-        if len(found) < MAX_CANDIDATES:
-            return found
-        savings = np.array([e.saving for e in found])
-        best = np.argsort(-savings, kind="stable")[: MAX_CANDIDATES - 1]
-        best.sort()
-        return [found[i] for i in best.tolist()]
+        parts = [(s, s.table.entries(), np.array(s.table.savings()) * s.weight) for s in self.state.sequences.values()]
+        savings = np.concatenate([p[2] for p in parts])
+        kept: npt.NDArray[Any] = np.arange(len(savings))
+        if len(savings) >= MAX_CANDIDATES:
+            kept = np.argsort(-savings, kind="stable")[: MAX_CANDIDATES - 1]
+            kept.sort()
+        found, start = list[WeighedEntry](), 0
+        for s, entries, seconds in parts:
+            here = kept[(kept >= start) & (kept < start + len(entries))] - start
+            found += [
+                WeighedEntry(s, entries[n], v) for n, v in zip(here.tolist(), seconds[here].tolist(), strict=True)
+            ]
+            start += len(entries)
+        return found
 
     def _candidate(self, entry: Entry, saving: float) -> Candidate:
         action, producer, consumer = entry.action, entry.producer, entry.consumer
