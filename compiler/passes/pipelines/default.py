@@ -13,6 +13,7 @@ from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import Keeps, sparing
+from compiler.passes.loops.loop_weights import LoopWeightTranspose
 
 STRUCTURE = (
     "async-expander",
@@ -131,8 +132,10 @@ def group_products(module: HloModule, library: Keeps) -> bool:
         module: the module to change, after `lower`.
         library: says for a dot whether a library other than BLAS computes it.
     """
+    products = ProductFusion()
     changed = AttentionFusion().run(module)
-    changed |= ProductFusion().run_beside(module, library)
+    changed |= LoopWeightTranspose().run_where(module, products.is_small)
+    changed |= products.run_beside(module, library)
     if changed:
         PipelineRun().run(_lowering()[1], module)
     return changed
