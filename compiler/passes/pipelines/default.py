@@ -14,6 +14,7 @@ from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, Pi
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import Keeps, sparing
 from compiler.passes.loops.loop_weights import LoopWeightTranspose
+from compiler.passes.loops.stack_allocation import LoopStackAllocation
 
 STRUCTURE = (
     "async-expander",
@@ -119,10 +120,11 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
         spared = (sparing(p, keeps) for p in lowering.passes)
         lowering = PassPipeline(lowering.name, (ConvolutionReversal(), *spared))
     run = PipelineRun()
-    if not run.run(lowering, module):
-        return False
-    run.run(tidying, module)
-    return True
+    changed = run.run(lowering, module)
+    changed |= LoopStackAllocation().run(module)
+    if changed:
+        run.run(tidying, module)
+    return changed
 
 
 def group_products(module: HloModule, library: Keeps) -> bool:
