@@ -695,7 +695,10 @@ def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
             n, k = s.element.extent, s.position.extent
             total += s.row.extent * (n * work_of(s.read, expensive) + k * (k.bit_length() + work_of(s.body, expensive)))
         elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
-            total += s.position.extent // 16 * (work_of(s.body, expensive) + work_of(s.ordered, expensive)) + s.position.extent
+            total += (
+                s.position.extent // 16 * (work_of(s.body, expensive) + work_of(s.ordered, expensive))
+                + s.position.extent
+            )
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)
         elif isinstance(s, Let) and isinstance(s.value, Apply) and s.value.op.is_expensive:
