@@ -693,35 +693,47 @@ def names_defined(body: Body) -> Iterator[str]:
 
 PRODUCTS_PER_STATEMENT = 8
 """Multiplications of a `MatrixProduct` that take as long as another statement."""
+EXPENSIVE_STATEMENTS = 8
+"""Statements that take as long as an expensive one, such as a division or an inline exponential."""
 
 
-def work_of(body: Body) -> int:
-    """Return the number of statements that one execution runs, as an estimate of its work."""
+def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
+    """Return the number of statements that one execution runs, as an estimate of its work.
+
+    Args:
+        body: the statements.
+        expensive: how many statements an expensive one counts as.
+    """
     total = 0
     for s in body:
         if isinstance(s, For):
-            total += s.var.extent * work_of(s.body)
+            total += s.var.extent * work_of(s.body, expensive)
         elif isinstance(s, Reduce):
             runs = 1
             for v in s.vars:
                 runs *= v.extent
-            total += runs * (work_of(s.body) + len(s.reductions))
+            total += runs * (work_of(s.body, expensive) + len(s.reductions))
         elif isinstance(s, If):
-            total += 1 + max(work_of(s.then), work_of(s.otherwise))
+            total += 1 + max(work_of(s.then, expensive), work_of(s.otherwise, expensive))
         elif isinstance(s, Sort):
             n = s.position.extent
-            total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+            total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare, expensive)) + work_of(s.body, expensive))
         elif isinstance(s, MatrixProduct):
             total += 1 + math.prod(span.extent for span in s.spans) // PRODUCTS_PER_STATEMENT
         elif isinstance(s, Scan):
-            total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body) + len(s.carries))
+            total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body, expensive) + len(s.carries))
         elif isinstance(s, SortByKey):
             n, k = s.element.extent, s.position.extent
-            total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))
+            total += s.row.extent * (n * work_of(s.read, expensive) + k * (k.bit_length() + work_of(s.body, expensive)))
         elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
-            total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
+            total += (
+                s.position.extent // 16 * (work_of(s.body, expensive) + work_of(s.ordered, expensive))
+                + s.position.extent
+            )
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)
+        elif isinstance(s, Let) and isinstance(s.value, Apply) and s.value.op.is_expensive:
+            total += expensive
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

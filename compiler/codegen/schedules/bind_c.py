@@ -266,7 +266,7 @@ class _Binder:
         """Return the number of elements that are accumulated side by side; 1 leaves it to the compiler."""
         widest = max(COMPUTE_BYTES[r.type] for r in s.reductions)
         vectors = min(self.schedule.accumulators, max(1, MAX_ACCUMULATORS // len(s.reductions)))
-        if not self.schedule.vector or vectors <= 1 or work_of(s.body) > LIGHT_WORK:
+        if not self.schedule.vector or vectors <= 1 or work_of(s.body, expensive=1) > LIGHT_WORK:
             return 1
         return vectors * (self.schedule.vector // 8 // widest)
 
