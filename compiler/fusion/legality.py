@@ -63,7 +63,7 @@ class KernelFacts:
 
     Attributes:
         refusal: why it cannot be fused with anything, or None.
-        outputs: shapes of its outputs.
+        outputs: shapes of its outputs; of an update in place those of the new elements.
         size: number of instructions inside.
         summary: what the kernel reads and computes.
     """
@@ -215,6 +215,8 @@ class Legality:
         if a.looped_reduction or b.looped_reduction:
             return None  # a kernel may yield reduced values and whole rows: the trial decides
         x, y = a.outputs[0], b.outputs[0]
+        if a.summary.in_place or b.summary.in_place:
+            x, y = _without_ones(x), _without_ones(y)  # an update has one more dimension than what it stores
         if x.num_elements != y.num_elements:
             return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size"
         if x.dimensions != y.dimensions:
@@ -252,8 +254,9 @@ class Legality:
         return None
 
     def _needs_trial(self, first: HloInstruction, second: HloInstruction) -> bool:
-        """Check whether only making the fused computation shows that it can be built: one of the two reduces."""
-        return self.facts(first).looped_reduction or self.facts(second).looped_reduction
+        """Check whether only making the fused computation shows that it can be built: one reduces or updates."""
+        a, b = self.facts(first), self.facts(second)
+        return a.looped_reduction or b.looped_reduction or a.summary.in_place or b.summary.in_place
 
     # ---- facts
 
@@ -261,8 +264,8 @@ class Legality:
         refusal = self._node_refusal(node)
         if refusal is not None:
             return KernelFacts(refusal, tuple(node.shape.leaves()))
-        outputs = tuple(s for o in outputs_of(node) for s in o.shape.leaves())
         summary = summarize(node)
+        outputs = tuple(s for o in outputs_of(node) for s in _computed(o, summary).leaves())
         size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
         return KernelFacts(None, outputs, size, summary)
 
@@ -280,6 +283,16 @@ class Legality:
             return f"%{node.name} is a custom fusion"
         known = self.nodes.revision(node) in self._verdicts.known_fusible
         return None if known else node_refusal(node)
+
+
+def _computed(output: HloInstruction, summary: KernelSummary) -> Shape:
+    """Return the shape of the elements that a kernel computes for one of its outputs."""
+    updates = summary.in_place and output.opcode is Opcode.DYNAMIC_UPDATE_SLICE
+    return output.operands[1].shape if updates else output.shape
+
+
+def _without_ones(shape: Shape) -> Shape:
+    return Shape(shape.element_type, tuple(n for n in shape.dimensions if n != 1))
 
 
 def _category(op: Opcode) -> str:

@@ -77,6 +77,22 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class PairLoad:
+    """Two adjacent elements of 16 bits of an array argument, as one integer of 32 bits."""
+
+    buffer: str
+    offset: IndexExpr
+
+
+@dataclass(frozen=True, slots=True)
+class PairHalf:
+    """The first or second bf16 of a pair."""
+
+    pair: str
+    second: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LocalLoad:
     """An element of a local array."""
 
@@ -99,7 +115,7 @@ class Current:
     name: str
 
 
-Expr = Constant | IndexValue | IndexTest | Load | LocalLoad | Apply | Current
+Expr = Constant | IndexValue | IndexTest | Load | PairLoad | PairHalf | LocalLoad | Apply | Current
 
 
 # ---- statements
@@ -179,6 +195,16 @@ class Store:
     buffer: str
     offset: IndexExpr
     value: str
+
+
+@dataclass(frozen=True, slots=True)
+class StorePair:
+    """buffer[offset] = first and buffer[offset + 1] = second for an array argument of bf16."""
+
+    buffer: str
+    offset: IndexExpr
+    first: str
+    second: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +488,7 @@ Stmt = (
     | LocalStore
     | TransposeTile
     | Store
+    | StorePair
     | Update
     | If
     | Reduce
@@ -550,7 +577,7 @@ def walk(body: Body) -> Iterator[Stmt]:
 
 def index_of(value: Expr) -> IndexExpr | None:
     """Return the index expression in a scalar expression, if it has one."""
-    if isinstance(value, Load | LocalLoad):
+    if isinstance(value, Load | PairLoad | LocalLoad):
         return value.offset
     return value.value if isinstance(value, IndexValue | IndexTest) else None
 
@@ -563,12 +590,12 @@ def map_indices(body: Body, f: Callable[[IndexExpr], IndexExpr]) -> Body:
 def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
     if isinstance(s, Let):
         v = s.value
-        if isinstance(v, Load | LocalLoad):
+        if isinstance(v, Load | PairLoad | LocalLoad):
             return replace(s, value=replace(v, offset=f(v.offset)))
         if isinstance(v, IndexValue | IndexTest):
             return replace(s, value=replace(v, value=f(v.value)))
         return s
-    if isinstance(s, Store | LocalStore | Update):
+    if isinstance(s, Store | StorePair | LocalStore | Update):
         return replace(s, offset=f(s.offset))
     if isinstance(s, MatrixProduct):
         return s.map_indices(f)
@@ -587,7 +614,7 @@ def indices_in(body: Body) -> Iterator[IndexExpr]:
             found = index_of(s.value)
             if found is not None:
                 yield found
-        elif isinstance(s, Store | LocalStore | Update):
+        elif isinstance(s, Store | StorePair | LocalStore | Update):
             yield s.offset
         elif isinstance(s, TransposeTile):
             yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
@@ -612,6 +639,8 @@ def names_used(body: Body) -> Iterator[str]:
             yield s.array
         elif isinstance(s, Store | Update):
             yield s.value
+        elif isinstance(s, StorePair):
+            yield from (s.first, s.second)
         elif isinstance(s, If):
             yield s.condition
         elif isinstance(s, Reduce):
@@ -636,6 +665,8 @@ def _names_of(value: Expr) -> tuple[str, ...]:
         return value.args
     if isinstance(value, Current):
         return (value.name,)
+    if isinstance(value, PairHalf):
+        return (value.pair,)
     return (value.array,) if isinstance(value, LocalLoad) else ()
 
 
@@ -662,35 +693,47 @@ def names_defined(body: Body) -> Iterator[str]:
 
 PRODUCTS_PER_STATEMENT = 8
 """Multiplications of a `MatrixProduct` that take as long as another statement."""
+EXPENSIVE_STATEMENTS = 8
+"""Statements that take as long as an expensive one, such as a division or an inline exponential."""
 
 
-def work_of(body: Body) -> int:
-    """Return the number of statements that one execution runs, as an estimate of its work."""
+def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
+    """Return the number of statements that one execution runs, as an estimate of its work.
+
+    Args:
+        body: the statements.
+        expensive: how many statements an expensive one counts as.
+    """
     total = 0
     for s in body:
         if isinstance(s, For):
-            total += s.var.extent * work_of(s.body)
+            total += s.var.extent * work_of(s.body, expensive)
         elif isinstance(s, Reduce):
             runs = 1
             for v in s.vars:
                 runs *= v.extent
-            total += runs * (work_of(s.body) + len(s.reductions))
+            total += runs * (work_of(s.body, expensive) + len(s.reductions))
         elif isinstance(s, If):
-            total += 1 + max(work_of(s.then), work_of(s.otherwise))
+            total += 1 + max(work_of(s.then, expensive), work_of(s.otherwise, expensive))
         elif isinstance(s, Sort):
             n = s.position.extent
-            total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+            total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare, expensive)) + work_of(s.body, expensive))
         elif isinstance(s, MatrixProduct):
             total += 1 + math.prod(span.extent for span in s.spans) // PRODUCTS_PER_STATEMENT
         elif isinstance(s, Scan):
-            total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body) + len(s.carries))
+            total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body, expensive) + len(s.carries))
         elif isinstance(s, SortByKey):
             n, k = s.element.extent, s.position.extent
-            total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))
+            total += s.row.extent * (n * work_of(s.read, expensive) + k * (k.bit_length() + work_of(s.body, expensive)))
         elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
-            total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
+            total += (
+                s.position.extent // 16 * (work_of(s.body, expensive) + work_of(s.ordered, expensive))
+                + s.position.extent
+            )
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)
+        elif isinstance(s, Let) and isinstance(s.value, Apply) and s.value.op.is_expensive:
+            total += expensive
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

@@ -13,6 +13,8 @@ from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import Keeps, sparing
+from compiler.passes.loops.loop_weights import LoopWeightTranspose
+from compiler.passes.loops.stack_allocation import LoopStackAllocation
 
 STRUCTURE = (
     "async-expander",
@@ -118,10 +120,11 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
         spared = (sparing(p, keeps) for p in lowering.passes)
         lowering = PassPipeline(lowering.name, (ConvolutionReversal(), *spared))
     run = PipelineRun()
-    if not run.run(lowering, module):
-        return False
-    run.run(tidying, module)
-    return True
+    changed = run.run(lowering, module)
+    changed |= LoopStackAllocation().run(module)
+    if changed:
+        run.run(tidying, module)
+    return changed
 
 
 def group_products(module: HloModule, library: Keeps) -> bool:
@@ -131,8 +134,10 @@ def group_products(module: HloModule, library: Keeps) -> bool:
         module: the module to change, after `lower`.
         library: says for a dot whether a library other than BLAS computes it.
     """
+    products = ProductFusion()
     changed = AttentionFusion().run(module)
-    changed |= ProductFusion().run_beside(module, library)
+    changed |= LoopWeightTranspose().run_where(module, products.is_small)
+    changed |= products.run_beside(module, library)
     if changed:
         PipelineRun().run(_lowering()[1], module)
     return changed
