@@ -9,7 +9,7 @@ import pytest
 from compiler.errors import FusionError
 from compiler.fusion.actions import KINDS, FusionAction
 from compiler.fusion.kinds import KIND_OF
-from compiler.fusion.policies import POLICIES, make_policy
+from compiler.fusion.policies import POLICIES, SEARCHES, make_policy
 from compiler.fusion.protocol import run_policy
 from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
@@ -20,7 +20,7 @@ from tests.fusion.programs import optimized, random_graph
 from tests.fuzz.random_modules import random_module
 
 PERMUTED = ("softmax", "layer_norm_backward", "mlp_train_step", "cartpole_precomputed")
-SLOW = ("beam", "random")
+SLOW = SEARCHES
 
 
 def _module(seed: int) -> HloModule:
