@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from compiler.api import CompileOptions
 from compiler.api import compile as compile_hlo
 from compiler.errors import HlogymError
 from compiler.learned.fusion_policy import load_policy
@@ -48,13 +49,16 @@ def chosen_policy(name: str | None) -> str | FusionPolicy | None:
     return policy
 
 
-def compile_program(module: HloModule, backend: str, policy: str | None, plan: Path | None) -> Executable:
+def compile_program(
+    module: HloModule, backend: str, policy: str | None, plan: Path | None, keep_fusions: bool = False
+) -> Executable:
     """Compile with the policy and plan given on the command line."""
     return compile_hlo(
         module,
         backend=backend,
         fusion_policy=chosen_policy(policy),
         plan=None if plan is None else read_plan(plan),
+        options=CompileOptions(keep_fusions=keep_fusions),
     )
 
 
@@ -69,6 +73,7 @@ def run_program(
     profile: bool,
     check: bool,
     as_json: bool,
+    keep_fusions: bool = False,
 ) -> None:
     """Run `hlogym run`; see its `--help`."""
     program = program_of(name)
@@ -76,7 +81,7 @@ def run_program(
         check_output(output, program.path, *(p for p in (inputs, plan) if p is not None))
     module = read_valid_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
-    executable = compile_program(read_valid_module(program), backend, policy, plan)
+    executable = compile_program(read_valid_module(program), backend, policy, plan, keep_fusions)
     outputs = [on_host(o) for o in executable(*(a[...] for a in arguments))]  # views are never overwritten
     unchecked: list[str] = []
     if check:
