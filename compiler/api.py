@@ -109,6 +109,8 @@ def compile(  # users know it by this name
         _continue(session, fusion_policy, loop_policy, kernel_selector, expansion_policy)
     else:
         decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
+        if fusion_policy is None or isinstance(fusion_policy, str):
+            session.decided_by["fusion"] = fusion_policy or DEFAULT_POLICY
     session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)

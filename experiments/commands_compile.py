@@ -40,6 +40,10 @@ def run(
         bool,
         typer.Option("--keep-fusions", help="Compile the fusions of the file as they are, without passes and policy."),
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(help="Print the decisions that made each kernel, and why each boundary between kernels stands."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compile a program and run it.
@@ -50,7 +54,7 @@ def run(
 
     if keep_fusions and plan is not None:
         raise typer.BadParameter("--keep-fusions and --plan exclude each other; give one of them")
-    run_program(program, inputs, seed, backend, policy, plan, output, profile, check, as_json, keep_fusions)
+    run_program(program, inputs, seed, backend, policy, plan, output, profile, check, as_json, keep_fusions, explain)
 
 
 def opt(

@@ -74,6 +74,7 @@ def run_program(
     check: bool,
     as_json: bool,
     keep_fusions: bool = False,
+    explain: bool = False,
 ) -> None:
     """Run `hlogym run`; see its `--help`."""
     program = program_of(name)
@@ -96,9 +97,12 @@ def run_program(
     if output is not None:
         save_outputs(output, outputs)
     if as_json:
-        print(json.dumps(_summary(executable, outputs, check, unchecked), indent=2))
+        explanation = {"explanation": executable.explain().to_dict()} if explain else {}
+        print(json.dumps({**_summary(executable, outputs, check, unchecked), **explanation}, indent=2))
     else:
         _print_outputs(outputs, check and not unchecked)
+        if explain:
+            stdout.print(f"\n{executable.explain()}", markup=False, highlight=False, soft_wrap=True)
     if profile:
         console = error_console if as_json else stdout
         console.print(_profile_table(executable.profile(*arguments), _choices(executable.plan)))

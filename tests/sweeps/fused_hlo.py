@@ -79,7 +79,8 @@ def rows_of(names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the row of each program; a program on which the worker dies gets the reason that it printed."""
     left = list(names)
     while left:
-        done, partial, reason = 0, {}, ""
+        done = 0
+        partial: dict[str, Any] = {}
         with subprocess.Popen(
             [sys.executable, "-m", "tests.sweeps.fused_hlo", "--worker", *left],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
