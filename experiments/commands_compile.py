@@ -42,7 +42,9 @@ def run(
     ] = False,
     explain: Annotated[
         bool,
-        typer.Option(help="Print the decisions that made each kernel, and why each boundary between kernels stands."),
+        typer.Option(
+            help="Print the decisions that made each kernel, and why kernels that follow each other are separate."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -194,12 +196,18 @@ def view(
         Path | None,
         typer.Option("--output", "-o", help="Write the HTML page to this file. Default: open it in the browser."),
     ] = None,
-    times: Annotated[bool, typer.Option(help="Measure each kernel and show its time.")] = True,
+    times: Annotated[
+        bool, typer.Option(help="Build the program, measure each kernel and show its time. Default: estimates.")
+    ] = False,
     backend: Backend = "cpu",
 ) -> None:
-    """Show the graph of a compiled program, with its fusions and kernel times, as an HTML page.
+    """Show the graph of a compiled program as an HTML page.
+
+    The page has the fusions with their times and reasons, a slider over the decisions, and what each pass changed.
 
     Example: hlogym view softmax.hlo -o softmax.html
+
+    Example: hlogym view step.hlo --plan plan.json --times -o step.html
     """
     from experiments.view import view_program
 

@@ -31,6 +31,7 @@ def decided_session(module: HloModule, backend: str, policy: str | None, plan: P
         session.replay(read_plan(plan))
     else:
         decide(session, fusion_policy_of(policy))
+        session.decided_by["fusion"] = policy or DEFAULT_POLICY
     return session
 
 

@@ -29,7 +29,7 @@ _REFUSED = {
 
 
 def xla_refusal(fusion: HloInstruction) -> str | None:
-    """Return why XLA:CPU generates no code for a fusion of ours, or None if it does."""
+    """Return why XLA:CPU generates no code for one of our fusions, or None if it does."""
     if fusion.attributes["kind"] == "kCustom":
         return "XLA:CPU has no code for our fusions of kind kCustom (library calls, matrix products, attention)"
     body: HloComputation = fusion.attributes["calls"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from compiler.runtime.executable import Executable, ThunkTime
     from env.suites import Program
 
-__all__ = ["WrongResultError", "chosen_policy", "compile_ahead", "compile_program", "run_program"]
+__all__ = ["WrongResultError", "chosen_policy", "compile_ahead", "compile_hlo", "compile_program", "run_program"]
 
 
 class WrongResultError(HlogymError, RuntimeError):

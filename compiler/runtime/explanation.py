@@ -1,4 +1,4 @@
-"""Explanations of compiled programs: which decisions made each kernel, and why the boundaries between kernels stand."""
+"""Explanations of compiled programs: which decisions made each kernel, and why kernels are separate."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class KernelExplanation:
 
 
 class Explanation:
-    """Which decisions made each kernel of a program, and for each boundary between kernels why it stands.
+    """Which decisions made each kernel of a program, and for each boundary between kernels the reason for it.
 
     `str` of it is for a terminal: a summary, then each kernel with its boundaries, or one line per kernel when there
     are many; `of(name)` is the text of one kernel.
@@ -227,10 +227,10 @@ class Explanation:
         for k in sorted(self.kernels, key=lambda k: -k.seconds):
             after = self._after.get((k.sequence, k.name), [])
             illegal = sum(b.refusal is not None for b in after)
-            stands = f"{illegal} illegal, {len(after) - illegal} not chosen" if after else "no boundary after it"
+            verdict = f"{illegal} illegal, {len(after) - illegal} not chosen" if after else "no boundary after it"
             yield (
                 f"%{_cut(k.name, width):{width}}  {_time(k.seconds):>9}  {_bytes(k.bytes):>9}  {k.instructions:4}  "
-                f"{k.made_by}; {k.implementation}{' ' + k.choice if k.choice else ''}; {stands}"
+                f"{k.made_by}; {k.implementation}{' ' + k.choice if k.choice else ''}; {verdict}"
             )
 
 

@@ -69,7 +69,7 @@ class CudaExecutable:
         return CudaExecutable(module, program, allocate(program), plan)
 
     def explain(self) -> Explanation:
-        """Return which decisions made each kernel, and why each boundary between kernels stands."""
+        """Return which decisions made each kernel, and why kernels that follow each other are separate."""
         return Explanation(self.module, self.plan, self.thunks, device_model("gpu"))
 
     def save(self, path: str | Path) -> None:

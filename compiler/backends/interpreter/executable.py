@@ -58,7 +58,7 @@ class InterpreterExecutable:
         return []
 
     def explain(self) -> Explanation:
-        """Return which decisions made each kernel, and why each boundary between kernels stands."""
+        """Return which decisions made each kernel, and why kernels that follow each other are separate."""
         return Explanation(self.module, self.plan, self.thunks, device_model("cpu"))
 
     def save(self, path: str | Path) -> None:
