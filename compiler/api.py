@@ -181,5 +181,7 @@ def _continue(
         session.run_loop_policy(loop_policy)
     if fusion_policy is not None:
         session.run_fusion_policy(_policy(fusion_policy))
+        if isinstance(fusion_policy, str):
+            session.decided_by["fusion"] = fusion_policy
     if kernel_selector is not None:
         session.run_kernel_selector(kernel_selector)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import json
 import os
 import select
 import shutil
-import subprocess
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -48,14 +50,14 @@ class Chromium:
             f"--user-data-dir={self._profile.name}", f"--window-size={width},{height}", "about:blank",
         ]  # fmt: skip
 
-        def move_pipes() -> None:  # the browser reads commands from descriptor 3 and writes answers to 4
-            reading, writing = os.dup(to_read), os.dup(to_write)
-            os.dup2(reading, 3)
-            os.dup2(writing, 4)
-
-        self._process = subprocess.Popen(
-            command, preexec_fn=move_pipes, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        # The browser reads commands from descriptor 3 and writes answers to 4. A process with threads must not fork,
+        # so these are arranged by posix_spawn; copies above 4 cannot be overwritten before they are used.
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in (to_read, to_write)]
+        quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
+        moves = [(os.POSIX_SPAWN_DUP2, high[0], 3), (os.POSIX_SPAWN_DUP2, high[1], 4)]
+        self._process = os.posix_spawn(path, command, os.environ, file_actions=[*quiet, *moves])
+        for fd in high:
+            os.close(fd)
         os.close(to_read)
         os.close(to_write)
         self._buffer = b""
@@ -71,12 +73,15 @@ class Chromium:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process, signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        while os.waitpid(self._process, os.WNOHANG)[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(self._process, signal.SIGKILL)
+                os.waitpid(self._process, 0)
+                break
+            time.sleep(0.02)
         os.close(self._read)
         os.close(self._write)
         self._profile.cleanup()

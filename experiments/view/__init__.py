@@ -25,7 +25,7 @@ from experiments.view.graph import graph_data
 from experiments.view.history import record_history
 from experiments.view.page import make_page
 
-__all__ = ["graph_page", "view_program"]
+__all__ = ["graph_page", "read_program", "view_program"]
 
 
 def view_program(
@@ -35,7 +35,7 @@ def view_program(
     program = program_of(name)
     if output is not None:
         check_output(output, program.path, *([plan] if plan is not None else []))
-    module = _read(program)
+    module = read_program(program)
     decided = decided_session(module, backend, policy, plan).plan
     measured: dict[str, float] = {}
     implementations: dict[str, str] = {}
@@ -72,10 +72,10 @@ def graph_page(
     """
     history = record_history(module, plan, backend)
     data = graph_data(history, plan, find_backend(backend).device_model(), measured or {}, implementations or {})
-    return make_page(module.name, data, [asdict(p) for p in history.passes], dict(history.texts))
+    return make_page(module.name, data, [asdict(p) for p in history.passes], dict(history.hlo))
 
 
-def _read(program: Program) -> HloModule:
+def read_program(program: Program) -> HloModule:
     """Parse and verify a program; a page may show one whose constants are elided."""
     try:
         return read_valid_module(program)

@@ -97,7 +97,7 @@ View.Picture = class {
     return [
       { selector: "node", style: {
         shape: "round-rectangle", width: "data(width)", height: "data(height)", label: "data(label)", color: c("text"),
-        "font-family": "system-ui, sans-serif", "font-size": 12, "text-wrap": "wrap", "text-max-width": "data(width)",
+        "font-family": "system-ui, sans-serif", "font-size": 12, "text-wrap": "wrap", "text-max-width": (n) => n.data("width") - 14,
         "text-valign": "center", "text-halign": "center", "border-width": 1, "line-height": 1.25, "min-zoomed-font-size": 5,
         ...kind("op") } },
       ...["fusion", "library", "control", "input"].map((k) => ({ selector: `node.${k}`, style: kind(k) })),

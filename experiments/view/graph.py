@@ -100,7 +100,7 @@ def _shown_computations(module: HloModule) -> list[HloComputation]:
 
 
 def _inner(i: HloInstruction) -> list[tuple[str, HloComputation]]:
-    """Return the computations that run where an instruction stands in the sequence, with what they are to it."""
+    """Return the computations that run in place of an instruction, with their roles."""
     match i.opcode:
         case Opcode.WHILE:
             return [("body", i.attributes["body"]), ("condition", i.attributes["condition"])]

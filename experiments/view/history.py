@@ -67,7 +67,7 @@ class History:
         base_seconds: its estimated seconds per run.
         fusions: the fusions, in order.
         final: the module after fusion.
-        texts: HLO text of the module as it was given, when fusion began, and at the end.
+        hlo: HLO text of the module as it was given, when fusion began, and at the end.
     """
 
     passes: list[PassChange]
@@ -75,7 +75,7 @@ class History:
     base_seconds: float
     fusions: list[FusionRecord]
     final: HloModule
-    texts: Mapping[str, str] = field(default_factory=dict)
+    hlo: Mapping[str, str] = field(default_factory=dict)
 
 
 def record_history(module: HloModule, plan: CompilationPlan, backend: str) -> History:
@@ -100,7 +100,7 @@ def record_history(module: HloModule, plan: CompilationPlan, backend: str) -> Hi
     state = session.fusion
     recorder.note("cleanup after loops, and lowering" if plan.loop_passes else "lowering, and grouping of products")
     base, before = session.module.clone(), state.seconds()
-    texts = {"as given": _text(module), "before fusion": _text(session.module)}
+    hlo = {"as given": _text(module), "before fusion": _text(session.module)}
     fusions = []
     for step in plan.steps:
         action = step.action
@@ -114,8 +114,8 @@ def record_history(module: HloModule, plan: CompilationPlan, backend: str) -> Hi
         record = FusionRecord(action.computation, action.kind, action.producer, action.consumers, made, remains, saving)
         fusions.append(record)
     session.module.reorder()
-    texts["after fusion"] = _text(session.module)
-    return History(recorder.changes, base, before, fusions, session.module, texts)
+    hlo["after fusion"] = _text(session.module)
+    return History(recorder.changes, base, before, fusions, session.module, hlo)
 
 
 def _text(module: HloModule) -> str:

@@ -90,7 +90,7 @@ View.App = class {
     if (View.isGroup(thing)) {
       const label = this.groupLabel(thing);
       const fresh = changed && [...View.leaves(thing)].some((leaf) => changed.has(leaf.node.name)) ? "new" : "";
-      return { id, parent: thing.shownIn, label, width: 210, height: 24 + 16 * lineCount(label, 27), heat,
+      return { id, parent: thing.shownIn, label, width: 210, height: 24 + 16 * lineCount(label, 25), heat,
         classes: `group ${this.heat ? "heat" : ""} ${fresh}` };
     }
     const { node, op } = thing;
@@ -205,7 +205,7 @@ View.showTab = function (name, pages, wanted) {
   for (const button of document.querySelectorAll("[data-tab]")) button.setAttribute("aria-pressed", String(button.dataset.tab === name));
   for (const tab of ["graph", "passes", "text"]) document.getElementById(`tab-${tab}`).classList.toggle("hidden", tab !== name);
   document.querySelector("footer").classList.toggle("hidden", name !== "graph");
-  if (pages[name]) pages[name](wanted);
+  return pages[name] ? pages[name](wanted) : Promise.resolve();
 };
 
 View.connect = function (app, pages) {
@@ -291,7 +291,7 @@ View.start = async function () {
     passes: View.lazyPage("pass-list", "pass-text", () => View.decode("passes"), (p, n) => [
       View.el("div", `${n + 1}. ${p.name}`), View.el("span", `${p.instructions} instructions `, { className: "soft" }),
       View.el("span", `−${p.removed} `, { className: "minus" }), View.el("span", `+${p.added}`, { className: "plus" })], View.writePass),
-    text: View.lazyPage("text-list", "text-body", async () => Object.entries(await View.decode("texts")), ([name, text]) => [
+    text: View.lazyPage("text-list", "text-body", async () => Object.entries(await View.decode("hlo")), ([name, text]) => [
       View.el("div", name), View.el("span", `${text.split("\n").length} lines`, { className: "soft" })],
     (body, [, text]) => View.writeLines(body, text.split("\n"), 0, (line) => View.el("div", line || " "))),
   };
@@ -300,7 +300,7 @@ View.start = async function () {
   await app.moveTo(wanted.has("step") ? Number(wanted.get("step")) : Infinity, { follow: wanted.has("step") });
   if (wanted.has("select")) await app.goTo(wanted.get("select"));
   if (wanted.has("search")) { document.getElementById("search").value = wanted.get("search"); document.getElementById("search").focus(); }
-  if (wanted.has("tab")) View.showTab(wanted.get("tab"), pages, Number(wanted.get("item") || 0));
+  if (wanted.has("tab")) await View.showTab(wanted.get("tab"), pages, Number(wanted.get("item") || 0));
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 };
 

@@ -71,8 +71,16 @@ class Sequence {
     this.position = 0;
     for (const op of this.ops) {
       if (op.hidden) continue;
-      this.nodes.set(op.name, { name: op.name, members: [op.index], outs: [op.index], steps: [], seconds: op.seconds });
+      this.nodes.set(op.name, this.single(op));
     }
+  }
+
+  single(op) { return { name: op.name, members: [op.index], outs: [op.index], steps: [], seconds: op.seconds }; }
+
+  // A node by name; constants and broadcasts of them become nodes when a decision names them.
+  find(name) {
+    const op = this.nodes.has(name) ? null : this.ops.find((o) => o.hidden && o.name === name);
+    return op ? this.single(op) : this.nodes.get(name);
   }
 
   // Makes `nodes` those after the first `count` decisions of the whole plan.
@@ -84,10 +92,10 @@ class Sequence {
   }
 
   apply([number, [, kind, producer, consumers, made, remains]]) {
-    const p = this.nodes.get(producer);
+    const p = this.find(producer);
     const both = kind !== "producer-consumer" && kind !== "producer-into-all-users";
     consumers.forEach((name, n) => {
-      const c = this.nodes.get(name);
+      const c = this.find(name);
       if (!c) return;
       this.nodes.delete(name);
       const members = p ? [...new Set([...p.members, ...c.members])].sort((a, b) => a - b) : c.members;

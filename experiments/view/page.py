@@ -21,14 +21,14 @@ _LIBRARIES = ("cytoscape", "dagre")
 _SCRIPTS = ("model.js", "tree.js", "draw.js", "panels.js", "main.js")
 
 
-def make_page(title: str, data: dict[str, Any], passes: list[Any], texts: dict[str, str]) -> str:
+def make_page(title: str, data: dict[str, Any], passes: list[Any], hlo: dict[str, str]) -> str:
     """Return the page.
 
     Args:
         title: shown by the browser until the data is read.
         data: see `graph_data`.
         passes: what each pass changed, as plain data.
-        texts: HLO text by title.
+        hlo: HLO text by title.
     """
     # The licences must go with the libraries.
     notices = "\n".join(f"/*\n{name}\n{_read(f'vendor/{name}.LICENSE.txt')}*/" for name in _LIBRARIES)
@@ -42,7 +42,7 @@ def make_page(title: str, data: dict[str, Any], passes: list[Any], texts: dict[s
         f"default-src 'none'; script-src {hashes} blob:; worker-src blob:; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    blobs = {"data": data, "passes": passes, "texts": texts}
+    blobs = {"data": data, "passes": passes, "hlo": hlo}
     return "\n".join(
         [
             "<!doctype html>",

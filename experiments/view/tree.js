@@ -107,7 +107,7 @@ View.contents = function (group) {
     const name = leaf.op.opcode;
     counts.set(name, (counts.get(name) || 0) + 1);
   }
-  const weight = ([name, n]) => (LIBRARY.has(name) || CONTROL.has(name) ? 1000 : 0) + n;
+  const weight = ([name, n]) => (LIBRARY.has(name) || CONTROL.has(name) ? 1000 : LEAF.has(name) ? -1000 : 0) + n;
   const sorted = [...counts].sort((a, b) => weight(b) - weight(a));
   return sorted.slice(0, 3).map(([name, n]) => (n > 1 ? `${name} ×${n}` : name)).join(", ");
 };
