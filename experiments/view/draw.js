@@ -69,7 +69,10 @@ View.Picture = class {
     const box = this.cy.elements().boundingBox();
     this.cy.zoom(Math.min(0.75, Math.max(0.5, (this.cy.width() - 60) / box.w)));
     const top = this.cy.nodes().min((n) => n.position("y")).ele;
-    this.cy.pan({ x: this.cy.width() / 2 - this.cy.zoom() * top.position("x"), y: 30 - this.cy.zoom() * box.y1 });
+    const zoom = this.cy.zoom(), width = this.cy.width(), room = width - zoom * box.w;
+    const x = room > 0 ? room / 2 - zoom * box.x1
+      : Math.max(width - 30 - zoom * box.x2, Math.min(30 - zoom * box.x1, width / 2 - zoom * top.position("x")));
+    this.cy.pan({ x, y: 30 - zoom * box.y1 });
   }
 
   whole() { this.cy.fit(undefined, 34); if (this.cy.zoom() > 1.3) { this.cy.zoom(1.3); this.cy.center(); } }
@@ -97,7 +100,7 @@ View.Picture = class {
     return [
       { selector: "node", style: {
         shape: "round-rectangle", width: "data(width)", height: "data(height)", label: "data(label)", color: c("text"),
-        "font-family": "system-ui, sans-serif", "font-size": 12, "text-wrap": "wrap", "text-max-width": (n) => n.data("width") - 14,
+        "font-family": "system-ui, sans-serif", "font-size": 12, "text-wrap": "wrap", "text-max-width": (n) => n.data("width") - 8,
         "text-valign": "center", "text-halign": "center", "border-width": 1, "line-height": 1.25, "min-zoomed-font-size": 5,
         ...kind("op") } },
       ...["fusion", "library", "control", "input"].map((k) => ({ selector: `node.${k}`, style: kind(k) })),

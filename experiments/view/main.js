@@ -35,7 +35,7 @@ View.App = class {
     const nodes = [...this.openGroups, ...[...this.things].map(([id, thing]) => this.box(id, thing, slowest, changed))];
     const message = document.getElementById("message");
     message.classList.toggle("hidden", nodes.length > 0);
-    message.textContent = this.showInputs ? "This computation is empty." : "Nothing is computed here: the results are parameters or constants. Press Inputs to see them.";
+    message.textContent = this.showInputs ? "This computation is empty." : "Nothing is computed here: the results are parameters or constants. Press Show all to see them.";
     const job = (this.drawing = {});
     await this.picture.show(nodes, edges, keep);
     if (job !== this.drawing) return;
@@ -59,7 +59,7 @@ View.App = class {
 
   visibleEdges() {
     const found = new Map();
-    this.allEdges = this.sequence.edges();
+    this.allEdges = this.sequence.edges(this.showInputs);
     for (const e of this.allEdges) {
       const source = this.visible.get(e.from), target = this.visible.get(e.to);
       if (source === undefined || target === undefined || source === target) continue;
@@ -71,7 +71,7 @@ View.App = class {
     }
     for (const edge of found.values()) {
       edge.width = 1 + Math.min(2.5, Math.max(0, Math.log10(edge.bytes + 1) - 3) * 0.4);
-      const boundaries = edge.list.map((e) => this.program.boundary(this.sequence, e.from, e.to)).filter(Boolean);
+      const boundaries = edge.list.map((e) => this.program.boundary(this.sequence, e)).filter(Boolean);
       edge.classes = boundaries.length && boundaries.every((b) => b[4] < 0) ? "legal" : "";
     }
     const edges = [...found.values()];
@@ -80,13 +80,13 @@ View.App = class {
   }
 
   groupLabel(group) {
-    const name = shorten(group.label, 48);
+    const name = group.label.split(", ").map((part) => shorten(part, 26)).join(", ");
     return `${name}\n${group.count} nodes${group.time ? ` · ${View.seconds(group.time)}` : ""}`;
   }
 
   box(id, thing, slowest, changed) {
     const heat = slowest > 0 ? Math.sqrt(thing.time / slowest) : 0;
-    const width = 176;
+    const width = 186;
     if (View.isGroup(thing)) {
       const label = this.groupLabel(thing);
       const fresh = changed && [...View.leaves(thing)].some((leaf) => changed.has(leaf.node.name)) ? "new" : "";
@@ -98,7 +98,8 @@ View.App = class {
     const ops = node.members.reduce((n, m) => n + Math.max(1, this.sequence.ops[m].fused.length), 0);
     const what = ops > 1 ? `${ops} ops → ${this.program.result(this.sequence, node)}` : op.opcode;
     const size = [shorten(op.shape.startsWith("(") ? "several outputs" : op.shape, 18), View.seconds(thing.time)].filter(Boolean);
-    const label = [shorten(node.name, 25), shorten(what, 25), size.join(" · ")].join("\n");
+    const last = size.join(" · ").length > 24 ? size : [size.join(" · ")];
+    const label = [shorten(node.name, 25), shorten(what, 25), ...last].join("\n");
     const fresh = changed && changed.has(node.name) ? "new" : "";
     return { id, parent: thing.shownIn, label, width, height: 16 + 15 * label.split("\n").length, heat,
       classes: `${kind} ${this.heat ? "heat" : ""} ${fresh}` };
@@ -145,7 +146,8 @@ View.App = class {
     if (name === null || name === undefined) return;
     this.sequence.moveTo(this.program.position);
     const node = this.sequence.nodes.get(name);
-    if (node && this.program.root(this.sequence, node).opcode === "parameter" && !this.showInputs) setPressed("inputs", (this.showInputs = true));
+    const hidden = node && (this.program.root(this.sequence, node).opcode === "parameter" || this.sequence.isAlias(node));
+    if (hidden && !this.showInputs) setPressed("inputs", (this.showInputs = true));
     this.tree = View.buildTree(this.program, this.sequence, this.showInputs);
     for (const leaf of View.leaves(this.tree)) {
       if (leaf.node.name !== name) continue;
@@ -177,7 +179,7 @@ View.App = class {
   }
 
   legend() {
-    const kinds = [["fusion", "fusion"], ["library", "product or library"], ["control", "loop or branch"], ["op", "single op"], ["input", "no work"], ["group", "folded group"]];
+    const kinds = [["fusion", "fusion"], ["library", "product or library"], ["control", "loop or branch"], ["op", "single op"], ["input", "no work"], ["group", "folded group"]].filter(([kind]) => kind !== "input" || this.showInputs);
     document.getElementById("legend").replaceChildren(...kinds.map(([kind, text]) => {
       const item = View.el("span");
       const dot = View.el("i");

@@ -26,7 +26,8 @@ View.bytes = function (n) {
 const HIDDEN = new Set(["constant", "tuple", "get-tuple-element", "after-all"]);
 const CONTROL = new Set(["while", "conditional", "call"]);
 const LIBRARY = new Set(["dot", "convolution", "custom-call", "fft", "sort", "cholesky", "triangular-solve"]);
-const LEAF = new Set(["parameter", "iota", "reshape", "bitcast", "copy"]);
+const ALIAS = new Set(["reshape", "bitcast", "copy"]);
+const LEAF = new Set(["parameter", "iota", ...ALIAS]);
 
 // One instruction before fusion.
 class Op {
@@ -106,19 +107,25 @@ class Sequence {
     if (!remains && made.every((m) => m[0] !== producer)) this.nodes.delete(producer);
   }
 
-  // Edges between nodes: producer -> consumer -> bytes.
-  edges() {
+  isAlias(node) { return node.members.length === 1 && ALIAS.has(this.ops[node.outs[0]].opcode); }
+
+  // Edges between nodes, with the size of the values. Without `all`, changes of shape are looked through; `via` is the
+  // one next to the consumer, to which the reason of the boundary belongs.
+  edges(all) {
     const provider = new Map();
     for (const node of this.nodes.values()) for (const o of node.outs) provider.set(o, node);
     const found = new Map();
     for (const node of this.nodes.values()) {
+      if (!all && this.isAlias(node)) continue;
       const inside = new Set(node.members);
       for (const m of node.members) for (const s of this.sources[m]) {
         if (inside.has(s)) continue;
-        const from = provider.get(s);
+        const via = provider.get(s);
+        let from = via;
+        while (!all && from && this.isAlias(from)) from = provider.get(this.sources[from.outs[0]][0]);
         if (!from || from === node) continue;
         const key = `${from.name}\n${node.name}`;
-        if (!found.has(key)) found.set(key, { from: from.name, to: node.name, values: new Set(), bytes: 0 });
+        if (!found.has(key)) found.set(key, { from: from.name, to: node.name, via: via.name, values: new Set(), bytes: 0 });
         const edge = found.get(key);
         if (!edge.values.has(s)) { edge.values.add(s); edge.bytes += this.ops[s].bytes; }
       }
@@ -155,7 +162,10 @@ class Program {
     return facts ? facts.measured || facts.estimated : node.seconds;
   }
 
-  boundary(sequence, from, to) { return this.atEnd ? this.reasons.get(`${sequence.number}\n${from}\n${to}`) : null; }
+  boundary(sequence, edge) {
+    const key = (from) => `${sequence.number}\n${from}\n${edge.to}`;
+    return this.atEnd ? this.reasons.get(key(edge.via)) || this.reasons.get(key(edge.from)) : null;
+  }
 
   kind(sequence, node) {
     const ops = node.members.map((m) => sequence.ops[m]);

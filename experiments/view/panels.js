@@ -137,7 +137,7 @@ View.Panel = class {
   }
 
   reason(program, sequence, edge, name) {
-    const b = program.boundary(sequence, edge.from, edge.to);
+    const b = program.boundary(sequence, edge);
     const box = View.el("div", null, { className: `reason ${!b ? "" : b[4] < 0 ? "legal" : "illegal"}` });
     box.append(this.link(`%${name}`, name), View.el("span", ` ${View.bytes(edge.bytes)}`, { className: "soft" }));
     if (b) box.append(View.el("div", View.reasonText(program, b)));

@@ -1,7 +1,8 @@
 "use strict";
 // Folding: nodes are grouped by the scopes of their metadata, and long lists into parts by their order.
 
-View.LIMIT = 14; // more members than this are divided into parts
+View.LIMIT = 32; // more members than this are divided into parts
+View.PARTS = 14; // about as many
 
 class Group {
   constructor(id, label, parent) {
@@ -33,7 +34,7 @@ View.buildTree = function (program, sequence, showInputs) {
   };
   for (const node of sequence.nodes.values()) {
     const op = program.root(sequence, node);
-    if (op.opcode === "parameter" && !showInputs) continue;
+    if (!showInputs && (op.opcode === "parameter" || sequence.isAlias(node))) continue;
     const leaf = { node, op, order: Math.max(...node.outs), time: program.time(sequence, node) || 0, parent: null };
     groupFor(op.scope).nodes.push(leaf);
   }
@@ -76,7 +77,7 @@ function measure(group) {
 function divide(group) {
   const all = group.children;
   if (all.length <= View.LIMIT) return;
-  const size = Math.max(Math.ceil(all.length / View.LIMIT), 8);
+  const size = Math.max(Math.ceil(all.length / View.PARTS), 8);
   const parts = [];
   for (let start = 0; start < all.length; start += size) {
     const number = parts.length + 1;
