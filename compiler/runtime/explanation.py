@@ -166,7 +166,7 @@ class Explanation:
         yield from self._decisions()
         if self.kernels:
             kinds = Counter(k.implementation for k in self.kernels)
-            yield "kernels     " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+            yield "computed by " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
         yield f"boundaries  {len(self.boundaries)}" + (", by reason:" if reasons else "")
         for reason, count in reasons.most_common(_SHOWN):
             yield f"  {count:6}  {reason}"
@@ -200,10 +200,11 @@ class Explanation:
         inside = ", ".join(f"{n} {op}" if n > 1 else op for op, n in list(k.opcodes.items())[:_SHOWN])
         yield f"  computes  {k.instructions} instruction{'s' if k.instructions > 1 else ''}: {inside}"
         yield f"  made by   {k.made_by}" + (f" ({_phase(self._by, 'fusion', 'single calls')})" if k.fusions else "")
-        for step in k.fusions[-_SHOWN:]:
-            yield f"            {step.action} makes {', '.join('%' + m for m in step.made)}"
         if len(k.fusions) > _SHOWN:
-            yield f"            after {len(k.fusions) - _SHOWN} earlier ones"
+            yield f"            {len(k.fusions) - _SHOWN} earlier ones, then"
+        for step in k.fusions[-_SHOWN:]:
+            a = step.action
+            yield f"            {a.kind}: %{a.producer} -> {_names(a.consumers)} makes {_names(step.made)}"
         who = _phase(self._by, "kernels", "single calls") if k.choice else "the backend's rules"
         yield f"  schedule  {k.choice or 'default'} ({who})"
         for b in self._after.get((k.sequence, k.name), ()):
@@ -319,6 +320,11 @@ def _implementation(t: Thunk) -> str:
 
 def _phase(by: Mapping[str, str], phase: str, otherwise: str) -> str:
     return by.get(phase) or otherwise
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join("%" + n for n in names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 
 
 def _list(items: Sequence[str], empty: str = "none") -> str:
