@@ -16,7 +16,7 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.text import parse
 from env.suites import Program
-from experiments.console import error_console, stdout
+from experiments.console import error_console, progress, stdout
 from experiments.decisions import decided_session
 from experiments.inputs import entry_inputs, program_of, read_valid_module
 from experiments.results import check_output, write_text
@@ -36,14 +36,18 @@ def view_program(
     if output is not None:
         check_output(output, program.path, *([plan] if plan is not None else []))
     module = read_program(program)
-    decided = decided_session(module, backend, policy, plan).plan
     measured: dict[str, float] = {}
     implementations: dict[str, str] = {}
-    if times:
-        executable = compile_hlo(module, backend=backend, plan=decided)
-        measured = _measure(executable, program, module)
-        implementations = {k.name: k.implementation for k in executable.explain().kernels}
-    page = graph_page(module, decided, backend, measured, implementations)
+    with progress() as bar:
+        task = bar.add_task("decisions", total=2 + times)
+        decided = decided_session(module, backend, policy, plan).plan
+        if times:
+            bar.update(task, description="measuring", advance=1)
+            executable = compile_hlo(module, backend=backend, plan=decided)
+            measured = _measure(executable, program, module)
+            implementations = {k.name: k.implementation for k in executable.explain().kernels}
+        bar.update(task, description="steps and reasons", advance=1)
+        page = graph_page(module, decided, backend, measured, implementations)
     if output is not None:
         write_text(output, page)
         stdout.print(f"page      {output}", soft_wrap=True)
