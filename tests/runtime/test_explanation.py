@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from compiler import CompileOptions, compile, load, parse
+from compiler.errors import PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.state import FusionState
+from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.explanation import DETAILED, Explanation
 from compiler.runtime.thunks import KernelThunk
@@ -99,6 +101,17 @@ def test_a_replayed_plan_names_who_made_it() -> None:
     third = compile(CHAIN, plan=again.plan)
     assert third.plan is not None
     assert third.plan.decided_by["fusion"] == "plan (priority)"
+
+
+def test_plans_with_wrong_deciders_are_refused() -> None:
+    executable, _ = explained()
+    assert executable.plan is not None
+    data = executable.plan.to_dict()
+    assert CompilationPlan.from_json(data).decided_by == executable.plan.decided_by
+    with pytest.raises(PlanError, match="names the phase"):
+        CompilationPlan.from_json({**data, "decided_by": {"lunch": "me"}})
+    with pytest.raises(PlanError, match="must be a string"):
+        CompilationPlan.from_json({**data, "decided_by": {"fusion": 3}})
 
 
 def test_a_loaded_program_explains_itself(tmp_path: Path) -> None:
