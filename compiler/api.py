@@ -30,12 +30,15 @@ class CompileOptions:
     Attributes:
         verify: run the verifier before and after the passes.
         optimize: run passes, loop decisions and fusion; otherwise every op becomes a kernel of its own.
+        keep_fusions: compile a module that is fused already, such as the text of `Executable.module`, as it is: no
+            passes run, and policies decide only what is left, if they are given.
         flush_denormals: treat subnormal numbers as zero while the program runs, as XLA does (cpu only).
         num_threads: number of threads of the program, at most HLOGYM_NUM_THREADS; None for all (cpu only).
     """
 
     verify: bool = True
     optimize: bool = True
+    keep_fusions: bool = False
     flush_denormals: bool = False
     num_threads: int | None = None
 
@@ -102,7 +105,12 @@ def compile(  # users know it by this name
     if plan is not None:
         session.replay(plan)
         return _configured(session.finish(), options)
-    decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
+    if options.keep_fusions:
+        _continue(session, fusion_policy, loop_policy, kernel_selector, expansion_policy)
+    else:
+        decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
+        if fusion_policy is None or isinstance(fusion_policy, str):
+            session.decided_by["fusion"] = fusion_policy or DEFAULT_POLICY
     session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)
@@ -155,5 +163,25 @@ def decide(
         loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
+    if kernel_selector is not None:
+        session.run_kernel_selector(kernel_selector)
+
+
+def _continue(
+    session: CompilationSession,
+    fusion_policy: FusionPolicy | ChooseFusion | str | None,
+    loop_policy: LoopPolicy | None,
+    kernel_selector: KernelSelector | ChooseKernel | None,
+    expansion_policy: ExpansionPolicy | ChooseExpansion | None,
+) -> None:
+    """Make the decisions for which a policy is given; the module keeps the fusions and loops that it has."""
+    if expansion_policy is not None:
+        session.run_expansion_policy(expansion_policy)
+    if loop_policy is not None:
+        session.run_loop_policy(loop_policy)
+    if fusion_policy is not None:
+        session.run_fusion_policy(_policy(fusion_policy))
+        if isinstance(fusion_policy, str):
+            session.decided_by["fusion"] = fusion_policy
     if kernel_selector is not None:
         session.run_kernel_selector(kernel_selector)

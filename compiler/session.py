@@ -41,7 +41,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, as_selector
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site, kernel_sites
-from compiler.support.untrusted import short_repr
+from compiler.support.untrusted import is_name, short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
@@ -76,6 +76,10 @@ class CompilationSession:
     The phases are passes, expansions, loops, fusion, kernels and done, in this order. A decision of a later phase ends
     the earlier phases; a decision of an earlier phase is refused. `plan` records every decision.
 
+    Attributes:
+        decided_by: phase -> the name of the policy that decided it, or "plan"; phases without an entry were decided by
+            single calls or by the rules of the compiler.
+
     Args:
         module: the module to compile; the session works on a copy.
         backend: name of the backend that `finish` builds for.
@@ -102,6 +106,7 @@ class CompilationSession:
         self.module = self._source.clone()
         self.phase: Phase = "passes"
         self._decisions: list[_Decision] = []
+        self.decided_by: dict[str, str] = {}
         self._state: FusionState | None = None
         self._unfused: HloModule | None = None
         self._base: FusionBase | None = None
@@ -172,6 +177,7 @@ class CompilationSession:
             PlanError: it chose something that is not possible.
         """
         policy = as_expansion_policy(policy)
+        self.decided_by["expansions"] = decider_name(policy)
         while left := self.expansions():
             self.set_expansion(left[0], policy.choose_expansion(left[0]))
 
@@ -198,6 +204,7 @@ class CompilationSession:
 
     def run_loop_policy(self, policy: LoopPolicy) -> None:
         """Decide every remaining loop with a policy."""
+        self.decided_by["loops"] = decider_name(policy)
         for site in self.loops():
             self.set_loop(site, policy.choose_loop(site, self.module))
 
@@ -259,6 +266,7 @@ class CompilationSession:
         """
         policy = as_policy(policy)
         self._enter("fusion")
+        self.decided_by["fusion"] = decider_name(policy)
         state = self.fusion
         start, self._sites = len(state.history), None
         try:
@@ -324,6 +332,7 @@ class CompilationSession:
             PlanError: it chose something that is not possible.
         """
         selector = as_selector(selector)
+        self.decided_by["kernels"] = decider_name(selector)
         for site in self.kernel_sites():
             choice = selector.choose_kernel(site)
             if choice != site.default:
@@ -365,6 +374,7 @@ class CompilationSession:
             steps=tuple(steps),
             kernels=kernels,
             backend=self.backend,
+            decided_by=dict(self.decided_by),
         )
 
     def cost(self) -> Cost:
@@ -404,6 +414,7 @@ class CompilationSession:
             )
 
     def _replay(self, plan: CompilationPlan) -> None:
+        self.decided_by = {phase: replayed_from(plan.decided_by.get(phase, "")) for phase in PHASES[:-1]}
         for text in (*plan.passes, *plan.loop_passes):
             make_pass(text)  # reports a bad pass before any work is done
         if plan.passes:
@@ -491,6 +502,7 @@ class CompilationSession:
         """Return an independent session that continues from the same decisions."""
         other = copy.copy(self)  # every field; below, what must not be shared
         other._decisions, other._sites = list(self._decisions), None
+        other.decided_by = dict(self.decided_by)
         if self._state is None:
             other.module = self.module.clone()
         else:
@@ -532,3 +544,20 @@ def _passes(given: Iterable[str | HloPass]) -> Iterable[HloPass]:
 def cleanup_pipeline() -> HloPass:
     """Return the pipeline that runs after loops have been unrolled."""
     return default_pipeline()
+
+
+def decider_name(policy: object) -> str:
+    """Return the name of a policy for readers: its `name`, that of the function that it asks, or that of its class."""
+    asked = getattr(policy, "function", None) or getattr(policy, "name", None)
+    name = asked if isinstance(asked, str) else getattr(asked, "__qualname__", type(policy).__qualname__)
+    return name if is_name(name) else type(policy).__qualname__
+
+
+_REPLAYED = "plan"
+
+
+def replayed_from(name: str) -> str:
+    """Return who decided a phase of a plan that is replayed."""
+    if name.startswith(_REPLAYED):
+        return name
+    return f"{_REPLAYED} ({name})" if name else _REPLAYED

@@ -100,11 +100,6 @@ class FusionRewriter:
         """The outer instructions that feed the parameters, in the order of the parameters."""
         return list(self.parameters)
 
-    @property
-    def kind(self) -> str:
-        """XLA's kind of the fusion: kInput with a reduction inside, else kLoop."""
-        return "kInput" if any(i.opcode is Opcode.REDUCE for i in self.body.instructions) else "kLoop"
-
     def input(self, outer: HloInstruction) -> HloInstruction:
         """Return the value of an outer instruction inside the body; a parameter is added if there is none yet."""
         found = self.parameters.get(outer) or self.constants.get(outer)
@@ -301,11 +296,11 @@ def _write_back(rewriter: FusionRewriter, instruction: HloInstruction, edits: Ed
     if instruction.opcode is Opcode.FUSION:
         edits.exchange_computation(body_of(instruction), rewriter.body)
         edits.set_operands(instruction, rewriter.operands)
-        edits.set_attributes(instruction, kind=rewriter.kind, calls=rewriter.body)
+        edits.set_attributes(instruction, kind="kLoop", calls=rewriter.body)
         edits.set_shape(instruction, rewriter.body.root.shape)
         return instruction
     body = edits.add_computation(rewriter.body)
-    attributes = {"kind": rewriter.kind, "calls": body}
+    attributes = {"kind": "kLoop", "calls": body}
     if "metadata" in instruction.attributes:
         attributes["metadata"] = instruction.attributes["metadata"]
     name = body.name.replace(FUSED_COMPUTATION, "fusion", 1)  # with the same suffix, so unique in the whole module

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.analysis.cost_model import device_model
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.array_call import ProgramTable, builtin_function, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
@@ -30,6 +31,7 @@ from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.donation import may_donate
 from compiler.runtime.executable import CallOptions, ThunkTime, check_arguments, parameter_leaves, profile_thunks
+from compiler.runtime.explanation import Explanation
 from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import (
     ProgramMemory,
@@ -169,6 +171,10 @@ class CpuExecutable:
         self._call_options = options
         for frame in self._frames:
             _configure(frame.context, options)
+
+    def explain(self) -> Explanation:
+        """Return which decisions made each kernel, and why kernels that follow each other are separate."""
+        return Explanation(self.module, self.plan, self.thunks, device_model("cpu"))
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder; a machine with this kind of processor can load it without a compiler."""

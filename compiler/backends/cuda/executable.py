@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.analysis.cost_model import device_model
 from compiler.backends.cuda import nvrtc
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
@@ -22,6 +23,7 @@ from compiler.runtime.executable import (
     parameter_leaves,
     profile_thunks,
 )
+from compiler.runtime.explanation import Explanation
 from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import ProgramMemory, program_memory
 from compiler.runtime.program_files import SavedProgram, save_program
@@ -65,6 +67,10 @@ class CudaExecutable:
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CudaExecutable:
         """Assign memory to the buffers of a program and return the executable; the first call compiles the kernels."""
         return CudaExecutable(module, program, allocate(program), plan)
+
+    def explain(self) -> Explanation:
+        """Return which decisions made each kernel, and why kernels that follow each other are separate."""
+        return Explanation(self.module, self.plan, self.thunks, device_model("gpu"))
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder with its kernels as source; any machine with a GPU can load it."""

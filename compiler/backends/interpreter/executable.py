@@ -9,12 +9,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from compiler.analysis.cost_model import device_model
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import BackendError
 from compiler.interpreter import evaluate
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import ThunkTime, check_arguments, parameter_leaves
+from compiler.runtime.explanation import Explanation
 from compiler.runtime.memory import ProgramMemory
 from compiler.runtime.thunks import Thunk
 
@@ -54,6 +56,10 @@ class InterpreterExecutable:
         """Return an empty list, because the interpreter has no thunks."""
         del arrays, repeats
         return []
+
+    def explain(self) -> Explanation:
+        """Return which decisions made each kernel, and why kernels that follow each other are separate."""
+        return Explanation(self.module, self.plan, self.thunks, device_model("cpu"))
 
     def save(self, path: str | Path) -> None:
         """Raise BackendError, because the interpreter has no compiled code to save."""
