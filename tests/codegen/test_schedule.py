@@ -8,6 +8,7 @@ from compiler import compile
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.template_schedules import ProductSchedule
 from compiler.errors import PlanError
 from compiler.runtime.kernel_sites import KernelSite
 
@@ -38,9 +39,15 @@ def test_a_choice_changes_only_the_fields_it_names(language: str) -> None:
     assert (chosen.block, chosen.tile, chosen.lanes) == (64, default.tile, default.lanes)
     assert Schedule.from_json({}, default) == default
     assert Schedule.from_json(Schedule(columns=16).to_json()) == Schedule(columns=16)
+    blocks = Schedule.from_json({"product.row_block": 8, "product.tasks": 1, "tile": 8})
+    assert blocks == Schedule(tile=8, product=ProductSchedule(row_block=8, tasks=1))
+    assert blocks.to_json() == {"tile": 8, "product.row_block": 8, "product.tasks": 1}
+    assert blocks.value("product.row_block") == 8
 
 
-@pytest.mark.parametrize("choice", [{"tiles": 3}, {"block": 0}, {"columns": 0}, {"lanes": -1}, {"tile": "8"}])
+@pytest.mark.parametrize(
+    "choice", [{"tiles": 3}, {"block": 0}, {"columns": 0}, {"lanes": -1}, {"tile": "8"}, {"product": 1}, {"flags": 99}]
+)
 def test_invalid_choices_are_refused(choice: dict[str, int]) -> None:
     with pytest.raises(PlanError, match=next(iter(choice))):
         Schedule.from_json(choice)

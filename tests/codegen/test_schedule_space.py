@@ -49,7 +49,7 @@ def test_a_knob_has_distinct_values_and_its_default_among_them(values: tuple[int
 
 @pytest.mark.parametrize("name", FIELD_RANGES)
 def test_typical_values_are_legal_few_and_contain_the_default(name: str) -> None:
-    default = getattr(Schedule(), name)
+    default = Schedule().value(name)
     values = typical_values(name, default)
     assert default in values and values == tuple(sorted(set(values)))
     assert len(values) <= 10 and all(v in FIELD_RANGES[name] for v in values)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.order_method import OrderMethod
 from compiler.codegen.nest.scalar_ops import ScalarOp
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
@@ -380,6 +381,7 @@ class SortByKey:
         position: variable of a position in the order; its extent is the number of positions that are needed.
         body: statements that run for each position, `element` being the element at that position.
         grain: once bound, the least number of rows that a thread takes at a time; 0 for no threads.
+        method: once bound, the parameters of the algorithms.
     """
 
     row: Var
@@ -391,6 +393,7 @@ class SortByKey:
     position: Var
     body: tuple[Stmt, ...]
     grain: int = 0
+    method: OrderMethod = field(default_factory=OrderMethod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,6 +503,7 @@ class Kernel:
             only part of the output.
         vector_bits: width of the SIMD vectors of a kernel bound to a CPU; 0 for scalar code.
         threads: threads per block of a kernel bound to a GPU.
+        flags: position in COMPILER_FLAGS of the flags for a kernel bound to a CPU.
     """
 
     kind: str
@@ -509,6 +513,7 @@ class Kernel:
     must_alias: tuple[tuple[int, int], ...] = ()
     vector_bits: int = 0
     threads: int = 0
+    flags: int = 0
 
 
 # ---- traversal and rewriting

@@ -17,6 +17,7 @@ from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.loop_transforms import (
     MAX_STAGED,
+    Tiling,
     collapse,
     has_loop,
     perfect_nest,
@@ -83,7 +84,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = tile_columns(body, schedule)
     body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
-        tiled = tile_transposes(body, schedule.tile, stage=True)
+        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk), stage=True))
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
@@ -91,7 +92,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
-    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector if has_vectors else 0)
+    bits = schedule.vector if has_vectors else 0
+    return replace(kernel, body=body, kind=kind, vector_bits=bits, flags=schedule.flags)
 
 
 def local_bytes_bound(kernel: lir.Kernel) -> float:
@@ -208,10 +210,11 @@ class _Binder:
         return For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)))
 
     def _sort(self, s: lir.SortByKey) -> lir.SortByKey:
-        """Return a sort whose rows are distributed to threads if they are enough work."""
+        """Return a sort by the schedule's method, whose rows are distributed to threads if they are enough work."""
         work = work_of((s,))
         shared_out = self.schedule.threads and work >= THREAD_GRAINS * self.schedule.grain
-        return replace(s, grain=max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0)
+        grain = max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0
+        return replace(s, grain=grain, method=self.schedule.order)
 
     # ---- inside a task
 
