@@ -8,7 +8,9 @@ with the two. Parallel loops do not nest, except for those that are one loop ove
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 
 from compiler.codegen.nest import loop_ir as lir
@@ -25,6 +27,8 @@ from compiler.ir.types import PrimitiveType as T
 
 LIST_PADDING = 16
 """Entries that `hlogym_flagged` of the preamble writes after a list."""
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_DECLARATION = re.compile(r" *(?:typedef \w+ (\w+)|(?:const )?\w+ (?:\*(?:const )?|const )?(\w+) = .*);$")
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
 
 
@@ -39,7 +43,8 @@ def print_c(kernel: lir.Kernel, symbol: str) -> str:
     printer = _CPrinter(kernel, symbol)
     printer.prologue("arguments")
     printer.block(kernel.body)
-    main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
+    lines = _without_unused(printer.lines)
+    main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *lines, "}", ""])
     return "\n".join([*map(_helper, printer.helpers), *printer.products, *printer.functions, main])
 
 
@@ -182,7 +187,7 @@ class _CPrinter(Printer):
         self.lines, self.depth = [], 1
         self.prologue("arguments")
         write_body()
-        text = "\n".join(self.lines)
+        text = "\n".join(_without_unused(self.lines))
         self.lines, self.depth, self._types = outside
         return text
 
@@ -325,7 +330,7 @@ class _CPrinter(Printer):
             [
                 f"struct {function} {{ void *const *arguments; {members} }};",
                 f"{self.attributes}static void {function}(void *context, int64_t first, int64_t last) {{",
-                *self.lines,
+                *_without_unused(self.lines),
                 "}",
                 "",
             ]
@@ -335,6 +340,19 @@ class _CPrinter(Printer):
         self.emit(f"  struct {function} shared = {{{', '.join(['arguments', *names])}}};")
         self.emit(f"  hlogym_parallel({function}, &shared, {items}, {grain});")
         self.emit("}")
+
+
+def _without_unused(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a function body without the types, pointers and constants that only other functions use."""
+    counts = Counter(word for line in lines for word in _WORD.findall(line))
+    kept = []
+    for line in reversed(lines):  # a definition precedes its uses
+        declared = _DECLARATION.match(line)
+        if declared is not None and counts[declared[1] or declared[2]] == 1:
+            counts.subtract(_WORD.findall(line))
+        else:
+            kept.append(line)
+    return kept[::-1]
 
 
 def _clause(c: lir.Combined) -> str:
