@@ -183,6 +183,19 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamStore:
+    """buffer[offset + k] = array[k] for all k < span, past the caches.
+
+    The array argument has the same type in memory as the local array.
+    """
+
+    buffer: str
+    offset: IndexExpr
+    array: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """buffer[offset] = combine(buffer[offset], value), atomically."""
 
@@ -288,6 +301,10 @@ class Span:
         """Return the number over all values of the base."""
         return self.extent if self.base is None else self.limit
 
+    def map_base(self, f: Callable[[IndexExpr], IndexExpr]) -> Span:
+        """Return the span with `f` applied to its base."""
+        return self if self.base is None else replace(self, base=f(self.base))
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
@@ -338,7 +355,7 @@ class MatrixProduct:
     def map_indices(self, f: Callable[[IndexExpr], IndexExpr]) -> MatrixProduct:
         """Return the statement with `f` applied to its index expressions."""
         target, lhs, rhs = (replace(m, offset=f(m.offset)) for m in self.matrices)
-        rows, columns, depth = (s if s.base is None else replace(s, base=f(s.base)) for s in self.spans)
+        rows, columns, depth = (s.map_base(f) for s in self.spans)
         return replace(self, target=target, lhs=lhs, rhs=rhs, rows=rows, columns=columns, depth=depth)
 
     @property
@@ -465,6 +482,7 @@ Stmt = (
     | LocalStore
     | TransposeTile
     | Store
+    | StreamStore
     | Update
     | If
     | Reduce
@@ -580,6 +598,8 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
     if isinstance(s, TransposeTile):
         rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
         return replace(s, offset=f(s.offset), rows=rows, columns=columns)
+    if isinstance(s, StreamStore):
+        return replace(s, offset=f(s.offset), span=s.span.map_base(f))
     if isinstance(s, For) and s.base is not None:
         s = replace(s, base=f(s.base))
     return map_bodies(s, lambda inner: map_indices(inner, f))
@@ -594,6 +614,8 @@ def indices_in(body: Body) -> Iterator[IndexExpr]:
                 yield found
         elif isinstance(s, Store | LocalStore | Update):
             yield s.offset
+        elif isinstance(s, StreamStore):
+            yield from (x for x in (s.offset, s.span.base) if x is not None)
         elif isinstance(s, TransposeTile):
             yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
         elif isinstance(s, For) and s.base is not None:
@@ -613,7 +635,7 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (s.name, s.value)
         elif isinstance(s, LocalStore):
             yield from (s.array, s.value)
-        elif isinstance(s, TransposeTile):
+        elif isinstance(s, TransposeTile | StreamStore):
             yield s.array
         elif isinstance(s, Store | Update):
             yield s.value
@@ -694,6 +716,8 @@ def work_of(body: Body) -> int:
             total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))
         elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
             total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
+        elif isinstance(s, StreamStore):
+            total += s.span.extent
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):

@@ -11,7 +11,8 @@ class OrderMethod:
 
     Attributes:
         block: number of elements that are compared with the last of the best so far at once.
-        insertion: largest number of selected elements that are kept in order by insertion; more are sorted at times.
+        insertion: largest number of selected elements that are kept in order by insertion, at most a block; more are
+            sorted at times.
         room: elements that are collected between two such sorts, in multiples of the selected ones; where a row has
             no more of them, it is sorted as a whole.
         run: number of elements that are sorted by counting, for each, those before it.

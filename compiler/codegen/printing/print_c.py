@@ -18,7 +18,7 @@ from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
-from compiler.codegen.printing.print_products import product_call, product_function
+from compiler.codegen.printing.print_products import product_call, product_function, span_size
 from compiler.codegen.printing.printer import Printer
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text, expression_of
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest
@@ -84,6 +84,11 @@ class _CPrinter(Printer):
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
         self._types[s.name] = f"{COMPUTE_TYPES[s.type]} *"
+
+    def stream_store(self, s: lir.StreamStore) -> None:
+        self.helpers["stream.h"] = None
+        size = self.types[s.buffer].byte_size
+        self.emit(f"hlogym_stream(&{s.buffer}[{s.offset.to_c()}], {s.array}, (int64_t){span_size(s.span)} * {size});")
 
     def update(self, s: lir.Update) -> None:
         # Loops with updates run sequentially in C, so the update need not be atomic.

@@ -31,7 +31,7 @@ def order_functions(s: lir.SortByKey, function: str, attributes: str, read: str,
     method = s.method
     n, k, key_bits = s.element.extent, s.position.extent, _key_bits(s.type)
     room = method.room * k + method.block
-    if k <= method.insertion < n and k < n:
+    if k <= min(method.insertion, method.block) and k < n:
         algorithm = "insertion"
     elif room + method.block < n:
         algorithm = "compaction"

@@ -19,11 +19,12 @@ _MASKED = {T.F32: ("ps512", "float", "unsigned short"), T.F64: ("pd512", "double
 def product_call(s: lir.MatrixProduct, name: str) -> str:
     """Return the statement that calls the function of a product."""
     pointers = [f"&{m.array}[{m.offset.to_c()}]" for m in s.matrices]
-    sizes = [_size(span) for span in s.spans]
+    sizes = [span_size(span) for span in s.spans]
     return f"{name}({', '.join([*pointers, *([s.decay] if s.decay else []), *sizes])});"
 
 
-def _size(span: lir.Span) -> str:
+def span_size(span: lir.Span) -> str:
+    """Return the C expression of the number of elements of a span."""
     if span.base is None:
         return str(span.extent)
     rest = f"{span.limit} - {span.base.to_c()}"

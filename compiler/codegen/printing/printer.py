@@ -45,6 +45,8 @@ class Printer:
             self.emit(f"{self.local_element(s.array, s.offset)} = {s.value};")
         elif isinstance(s, lir.Store):
             self.store(s)
+        elif isinstance(s, lir.StreamStore):
+            self.stream_store(s)
         elif isinstance(s, lir.Update):
             self.update(s)
         elif isinstance(s, lir.If):
@@ -111,6 +113,9 @@ class Printer:
         elif t is T.F16:
             value = self.to_half(value)
         self.emit(f"{s.buffer}[{s.offset.to_c()}] = {value};")
+
+    def stream_store(self, s: lir.StreamStore) -> None:
+        raise UnsupportedError("nothing is stored past the caches in this language")
 
     def update(self, s: lir.Update) -> None:
         raise NotImplementedError

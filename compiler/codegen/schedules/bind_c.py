@@ -6,6 +6,7 @@ The decisions are those of the `Schedule`; `print_c` prints the bound nest.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
@@ -38,6 +39,7 @@ from compiler.codegen.schedules.splits import (
     may_be_split,
     split_reductions,
 )
+from compiler.codegen.schedules.streams import can_stream, streamed
 from compiler.errors import UnsupportedError
 
 MIN_ITEMS = 64
@@ -88,7 +90,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
-    body = _Binder(schedule).top(body)
+    body = _Binder(schedule, kernel.arguments).top(body)
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
@@ -151,8 +153,9 @@ def check_local_bytes(body: Body) -> None:
 class _Binder:
     """Binds the loops of one kernel, outer before inner."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, arguments: Sequence[lir.Argument]) -> None:
         self.schedule = schedule
+        self.arguments = {a.name: a.type for a in arguments}
 
     def top(self, body: Body) -> Body:
         """Bind the statements outside of all loops."""
@@ -184,7 +187,7 @@ class _Binder:
         body, grain = nest[-1].body, max(1, self.schedule.grain // max(1, work_of(nest[-1].body)))
         if has_loop(body):
             body = self._body(body)
-        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector:
+        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector and not self._streams(nest[0]):
             grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
             return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain)
         else:
@@ -238,8 +241,13 @@ class _Binder:
         kind = LoopKind.VECTOR if self.schedule.vector else LoopKind.SERIAL
         return replace(s, kind=kind, body=self._body(s.body))
 
+    def _streams(self, s: For) -> bool:
+        return bool(self.schedule.stream and self.schedule.vector) and can_stream(s, self.arguments)
+
     def _leaves(self, s: For) -> list[lir.Stmt]:
         """Return a loop over single elements as vector loops, each of which computes `unroll` vectors at once."""
+        if self._streams(s):
+            return [streamed(s, self.arguments, self._leaf)]
         lanes = self.schedule.unroll * self.schedule.vector // 8 // LANE_BYTES
         if self.schedule.unroll == 1 or not lanes or s.base is not None or s.var.extent < 2 * lanes:
             return [self._leaf(s)]

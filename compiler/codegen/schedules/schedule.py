@@ -50,6 +50,7 @@ FIELD_RANGES: Mapping[str, range] = {
     "across": range(1025),
     "walk": range(2),
     "flags": range(len(COMPILER_FLAGS)),
+    "stream": range(2),
     "product.accumulators": range(4, 29, 4),
     "product.row_block": range(8, 513, 8),
     "product.column_block": range(16, 1025, 16),
@@ -93,6 +94,18 @@ class Schedule:
         rare: number of positions for which expensive values that only selects need are computed together, for the
             positions alone that select them; 0 computes them for every position, which is faster if a third of the
             positions selects them. Loop kernels have blocks by default, because simulators reset few environments.
+        chains: rows of a cumulative reduction that advance together, to hide the latency of its combiner.
+        axis: dimension of the carried arrays along which a loop kernel is divided: 0 for the longer of the first and
+            the last, 1 for the first, 2 for the last.
+        across: the other edge of a tile, along which reads are contiguous; 0 for a square tile.
+        walk: order of tiles: 0 for neighbors along the dimension in which writes are contiguous first, 1 for those
+            along the dimension in which reads are.
+        flags: position in COMPILER_FLAGS of the flags that the kernel is compiled with.
+        stream: 1 if vector loops store their results past the caches, which saves reading the lines they overwrite but
+            leaves nothing in the cache for the next kernel.
+        product: the part for matrix products.
+        attention: the part for attention.
+        order: the part for sorts and selections by key.
     """
 
     tile: int = 32
@@ -112,6 +125,7 @@ class Schedule:
     across: int = 0
     walk: int = 0
     flags: int = 0
+    stream: int = 0
     product: ProductSchedule = field(default_factory=ProductSchedule)
     attention: AttentionSchedule = field(default_factory=AttentionSchedule)
     order: OrderMethod = field(default_factory=OrderMethod)
