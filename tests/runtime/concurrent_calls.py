@@ -50,7 +50,7 @@ def check_program(name: str, exe: Any, args: Sequence[Any]) -> None:
 
 def run_canary() -> None:
     """Write to one variable from several threads, in C code."""
-    source = "int shared; void bad(void) { for (int k = 0; k < 100000; k++) *(volatile int *)&shared += 1; }"
+    source = "int shared; void bad(void) { for (int k = 0; k < 10000000; k++) *(volatile int *)&shared += 1; }"
     library = ctypes.CDLL(str(cpu.toolchain().shared_object(source, "bad")))
     run_at_once(library.bad)
 

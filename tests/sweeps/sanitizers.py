@@ -96,10 +96,17 @@ def run_sanitized(folder: Path, sanitizer: Sanitizer, *what: str) -> Sanitized:
     }  # fmt: skip
     command = [sys.executable, "-m", sanitizer.process, *what]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    runs: list[str] = []
+    problems: list[str] = []
     lines = done.stderr.splitlines()
-    found = [f"after {lines[n - 1]}: {line}" for n, line in enumerate(lines) if not line.startswith(("RUN ", "DONE"))]
-    found = found if "DONE" in lines else [*found, f"it ended early: {lines[-1:]}"]
-    return Sanitized(sum(line.startswith("RUN ") for line in lines), found)
+    for line in lines:
+        if line.startswith("RUN "):
+            runs.append(line.removeprefix("RUN "))
+        elif line != "DONE":
+            problems.append(f"{runs[-1] if runs else 'at the start'}: {line}")
+    if "DONE" not in lines:
+        problems.append(f"it ended early: {lines[-1:]}")
+    return Sanitized(len(runs), problems)
 
 
 def main(arguments: list[str]) -> int:
