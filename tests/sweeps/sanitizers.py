@@ -3,7 +3,7 @@
 python -m tests.sweeps.sanitizers [--suites quickstart,kernels] [--random fusions,products,schedules,...]
                                   [--threads quickstart] [--out results/robustness/sanitizers.md]
 
-Each subject runs in a process of its own, see `tests.runtime.sanitized` and `tests.runtime.concurrent_calls`.
+The thread pool is always among the subjects. Each other subject runs in a process of its own, see `tests.runtime.sanitized` and `tests.runtime.concurrent_calls`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from experiments.provenance import provenance
 
 ROOT = Path(__file__).parents[2]
+POOL = "thread pool"
 RANDOM = ("fusions", "products", "schedules", "loops", "scatters", "sorts", "scans")
 
 
@@ -109,6 +110,32 @@ def run_sanitized(folder: Path, sanitizer: Sanitizer, *what: str) -> Sanitized:
     return Sanitized(len(runs), problems)
 
 
+def stress_pool(folder: Path, sanitizer: Sanitizer) -> Sanitized | None:
+    """Run several callers and gangs on the thread pool, built with a sanitizer; None where gcc cannot build or run it.
+
+    Raises:
+        ValueError: the compiler rejected the source; the message is its own.
+    """
+    program, sources = (
+        folder / "stress",
+        (ROOT / "tests/backends/pool_stress.c", ROOT / "compiler/backends/cpu/runtime.c"),
+    )
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", *sanitizer.flags.split()]
+    command = ["gcc", *flags, *map(str, sources), "-o", str(program)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "cannot find" in built.stderr:
+        return None
+    if built.returncode != 0:
+        raise ValueError(built.stderr)
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=200, check=False)
+    if "unexpected memory mapping" in done.stderr:
+        return None
+    problems = done.stderr.splitlines()
+    if (done.returncode, done.stdout) != (0, "right\n"):
+        problems.append(f"it returned {done.returncode} and wrote {done.stdout!r}")
+    return Sanitized(1, problems)
+
+
 def main(arguments: list[str]) -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -125,13 +152,17 @@ def main(arguments: list[str]) -> int:
     subjects += [(ADDRESS, (name, "default", "kernel", options.seed)) for name in _names(options.suites)]
     subjects += [(ADDRESS, (name, "none", "keep", options.seed)) for name in _names(options.random)]
     subjects += [(THREAD, (name, options.seed)) for name in _names(options.threads)]
+    subjects += [(sanitizer, (POOL,)) for sanitizer in (ADDRESS, THREAD)]
     origin, rows, failed = provenance(), [], False
     with tempfile.TemporaryDirectory() as folder:
         for sanitizer, what in subjects:
             own = Path(folder) / sanitizer.runtime
             own.mkdir(exist_ok=True)
             start = time.monotonic()
-            result = run_sanitized(own, sanitizer, *what)
+            if what[0] == POOL:
+                result = stress_pool(own, sanitizer) or Sanitized(0, [])
+            else:
+                result = run_sanitized(own, sanitizer, *what)
             rows.append(
                 f"| {what[0]} | {sanitizer.title} | {result.runs} | {len(result.problems)} "
                 f"| {time.monotonic() - start:.0f} |"
