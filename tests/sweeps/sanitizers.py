@@ -3,7 +3,8 @@
 python -m tests.sweeps.sanitizers [--suites quickstart,kernels] [--random fusions,products,schedules,...]
                                   [--threads quickstart] [--out results/robustness/sanitizers.md]
 
-The thread pool is always among the subjects. Each other subject runs in a process of its own, see `tests.runtime.sanitized` and `tests.runtime.concurrent_calls`.
+The thread pool is always among the subjects. Each other subject runs in a process of its own, see
+`tests.runtime.sanitized` and `tests.runtime.concurrent_calls`.
 """
 
 from __future__ import annotations
