@@ -95,7 +95,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
     bits = schedule.vector if has_vectors else 0
-    return replace(kernel, body=body, kind=kind, vector_bits=bits, flags=schedule.flags)
+    flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice
+    return replace(kernel, body=body, kind=kind, vector_bits=bits, flags=flags)
 
 
 def local_bytes_bound(kernel: lir.Kernel) -> float:
