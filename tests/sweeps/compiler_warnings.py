@@ -1,11 +1,13 @@
-"""Warnings of the C compiler on the runtime and on the kernels of program suites.
+"""Warnings of the C compiler on the runtime, on the kernels of program suites, and on random schedules.
 
-python -m tests.sweeps.compiler_warnings [--suites quickstart,jax,kernels,models] [--out results/robustness/warnings.md]
+python -m tests.sweeps.compiler_warnings [--suites quickstart,jax,kernels,models] [--schedules 300]
+                                         [--out results/robustness/warnings.md]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
@@ -15,18 +17,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from compiler.backends.cpu.native_runtime import RUNTIME_FLAGS, runtime_source
 from compiler.backends.cpu.onednn.library import FLAGS as ONEDNN_FLAGS
 from compiler.backends.cpu.onednn.library import onednn_source
 from compiler.backends.cpu.toolchain import FLAGS, balanced_groups, find_compiler
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.printing import print_c
+from compiler.errors import UnsupportedError
 from compiler.fusion.policies import make_policy
 from compiler.loops import KernelLoops
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.suites import load_suite
 from experiments.provenance import provenance
+from tests.codegen.random_kernels import random_kernel
+from tests.codegen.running import kernel_of
+from tests.fuzz.schedules import random_schedule
 
 SUITES = ("quickstart", "jax", "kernels", "models")
 WARNINGS = ("-Wall", "-Wextra")
@@ -67,6 +75,16 @@ def kernels_of(suite: str) -> dict[str, KernelSpec]:
         session.run_loop_policy(KernelLoops())
         session.run_fusion_policy(make_policy("default"))
         found.update({s.spec.symbol: s.spec for s in session.kernel_sites() if s.spec is not None})
+    return found
+
+
+def random_kernels(count: int) -> dict[str, KernelSpec]:
+    """Return random kernels with random schedules by symbol."""
+    rng, found = np.random.default_rng(0), dict[str, KernelSpec]()
+    for _ in range(count):
+        with contextlib.suppress(UnsupportedError):
+            spec = kernel_of(random_kernel(rng), "c", random_schedule(rng))
+            found[spec.symbol] = spec
     return found
 
 
@@ -114,13 +132,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--suites", default=",".join(SUITES), help="names of suites, separated by commas")
     parser.add_argument("--out", type=Path, help="write a report in Markdown")
+    parser.add_argument("--schedules", type=int, default=300, help="number of random kernels with random schedules")
     options = parser.parse_args(arguments)
     origin = provenance()
     results, seen = [check_runtime()], set[str]()
-    for suite in options.suites.split(","):
+    for suite in (name for name in options.suites.split(",") if name):
         kernels = kernels_of(suite)
         results.append(check_kernels(suite, [k for symbol, k in kernels.items() if symbol not in seen]))
         seen.update(kernels)
+    results.append(check_kernels("random schedules", list(random_kernels(options.schedules).values())))
     lines = [
         "# Warnings of the C compiler",
         "",

@@ -43,7 +43,8 @@ def print_c(kernel: lir.Kernel, symbol: str) -> str:
     printer = _CPrinter(kernel, symbol)
     printer.prologue("arguments")
     printer.block(kernel.body)
-    lines = _without_unused(printer.lines)
+    # A kernel without elements uses none of its arguments.
+    lines = _without_unused(printer.lines) or ["  (void)arguments;"]
     main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *lines, "}", ""])
     return "\n".join([*map(_helper, printer.helpers), *printer.products, *printer.functions, main])
 
