@@ -45,6 +45,7 @@ FIELD_RANGES: Mapping[str, range] = {
     "splits": range(257),
     "cache": range(3),
     "rare": range(0, 4097, 64),
+    "edges": range(2),
     "chains": range(1, 33),
     "axis": range(3),
     "across": range(1025),
@@ -94,6 +95,7 @@ class Schedule:
         rare: number of positions for which expensive values that only selects need are computed together, for the
             positions alone that select them; 0 computes them for every position, which is faster if a third of the
             positions selects them. Loop kernels have blocks by default, because simulators reset few environments.
+        edges: 1 if the edges of windows and pads are split out of the loops of a CPU, 0 if each element tests for them.
         chains: rows of a cumulative reduction that advance together, to hide the latency of its combiner.
         axis: dimension of the carried arrays along which a loop kernel is divided: 0 for the longer of the first and
             the last, 1 for the first, 2 for the last.
@@ -120,6 +122,7 @@ class Schedule:
     splits: int = 0
     cache: int = 1
     rare: int = 0
+    edges: int = 1
     chains: int = 8
     axis: int = 0
     across: int = 0

@@ -23,6 +23,7 @@ TYPICAL_VALUES: Mapping[str, tuple[int, ...]] = {
     "block": (32, 64, 128, 256, 512, 1024),
     "lanes": (16, 32, 64, 128, 256, 512, 1024),
     "rare": (0, 256, 1024),
+    "edges": (0, 1),
     "across": (0, 8, 16, 32, 64, 128),
     "order.insertion": (0, 16, 64, 256),
     "order.digit": (6, 8, 11),
