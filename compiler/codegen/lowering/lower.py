@@ -30,6 +30,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, Var
 from compiler.codegen.nest.scalar_ops import is_supported_type
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.attention import lower_attention
 from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import lower_running, running_of
@@ -49,14 +50,22 @@ MAX_CALLS = 500
 """Maximum nesting depth of calls in a fused computation."""
 
 
-def lower(fused: HloComputation) -> lir.Kernel:
+SCHEDULED_KINDS = frozenset({"product", "attention"})
+"""The kinds of nests that depend on a schedule, namely on its part for the template."""
+
+
+def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
     """Return the loop nest of a fused computation, to which no schedule has been applied.
+
+    Args:
+        fused: the computation.
+        schedule: the parameters of products and attention, which are divided into blocks as they are lowered.
 
     Raises:
         UnsupportedError: the computation cannot become one kernel.
     """
     with deep_recursion():
-        return _Lowering(fused).kernel()
+        return _Lowering(fused, schedule or Schedule()).kernel()
 
 
 def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
@@ -68,8 +77,8 @@ def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
 class _Lowering:
     """Lowers one fused computation to the form of loop nest that suits its roots and reductions."""
 
-    def __init__(self, fused: HloComputation) -> None:
-        self.fused = fused
+    def __init__(self, fused: HloComputation, schedule: Schedule) -> None:
+        self.fused, self.schedule = fused, schedule
         self.roots = roots_of(fused)
         for r in self.roots:
             if not is_supported_type(r.shape.element_type):
@@ -101,10 +110,10 @@ class _Lowering:
             return self._finish("loop")
         attention = attention_of(self.fused)
         if attention is not None:
-            return lower_attention(self.fused, self.roots, attention)
+            return lower_attention(self.fused, self.roots, attention, self.schedule.attention)
         dot = product_of(self.fused)
         if dot is not None:
-            return lower_product(self.fused, self.roots, dot)
+            return lower_product(self.fused, self.roots, dot, self.schedule.product)
         heroes = self._heroes()
         if heroes:
             return self._with_reductions(heroes)

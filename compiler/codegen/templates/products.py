@@ -22,34 +22,13 @@ from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import conversion
 from compiler.codegen.schedules.schedule import LOCAL_BYTES
+from compiler.codegen.schedules.template_schedules import ProductSchedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-
-@dataclass(frozen=True, slots=True)
-class ProductSchedule:
-    """The tunable parameters of a matrix product on a CPU.
-
-    Attributes:
-        accumulators: maximum number of vectors of sums in a register tile.
-        row_block, column_block: maximum size of a block, whose sums are kept in the first-level cache.
-        shared_rows: rows of a task, over which the cost of packing columns is spread.
-        tasks: number of blocks below which they are divided further, for threads to share.
-        task_products: number of multiplications of a block below which it is not divided.
-    """
-
-    accumulators: int = 24
-    row_block: int = 64
-    column_block: int = 128
-    shared_rows: int = 256
-    tasks: int = 16
-    task_products: int = 1 << 18
-
-
-DEFAULT = ProductSchedule()
 ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
 """The type in which products of each element type are summed."""
 GATHER, SCATTER, VECTOR = 0.4, 1.2, 0.1
@@ -93,7 +72,7 @@ def product_of(fused: HloComputation) -> HloInstruction | None:
 
 
 def lower_product(
-    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule = DEFAULT
+    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule
 ) -> lir.Kernel:
     """Return the kernel of a computation with one dot, each of whose outputs has one element per element of the dot.
 

@@ -40,7 +40,7 @@ KERNEL_LOOP_COLUMN = len(_KINDS) + 19
 """The candidate feature that says that a loop would run inside one kernel."""
 EXPANSION_SLOTS = ("keep", "slices", "prefix-sums", "product", "patches", "loop", "sort", "loops")
 """The choices of expansions that have features; new ones belong at the end."""
-MAX_KNOBS = 32
+MAX_KNOBS = 40
 """Number of knobs of a kernel that have features."""
 CANDIDATE_FEATURES = len(_KINDS) + 26 + MAX_KNOBS + len(EXPANSION_SLOTS) + len(PASS_SLOTS)
 """Length of `candidate_row`."""
