@@ -38,6 +38,7 @@ class Context(ctypes.Structure):
         ("set_blas_threads", ctypes.c_void_p),
         ("run_library", ctypes.c_void_p),
         ("library", ctypes.c_void_p),
+        ("times", ctypes.c_void_p),
     ]
 
 
@@ -117,18 +118,6 @@ class FramePool:
         """Make a frame available to later calls."""
         self._held.hlogym_give_frame(self._address, frame.address, tuple(frame.arguments), frame.results)
         frame.arguments, frame.results = [], []  # the pool keeps those of the last call alive
-
-    @property
-    def last(self) -> Frame | None:
-        """Return the frame of the last call with its arguments and results, or None if there was no call."""
-        address = self._program.last
-        if address is None:
-            return None
-        frame, data = self._frames[address], self._held.hlogym_frame_data
-        if data(address, 0) is None:  # a call failed before it started
-            return None
-        frame.arguments, frame.results = list(data(address, 0)), data(address, 1)
-        return frame
 
     def __iter__(self) -> Iterator[Frame]:
         return iter(list(self._frames.values()))
