@@ -96,8 +96,8 @@ class KernelSearch:
 def _heaviest_first(session: CompilationSession, measured: Measurement) -> list[KernelSite]:
     """Return the kernels that have choices; kernels of one name share the time measured under it."""
     times: dict[str, float] = {}
-    for name, executions, time in measured.kernels:
-        times[name] = times.get(name, 0.0) + executions * time.seconds.value
+    for kernel in measured.kernels:
+        times[kernel.name] = times.get(kernel.name, 0.0) + kernel.executions * kernel.seconds
     sites = [s for s in session.kernel_sites() if s.choices.size > 1]
     return sorted(sites, key=lambda s: -times.get(s.name, 0.0))
 

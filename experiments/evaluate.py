@@ -14,7 +14,7 @@ from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
-from env.store import KernelStore, default_store_path
+from env.store import PlanStore, default_store_path
 from env.suites import Program, load_suite
 from env.worker_process import WorkerStartError
 from experiments.console import error_console, progress, stdout
@@ -64,7 +64,7 @@ def evaluate_policy(
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
     backend = find_backend(backend).name
-    store = KernelStore(default_store_path())
+    store = PlanStore(default_store_path())
     with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed, rounds=rounds)) as measurer:
         task = bar.add_task("evaluating", total=len(programs) * (len(strategies) + 1))
 

@@ -15,7 +15,7 @@ from compiler.fusion.policies import DEFAULT_POLICY
 from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
-from env.store import KernelStore, default_store_path
+from env.store import PlanStore, default_store_path
 from env.suites import Program
 from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import program_of, read_valid_module
@@ -44,7 +44,7 @@ def tune_program(
     proposals = [beam_plans(starts, program), random_plans(starts, program, seed)]
     if policy is not None:
         proposals.insert(0, learned_plans(starts, program, load_policy(policy), seed))
-    store = KernelStore(default_store_path())
+    store = PlanStore(default_store_path())
     with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
         task = bar.add_task(f"tuning {program.name}", total=budget)
 
@@ -53,7 +53,7 @@ def tune_program(
 
         default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
         # Fails before the search if the program cannot be measured even with the default plan.
-        measurer.measure_reference(program, default.plan)
+        measurer.measure_reference(program)
         search = _Search(measurer, program, KernelSearch(module, program, measurer), step)
         plans = itertools.chain([default.plan], _in_turns(proposals))
         for share in _shares(budget):

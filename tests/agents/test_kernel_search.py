@@ -14,9 +14,8 @@ from agents.search import best_measured
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.measurement import Comparison, Measurement, Measurer
+from env.measurement import Comparison, KernelTime, Measurement, Measurer
 from env.statistics import Interval
-from env.store import KernelTime
 from env.suites import Program, load_suite
 from experiments.tune import _report
 from tests.env.test_kernels import COLUMNS
@@ -42,7 +41,7 @@ class _Timed(Measurer):
         if seconds is None:
             return Measurement(None, "wrong", "all wrong")
         each = Interval(seconds, seconds, seconds)
-        return Measurement(each, kernels=(("s", 1.0, KernelTime("k", "s", each, 9, 1e-3)),))
+        return Measurement(each, kernels=(KernelTime("s", "k", 1.0, seconds),))
 
 
 @pytest.fixture

@@ -1,0 +1,146 @@
+"""Timing of compiled programs against each other, inside the worker: ABBA blocks, and outputs checked afterwards."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.backends.cpu.executable import CpuExecutable
+from compiler.runtime.donation import donations
+from compiler.runtime.executable import Executable
+from compiler.runtime.thunks import GemmThunk, LibraryThunk
+from env.gate import Block
+
+__all__ = ["Budget", "ReferenceLoad", "Runner", "checksum", "least_seconds", "race", "runner"]
+
+Array = npt.NDArray[Any]
+
+SAMPLE_SECONDS = 1e-3
+"""Length of one of the four samples of a block; it holds several executions of a short program."""
+LEAST_EXECUTIONS, MOST_EXECUTIONS = 3, 100
+LONG_EXECUTION = 30e-3
+"""Seconds from which one execution is a sample of its own."""
+LEAST_BLOCKS = 5
+FEW_BLOCKS = 3
+HOPELESS = 20.0
+"""A candidate so many times slower than the default is timed in FEW_BLOCKS of single executions."""
+
+WRITTEN_PER_CORE = 64 * 6e9
+"""Bytes per second that no core can exceed: a whole vector register per cycle, at more cycles than any has."""
+FLOPS_PER_CORE = 4096 * 6e9
+"""Operations per second that no core can exceed, with the matrix units of the newest."""
+LEAST_SECONDS = 1e-8
+"""Less than a call of an empty program takes."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a race may take.
+
+    Attributes:
+        blocks: number of blocks at most.
+        seconds: after which there are no more blocks, once there are LEAST_BLOCKS.
+    """
+
+    blocks: int = 25
+    seconds: float = 1.0
+
+
+class Runner(Protocol):
+    """What is timed: executes a program `repeats` times and returns the seconds of each, and the last outputs."""
+
+    def __call__(self, arrays: Sequence[Array], repeats: int) -> tuple[list[float], Sequence[Any]]: ...
+
+
+def runner(executable: Executable) -> Runner:
+    """Return what times an executable."""
+    if isinstance(executable, CpuExecutable):
+        return executable.timed_call
+
+    def run(arrays: Sequence[Array], repeats: int) -> tuple[list[float], Sequence[Any]]:
+        return executable.benchmark(arrays, repeats), executable(*arrays)
+
+    return run
+
+
+class ReferenceLoad:
+    """A fixed amount of work, in the caches and on one core, whose time shows how busy the machine is."""
+
+    def __init__(self) -> None:
+        self._array = np.ones(1 << 15, np.float32)
+
+    def __call__(self) -> float:
+        """Return its time in seconds."""
+        start = time.perf_counter()
+        for _ in range(16):
+            np.multiply(self._array, 1.0, out=self._array)
+        return (time.perf_counter() - start) / 16
+
+
+def race(
+    default: Runner, candidate: Runner, inputs: Sequence[Sequence[Array]], budget: Budget, load: Callable[[], float]
+) -> tuple[list[Block], list[Sequence[Any]]]:
+    """Time two programs in ABBA blocks, on other inputs in each block.
+
+    Returns:
+        The blocks, and the outputs of both programs on `inputs[0]` in the last block.
+    """
+    probes = [min(run(inputs[0], 2)[0]) for run in (default, candidate)]
+    hopeless = probes[1] > HOPELESS * probes[0]
+    repeats = 1 if hopeless else _executions(probes[0])
+    each = 2 * repeats * sum(probes)
+    count = FEW_BLOCKS if hopeless else max(LEAST_BLOCKS, min(budget.blocks, int(budget.seconds / max(each, 1e-9))))
+    count = min(count, budget.blocks)
+    blocks: list[Block] = []
+    outputs: list[Sequence[Any]] = [(), ()]
+    for number in range(count):
+        arrays = inputs[(count - 1 - number) % len(inputs)]  # the last block has the inputs whose outputs are known
+        busy, times = load(), []
+        for which in (0, 1, 1, 0):
+            seconds, outputs[which] = (default, candidate)[which](arrays, repeats)
+            times.append(_typical(seconds))
+        blocks.append(Block((times[0], times[1], times[2], times[3]), busy))
+    return blocks, outputs
+
+
+def _executions(seconds: float) -> int:
+    if seconds > LONG_EXECUTION:
+        return 1
+    return max(LEAST_EXECUTIONS, min(MOST_EXECUTIONS, round(SAMPLE_SECONDS / max(seconds, 1e-9))))
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    """Return the lower quartile, because other work on the machine only ever slows an execution down."""
+    return sorted(seconds)[(len(seconds) - 1) // 4]
+
+
+def least_seconds(executable: Executable, outputs: Sequence[Array], executions: Sequence[float], cores: int) -> float:
+    """Return the time per call that no machine of today undercuts: a roofline of the work that must be done.
+
+    Args:
+        executable: the program.
+        outputs: its outputs, all of which must be written, unless they take over the memory of an argument.
+        executions: executions of each of its thunks per call, or nothing if they were not counted.
+        cores: number of cores.
+    """
+    donated = set(donations(executable.module).values())
+    written = sum(o.nbytes for n, o in enumerate(outputs) if n not in donated)
+    products = 0.0
+    for thunk, count in zip(executable.thunks, executions, strict=False):
+        if isinstance(thunk, GemmThunk | LibraryThunk):
+            products += thunk.traffic()[1] * count
+    return LEAST_SECONDS + max(written / (cores * WRITTEN_PER_CORE), products / (cores * FLOPS_PER_CORE))
+
+
+def checksum(arrays: Sequence[Array]) -> int:
+    """Return a checksum of inputs, which shows whether a program has changed them."""
+    found = 1
+    for array in arrays:
+        found = zlib.adler32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, found)
+    return found
