@@ -144,6 +144,22 @@ class Measurement:
         return 1.0 if self.verdict is None else self.verdict.counted
 
     @property
+    def relative(self) -> float:
+        """Time as a share of the default plan's, measured beside it; it orders plans that were measured apart.
+
+        Raises:
+            ValueError: the plan failed.
+        """
+        if self.seconds is None:
+            raise ValueError(f"there is no time: {self.reason}")
+        return 1.0 if self.verdict is None else 1 / self.verdict.speedup.value
+
+    @property
+    def gain(self) -> bool:
+        """Whether the plan is faster than the default plan, by the gate."""
+        return self.verdict is not None and self.verdict.gain
+
+    @property
     def reason(self) -> str:
         """Why there is no time, in one line."""
         return f"{self.failure}: {self.message}"
