@@ -27,11 +27,13 @@ Z = 1.96
 
 @dataclass(frozen=True)
 class Gate:
-    """When a difference counts: it must pass all four conditions, as XLA demands of its measured fusion decisions.
+    """When a difference counts: a gain must pass all four conditions, as XLA demands of its measured fusion decisions.
+
+    A loss need not be a loss of `seconds`: a plan that is twice as slow is bad even if the program is short.
 
     Attributes:
         share: least difference as a share of the default's time.
-        seconds: least difference in seconds per call.
+        seconds: least gain in seconds per call.
         errors: least difference in standard errors of the mean over the blocks.
         both_orders: whether it must exceed `share` both where the default ran first and where it ran second.
     """
@@ -139,7 +141,7 @@ def _counts(mean: float, error: float, orders: tuple[Floats, Floats], default: f
     size, sign = abs(mean), math.copysign(1.0, mean)
     least = math.log1p(gate.share)
     saved = default * abs(1 - math.exp(-mean))
-    if not (size > least and saved > gate.seconds and size > gate.errors * error):
+    if not (size > least and size > gate.errors * error) or (sign > 0 and saved <= gate.seconds):
         return False
     return not gate.both_orders or all(sign * trimmed_mean(o)[0] > least for o in orders)
 

@@ -67,6 +67,8 @@ class MeasurerOptions:
             take turns per core.
         keep_seconds: age at which times expire.
         gate: when a difference to the default plan counts.
+        trust_builds: whether plans that lead to the same code as the default plan count as equally fast, without a
+            race; not so in A/A runs.
     """
 
     backend: str = "cpu"
@@ -78,6 +80,7 @@ class MeasurerOptions:
     cores: int | None = None
     keep_seconds: float = KEEP_SECONDS
     gate: Gate = GATE
+    trust_builds: bool = True
 
 
 @dataclass(frozen=True)
@@ -329,7 +332,7 @@ class Measurer:
             floor = f"{reply['floor']:.3g} s, which no machine undercuts"
             return Measurement(None, "wrong", f"it seems to take {least:.3g} s, less than {floor}")
         verdict = judge(blocks, self.options.gate)
-        if prepared["build"] == default["build"]:  # a program is as fast as itself
+        if self.options.trust_builds and prepared["build"] == default["build"]:  # a program is as fast as itself
             verdict = Verdict(Interval(1.0, 1.0, 1.0), verdict.default, verdict.seconds, False, verdict.blocks)
         self.store.put(PlanTime(key, program.name, verdict, median(b.load for b in blocks), time.time()))
         kernels = tuple(KernelTime(*k) for k in reply["kernels"])

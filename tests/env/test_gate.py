@@ -68,6 +68,10 @@ def test_small_differences_do_not_count(speedup: float, seconds: float) -> None:
     assert verdict.counted == 1.0
 
 
+def test_a_loss_of_a_short_program_counts() -> None:
+    assert judge(blocks(0.5, seconds=2e-7)).counted == pytest.approx(0.5)
+
+
 def test_a_difference_must_stand_out_from_the_noise() -> None:
     alternating = [*blocks(1.5, count=12), *blocks(0.72, count=12)]
     assert judge(alternating).speedup.value > 1.01
