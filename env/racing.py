@@ -6,7 +6,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ LEAST_BLOCKS = 5
 FEW_BLOCKS = 3
 HOPELESS = 20.0
 """A candidate so many times slower than the default is timed in FEW_BLOCKS of single executions."""
+CHECKED_RUNS = 3
 
 WRITTEN_PER_CORE = 64 * 6e9
 """Bytes per second that no core can exceed: a whole vector register per cycle, at more cycles than any has."""
@@ -52,10 +53,8 @@ class Budget:
     seconds: float = 1.0
 
 
-class Runner(Protocol):
-    """What is timed: executes a program `repeats` times and returns the seconds of each, and the last outputs."""
-
-    def __call__(self, arrays: Sequence[Array], repeats: int) -> tuple[list[float], Sequence[Any]]: ...
+Runner: TypeAlias = Callable[[Sequence[Array], int], tuple[list[float], Sequence[Any]]]
+"""Executes a program on arrays some times; returns the seconds of each execution, and the outputs of the last one."""
 
 
 def runner(executable: Executable) -> Runner:
@@ -85,11 +84,12 @@ class ReferenceLoad:
 
 def race(
     default: Runner, candidate: Runner, inputs: Sequence[Sequence[Array]], budget: Budget, load: Callable[[], float]
-) -> tuple[list[Block], list[Sequence[Any]]]:
+) -> tuple[list[Block], list[list[Sequence[Any]]]]:
     """Time two programs in ABBA blocks, on other inputs in each block.
 
     Returns:
-        The blocks, and the outputs of both programs on `inputs[0]` in the last block.
+        The blocks, and for each program outputs on `inputs[0]`: those of its last timed run, and of CHECKED_RUNS single
+        executions after it, because a program that skips some of its executions would be fast.
     """
     probes = [min(run(inputs[0], 2)[0]) for run in (default, candidate)]
     hopeless = probes[1] > HOPELESS * probes[0]
@@ -98,15 +98,17 @@ def race(
     count = FEW_BLOCKS if hopeless else max(LEAST_BLOCKS, min(budget.blocks, int(budget.seconds / max(each, 1e-9))))
     count = min(count, budget.blocks)
     blocks: list[Block] = []
-    outputs: list[Sequence[Any]] = [(), ()]
+    runs = default, candidate
+    last: list[Sequence[Any]] = [(), ()]
     for number in range(count):
         arrays = inputs[(count - 1 - number) % len(inputs)]  # the last block has the inputs whose outputs are known
         busy, times = load(), []
         for which in (0, 1, 1, 0):
-            seconds, outputs[which] = (default, candidate)[which](arrays, repeats)
+            seconds, last[which] = runs[which](arrays, repeats)
             times.append(_typical(seconds))
         blocks.append(Block((times[0], times[1], times[2], times[3]), busy))
-    return blocks, outputs
+    checked = [[run(inputs[0], 1)[1] for _ in range(CHECKED_RUNS)] for run in runs]
+    return blocks, [[o, *more] for o, more in zip(last, checked, strict=True)]
 
 
 def _executions(seconds: float) -> int:

@@ -206,8 +206,9 @@ class Worker:
             blocks, outputs = race(*runs, inputs, budget, self._load)
             samples = candidate.executable.time_thunks(inputs[0], PROFILES) if blocks[0].times[1] < 1 else []
         found = timed(candidate.executable)
-        for handle, ready, results in zip(handles, (default, candidate), outputs, strict=True):
-            if (finding := ready.finding(results)) is not None:
+        for handle, ready, found_outputs in zip(handles, (default, candidate), outputs, strict=True):
+            findings = (ready.finding(o) for o in found_outputs)
+            if (finding := next((f for f in findings if f is not None), None)) is not None:
                 return {"error": "wrong", "message": f"after it was timed, {finding}", "handle": handle}
         if checksum(inputs[0]) != before:
             self._wanted = LruDict(WANTED_BYTES, lambda _, reference: reference.nbytes)

@@ -42,7 +42,7 @@ class Yardstick:
         add = self.parser.add_argument
         add("command", choices=names)
         add("--suite", default=SUITES, help="comma-separated suites (default: %(default)s)")
-        add("--limit", type=int, default=None, help="number of programs (default: 200, or 50 for agreement)")
+        add("--limit", type=int, default=None, help="number of programs to measure (default: 200, or 50)")
         add("--repeats", type=int, default=1, help="races per program, each in a fresh process (default: %(default)s)")
         add("--plans", type=int, default=6, help="plans per program of agreement (default: %(default)s)")
         add("--rounds", type=int, default=25, help="ABBA blocks at most (default: %(default)s)")
@@ -78,9 +78,9 @@ class Yardstick:
         o = self.settings
         out = o.out or FOLDER / f"{o.command}.md"
         named = {n: getattr(o, n) for n in ("suite", "repeats", "plans", "rounds", "seconds", "timeout", "seed")}
-        programs = drawn_programs(o.suite, o.limit, o.seed)
-        rows = collect(out.with_suffix(".jsonl"), {"command": o.command, **named}, programs, row)
-        given = " ".join(f"--{n} {v}" for n, v in {**named, "limit": len(programs)}.items())
+        programs = drawn_programs(o.suite, o.seed)
+        rows = collect(out.with_suffix(".jsonl"), {"command": o.command, **named}, programs, row, o.limit)
+        given = " ".join(f"--{n} {v}" for n, v in {**named, "limit": o.limit}.items())
         sys.stdout.write(write_page(out, title, f"python -m {module} {o.command} {given}", lines(rows), table(rows)))
 
 

@@ -22,26 +22,35 @@ Row: TypeAlias = dict[str, Any]
 SUITES = "jax,kernels,models,linear_algebra,quickstart"
 
 
-def drawn_programs(suites: str, count: int, seed: int = 0) -> list[Program]:
+def drawn_programs(suites: str, seed: int = 0) -> list[Program]:
     """Return programs of suites in a random order that depends on the seed only, without repetitions of a name."""
     programs = list({p.name: p for p in load_suite(suites).programs}.values())
     random.Random(seed).shuffle(programs)
-    return programs[:count]
+    return programs
 
 
 def collect(
-    path: Path, settings: Mapping[str, Any], programs: Sequence[Program], measure: Callable[[Program], Row]
+    path: Path,
+    settings: Mapping[str, Any],
+    programs: Sequence[Program],
+    measure: Callable[[Program], Row],
+    limit: int,
 ) -> list[Row]:
     """Return the rows of programs: those in the file, if it has the same settings, and new ones, which are added to it.
 
-    A program that fails has a row with the reason under "failure", and is not tried again.
+    A program that fails has a row with the reason under "failure", and is not tried again. The run ends once `limit`
+    programs have rows without "failure" or "skipped".
 
     Raises:
         ResultError: the file has other settings, or cannot be read or written.
     """
     rows = _known(path, settings)
-    for number, program in enumerate(programs):
+    used: list[Row] = []
+    for program in programs:
+        if sum(_is_whole(row) for row in used) >= limit:
+            break
         if program.name in rows:
+            used.append(rows[program.name])
             continue
         start = time.monotonic()
         try:
@@ -49,13 +58,16 @@ def collect(
         except HlogymError as error:
             row = {"failure": " ".join(str(error).split())[:200]}
         rows[program.name] = {"program": program.name, **row}
-        error_console.print(
-            f"{number + 1}/{len(programs)} {program.name}: {time.monotonic() - start:.1f} s "
-            f"{row.get('failure', '')}", markup=False, soft_wrap=True,
-        )  # fmt: skip
+        used.append(rows[program.name])
+        done = f"{sum(_is_whole(row) for row in used)}/{limit} {program.name}: {time.monotonic() - start:.1f} s"
+        error_console.print(f"{done} {row.get('failure', '')}", markup=False, soft_wrap=True)
         lines = [json.dumps({"settings": dict(settings)}), *(json.dumps(r) for r in rows.values())]
         write_text(path, "\n".join(lines) + "\n")
-    return [rows[p.name] for p in programs]
+    return used
+
+
+def _is_whole(row: Row) -> bool:
+    return "failure" not in row and "skipped" not in row
 
 
 def _known(path: Path, settings: Mapping[str, Any]) -> dict[str, Row]:
