@@ -16,6 +16,7 @@ from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import PlanStore, default_store_path
 from env.suites import Program, load_suite
+from env.summaries import paired_ratios
 from env.worker_process import WorkerStartError
 from experiments.console import error_console, progress, stdout
 from experiments.provenance import provenance
@@ -184,7 +185,9 @@ def compare_strategies(
         speedup = compared.speedup(label, base) if base in compared.samples else None
         if label == base:
             speedup = Interval(1.0, 1.0, 1.0)
-        return StrategyResult(compared.seconds(label), speedup, compared.kernels.get(label, 0), f.measurements)
+        ratios = paired_ratios(compared.samples[base], compared.samples[label]) if speedup is not None else []
+        kernels = compared.kernels.get(label, 0)
+        return StrategyResult(compared.seconds(label), speedup, kernels, f.measurements, ratios=tuple(ratios))
 
     whole = base in compared.samples and "again" in compared.samples
     noise = compared.speedup("again", base) if whole else Interval(1.0, 0.0, float("inf"))
