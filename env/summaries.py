@@ -1,7 +1,7 @@
 """Summaries of paired speedups over many programs: bootstrap over programs, seeds and rounds, profiles, probabilities.
 
-A speedup here is the default's time over the candidate's, from samples that were taken in turns. The input is nested:
-programs, then seeds of the search or the training, then rounds of the timing.
+A speedup here is the default's time over the candidate's, from samples of programs that ran in turns. The input is
+nested: programs, then seeds of the search or the training, then rounds of the timing.
 """
 
 from __future__ import annotations

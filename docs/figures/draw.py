@@ -178,7 +178,9 @@ def environment_loop() -> Drawing:
 
 def measurement() -> Drawing:
     """Draw the processes of a measurement."""
-    d = Drawing(890, 310, "The measurer asks a worker process that compiles, checks and times; times of plans are stored")
+    d = Drawing(
+        890, 310, "The measurer asks a worker process that compiles, checks and times; times of plans are stored"
+    )
     d.frame(10, 10, 330, 290, "process of the environment")
     d.box(40, 50, 270, 60, "Measurer", "asks again in a new process when the", "machine is to blame", kind="tint")
     d.box(40, 210, 270, 60, "PlanStore (SQLite)", "speedup of each plan by program, code,", "compiler and machine")

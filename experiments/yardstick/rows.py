@@ -23,8 +23,8 @@ SUITES = "jax,kernels,models,linear_algebra,quickstart"
 
 
 def drawn_programs(suites: str, seed: int = 0) -> list[Program]:
-    """Return programs of suites in a random order that depends on the seed only, without repetitions of a name."""
-    programs = list({p.name: p for p in load_suite(suites).programs}.values())
+    """Return the programs of suites in a random order that depends on the seed only."""
+    programs = list(load_suite(suites).programs)
     random.Random(seed).shuffle(programs)
     return programs
 
@@ -77,7 +77,7 @@ def _known(path: Path, settings: Mapping[str, Any]) -> dict[str, Row]:
         head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         known = {row["program"]: row for row in lines}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts anew") from error
+        raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts again") from error
     if head.get("settings") != dict(settings):
         raise ResultError(f"{path} was written with other settings; remove it, or name another file with --out")
     return known

@@ -1,4 +1,4 @@
-"""Ways to be rewarded for nothing, known from other systems with measured rewards; none of them pays.
+"""Ways to be rewarded for nothing, known from other systems with measured rewards; none of them is rewarded.
 
 A plan holds decisions and never code, so most of these programs cannot be written as plans. The tests put them in the
 plan's place inside the worker, to show that the measurement would not be fooled either.
@@ -179,11 +179,11 @@ def raced(cost: Callable[[str, str], float]) -> float:
     return judge(blocks).counted
 
 
-def test_slowing_down_whoever_runs_next_does_not_pay() -> None:  # 8. a candidate that harms the default
+def test_slowing_down_whoever_runs_next_is_not_rewarded() -> None:  # 8. a candidate that harms the default
     assert raced(lambda name, last: 0.04 + 0.01 * (name == "default" and last == "plan")) == 1.0
 
 
-def test_warm_caches_do_not_pay() -> None:  # 9. faster only right after itself, as in a loop of the same call
+def test_warm_caches_are_not_rewarded() -> None:  # 9. faster only right after itself, as in a loop of the same call
     assert raced(lambda name, last: 0.04 - 0.01 * (name == last == "plan")) == 1.0
 
 
@@ -299,7 +299,7 @@ w.fresh_outputs = fresh_outputs
     assert found.speedup < 100
 
 
-def test_refused_actions_and_stalling_pay_nothing(tmp_path: Path) -> None:  # 19. never to end the episode
+def test_refused_actions_and_stalling_are_not_rewarded(tmp_path: Path) -> None:  # 19. never to end the episode
     env = FusionEnv(write_suite(tmp_path / "suite"), measured=True, measurer=ScriptedMeasurer(), max_steps=5)
     env.reset(options={"program": "chain"})
     illegal = len(env.action_masks()) - 1

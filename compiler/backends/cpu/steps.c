@@ -129,7 +129,7 @@ static int branch_of(const struct step *s, const char *selector) {
 }
 
 /* Run the steps; `addresses` holds those of all operands. `timed` is a constant of each of the two callers, so that a run
-   without times pays nothing for it. One reading of the clock ends a step and starts the next. */
+   without times is as fast as before. One reading of the clock ends a step and starts the next. */
 static inline __attribute__((always_inline)) void steps_loop(const struct steps *program, void *const *addresses,
                                                              struct context *context, const int timed) {
   const struct step *const steps = program->steps;
