@@ -9,6 +9,7 @@ from statistics import median
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, stdtrit
 
 from env.statistics import Interval
 
@@ -34,7 +35,8 @@ class Gate:
     Attributes:
         share: least difference as a share of the default's time.
         seconds: least gain in seconds per call.
-        errors: least difference in standard errors of the mean over the blocks.
+        errors: least difference in standard errors of the mean over the blocks, for many of them; for few blocks it is
+            as many more as Student's t distribution demands for the same rate of false gains.
         both_orders: whether it must exceed `share` both where the default ran first and where it ran second.
     """
 
@@ -137,11 +139,19 @@ def trimmed_mean(values: Floats, trim: float = TRIM) -> tuple[float, float]:
     return mean, float(winsorised.std(ddof=1) * math.sqrt(n) / (n - 2 * cut))
 
 
+def _demanded(errors: float, blocks: int) -> float:
+    """Return the number of standard errors that has the same tail for this many blocks as `errors` for many."""
+    freedom = blocks - 2 * int(TRIM * blocks) - 1
+    return float(stdtrit(freedom, ndtr(errors))) if freedom > 0 else math.inf
+
+
 def _counts(mean: float, error: float, orders: tuple[Floats, Floats], default: float, gate: Gate) -> bool:
     size, sign = abs(mean), math.copysign(1.0, mean)
     least = math.log1p(gate.share)
     saved = default * abs(1 - math.exp(-mean))
-    if not (size > least and size > gate.errors * error) or (sign > 0 and saved <= gate.seconds):
+    if not (size > least and size > _demanded(gate.errors, len(orders[0])) * error) or (
+        sign > 0 and saved <= gate.seconds
+    ):
         return False
     return not gate.both_orders or all(sign * trimmed_mean(o)[0] > least for o in orders)
 

@@ -24,10 +24,12 @@ Array = npt.NDArray[Any]
 SAMPLE_SECONDS = 1e-3
 """Length of one of the four samples of a block; it holds several executions of a short program."""
 LEAST_EXECUTIONS, MOST_EXECUTIONS = 3, 100
-LONG_EXECUTION = 30e-3
+LONG_EXECUTION = 10e-3
 """Seconds from which one execution is a sample of its own."""
-LEAST_BLOCKS = 5
-FEW_BLOCKS = 3
+LEAST_BLOCKS = 9
+SLOW_BLOCK = 1.0
+"""Seconds of a block from which FEW_BLOCKS are enough."""
+FEW_BLOCKS = 5
 HOPELESS = 20.0
 """A candidate so many times slower than the default is timed in FEW_BLOCKS of single executions."""
 CHECKED_RUNS = 3
@@ -95,7 +97,8 @@ def race(
     hopeless = probes[1] > HOPELESS * probes[0]
     repeats = 1 if hopeless else _executions(probes[0])
     each = 2 * repeats * sum(probes)
-    count = FEW_BLOCKS if hopeless else max(LEAST_BLOCKS, min(budget.blocks, int(budget.seconds / max(each, 1e-9))))
+    least = FEW_BLOCKS if hopeless or each > SLOW_BLOCK else LEAST_BLOCKS
+    count = least if hopeless else max(least, int(budget.seconds / max(each, 1e-9)))
     count = min(count, budget.blocks)
     blocks: list[Block] = []
     runs = default, candidate

@@ -105,6 +105,17 @@ def test_the_trimmed_mean_has_yuens_standard_error() -> None:
     assert trimmed_mean(np.array([2.0])) == (2.0, math.inf)
 
 
+def test_few_blocks_must_show_more() -> None:
+    # Four standard errors are enough with 25 blocks (t with 14 degrees of freedom), but not with 9 (6 degrees).
+    def spread(count: int) -> list[Block]:
+        _, error = trimmed_mean(np.array([1.0, -1.0] * count)[:count])
+        wanted = [0.02 + 0.005 / error * s for s in ([1.0, -1.0] * count)[:count]]
+        return [Block((math.exp(w) * 1e-3, 1e-3, 1e-3, math.exp(w) * 1e-3)) for w in wanted]
+
+    assert judge(spread(25)).counts
+    assert not judge(spread(9)).counts
+
+
 def test_one_block_never_counts() -> None:
     assert not judge(blocks(2.0, count=1)).counts
 
