@@ -6,6 +6,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import GemmThunk, LibraryThunk
 from env.gate import Block
 
-__all__ = ["Budget", "ReferenceLoad", "Runner", "checksum", "least_seconds", "race", "runner"]
+__all__ = ["Budget", "ReferenceLoad", "Runner", "checksum", "least_seconds", "race", "runners"]
 
 Array = npt.NDArray[Any]
 
@@ -59,11 +60,16 @@ Runner: TypeAlias = Callable[[Sequence[Array], int], tuple[list[float], Sequence
 """Executes a program on arrays some times; returns the seconds of each execution, and the outputs of the last one."""
 
 
-def runner(executable: Executable) -> Runner:
-    """Return what times an executable."""
-    if isinstance(executable, CpuExecutable):
-        return executable.timed_call
+def runners(*executables: Executable) -> list[Runner]:
+    """Return what times executables with the same results, all of them in the same memory where that is possible."""
+    cpu = [e for e in executables if isinstance(e, CpuExecutable)]
+    if len(cpu) < len(executables):
+        return [_any_runner(e) for e in executables]
+    memory = cpu[0].timing_memory(*cpu[1:])
+    return [partial(e.timed_call, memory=memory) for e in cpu]
 
+
+def _any_runner(executable: Executable) -> Runner:
     def run(arrays: Sequence[Array], repeats: int) -> tuple[list[float], Sequence[Any]]:
         return executable.benchmark(arrays, repeats), executable(*arrays)
 
@@ -107,11 +113,18 @@ def race(
         arrays = inputs[(count - 1 - number) % len(inputs)]  # the last block has the inputs whose outputs are known
         busy, times = load(), []
         for which in (0, 1, 1, 0):
-            seconds, last[which] = runs[which](arrays, repeats)
+            seconds, outputs = runs[which](arrays, repeats)
+            if number == count - 1:
+                last[which] = _copied(outputs)
             times.append(_typical(seconds))
         blocks.append(Block((times[0], times[1], times[2], times[3]), busy))
-    checked = [[run(inputs[0], 1)[1] for _ in range(CHECKED_RUNS)] for run in runs]
+    checked = [[_copied(run(inputs[0], 1)[1]) for _ in range(CHECKED_RUNS)] for run in runs]
     return blocks, [[o, *more] for o, more in zip(last, checked, strict=True)]
+
+
+def _copied(outputs: Sequence[Any]) -> Sequence[Any]:
+    """Return copies of outputs whose memory the other program will use."""
+    return [np.array(o) if isinstance(o, np.ndarray) else o for o in outputs]
 
 
 def _executions(seconds: float) -> int:

@@ -34,7 +34,7 @@ from compiler.support.lru_dict import LruDict
 from compiler.text import parse
 from env.comparison import absolute_part, difference
 from env.program_json import program_from_json
-from env.racing import Budget, ReferenceLoad, checksum, least_seconds, race, runner
+from env.racing import Budget, ReferenceLoad, checksum, least_seconds, race, runners
 from env.reference import Reference, drawn_reference, fresh_outputs, on_host
 from env.suites import Program, Tolerance, random_inputs
 
@@ -201,9 +201,9 @@ class Worker:
             inputs.append(_views(candidate.wanted.others))
         before = checksum(inputs[0])
         budget = Budget(request["blocks"], request["seconds"])
-        runs = runner(default.executable), runner(candidate.executable)
+        first, second = runners(default.executable, candidate.executable)
         with _on_cores(request["cpus"]):
-            blocks, outputs = race(*runs, inputs, budget, self._load)
+            blocks, outputs = race(first, second, inputs, budget, self._load)
             samples = candidate.executable.time_thunks(inputs[0], PROFILES) if blocks[0].times[1] < 1 else []
         found = timed(candidate.executable)
         for handle, ready, found_outputs in zip(handles, (default, candidate), outputs, strict=True):
@@ -228,20 +228,20 @@ class Worker:
         return {"times": times}
 
 
-def _in_turns(ready: Sequence[_Ready], rounds: int) -> tuple[list[list[float]], list[Sequence[Any]]]:
-    """Time whole programs in turns; return the samples of each, and the outputs of its last execution."""
-    runs = [runner(r.executable) for r in ready]
+def _in_turns(ready: Sequence[_Ready], rounds: int) -> tuple[list[list[float]], list[list[npt.NDArray[Any]]]]:
+    """Time whole programs in turns; return the samples of each, and the outputs of an execution afterwards."""
+    runs = runners(*(r.executable for r in ready))
     inputs = [_views(r.wanted.inputs) for r in ready]
     repeats = [_repeats(min(run(x, 2)[0])) for run, x in zip(runs, inputs, strict=True)]
     times: list[list[float]] = [[] for _ in ready]
-    outputs: list[Sequence[Any]] = [() for _ in ready]
     order = list(range(len(ready)))
     for _ in range(rounds):
         for i in order:
             # At least three, so that the median of a sample ignores one interruption.
-            seconds, outputs[i] = runs[i](inputs[i], max(3, repeats[i]))
-            times[i].append(median(seconds))
+            times[i].append(median(runs[i](inputs[i], max(3, repeats[i]))[0]))
         order.reverse()  # the order affects the caches; alternating it cancels the effect
+    # Copies, because the programs run in the same memory.
+    outputs = [[np.array(on_host(o)) for o in run(x, 1)[1]] for run, x in zip(runs, inputs, strict=True)]
     return times, outputs
 
 

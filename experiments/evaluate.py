@@ -210,5 +210,8 @@ def write_evaluation(evaluation: Evaluation, results: Path) -> Path:
 
 def print_evaluation(evaluation: Evaluation) -> None:
     """Print the table of times to stdout."""
-    title = f"Time per call on {evaluation.backend}; searches measured {evaluation.budget} plans per program"
+    title = (
+        f"Time per call on {evaluation.backend}, speedups over {evaluation.reference}; "
+        f"searches measured {evaluation.budget} plans per program"
+    )
     stdout.print(rich_table(evaluation_rows(evaluation), title))

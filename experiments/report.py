@@ -197,7 +197,7 @@ def _times(evaluation: Evaluation) -> str:
 
 
 def _row(row: Sequence[str]) -> str:
-    summary = row[0].startswith(("speedup", "share", "probability"))
+    summary = row[0].startswith(("speedup", "share"))
     cells = "".join(_cell(c) for c in row)
     return f"<tr class='sum'>{cells}</tr>" if summary else f"<tr>{cells}</tr>"
 

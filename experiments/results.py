@@ -229,13 +229,12 @@ def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:
         summaries = [evaluation.summary(s, seen) for s in evaluation.strategies]
         if any(summaries):
             label = "seen" if seen else "held out"
-            over = f"speedup over {evaluation.reference}, "
-            rows.append([f"{over}geometric mean", label, *(factor(s.mean) if s else "-" for s in summaries)])
-            rows.append([f"{over}median", label, *(factor(s.median) if s else "-" for s in summaries)])
-            rows.append([f"{over}worst", label, *(f"{s.worst:.2f}x" if s else "-" for s in summaries)])
+            rows.append(["speedup, geometric mean", label, *(factor(s.mean) if s else "-" for s in summaries)])
+            rows.append(["speedup, median", label, *(factor(s.median) if s else "-" for s in summaries)])
+            rows.append(["speedup, worst", label, *(f"{s.worst:.2f}x" if s else "-" for s in summaries)])
             rows.append(["share of slower programs", label, *(f"{s.slower:.0%}" if s else "-" for s in summaries)])
             odds = [_improvement(evaluation.speedups(s, seen)) for s in evaluation.strategies]
-            rows.append(["probability of improvement", label, *odds])
+            rows.append(["share of faster rounds", label, *odds])
     return rows
 
 

@@ -46,9 +46,9 @@ w.main()
 _ENTRY_FAULT = """
 real = w.race
 def race(default, candidate, inputs, budget, load):
-    if candidate.__self__ is default.__self__:
+    if candidate.func.__self__ is default.func.__self__:
         return real(default, candidate, inputs, budget, load)
-    executable = candidate.__self__
+    executable = candidate.func.__self__
     address, run, calls = executable._entry_address, executable._entry, []
     @_ENTRY
     def entry(*memory):

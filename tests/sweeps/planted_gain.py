@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as folder:
 wait.plant.argtypes = [ctypes.c_void_p, ctypes.c_int64]
 real = w.race
 def race(default, candidate, inputs, budget, load):
-    executable = default.__self__
+    executable = default.func.__self__
     address = executable._entry_address
     default(inputs[0], 3)
     wait.plant(address, int({share} * min(default(inputs[0], 9)[0]) * 1e9))

@@ -17,7 +17,7 @@ from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.array_call import ProgramTable, builtin_function, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.driver import Driver, make_driver
-from compiler.backends.cpu.frames import Context, Frame, FramePool, pointers
+from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
 from compiler.backends.cpu.libraries import load_library
 from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cpu.onednn.steps import LibrarySteps
@@ -294,12 +294,28 @@ class CpuExecutable:
         """Return the seconds of each of `repeats` executions, measured in C; call the program once first to warm up."""
         return self.timed_call(arrays, repeats)[0]
 
-    def timed_call(self, arrays: Sequence[Any], repeats: int) -> tuple[list[float], list[Array]]:
+    def timing_memory(self, *others: CpuExecutable) -> TimingMemory:
+        """Return memory in which this program and others with the same results can be timed."""
+        return TimingMemory(max(e.arena_bytes for e in (self, *others)), self._returned)
+
+    def timed_call(
+        self, arrays: Sequence[Any], repeats: int, memory: TimingMemory | None = None
+    ) -> tuple[list[float], list[Array]]:
         """Run the program several times; return the seconds of each execution and the results of the last one.
 
         The memory of the results is filled with SENTINEL before the first execution.
+
+        Args:
+            arrays: the arguments.
+            repeats: number of executions.
+            memory: where temporaries and results are, except for results that take over donated arguments; None: in
+                memory of this program.
         """
         frame = self._begin_call(arrays, donate=False)
+        own = frame.arena
+        if memory is not None:
+            frame.use_arena(memory.arena)
+            frame.results = [r if n in self._donated else memory.results[n] for n, r in enumerate(frame.results)]
         results = frame.results
         for number, result in enumerate(results):
             if number not in self._donated:
@@ -307,6 +323,7 @@ class CpuExecutable:
         try:
             return self._timed_runs(frame, repeats), results
         finally:
+            frame.use_arena(own)
             self._frames.give(frame)
 
     def _timed_runs(self, frame: Frame, repeats: int) -> list[float]:
