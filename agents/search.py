@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from agents.finalists import Observer
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import POLICIES, SEARCHES, RandomFusion, make_policy
@@ -19,7 +20,7 @@ from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite, u
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.measurement import Measurement, Measurer
+from env.measurement import Measurer
 from env.suites import Program
 
 __all__ = [
@@ -193,9 +194,9 @@ def best_measured(
     program: Program,
     plans: Iterable[CompilationPlan],
     budget: int,
-    progress: Callable[[Measurement], None] | None = None,
+    progress: Observer | None = None,
 ) -> Found:
-    """Measure up to `budget` different plans and keep the fastest.
+    """Measure up to `budget` different plans and keep the fastest, each by its time beside the default plan's.
 
     Plans that occur again are not measured or counted. At most four times the budget are drawn, because a small program
     has few plans.
@@ -222,10 +223,10 @@ def best_measured(
         measured += 1
         if result.seconds is None:
             reasons.append(result.reason)
-        elif best is None or result.seconds.value < best[0]:
-            best = (result.seconds.value, plan)
+        elif best is None or result.relative < best[0]:
+            best = (result.relative, plan)
         if progress is not None:
-            progress(result)
+            progress(plan, result)
     if best is None:
         listed = "\n  - ".join(["", *dict.fromkeys(reasons[-3:])])
         raise NoPlanError(

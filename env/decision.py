@@ -110,7 +110,8 @@ class DecisionEnv(CompilerEnv[Observation]):
         See `env.rewards`. By default they are differences of log time: the return of an episode is the log of the
         speedup over the baseline. The baseline is the default passes with loops kept as they are; without fusion if the
         environment fuses, else fused by the default policy. "estimated-time" rewards each step with the log time it
-        saves by the cost model; "measured-time" rewards the end of the episode with the log of the measured speedup.
+        saves by the cost model; "measured-time" rewards the end with the log of the measured speedup over what
+        `compile` does by default.
 
     Starting state:
         A program drawn from the suite, or the one that `reset(options={"program": name})` names.

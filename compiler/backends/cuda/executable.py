@@ -17,6 +17,7 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.executable import (
+    ThunkSamples,
     ThunkTime,
     check_arguments,
     check_signature,
@@ -118,27 +119,31 @@ class CudaExecutable:
             out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3)
         return out
 
-    def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
-        """Return the seconds of each of `repeats` executions of one thunk, on the data of the last call."""
-        xp = nvrtc.cupy()
-        device, thunk = self._on_device(), self.thunks[number]
+    def time_thunks(self, arrays: Sequence[Any], repeats: int = 5) -> list[ThunkSamples]:
+        """Return the seconds of `repeats` executions of each thunk, one after the other, on the data of one call.
+
+        A loop or conditional takes no time itself; the number of executions is the expected one.
+        """
+        self(*arrays)
+        return [ThunkSamples(t.executions, self._time_thunk(t, repeats)) for t in self.thunks]
+
+    def _time_thunk(self, thunk: Thunk, repeats: int) -> list[float]:
+        xp, device = nvrtc.cupy(), self._on_device()
         if thunk.blocks():
             return [0.0] * repeats
         out = []
         for _ in range(repeats):
             start, stop = xp.cuda.Event(), xp.cuda.Event()
             start.record()
-            for _ in range(inner):
-                thunk.accept(device)
+            thunk.accept(device)
             stop.record()
             stop.synchronize()
-            out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3 / inner)
+            out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3)
         return out
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Call the program and return the median time of each thunk with its bytes and flops."""
-        self(*arrays)
-        return profile_thunks(self, repeats)
+        return profile_thunks(self.thunks, self.time_thunks(arrays, repeats))
 
 
 class _Device(ThunkVisitor[None]):
