@@ -50,6 +50,7 @@ LOOPS = (
     "range-simplifier",
     "while-loop-invariant-code-motion",
     "while-loop-widening",
+    "while-loop-slice-sinking",
     "state-splitting",
 )
 """Passes on whole loops: carried state, invariants, and unrolling of short loops."""
@@ -66,7 +67,8 @@ XLA_ORDER = (
     "dynamic-slice-simplifier", "unit-dimension-movement", "reduce-simplifier", "reduce-hoisting",
     "degenerate-dimensions", "dot-simplifier", "dot-of-blocks", "dot-slicing", "dot-distribution", "matrix-chain",
     "no-op-removal", "dce", "gather-simplifier", "while-loop-invariant-code-motion", "tuple-simplifier",
-    "while-loop-constant-sinking", "while-loop-simplifier", "while-loop-widening", "state-splitting",
+    "while-loop-constant-sinking", "while-loop-simplifier", "while-loop-widening",
+    "while-loop-slice-sinking", "state-splitting",
     "range-simplifier", "dce", "reshape-mover", "constant-folding", "conditional-simplifier",
     "conditional-dead-output", "transpose-folding", "transposed-dot-cse", "cse", "dce",
 )  # fmt: skip
