@@ -181,7 +181,17 @@ SCATTER = """
 def test_scatters_match_the_interpreter(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     cases = {}
-    for t, op in (("f32", "add"), ("f64", "add"), ("s32", "add"), ("u32", "maximum"), ("s64", "minimum"), ("f32", "")):
+    for t, op in (
+        ("f32", "add"),
+        ("f64", "add"),
+        ("s32", "add"),
+        ("u32", "maximum"),
+        ("s64", "minimum"),
+        ("f32", ""),
+        ("bf16", "add"),
+        ("f16", "maximum"),
+        ("s16", "minimum"),
+    ):
         for n in (1, 7) if op else (1,):
             combine = f"combine {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT r = {t}[] {op}(a, b) }}"
             if not op:

@@ -42,6 +42,7 @@ class Compilation:
         instructions: number of instructions as written, in all computations.
         fused_from: number of instructions of the sequences when fusion starts.
         seconds: wall-clock seconds by stage.
+        cpu_seconds: processor seconds by stage, with those of the C compiler; they depend less on other load.
         actions: number of fusions.
         launches: thunks that run a kernel.
         kernels: distinct kernels.
@@ -57,6 +58,7 @@ class Compilation:
     instructions: int = 0
     fused_from: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
     actions: int = 0
     launches: int = 0
     kernels: int = 0
@@ -71,11 +73,12 @@ class Compilation:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Add the seconds of a block to a stage."""
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), _processor_seconds()
         try:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + _processor_seconds() - cpu
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function whose calls are added to a stage."""
@@ -85,6 +88,14 @@ class Compilation:
                 return function(*args, **kwargs)
 
         return call
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and of the children that have ended."""
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def compile_file(path: Path, backend: str, made: Compilation) -> None:
@@ -124,7 +135,8 @@ def _building(made: Compilation) -> Iterator[None]:
         made.stage("finish"),
     ):
         yield
-    made.seconds["finish"] -= made.seconds.get("codegen", 0.0) + made.seconds.get("gcc", 0.0)
+    for seconds in (made.seconds, made.cpu_seconds):
+        seconds["finish"] -= seconds.get("codegen", 0.0) + seconds.get("gcc", 0.0)
 
 
 def _count(executable: Any, backend: str, made: Compilation) -> None:

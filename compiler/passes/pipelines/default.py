@@ -82,7 +82,7 @@ LOWERING = (
     "rng-expander", "complex-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander",
     "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
-    "convolution-to-patches", "scatter-expander{simple=false}", "argmax-rewriter",
+    "convolution-to-patches", "topk-by-rank", "scatter-expander{simple=false}", "argmax-rewriter",
     "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}",
 )  # fmt: skip
 """Expanders of ops that kernels cannot compute, and of dots so small that a library call takes longer than the dot
