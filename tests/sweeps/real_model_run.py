@@ -21,7 +21,8 @@ from typing import Any
 from unittest import mock
 
 from compiler.backends.cpu import toolchain
-from compiler.errors import HlogymError, UnsupportedError
+from compiler.backends.cuda.nvrtc import source_of
+from compiler.errors import CodegenError, HlogymError, UnsupportedError
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.module import HloModule
@@ -32,6 +33,7 @@ from compiler.runtime.thunk_emitter import ThunkEmitter, ThunkProgram
 from compiler.runtime.thunks import GemmThunk, HostThunk, KernelThunk, LibraryThunk, walk
 from compiler.session import CompilationSession
 from compiler.text import parse
+from tests.codegen.nvrtc_errors import nvrtc_errors
 
 
 @dataclass
@@ -98,8 +100,11 @@ def _processor_seconds() -> float:
     )
 
 
-def compile_file(path: Path, backend: str, made: Compilation) -> None:
-    """Compile a program stage by stage, as `compile` does; note times and counts in `made`."""
+def compile_file(path: Path, backend: str, made: Compilation, architecture: str = "") -> None:
+    """Compile a program stage by stage, as `compile` does; note times and counts in `made`.
+
+    If `architecture` is not empty, NVRTC compiles the kernels for it.
+    """
     with made.stage("parse"):
         module = parse(path.read_text(encoding="utf-8"), filename=path.name, fill_elided=True)
     made.instructions = module.instruction_count
@@ -117,6 +122,11 @@ def compile_file(path: Path, backend: str, made: Compilation) -> None:
     with _building(made):
         executable = session.finish()
     _count(executable, backend, made)
+    if architecture:
+        with made.stage("nvrtc"):
+            errors = nvrtc_errors(source_of(executable.kernels), architecture)
+        if errors:
+            raise CodegenError(f"NVRTC: {errors[:300]}")
 
 
 @contextmanager
@@ -170,7 +180,9 @@ def compile_xla(path: Path, made: Compilation) -> None:
     text = str(_for_one_device(module))
     by_xla("HloModule warm\nENTRY e { ROOT p = f32[4] parameter(0) }")
     with made.stage("xla"):
-        by_xla(text)
+        compiled = by_xla(text)
+    stats = compiled.executable.get_compiled_memory_stats()
+    made.memory = {"temporaries": stats.temp_size_in_bytes, "constants": stats.generated_code_size_in_bytes}
 
 
 def _for_one_device(module: HloModule) -> HloModule:
@@ -186,13 +198,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("program", type=Path)
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda", "xla"))
+    parser.add_argument("--nvrtc", default="", metavar="ARCH", help="compile the kernels for it, such as sm_90")
     options = parser.parse_args()
     made = Compilation()
     try:
         if options.backend == "xla":
             compile_xla(options.program, made)
         else:
-            compile_file(options.program, options.backend, made)
+            compile_file(options.program, options.backend, made, options.nvrtc)
     except (HlogymError, MemoryError) as e:
         made.error = f"{type(e).__name__}: {e}"
     kib = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -65,6 +65,7 @@ def programs(options: argparse.Namespace) -> dict[Path, list[str]]:
 def run_apart(path: Path, backend: str, options: argparse.Namespace) -> dict[str, Any]:
     """Compile one program in a process with limits of time and memory; return its `Compilation` as an object."""
     command = [sys.executable, "-m", "tests.sweeps.real_model_run", str(path), "--backend", backend]
+    command += ["--nvrtc", options.nvrtc] if options.nvrtc and backend == "cuda" else []
     limit = int(options.memory_gb * 1e9)
 
     def confine() -> None:
@@ -99,7 +100,13 @@ def sweep(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         row |= run_apart(path, options.backend, options)
         if options.xla:
             theirs = run_apart(path, "xla", options)
-            row["xla"] = {"seconds": theirs.get("seconds", {}).get("xla"), "error": theirs.get("error", "")}
+            row["xla"] = {
+                "seconds": theirs.get("seconds", {}).get("xla"),
+                "cpu_seconds": theirs.get("cpu_seconds", {}).get("xla"),
+                "temporaries": theirs.get("memory", {}).get("temporaries"),
+                "rss_mib": theirs.get("rss_mib"),
+                "error": theirs.get("error", ""),
+            }
         yield row
 
 
@@ -111,34 +118,49 @@ def total(row: dict[str, Any]) -> float | None:
 def line(row: dict[str, Any]) -> str:
     """Return a row of the Markdown table."""
     xla = row.get("xla", {})
-    theirs = _seconds(xla.get("seconds")) or xla.get("error", "").partition("\n")[0][:80]
+    theirs = [_seconds(xla.get("seconds")), _seconds(xla.get("cpu_seconds")), _mebibytes(xla.get("temporaries"))]
+    notes = [f"{n} x {text}" for text, n in row.get("host_ops", {}).items()]
+    notes += [f"{name}: {e.partition(chr(10))[0][:200]}" for name, e in _errors(row).items()]
     if row["error"]:
-        cells = [row["program"], "", *[""] * (len(STAGES) + 5), theirs, row["error"].partition("\n")[0][:200]]
+        cells = [row["program"], *[""] * (len(STAGES) + 8), *theirs, "; ".join(notes)]
     else:
         memory = row["memory"]
         cells = [
             row["program"],
             f"{row['instructions']:,}",
-            *(_seconds(row["seconds"].get(s, 0.0)) for s in STAGES),
+            *(_seconds(row["cpu_seconds"].get(s, 0.0)) for s in STAGES),
+            _seconds(sum(row["cpu_seconds"].values())),
             _seconds(total(row)),
             f"{row['kernels']}/{row['launches']}",
             str(row["library_calls"]),
             f"{row['rss_mib']:,}",
-            f"{memory['temporaries'] / 2**20:,.0f}",
-            theirs,
-            "; ".join(f"{n} x {text}" for text, n in row["host_ops"].items()),
+            _mebibytes(memory["arguments"]),
+            _mebibytes(memory["temporaries"]),
+            *theirs,
+            "; ".join(notes),
         ]
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+
+def _errors(row: dict[str, Any]) -> dict[str, str]:
+    """Return the errors of both compilers by name."""
+    found = {"refused": row["error"], "XLA:CPU": row.get("xla", {}).get("error", "")}
+    return {name: error for name, error in found.items() if error}
+
+
+def _mebibytes(value: int | None) -> str:
+    return "" if value is None else f"{value / 2**20:,.0f}"
 
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-HEADER = (
-    f"| program | instructions | {' | '.join(STAGES)} | all s | kernels/launches | library calls | peak MiB | arena MiB"
-    " | XLA:CPU s | in the interpreter, or refused |\n|---" + "|---:" * (len(STAGES) + 7) + "|---|"
-)
+_COLUMNS = (
+    "instructions", *STAGES, "all, cpu s", "all, s", "kernels/launches", "library calls", "peak MiB", "arguments MiB",
+    "temporaries MiB", "XLA:CPU s", "its cpu s", "its temporaries MiB",
+)  # fmt: skip
+HEADER = f"| program | {' | '.join(_COLUMNS)} | left to the interpreter, refused |\n|---{'|---:' * len(_COLUMNS)}|---|"
 
 
 def summary(rows: list[dict[str, Any]]) -> list[str]:
@@ -161,13 +183,15 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
         fusion = max((r["seconds"]["fusion"], r["program"]) for r in good)
         out.append(f"- fusion: largest {fusion[0]:.1f} s ({fusion[1]})")
     out.append("- ops in the interpreter: " + ("; ".join(f"{n} x {t}" for t, n in host.most_common()) or "none"))
-    both = [(total(r) or 0.0, r["xla"]["seconds"]) for r in good if r.get("xla", {}).get("seconds")]
-    if both:
-        ratios = sorted(a / b for a, b in both)
-        out.append(
-            f"- beside XLA:CPU: {len(both)} programs that both compile, {sum(a for a, _ in both):.0f} s and"
-            f" {sum(b for _, b in both):.0f} s; median ratio {ratios[len(ratios) // 2]:.2f}, largest {ratios[-1]:.2f}"
-        )
+    for kind in ("seconds", "cpu_seconds"):
+        both = [(sum(r[kind].values()), r["xla"][kind]) for r in good if r.get("xla", {}).get(kind)]
+        if both:
+            ratios = sorted(a / b for a, b in both)
+            out.append(
+                f"- beside XLA:CPU, {kind.replace('_', ' ')}: {len(both)} programs that both compile,"
+                f" {sum(a for a, _ in both):.0f} and {sum(b for _, b in both):.0f}; median ratio"
+                f" {ratios[len(ratios) // 2]:.2f}, largest {ratios[-1]:.2f}"
+            )
     return out
 
 
@@ -185,8 +209,10 @@ def write(rows: list[dict[str, Any]], backend: str, folder: Path) -> None:
         *(f"- {k}: {made[k]}" for k in ("command", "commit", "date", "machine")),
         *summary(rows),
         "",
-        "Seconds are wall clock with an empty cache of compiled code. `fusion start` lowers what kernels cannot compute"
-        " and finds the first actions. `peak MiB` is the memory of this process or of its largest compiler process.",
+        "Stages are in processor seconds, with those of the C compiler; `all, s` is wall clock. The cache of compiled"
+        " code is empty. `fusion start` lowers what kernels cannot compute and finds the first actions. `peak MiB` is the"
+        " memory of the compiling process or of its largest compiler process; arguments and temporaries are those of a"
+        " call.",
         "",
         HEADER,
         *map(line, rows),
@@ -207,6 +233,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, help="only the N smallest")
     parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--xla", action="store_true", help="compile with XLA:CPU, too")
+    parser.add_argument("--nvrtc", default="", metavar="ARCH", help="compile CUDA kernels for it, such as sm_90")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds per program (default: %(default)g)")
     parser.add_argument("--memory-gb", type=float, default=10.0, help="memory per program (default: %(default)g)")
     parser.add_argument("--out", type=Path, help="folder for real_models.json and .md (default: only print)")
