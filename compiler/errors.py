@@ -91,6 +91,10 @@ class PlanError(HlogymError, ValueError):
     """Raised if a compilation plan does not fit the module it is replayed on."""
 
 
+class OptionError(HlogymError, ValueError):
+    """Raised for an unknown option of a pass or of a fusion policy, or an invalid value."""
+
+
 class ArgumentError(HlogymError, TypeError):
     """Raised if the arguments of a call do not fit the entry computation; says what was expected and what was given."""
 

@@ -12,8 +12,9 @@ from compiler.ir import HloModule
 from compiler.learned.pass_order import load_pass_order
 from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import PassPipeline, PipelineRun, leaves
-from compiler.passes.infrastructure.registry import PASSES, describe_options, make_passes
+from compiler.passes.infrastructure.registry import PASSES, make_passes
 from compiler.passes.pipelines.default import default_pipeline
+from compiler.support.options import describe_options
 from compiler.support.safe_names import printable
 from experiments.console import error_console, is_terminal, stdout
 from experiments.inputs import program_of, read_valid_module

@@ -4,9 +4,10 @@ import pytest
 
 from compiler import compile
 from compiler.codegen import buildability
-from compiler.errors import ArgumentError, FusionError, UnknownNameError
+from compiler.errors import ArgumentError, FusionError, HlogymError, UnknownNameError
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies import POLICIES, BeamSearch, NoFusion, RandomFusion, make_policy
+from compiler.fusion.policies import POLICIES, BeamSearch, InOrder, NoFusion, RandomFusion, make_policy
+from compiler.fusion.policies.xla import FusionMerger, InstructionFusion
 from compiler.fusion.protocol import as_policy, run_policy
 from compiler.fusion.rewriting import body_of
 from compiler.fusion.state import FusionState
@@ -107,3 +108,30 @@ def test_an_unknown_kind_of_fusion_is_rejected() -> None:
     state = entry("ENTRY e { x = f32[4] parameter(0) ROOT y = f32[4] negate(x) }")
     with pytest.raises(UnknownNameError, match="did you mean 'producer-consumer'"):
         state.actions(["producer-consumers"])  # type: ignore[list-item]
+
+
+def test_options_and_policies_in_order_are_read_from_text() -> None:
+    policy = make_policy("instruction{may_duplicate=false, code_duplication=3},merger{transposed_share=0.25}")
+
+    assert isinstance(policy, InOrder)
+    first, second = policy.policies
+    assert isinstance(first, InstructionFusion)
+    assert (first.may_duplicate, first.code_duplication, first.region_limit) == (False, 3, 256)
+    assert isinstance(second, FusionMerger)
+    assert second.transposed_share == 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("merger{share=1}", "fusion policy 'merger' has no option 'share'; options: transposed_share=0.5"),
+        ("merger{transposed_share=inf}", "takes a number, got 'inf'"),
+        ("default{width=2}", "has no option 'width'; options: none"),
+        ("horizontal{elements=2.5}", r"takes a number \(int\), got '2.5'"),
+        ("instruction,,prority", "unknown fusion policy 'prority'"),
+        ("merger{", "unknown fusion policy 'merger{'"),
+    ],
+)
+def test_malformed_options_are_rejected(text: str, message: str) -> None:
+    with pytest.raises(HlogymError, match=message):
+        make_policy(text)

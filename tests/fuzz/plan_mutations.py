@@ -12,9 +12,9 @@ import numpy as np
 from compiler.codegen.schedules.schedule import FIELD_RANGES
 from compiler.fusion.actions import KINDS
 from compiler.passes import PASSES
-from compiler.passes.infrastructure.registry import describe_options
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
+from compiler.support.options import describe_options
 from compiler.text import parse
 from tests.fuzz.plan_programs import PROGRAMS, PlanProgram, plan_program
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -10,18 +12,10 @@ from compiler.fusion.policies.basic import NoFusion, RandomFusion
 from compiler.fusion.policies.queue import GreedyFusion, PriorityFusion
 from compiler.fusion.policies.savings import InOrder, SavingsFusion
 from compiler.fusion.policies.search import BeamSearch
-from compiler.fusion.policies.xla import FusionMerger, InstructionFusion
+from compiler.fusion.policies.xla import FusionMerger, HorizontalFusion, InstructionFusion, MultiOutputFusion
 from compiler.fusion.protocol import FusionPolicy
-
-
-def multi_output() -> FusionPolicy:
-    """Return multi-output fusion of siblings, and of producers with their consumers, where it saves time."""
-    return SavingsFusion(("multi-output", "sibling"))
-
-
-def horizontal() -> FusionPolicy:
-    """Return horizontal fusion, which joins independent kernels of one shape, where it saves time."""
-    return SavingsFusion(("horizontal",))
+from compiler.support.options import describe_options, read_options, split_specs
+from compiler.support.untrusted import short_repr
 
 
 def default() -> FusionPolicy:
@@ -31,12 +25,12 @@ def default() -> FusionPolicy:
 
 def priority() -> FusionPolicy:
     """Return XLA's current order on GPU: priority fusion, then multi-output fusion."""
-    return InOrder((PriorityFusion(), multi_output()))
+    return InOrder((PriorityFusion(), MultiOutputFusion()))
 
 
 def xla_instruction() -> FusionPolicy:
     """Return XLA's order until 2024: instruction fusion, fusion merger, multi-output fusion, horizontal fusion."""
-    return InOrder((InstructionFusion(), FusionMerger(), multi_output(), horizontal()))
+    return InOrder((InstructionFusion(), FusionMerger(), MultiOutputFusion(), HorizontalFusion()))
 
 
 def fusion_merger() -> FusionPolicy:
@@ -44,7 +38,7 @@ def fusion_merger() -> FusionPolicy:
     return InOrder((InstructionFusion(), FusionMerger()))
 
 
-POLICIES: Mapping[str, Callable[[], FusionPolicy]] = MappingProxyType(
+POLICIES: Mapping[str, Callable[..., FusionPolicy]] = MappingProxyType(
     {
         "none": NoFusion,
         "default": default,
@@ -52,27 +46,58 @@ POLICIES: Mapping[str, Callable[[], FusionPolicy]] = MappingProxyType(
         "priority": priority,
         "xla-instruction": xla_instruction,
         "fusion-merger": fusion_merger,
-        "multi-output": multi_output,
-        "horizontal": horizontal,
+        "instruction": InstructionFusion,
+        "merger": FusionMerger,
+        "multi-output": MultiOutputFusion,
+        "horizontal": HorizontalFusion,
         "savings": SavingsFusion,
         "random": RandomFusion,
         "beam": BeamSearch,
     }
 )
-"""The policies that are made without arguments."""
+"""What makes a policy, by name; all arguments are options."""
+MAX_TEXT = 1000
+"""Longest text that is parsed as a list of policies."""
+_SPEC = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\{([^{}]*)\})?")
 
 DEFAULT_POLICY = "default"
 
 
-def make_policy(name: str) -> FusionPolicy:
-    """Return a new policy by its name.
+def make_policy(text: str) -> FusionPolicy:
+    """Make a fusion policy from its name and options: `priority`, `merger{transposed_share=0.3}`.
+
+    Several, separated by commas, run one after the other: `instruction{may_duplicate=false},merger`.
 
     Raises:
         UnknownNameError: there is no such policy; the message lists the nearest names.
+        OptionError: the policy does not have these options, or they are malformed.
     """
+    if text in POLICIES:
+        return POLICIES[text]()
+    parts = split_specs(text) if len(text) <= MAX_TEXT else [text]
+    made = [_make(part) for part in parts or [text]]
+    return made[0] if len(made) == 1 else InOrder(made)
+
+
+def _make(text: str) -> FusionPolicy:
+    match = _SPEC.fullmatch(text)
+    name, options = match.groups() if match else (text, None)
     if name not in POLICIES:
-        raise UnknownNameError("fusion policy", name, POLICIES)
-    return POLICIES[name]()
+        raise UnknownNameError("fusion policy", name if len(name) < 60 else short_repr(name), POLICIES)
+    factory = POLICIES[name]
+    cls = factory if isinstance(factory, type) else object
+    return factory(**read_options(cls, options or "", f"fusion policy {name!r}"))
+
+
+def describe_policies() -> dict[str, tuple[str, str]]:
+    """Return by name the first sentence of what a policy does, and its options with their defaults."""
+    return {
+        name: (
+            inspect.cleandoc(factory.__doc__ or "").partition("\n")[0],
+            describe_options(factory) if isinstance(factory, type) else "",
+        )
+        for name, factory in POLICIES.items()
+    }
 
 
 __all__ = [
@@ -84,5 +109,6 @@ __all__ = [
     "PriorityFusion",
     "RandomFusion",
     "SavingsFusion",
+    "describe_policies",
     "make_policy",
 ]

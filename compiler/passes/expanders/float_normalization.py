@@ -7,10 +7,9 @@ from typing import ClassVar
 
 import ml_dtypes
 
-from compiler.errors import UnknownNameError
+from compiler.errors import OptionError, UnknownNameError
 from compiler.ir import HloInstruction, Opcode, PrimitiveType
 from compiler.ir.types import BY_TEXT
-from compiler.passes.infrastructure.base import PassOptionError
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import ELEMENTWISE, RewritePass, Rule, RuleSet, RulesOf
@@ -47,7 +46,7 @@ class FloatNormalization(RewritePass):
         narrow, wide = (ml_dtypes.finfo(t.dtype) for t in self._types())  # type: ignore[no-untyped-call]
         # With a type that is not wider, results would change, or the rewrite would never terminate.
         if wide.nmant <= narrow.nmant or wide.max <= narrow.max:
-            raise PassOptionError(
+            raise OptionError(
                 f"option wide of pass {self.name!r} must be a type that holds more than {self.narrow}, not {self.wide}"
             )
 

@@ -6,17 +6,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
-from compiler.errors import HlogymError
+from compiler.errors import OptionError
 from compiler.ir import HloComputation, HloInstruction, HloModule
 from compiler.passes.infrastructure.rewrite_limits import treatable
 from compiler.support.untrusted import as_integer, short_repr
 
 MAX_SWEEPS = 1000
 """Largest number of sweeps that a pass can be limited to; rewrites converge in a few."""
-
-
-class PassOptionError(HlogymError, ValueError):
-    """Raised for an unknown option of a pass or an invalid value."""
 
 
 def number_option(default: int, least: int, most: int) -> int:
@@ -33,7 +29,7 @@ def number_option(default: int, least: int, most: int) -> int:
 class Options:
     """Base class whose fields are the options of a pass; checks types and the bounds of `number_option`.
 
-    Raises PassOptionError with the option and its allowed values.
+    Raises OptionError with the option and its allowed values.
     """
 
     def __post_init__(self) -> None:
@@ -42,12 +38,12 @@ class Options:
             if isinstance(f.default, bool) or not isinstance(f.default, int):
                 if not isinstance(value, type(f.default)):
                     wanted = "true or false" if isinstance(f.default, bool) else "a string"
-                    raise PassOptionError(f"{self._describe(f.name)} takes {wanted}, got {short_repr(value)}")
+                    raise OptionError(f"{self._describe(f.name)} takes {wanted}, got {short_repr(value)}")
                 continue
             number = as_integer(value)
             least, most = f.metadata["bounds"]
             if number is None or not least <= number <= most:
-                raise PassOptionError(
+                raise OptionError(
                     f"{self._describe(f.name)} takes an integer from {least} to {most}, got {short_repr(value)}"
                 )
             object.__setattr__(self, f.name, number)
@@ -102,7 +98,7 @@ class Swept:
     def __post_init__(self) -> None:
         sweeps = as_integer(self.sweeps)
         if sweeps is None or not 1 <= sweeps <= MAX_SWEEPS:
-            raise PassOptionError(f"a pass can be limited to 1 to {MAX_SWEEPS} sweeps, not {short_repr(self.sweeps)}")
+            raise OptionError(f"a pass can be limited to 1 to {MAX_SWEEPS} sweeps, not {short_repr(self.sweeps)}")
 
     @property
     def name(self) -> str:

@@ -1,0 +1,83 @@
+"""Options written as text: `name{option=value,...}`, where the options are the fields of a dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any, get_type_hints
+
+from compiler.errors import OptionError
+from compiler.support.untrusted import short_repr
+
+_INT = re.compile(r"[+-]?[0-9]{1,18}")
+_FLOAT = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?(e[+-]?[0-9]{1,3})?", re.IGNORECASE)
+
+
+def option_fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of a class that are options: those that its constructor takes."""
+    return tuple(f for f in dataclasses.fields(cls) if f.init) if dataclasses.is_dataclass(cls) else ()
+
+
+def describe_options(cls: type[Any]) -> str:
+    """Return the options of a class with their defaults, such as `factor=4, full=false`; empty if it has none."""
+    return ", ".join(f"{f.name}={_value_text(f.default)}" for f in option_fields(cls))
+
+
+def options_text(made: Any) -> str:
+    """Return the options of an object that are not defaults, as `{option=value,...}`; empty if there are none."""
+    shown = [
+        f"{f.name}={_value_text(getattr(made, f.name))}"
+        for f in option_fields(type(made))
+        if getattr(made, f.name) != f.default
+    ]
+    return f"{{{','.join(shown)}}}" if shown else ""
+
+
+def read_options(cls: type[Any], text: str, what: str) -> dict[str, Any]:
+    """Return the arguments of a constructor that a string such as `factor=4,full=true` gives.
+
+    Args:
+        cls: a dataclass, whose fields are bool, int, float or str.
+        text: comma-separated options.
+        what: what is made, for messages: "pass 'dce'".
+
+    Raises:
+        OptionError: there is no such option, it is given twice, or its value has another type.
+    """
+    hints = get_type_hints(cls)
+    known = {f.name: hints[f.name] for f in option_fields(cls)}
+    found: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = (s.strip() for s in part.partition("="))
+        if not equals or key not in known:
+            raise OptionError(f"{what} has no option {short_repr(key)}; options: {describe_options(cls) or 'none'}")
+        if key in found:
+            raise OptionError(f"option {key} of {what} is given twice")
+        found[key] = _parse(f"option {key} of {what}", known[key], value)
+    return found
+
+
+def split_specs(text: str) -> list[str]:
+    """Return the parts of a comma-separated list; commas within braces separate options."""
+    return [p.strip() for p in re.split(r",(?![^{}]*\})", text) if p.strip()]
+
+
+def _value_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parse(what: str, kind: Any, text: str) -> Any:
+    if kind is bool:
+        if text not in ("true", "false"):
+            raise OptionError(f"{what} takes true or false, got {short_repr(text)}")
+        return text == "true"
+    if kind is str:
+        return text
+    if kind is float:
+        if not _FLOAT.fullmatch(text) or not math.isfinite(float(text)):
+            raise OptionError(f"{what} takes a number, got {short_repr(text)}")
+        return float(text)
+    if not _INT.fullmatch(text):
+        raise OptionError(f"{what} takes a number (int), got {short_repr(text)}")
+    return int(text)
