@@ -167,7 +167,7 @@ def _host_text(i: HloInstruction, backend: str) -> str:
     try:
         emit_kernel(i, {"cpu": "c", "cuda": "cuda"}[backend])
     except UnsupportedError as e:
-        return f"{name}: {str(e).replace(i.name, '...')[:160]}"
+        return f"{name}: {str(e).replace(f'%{i.name}', '%...')[:160]}"
     return f"{name}: has a kernel"
 
 
