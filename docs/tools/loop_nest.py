@@ -68,6 +68,8 @@ def _simple(s: lir.Stmt) -> str:
             return f"{s.array}[{s.offset.to_c()}] = {s.value}"
         case lir.Store():
             return f"{s.buffer}[{s.offset.to_c()}] = {s.value}"
+        case lir.StorePair():
+            return f"{s.buffer}[{s.offset.to_c()}], {s.buffer}[{(s.offset + 1).to_c()}] = {s.first}, {s.second}"
         case lir.Update():
             return f"{s.buffer}[{s.offset.to_c()}] {s.combiner.text}= {s.value}"
         case _:
@@ -85,6 +87,10 @@ def _value(value: lir.Expr) -> str:
         case lir.IndexTest():
             bounds = ["-inf" if value.low is None else str(value.low), "inf" if value.high is None else str(value.high)]
             return f"{bounds[0]} <= {value.value.to_c()} <= {bounds[1]}"
+        case lir.PairLoad():
+            return f"{value.buffer}[{value.offset.to_c()}], {value.buffer}[{(value.offset + 1).to_c()}]"
+        case lir.PairHalf():
+            return f"{value.pair}.{'second' if value.second else 'first'}"
         case lir.Load():
             return f"{value.buffer}[{value.offset.to_c()}]"
         case lir.LocalLoad():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from compiler import compile, load, parse, session
 from compiler.backends.cpu.native_runtime import RUNTIME
+from compiler.backends.cpu.onednn import convolution as onednn_convolution
 from compiler.backends.cpu.onednn import matcher, products
 from compiler.backends.cpu.onednn import pooling as onednn_pooling
 from compiler.backends.cpu.onednn.library import VARIABLE, why_unavailable
@@ -29,6 +30,7 @@ def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "MIN_POOLING_FLOPS", 0)
     monkeypatch.setattr(matcher, "_SLOW", ("none",))
     monkeypatch.setattr(session, "group_products", lambda module, library: False)  # leaves small products to oneDNN
+    monkeypatch.setattr(onednn_convolution, "MAX_SCALED", 0)
     monkeypatch.setattr(onednn_pooling, "SUMS_NEED_FEATURES_LAST", False)
     for name in ("MIN_PRODUCT_FLOPS", "MIN_ROWS", "MIN_COLUMNS", "MIN_MULTIPLICATIONS"):
         monkeypatch.setattr(products, name, 0)
@@ -256,6 +258,26 @@ def test_a_saved_program_says_that_it_needs_the_library(tmp_path: Path, monkeypa
     monkeypatch.setenv(VARIABLE, "0")
     with pytest.raises(BackendError, match=r"needs oneDNN.*disabled"):
         load(tmp_path / "program")
+
+
+DEPTHWISE = {
+    "rows": ("2,8,20,30", "8,1,3,3", "2,8,20,30", "size=3x3 pad=1_1x1_1", "bf01_oi01->bf01", 0),
+    "dilated": ("2,8,20,30", "8,1,3,3", "2,8,40,60", "size=3x3 pad=1_2x1_2 lhs_dilate=2x2", "bf01_oi01->bf01", 0),
+    "other order": ("8,20,2,30", "3,8,1,3", "2,9,8,14", "size=3x3 stride=2x2", "f0b1_0oi1->b0f1", 0),
+    "large": ("2,8,20,30", "8,1,5,5", "2,8,20,30", "size=5x5 pad=2_2x2_2", "bf01_oi01->bf01", 1),
+    "features last": ("2,20,30,8", "3,3,1,8", "2,20,30,8", "size=3x3 pad=1_1x1_1", "b01f_01io->b01f", 1),
+}
+
+
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_depthwise_convolutions_of_rows_stay_with_our_kernels(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn_convolution, "MAX_SCALED", 9)
+    x, kernel, out, window, labels, calls = DEPTHWISE[case]
+    check(
+        f"HloModule m\nENTRY e {{ x = f32[{x}] parameter(0)\n k = f32[{kernel}] parameter(1)\n"
+        f" ROOT c = f32[{out}] convolution(x, k), window={{{window}}}, dim_labels={labels}, feature_group_count=8 }}",
+        calls=calls,
+    )
 
 
 def test_small_convolutions_stay_with_our_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

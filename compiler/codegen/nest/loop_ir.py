@@ -77,6 +77,22 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class PairLoad:
+    """Two adjacent elements of 16 bits of an array argument, as one integer of 32 bits."""
+
+    buffer: str
+    offset: IndexExpr
+
+
+@dataclass(frozen=True, slots=True)
+class PairHalf:
+    """The first or second bf16 of a pair."""
+
+    pair: str
+    second: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LocalLoad:
     """An element of a local array."""
 
@@ -99,7 +115,7 @@ class Current:
     name: str
 
 
-Expr = Constant | IndexValue | IndexTest | Load | LocalLoad | Apply | Current
+Expr = Constant | IndexValue | IndexTest | Load | PairLoad | PairHalf | LocalLoad | Apply | Current
 
 
 # ---- statements
@@ -179,6 +195,16 @@ class Store:
     buffer: str
     offset: IndexExpr
     value: str
+
+
+@dataclass(frozen=True, slots=True)
+class StorePair:
+    """buffer[offset] = first and buffer[offset + 1] = second for an array argument of bf16."""
+
+    buffer: str
+    offset: IndexExpr
+    first: str
+    second: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,6 +488,7 @@ Stmt = (
     | LocalStore
     | TransposeTile
     | Store
+    | StorePair
     | Update
     | If
     | Reduce
@@ -550,7 +577,7 @@ def walk(body: Body) -> Iterator[Stmt]:
 
 def index_of(value: Expr) -> IndexExpr | None:
     """Return the index expression in a scalar expression, if it has one."""
-    if isinstance(value, Load | LocalLoad):
+    if isinstance(value, Load | PairLoad | LocalLoad):
         return value.offset
     return value.value if isinstance(value, IndexValue | IndexTest) else None
 
@@ -563,12 +590,12 @@ def map_indices(body: Body, f: Callable[[IndexExpr], IndexExpr]) -> Body:
 def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
     if isinstance(s, Let):
         v = s.value
-        if isinstance(v, Load | LocalLoad):
+        if isinstance(v, Load | PairLoad | LocalLoad):
             return replace(s, value=replace(v, offset=f(v.offset)))
         if isinstance(v, IndexValue | IndexTest):
             return replace(s, value=replace(v, value=f(v.value)))
         return s
-    if isinstance(s, Store | LocalStore | Update):
+    if isinstance(s, Store | StorePair | LocalStore | Update):
         return replace(s, offset=f(s.offset))
     if isinstance(s, MatrixProduct):
         return s.map_indices(f)
@@ -587,7 +614,7 @@ def indices_in(body: Body) -> Iterator[IndexExpr]:
             found = index_of(s.value)
             if found is not None:
                 yield found
-        elif isinstance(s, Store | LocalStore | Update):
+        elif isinstance(s, Store | StorePair | LocalStore | Update):
             yield s.offset
         elif isinstance(s, TransposeTile):
             yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
@@ -612,6 +639,8 @@ def names_used(body: Body) -> Iterator[str]:
             yield s.array
         elif isinstance(s, Store | Update):
             yield s.value
+        elif isinstance(s, StorePair):
+            yield from (s.first, s.second)
         elif isinstance(s, If):
             yield s.condition
         elif isinstance(s, Reduce):
@@ -636,6 +665,8 @@ def _names_of(value: Expr) -> tuple[str, ...]:
         return value.args
     if isinstance(value, Current):
         return (value.name,)
+    if isinstance(value, PairHalf):
+        return (value.pair,)
     return (value.array,) if isinstance(value, LocalLoad) else ()
 
 

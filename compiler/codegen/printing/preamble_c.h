@@ -8,6 +8,8 @@ typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef uint16_t bfloat16_t, half_t;
+/* Two adjacent elements, the first in the lower half: all processors of the backend are little-endian. */
+typedef uint32_t __attribute__((may_alias, aligned(2))) bfloat16_pair_t;
 #define bool _Bool
 #define NAN __builtin_nanf("")
 #define INFINITY __builtin_inff()
@@ -83,11 +85,11 @@ static inline int64_t TOTAL_ORDER_F64(double x) {
   return bits ^ ((bits >> 63) & 0x7fffffffffffffffLL);
 }
 static inline float BITS_TO_BF16(uint16_t x) { return BITS_TO_F32((uint32_t)x << 16); }
-/* The payload of a NaN survives a round trip through float; rounding a wider number gives the canonical NaN. */
+/* The bits of a number that bf16 represents; the payload of a NaN survives. */
+static inline uint16_t BF16_BITS_OF(float x) { return (uint16_t)(F32_TO_BITS(x) >> 16); }
 static inline uint16_t BF16_TO_BITS(float x) {
-  uint32_t u = F32_TO_BITS(x), high = u >> 16;
-  uint32_t rounded = (u + 0x7fffu + (high & 1u)) >> 16;
-  return (uint16_t)(x != x ? high | ((uint32_t)((high & 0x7fu) == 0) << 6) : rounded);
+  const uint32_t u = F32_TO_BITS(x), rounded = u + 0x7fffu + ((u >> 16) & 1u);
+  return (uint16_t)((x != x ? u | 0x400000u : rounded) >> 16);
 }
 static inline float ROUND_BF16(float x) {
   const uint32_t u = F32_TO_BITS(x), rounded = u + 0x7fffu + ((u >> 16) & 1u);
@@ -112,13 +114,14 @@ static inline float ROUND_F16(float x) {
   const float inside = near > 65504.0f ? INFINITY : near;
   return x != x ? x : BITS_TO_F32(F32_TO_BITS(inside) | sign);
 }
-static inline uint16_t F16_TO_BITS(float x) {
-  const uint32_t bits = F32_TO_BITS(ROUND_F16(x)), sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
-  /* The rounded number is representable in f16, so this multiplication is exact. */
+/* The bits of a number that f16 represents; the payload of a NaN survives. */
+static inline uint16_t F16_BITS_OF(float x) {
+  const uint32_t bits = F32_TO_BITS(x), sign = (bits >> 16) & 0x8000u, size = bits & 0x7fffffffu;
+  /* This multiplication is exact. */
   const uint32_t finite = F32_TO_BITS(BITS_TO_F32(size) * 0x1p-112f) >> 13;
-  const uint32_t other = 0x7c00u | ((size >> 13) & 0x3ffu) | (uint32_t)(size > 0x7f800000u) << 9;
-  return (uint16_t)(sign | (size >= 0x7f800000u ? other : finite));
+  return (uint16_t)(sign | (size >= 0x7f800000u ? 0x7c00u | ((size >> 13) & 0x3ffu) : finite));
 }
+static inline uint16_t F16_TO_BITS(float x) { return (uint16_t)(F16_BITS_OF(ROUND_F16(x)) | (uint16_t)(x != x) << 9); }
 static inline float ROUND_F64_TO_F16(double x) {
   const uint64_t bits = F64_TO_BITS(x), size = bits & 0x7fffffffffffffffULL, power = size & 0x7ff0000000000000ULL;
   const uint64_t low = 0x3f10000000000000ULL, high = 0x40f0000000000000ULL;

@@ -15,6 +15,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.printing.narrow_values import narrow_values
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
 from compiler.codegen.printing.print_products import product_call, product_function
 from compiler.codegen.printing.printer import Printer
@@ -25,6 +26,7 @@ from compiler.ir.types import PrimitiveType as T
 
 LIST_PADDING = 16
 """Entries that `hlogym_flagged` of the preamble writes after a list."""
+_BOUNDS = {Opcode.MAXIMUM: ">", Opcode.MINIMUM: "<"}
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
 
 
@@ -59,6 +61,7 @@ class _CPrinter(Printer):
         self.helpers: dict[str, None] = {}  # the headers that it needs
         self._types: dict[str, str] = {}  # C types of the names in scope
         self._constants: dict[str, str] = {}  # and the values of the literals among them
+        self._narrow = narrow_values(kernel)
         self.attributes = f"VECTOR_BITS({kernel.vector_bits}) " if kernel.vector_bits else ""
 
     def prologue(self, arguments: str) -> None:
@@ -75,6 +78,31 @@ class _CPrinter(Printer):
             self._types[s.name] = COMPUTE_TYPES[s.type]
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant):
             self._constants[s.name] = constant_text(s.value.value, s.type)
+
+    def expression(self, let: lir.Let) -> str:
+        v = let.value
+        if isinstance(v, lir.Apply) and v.op.opcode in _BOUNDS and v.op.type.is_float and v.args[1] in self._constants:
+            # A test of the constant for NaN, which the compiler folds, takes the place of one of the other operand.
+            a, b = v.args
+            return f"(({b} {_BOUNDS[v.op.opcode]} {a}) | ({b} != {b}) ? {b} : {a})"
+        return super().expression(let)
+
+    def store(self, s: lir.Store) -> None:
+        t = self.types[s.buffer]
+        if (s.value, t) in self._narrow:
+            self.emit(f"{s.buffer}[{s.offset.to_c()}] = {t.name}_BITS_OF({s.value});")
+        else:
+            super().store(s)
+
+    def store_pair(self, s: lir.StorePair) -> None:
+        rounded = [x if (x, T.BF16) in self._narrow else f"ROUND_BF16({x})" for x in (s.first, s.second)]
+        target = f"*(bfloat16_pair_t *)({s.buffer} + {s.offset.to_c()})"
+        self.emit(f"{target} = F32_TO_BITS({rounded[0]}) >> 16 | F32_TO_BITS({rounded[1]});")
+
+    def pair(self, value: lir.PairLoad | lir.PairHalf) -> str:
+        if isinstance(value, lir.PairLoad):
+            return f"*(const bfloat16_pair_t *)({value.buffer} + {value.offset.to_c()})"
+        return f"BITS_TO_F32({value.pair} & 0xffff0000u)" if value.second else f"BITS_TO_F32({value.pair} << 16)"
 
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")

@@ -45,6 +45,8 @@ class Printer:
             self.emit(f"{self.local_element(s.array, s.offset)} = {s.value};")
         elif isinstance(s, lir.Store):
             self.store(s)
+        elif isinstance(s, lir.StorePair):
+            self.store_pair(s)
         elif isinstance(s, lir.Update):
             self.update(s)
         elif isinstance(s, lir.If):
@@ -76,6 +78,8 @@ class Printer:
             return self.index_test(v)
         if isinstance(v, lir.Load):
             return self.load(v)
+        if isinstance(v, lir.PairLoad | lir.PairHalf):
+            return self.pair(v)
         if isinstance(v, lir.LocalLoad):
             return self.local_element(v.array, v.offset)
         return v.name
@@ -111,6 +115,12 @@ class Printer:
         elif t is T.F16:
             value = self.to_half(value)
         self.emit(f"{s.buffer}[{s.offset.to_c()}] = {value};")
+
+    def store_pair(self, s: lir.StorePair) -> None:
+        raise UnsupportedError("elements are not stored in pairs in this language")
+
+    def pair(self, value: lir.PairLoad | lir.PairHalf) -> str:
+        raise UnsupportedError("elements are not read in pairs in this language")
 
     def update(self, s: lir.Update) -> None:
         raise NotImplementedError

@@ -14,6 +14,7 @@ from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.loop_transforms import (
     MAX_STAGED,
@@ -24,6 +25,7 @@ from compiler.codegen.schedules.loop_transforms import (
     without_dead_code,
 )
 from compiler.codegen.schedules.near_angles import select_near_angles
+from compiler.codegen.schedules.pairs import pair_elements
 from compiler.codegen.schedules.rare_work import separate_rare_work
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.schedules.scans import expand_scans
@@ -87,7 +89,8 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
-    body = _Binder(schedule).top(body)
+    body = split_edges(replace(kernel, kind=kind), body, schedule)
+    body = pair_elements(kernel, _Binder(schedule).top(body))
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))

@@ -30,6 +30,7 @@ FIELD_RANGES: Mapping[str, range] = {
     "splits": range(257),
     "cache": range(3),
     "rare": range(0, 4097, 64),
+    "edges": range(2),
 }
 """The values that may be chosen for the fields of a `Schedule`; a kernel may support fewer."""
 
@@ -54,6 +55,7 @@ class Schedule:
         rare: number of positions for which expensive values that only selects need are computed together, for the
             positions alone that select them; 0 computes them for every position, which is faster if a third of the
             positions selects them. Loop kernels have blocks by default, because simulators reset few environments.
+        edges: 1 if the edges of windows and pads are split out of the loops of a CPU, 0 if each element tests for them.
     """
 
     tile: int = 32
@@ -68,6 +70,7 @@ class Schedule:
     splits: int = 0
     cache: int = 1
     rare: int = 0
+    edges: int = 1
 
     def column_tile(self, width: int) -> int:
         """Return the number of columns in a tile, given `width` columns in total."""

@@ -21,6 +21,7 @@ TYPICAL_VALUES: Mapping[str, tuple[int, ...]] = {
     "block": (32, 64, 128, 256, 512, 1024),
     "lanes": (16, 32, 64, 128, 256, 512, 1024),
     "rare": (0, 256, 1024),
+    "edges": (0, 1),
 }
 """The values worth trying of fields for which the rule of `typical_values` does not suffice."""
 

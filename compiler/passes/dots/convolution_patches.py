@@ -149,23 +149,24 @@ class _Form:
         return self._as_result(b.reshape(made, (self.batch, *self.positions, self.groups * self.outputs)), b)
 
     def scaled_and_added(self, b: Builder) -> HloInstruction:
-        """Build the sum of the input's slices, each multiplied by its kernel element."""
-        x = self._padded(b)
-        x = b.reshape(x, (self.groups, *x.shape.dimensions[1:-1]))
-        x = b.transpose(x, (*range(1, x.shape.rank), 0))  # [batch, space..., groups]
+        """Build the sum of the input's slices, each multiplied by its kernel element, in the order of the result."""
+        order = self._labels.out
+        x = b.transpose(self.instruction.operands[0], [self._labels.lhs.index(c) for c in order])
+        pads = dict(zip(self._digits, edges(self.window), strict=True))
+        x = b.pad(x, b.scalar(0, self._type), [pads.get(c, PadDim(0, 0)) for c in order])
         weights = b.reshape(self._weights(b), (math.prod(self.kernel), self.groups))
         total: HloInstruction | None = None
         for n, at in enumerate(self._elements()):
-            part = b.slice(
-                x, (SliceDim(0, self.batch), *under_element(at, self.window, self.positions), SliceDim(0, self.groups))
-            )
+            under = dict(zip(self._digits, under_element(at, self.window, self.positions), strict=True))
+            whole = {c: SliceDim(0, size) for c, size in (("b", self.batch), ("f", self.groups))}
+            part = b.slice(x, [{**whole, **under}[c] for c in order])
             weight = b.slice(weights, (SliceDim(n, n + 1), SliceDim(0, self.groups)))
-            factor = b.broadcast(b.reshape(weight, (self.groups,)), part.shape.dimensions, (part.shape.rank - 1,))
+            factor = b.broadcast(b.reshape(weight, (self.groups,)), part.shape.dimensions, (order.index("f"),))
             term = b.add(Opcode.MULTIPLY, part, factor)
             total = term if total is None else b.add(Opcode.ADD, total, term)
         if total is None:
             raise ValueError(f"the kernel of %{self.instruction.name} has no elements")
-        return self._as_result(total, b)
+        return total
 
     # ---- operands
 

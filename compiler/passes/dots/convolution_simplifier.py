@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from compiler.ir import HloInstruction, Opcode, Shape
-from compiler.ir.attributes import ConvDimLabels, Window, WindowDim
+from compiler.ir.attributes import ConvDimLabels, Raw, SliceDim, Window, WindowDim
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
 from compiler.passes.infrastructure.rewriting import RewritePass, RuleSet
@@ -15,10 +16,17 @@ TO_DOT = RuleSet()
 CANONICAL = RuleSet()
 
 
+MIN_POSITIONS = 64
+"""Positions of an image from which a dot per image is worthwhile if the features come before the space."""
+
+
 @register
 @dataclass(frozen=True)
 class ConvolutionToDot(RewritePass):
-    """Rewrite 1x1 convolutions without stride, padding and groups as dots over the features.
+    """Rewrite 1x1 convolutions without padding and groups as dots over the features.
+
+    With the features before the space, there is one dot per image, which needs no transpose, unless the images are so
+    small that copies of the kernel would be larger than they are. Only this form skips positions by a stride.
 
     A convolution whose kernel covers the whole input without padding has a single window position and is a dot, too. If
     there are as many groups as features, each scaled by one number, it is a multiplication.
@@ -56,6 +64,33 @@ def _ungrouped(i: HloInstruction) -> bool:
 
 
 @TO_DOT.on(Opcode.CONVOLUTION)
+def _pointwise_images(i: HloInstruction, b: Builder) -> HloInstruction | None:
+    """Multiply each image, [features, positions], by the kernel from the left."""
+    labels, window = _labels(i), _window(i)
+    plain = all(replace(w, stride=1, rhs_dilate=1, reversal=False) == WindowDim(1) for w in window.dims)
+    features_first = labels.lhs == labels.out and labels.lhs.startswith("bf")
+    if not plain or not _ungrouped(i) or not features_first:
+        return None
+    x, kernel = i.operands
+    batch, features, *space = i.shape.dimensions
+    inputs, positions = x.shape.dimensions[1], math.prod(space)
+    if positions < MIN_POSITIONS or features * inputs > (features + inputs) * positions:
+        return None
+    strides = {c: w.stride for c, w in zip(sorted(c for c in labels.lhs if c.isdigit()), window.dims, strict=True)}
+    taken = [SliceDim(0, n, strides.get(c, 1)) for n, c in zip(x.shape.dimensions, labels.lhs, strict=True)]
+    if any(d.stride > 1 for d in taken):
+        x = b.slice(x, taken)
+    matrices = b.reshape(x, (batch, inputs, positions))
+    outputs_first = b.transpose(kernel, [labels.rhs.index(c) for c in ("o", "i", *sorted(set(labels.rhs) - set("oi")))])
+    copies = b.broadcast(b.reshape(outputs_first, (features, inputs)), (batch, features, inputs), (1, 2))
+    product = b.add(
+        Opcode.DOT, copies, matrices, shape=Shape(i.shape.element_type), lhs_batch_dims=(0,), rhs_batch_dims=(0,),
+        lhs_contracting_dims=(2,), rhs_contracting_dims=(1,), **_swapped_precision(i),
+    )  # fmt: skip
+    return b.reshape(product, i.shape.dimensions)
+
+
+@TO_DOT.on(Opcode.CONVOLUTION)
 def _pointwise(i: HloInstruction, b: Builder) -> HloInstruction | None:
     plain = all(replace(w, rhs_dilate=1, reversal=False) == WindowDim(1) for w in _window(i).dims)
     if not plain or not _ungrouped(i):
@@ -88,6 +123,12 @@ def _scaled_features(i: HloInstruction, b: Builder) -> HloInstruction | None:
     moved = b.transpose(x, [labels.lhs.index(c) for c in labels.out])
     factors = b.broadcast(b.reshape(kernel, (features,)), moved.shape.dimensions, (labels.out.index("f"),))
     return b.add(Opcode.MULTIPLY, moved, factors)
+
+
+def _swapped_precision(i: HloInstruction) -> dict[str, object]:
+    """Return the precision of a dot whose operands are those of a convolution in the other order."""
+    given = {k: str(v).strip("{}").split(",") for k, v in _precision(i).items()}
+    return {k: Raw("{" + ",".join(reversed(v)) + "}") for k, v in given.items()}
 
 
 def _precision(i: HloInstruction) -> dict[str, object]:

@@ -21,6 +21,26 @@ TYPES = {
 """Element types of input, kernel and result that oneDNN computes as HLO defines: with sums in f32 or s32."""
 
 
+MAX_SCALED = 9
+"""Maximum number of kernel elements for which our loops over scaled rows are faster than oneDNN."""
+
+
+def scales_rows(i: HloInstruction) -> bool:
+    """Check whether a convolution scales each feature by few numbers, with adjacent positions adjacent in memory.
+
+    oneDNN arranges such arrays by blocks of features, which takes longer than the convolution.
+    """
+    labels: ConvDimLabels = i.attributes["dim_labels"]
+    window: Window = i.attr("window", Window())
+    x, groups = i.operands[0].shape, i.attr("feature_group_count", 1)
+    is_depthwise = 1 < groups == x.dimensions[labels.lhs.index("f")] == i.shape.dimensions[labels.out.index("f")]
+    in_rows = labels.lhs[-1].isdigit() and labels.out[-1] == labels.lhs[-1]
+    is_plain = all(w.lhs_dilate <= 2 for w in window.dims)
+    is_single = {o.shape.element_type for o in (*i.operands, i)} == {T.F32}
+    taps = math.prod(w.size for w in window.dims)
+    return is_depthwise and in_rows and is_plain and is_single and taps <= MAX_SCALED
+
+
 def describe_convolution(i: HloInstruction) -> Description:
     """Return the primitive that computes a convolution.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from compiler.analysis.flops import instruction_flops
-from compiler.backends.cpu.onednn.convolution import describe_convolution
+from compiler.backends.cpu.onednn.convolution import describe_convolution, scales_rows
 from compiler.backends.cpu.onednn.description import Description
 from compiler.backends.cpu.onednn.library import OneDnn, load_onednn
 from compiler.backends.cpu.onednn.pooling import describe_pooling
@@ -50,6 +50,8 @@ def preference_refusal(i: HloInstruction) -> str | None:
         return f"oneDNN computes no {i.opcode.text} here"
     if instruction_flops(i) < (MIN_FLOPS if i.opcode in (Opcode.CONVOLUTION, Opcode.DOT) else MIN_POOLING_FLOPS):
         return f"%{i.name} is too small for a library call"
+    if i.opcode is Opcode.CONVOLUTION and scales_rows(i):
+        return f"%{i.name} suits a loop over rows"
     reason = refusal(i)
     if reason is None and i.opcode is Opcode.DOT and suits_blas(i):
         return f"%{i.name} suits BLAS"

@@ -1,0 +1,277 @@
+"""Loops over regions: edges of windows and pads are split out of the loops over single elements.
+
+A pad, a window or a slice of them tests for each element whether an index is inside an array. Where the tests depend on
+one loop variable, there are few different outcomes: the first elements, the last ones, all between them, and for a
+dilated pad, each remainder of the index. Then:
+
+- a loop over single elements becomes one loop for each range of equal outcomes, over groups of elements if the outcome
+  depends on the remainder: the long ones have no tests, and their vectors no masks;
+- a loop around others gets branches, one for each outcome.
+
+The statements are copied for each outcome without those that it does not need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import IndexExpr, IndexSymbol, Quotient, Remainder, Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import binary
+from compiler.codegen.schedules.known_tests import COPYABLE, Facts, copy_with
+from compiler.codegen.schedules.loop_transforms import has_loop, without_dead_code
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.ir.opcodes import Opcode
+from compiler.ir.types import PrimitiveType as T
+
+KINDS = ("loop", "in-place-update")
+"""The kinds of kernels whose loops are split."""
+MIN_RANGE = 16
+"""Minimum number of elements of the longest range of a loop over single elements, those of a vector."""
+MAX_RANGES = 9
+"""Maximum number of ranges of a loop over single elements."""
+MAX_OUTCOMES = 5
+"""Maximum number of outcomes for which the body of an outer loop is copied."""
+MAX_REMAINDERS = 4
+"""Maximum number of elements of a group whose outcomes differ."""
+MAX_STATEMENTS = 700
+"""Maximum number of statements of all copies of a loop: the C compiler takes as long as there are statements."""
+COPIED = 8
+"""Statements that may be copied for each of those that may be left: most copies are copied again, or are not used."""
+MAX_EXTENT = 1 << 22
+"""Maximum extent of a loop whose tests are evaluated."""
+SHORT = 8
+"""Ranges of fewer iterations are not worth a vector."""
+
+Outcomes = npt.NDArray[np.bool_]
+
+
+def split_edges(kernel: lir.Kernel, body: Body, schedule: Schedule) -> Body:
+    """Return the unbound statements of a kernel with the edges of its loops split where it is worthwhile."""
+    if not schedule.edges or not schedule.vector or kernel.kind not in KINDS:
+        return body
+    if not all(isinstance(s, COPYABLE) for s in lir.walk(body)):
+        return body
+    return _Edges().body(body)
+
+
+class _TooManyError(Exception):
+    """The copies of a loop would have too many statements."""
+
+
+class _Branches(enum.Enum):
+    """The outcomes for which the bodies of loops around others are copied, in order of preference."""
+
+    ALL = "all"
+    MIDDLE = "middle"  # that of most iterations; the others run the body as it is
+    NONE = "none"
+
+
+class _Edges:
+    """The split of the loops of one kernel.
+
+    Attributes:
+        copies: the number of copies so far.
+        room: the number of statements that copies of the present loop may still have.
+    """
+
+    def __init__(self) -> None:
+        self.copies = 0
+        self.room = 0
+
+    def body(self, body: Body) -> Body:
+        return tuple(x for s in body for x in self._top(s))
+
+    def _top(self, s: lir.Stmt) -> Body:
+        """Split an outermost loop, with branches for as many outcomes as there is room for."""
+        if not isinstance(s, For):
+            return (lir.map_bodies(s, self.body),)
+        for branches in _Branches:
+            self.room = COPIED * MAX_STATEMENTS
+            with contextlib.suppress(_TooManyError):
+                split = without_dead_code(self._statement(s, branches))
+                if _size(split) <= MAX_STATEMENTS:
+                    return split
+        return (s,)
+
+    def _statement(self, s: lir.Stmt, branches: _Branches) -> Body:
+        if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None:
+            tests = _tests_of(s)
+            if not has_loop(s.body):
+                return self._ranges(s, tests) or (s,)
+            if branches is not _Branches.NONE and tests and self._has_ranges(s.body):
+                return (self._branches(s, tests, branches),)
+        return (lir.map_bodies(s, lambda inner: self._body(inner, branches)),)
+
+    def _body(self, body: Body, branches: _Branches) -> Body:
+        return tuple(x for s in body for x in self._statement(s, branches))
+
+    def _copy(self, body: Body, facts: Facts, at: Mapping[IndexSymbol, IndexExpr]) -> Body:
+        copied = copy_with(body, facts, at, self._suffix())
+        self.room -= _size(copied)
+        if self.room < 0:
+            raise _TooManyError
+        return copied
+
+    @staticmethod
+    def _has_ranges(body: Body) -> bool:
+        """Check whether a loop over single elements is split; short ones are faster whole, and without branches."""
+        loops = (s for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.INDEPENDENT and s.base is None)
+        return any(not has_loop(s.body) and _worthwhile_ranges(s, _tests_of(s)) for s in loops)
+
+    def _suffix(self) -> str:
+        self.copies += 1
+        return f"_{self.copies}"
+
+    # ---- loops around others
+
+    def _branches(self, s: For, tests: Sequence[lir.IndexTest], branches: _Branches) -> For:
+        """Return a loop whose body is copied for the outcomes of the tests."""
+        outcomes = _evaluate(tests, np.arange(s.var.extent))
+        if branches is _Branches.MIDDLE:
+            body = self._apart(s.body, tests, outcomes)
+        elif len(np.unique(outcomes, axis=1).T) <= MAX_OUTCOMES:
+            body = self._body(self._decide(s.body, list(tests), outcomes, {}), branches)
+        else:
+            body = self._body(s.body, branches)
+        return For(s.var, s.kind, body, s.combined, grain=s.grain)
+
+    def _apart(self, body: Body, tests: Sequence[lir.IndexTest], outcomes: Outcomes) -> Body:
+        """Return a branch on whether all tests hold, as in the middle; where they do not, the body stays as it is."""
+        name = f"middle{self._suffix()}"
+        lets: list[lir.Stmt] = []
+        holds = ""
+        for k, t in enumerate(tests):
+            lets.append(lir.Let(f"{name}_{k}", T.PRED, t))
+            if holds:
+                both = lir.Apply(binary(Opcode.AND, T.PRED), (holds, f"{name}_{k}"))
+                lets.append(lir.Let(f"{name}_and{k}", T.PRED, both))
+            holds = f"{name}_and{k}" if holds else f"{name}_{k}"
+        if np.count_nonzero(outcomes.all(axis=0)) * 2 < outcomes.shape[1]:
+            return self._body(body, _Branches.MIDDLE)
+        middle = self._body(self._copy(body, dict.fromkeys(tests, True), {}), _Branches.MIDDLE)
+        return *lets, lir.If(holds, middle, self._copy(body, {}, {}))
+
+    def _decide(self, body: Body, tests: list[lir.IndexTest], outcomes: Outcomes, facts: Facts) -> Body:
+        """Return branches on the tests whose outcome differs; columns of `outcomes` are the possible iterations."""
+        known = {t: bool(row[0]) for t, row in zip(tests, outcomes, strict=True) if (row == row[0]).all()}
+        facts = {**facts, **known}
+        left = [k for k, t in enumerate(tests) if t not in known]
+        if not left:
+            return self._copy(body, facts, {})
+        test, row = tests[left[0]], outcomes[left[0]]
+        name = f"edge{self._suffix()}"
+        sides = (
+            self._decide(body, [tests[k] for k in left[1:]], outcomes[left[1:]][:, row == side], {**facts, test: side})
+            for side in (True, False)
+        )
+        return lir.Let(name, T.PRED, test), lir.If(name, *sides)
+
+    # ---- loops over single elements
+
+    def _ranges(self, s: For, tests: Sequence[lir.IndexTest]) -> Body | None:
+        """Return the loops for the ranges of a loop over single elements, or None if it should stay as it is."""
+        ranges = _worthwhile_ranges(s, tests)
+        return None if ranges is None else tuple(self._range(s, tests, r, _group_of(tests)) for r in ranges)
+
+    def _range(self, s: For, tests: Sequence[lir.IndexTest], r: _Range, group: int) -> lir.Stmt:
+        var = Var(f"{s.var.name}{self._suffix()}", r.last - r.first)
+        body: list[lir.Stmt] = []
+        for k, outcomes in enumerate(r.outcomes):
+            at: dict[IndexSymbol, IndexExpr] = {s.var: (ix.of(var) + r.first) * group + k}
+            body += self._copy(s.body, dict(zip(tests, outcomes, strict=True)), at)
+        return For(var, LoopKind.SERIAL if var.extent < SHORT else LoopKind.INDEPENDENT, tuple(body))
+
+
+@dataclass(frozen=True)
+class _Range:
+    """A range of groups: the outcomes of the tests for each element of a group; the last group may have fewer."""
+
+    first: int
+    last: int
+    outcomes: tuple[tuple[bool, ...], ...]
+
+
+def _group_of(tests: Sequence[lir.IndexTest]) -> int:
+    """Return the number of elements after which the outcomes of tests repeat, away from the edges."""
+    return math.lcm(1, *(d for t in tests for d in _divisors(t.value)))
+
+
+def _worthwhile_ranges(s: For, tests: Sequence[lir.IndexTest]) -> list[_Range] | None:
+    """Return the ranges of a loop over single elements, or None if it should stay as it is."""
+    group = _group_of(tests)
+    if not tests or group > MAX_REMAINDERS or s.var.extent < MIN_RANGE:
+        return None
+    ranges = _ranges_of(tests, s.var.extent, group)
+    return None if ranges is None or max(r.last - r.first for r in ranges) * group < MIN_RANGE else ranges
+
+
+def _ranges_of(tests: Sequence[lir.IndexTest], extent: int, group: int) -> list[_Range] | None:
+    """Return the ranges of groups with equal outcomes; None if there are too many."""
+    whole = extent // group
+    values = _evaluate(tests, np.arange(whole * group)).reshape(len(tests), whole, group)
+    changes = np.flatnonzero((values[:, 1:] != values[:, :-1]).any(axis=(0, 2))) + 1
+    starts = [0, *changes.tolist(), whole]
+    if len(starts) > MAX_RANGES:
+        return None
+    found = [_Range(a, b, _columns(values[:, a])) for a, b in itertools.pairwise(starts)]
+    if extent % group:
+        found.append(_Range(whole, whole + 1, _columns(_evaluate(tests, np.arange(whole * group, extent)))))
+    return found
+
+
+def _size(body: Body) -> int:
+    return sum(1 for _ in lir.walk(body))
+
+
+def _columns(values: Outcomes) -> tuple[tuple[bool, ...], ...]:
+    return tuple(tuple(bool(x) for x in column) for column in values.T)
+
+
+def _tests_of(s: For) -> list[lir.IndexTest]:
+    """Return the tests in a loop that depend on its variable alone."""
+    if s.var.extent > MAX_EXTENT:
+        return []
+    found = (x.value for x in lir.walk(s.body) if isinstance(x, lir.Let) and isinstance(x.value, lir.IndexTest))
+    return list(dict.fromkeys(t for t in found if set(t.value.variables()) == {s.var}))
+
+
+def _divisors(i: IndexExpr) -> Iterator[int]:
+    for symbol, _ in i.terms:
+        if isinstance(symbol, Quotient | Remainder):
+            yield symbol.divisor
+            yield from _divisors(symbol.value)
+
+
+def _evaluate(tests: Sequence[lir.IndexTest], positions: npt.NDArray[np.int64]) -> Outcomes:
+    """Return the outcome of each test at each position of the only variable."""
+    out = np.ones((len(tests), len(positions)), bool)
+    for row, t in zip(out, tests, strict=True):
+        values = _values(t.value, positions)
+        if t.low is not None:
+            row &= values >= t.low
+        if t.high is not None:
+            row &= values <= t.high
+    return out
+
+
+def _values(i: IndexExpr, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    total = np.full(len(positions), i.const, np.int64)
+    for symbol, factor in i.terms:
+        if isinstance(symbol, Quotient):
+            total += factor * (_values(symbol.value, positions) // symbol.divisor)
+        elif isinstance(symbol, Remainder):
+            total += factor * (_values(symbol.value, positions) % symbol.divisor)
+        else:
+            total += factor * positions
+    return total
