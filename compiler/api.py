@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler.analysis.devices import device_refusal
 from compiler.backends.registry import find_backend
-from compiler.errors import ArgumentError
+from compiler.errors import ArgumentError, UnsupportedError
 from compiler.expansions import ChooseExpansion, ExpansionPolicy
 from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
@@ -99,6 +100,9 @@ def compile(  # users know it by this name
         raise ArgumentError(f"a program is HLO text or an HloModule, not {short_repr(module)}")
     if options.verify:
         verify(module)
+    refusal = device_refusal(module)
+    if refusal is not None:
+        raise UnsupportedError(refusal)
     if not options.optimize:
         return _configured(target.build(module), options)
     session = CompilationSession(module, target.name, pipeline)

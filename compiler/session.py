@@ -29,7 +29,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
-from compiler.ir import HloInstruction, HloModule
+from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
@@ -231,8 +231,13 @@ class CompilationSession:
     def _lower(self) -> None:
         """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""
         if self._backend.language is not None:
-            scans = find_language(self._backend.language).scans
-            lower(self.module, lambda i: is_kept(i) or self._library_computes(i) or (scans and has_scan(i)))
+            language = find_language(self._backend.language)
+
+            def keeps(i: HloInstruction) -> bool:
+                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode is Opcode.TOPK)
+                return own or is_kept(i) or self._library_computes(i)
+
+            lower(self.module, keeps)
             wrap_library_ops(self.module, self._library_computes)
             if self._backend.language == C.name:
                 group_products(self.module, self._library_computes)

@@ -18,7 +18,9 @@ from experiments.results import Evaluation, write_bytes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["learning_curve", "order_bars", "profile_lines", "save_figure", "speedup_bars", "svg"]
+__all__ = [
+    "learning_curve", "order_bars", "profile_lines", "save_figure", "scaling_lines", "speedup_bars", "svg",
+]  # fmt: skip
 
 COLORS = {
     "none": "#9aa0a6",
@@ -171,6 +173,35 @@ def learning_curve(points: Sequence[Mapping[str, Any]], what: str = "speedup ove
         axes.set_ylabel(what)
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}x")
         axes.legend()
+    return figure
+
+
+def scaling_lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Figure:
+    """Plot one line per series on logarithmic axes, with the slope of linear growth dashed.
+
+    Args:
+        series: points (size, time) by name; the first point of the first series anchors the dashed line.
+        x: the label of the horizontal axis.
+        y: the label of the vertical axis.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as NewFigure
+
+    with rc_context(_STYLE):
+        figure = NewFigure(figsize=(9, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for k, (name, points) in enumerate(series.items()):
+            sizes, times = np.array(sorted(points), dtype=np.float64).T
+            axes.plot(sizes, times, marker="o", markersize=4, color=_color("", k), label=plot_label(name))
+        every = [size for points in series.values() for size, _ in points]
+        size, time = min(next(iter(series.values())))
+        ends = np.array([min(every), max(every)], dtype=np.float64)
+        axes.plot(ends, time * ends / size, color="#888888", linestyle="--", linewidth=1, label="linear")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.legend(fontsize=8)
     return figure
 
 

@@ -21,6 +21,7 @@ from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, Ker
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import UnsupportedError
+from compiler.interpreter.custom_calls import custom_call_refusal
 from compiler.ir.callgraph import check_call_graph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -256,6 +257,9 @@ class ThunkEmitter:
 
     @staticmethod
     def _host(i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+        refusal = custom_call_refusal(i) if i.opcode is Opcode.CUSTOM_CALL else None
+        if refusal is not None:
+            raise UnsupportedError(refusal)
         tree = _new_tree(i.shape)
         inputs = tuple(b for o in operands for b in leaves(o))
         thunks.append(HostThunk(i.name, i, inputs, tuple(leaves(tree)), executions=runs))

@@ -52,6 +52,7 @@ LOOPS = (
     "range-simplifier",
     "while-loop-invariant-code-motion",
     "while-loop-widening",
+    "while-loop-slice-sinking",
     "state-splitting",
 )
 """Passes on whole loops: carried state, invariants, and unrolling of short loops."""
@@ -68,7 +69,8 @@ XLA_ORDER = (
     "dynamic-slice-simplifier", "unit-dimension-movement", "reduce-simplifier", "reduce-hoisting",
     "degenerate-dimensions", "dot-simplifier", "dot-of-blocks", "dot-slicing", "dot-distribution", "matrix-chain",
     "no-op-removal", "dce", "gather-simplifier", "while-loop-invariant-code-motion", "tuple-simplifier",
-    "while-loop-constant-sinking", "while-loop-simplifier", "while-loop-widening", "state-splitting",
+    "while-loop-constant-sinking", "while-loop-simplifier", "while-loop-widening",
+    "while-loop-slice-sinking", "state-splitting",
     "range-simplifier", "dce", "reshape-mover", "constant-folding", "conditional-simplifier",
     "conditional-dead-output", "transpose-folding", "transposed-dot-cse", "cse", "dce",
 )  # fmt: skip
@@ -79,9 +81,10 @@ are adjacent here as individual passes.
 """
 
 LOWERING = (
-    "rng-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander", "scan-expander",
+    "rng-expander", "complex-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander",
+    "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
-    "convolution-to-patches", "scatter-expander{simple=false}", "argmax-rewriter",
+    "convolution-to-patches", "topk-by-rank", "scatter-expander{simple=false}", "argmax-rewriter",
     "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}",
 )  # fmt: skip
 """Expanders of ops that kernels cannot compute, and of dots so small that a library call takes longer than the dot
