@@ -41,6 +41,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, as_selector
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site, kernel_sites
+from compiler.support.gc_pause import gc_rarely
 from compiler.support.untrusted import is_name, short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
@@ -275,7 +276,8 @@ class CompilationSession:
         state = self.fusion
         start, self._sites = len(state.history), None
         try:
-            return run_policy(state, policy)
+            with gc_rarely():
+                return run_policy(state, policy)
         finally:
             taken = zip(state.history[start:], state.made[start:], strict=True)
             self._decisions += [FusionStep(action, made) for action, made in taken]

@@ -99,7 +99,7 @@ class PriorityFusion(ProducerQueue):
             return None
         saved = sequence.saving_into_all(producer, users)
         # Legality last: it may have to make kernels.
-        return saved if saved > 0 and sequence.into_all_users(producer, users) else None
+        return saved if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
 
     def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
         """Return the fusion into all users if it still saves time."""
@@ -118,7 +118,7 @@ class GreedyFusion(ProducerQueue):
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the bytes that are no longer written and read, or None when there are none."""
         users = consumers_of(producer)
-        if not users or not sequence.into_all_users(producer, users):
+        if not users or not sequence.can_go_into_all_users(producer, users):
             return None
         own = sequence.legality.facts(producer).summary
         size = sum(s.byte_size for s in producer.shape.leaves())
