@@ -224,10 +224,11 @@ class CompilationSession:
         return self._state
 
     def _start_fusion(self) -> None:
-        self._lower()
-        self._base = FusionBase.of(self.module)
-        self._unfused = self.module.clone()
-        self._state = FusionState(self.module, self.device)
+        with gc_rarely():
+            self._lower()
+            self._base = FusionBase.of(self.module)
+            self._unfused = self.module.clone()
+            self._state = FusionState(self.module, self.device)
 
     def _lower(self) -> None:
         """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""

@@ -70,9 +70,9 @@ class ActionKind(ABC):
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """Return the reason against a candidate that only making its kernel shows, or None."""
 
-    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
         """Check whether `kernel_reason` is None; kinds may answer faster when the reason is not asked for."""
-        return self.kernel_reason(s, entry) is None
+        return self.kernel_reason(s, self.entry(s, producer, *consumers)) is None
 
     @abstractmethod
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
@@ -109,9 +109,9 @@ class ProducerConsumer(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason(self.name, entry.producer, entry.consumer)
 
-    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
         """See `ActionKind.has_kernel`."""
-        return not s.legality.is_refused(self.name, entry.producer, entry.consumer)
+        return not s.legality.is_refused(self.name, producer, consumers[0])
 
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """See `ActionKind.reason`."""
@@ -145,9 +145,9 @@ class ProducerIntoAllUsers(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.into_all_users(entry.producer, entry.consumers).reason
 
-    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
         """See `ActionKind.has_kernel`."""
-        return s.can_go_into_all_users(entry.producer, entry.consumers)
+        return s.can_go_into_all_users(producer, consumers)
 
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """See `ActionKind.reason`."""
@@ -190,9 +190,9 @@ class MultiOutput(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason(self.name, entry.producer, entry.consumer)
 
-    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
         """See `ActionKind.has_kernel`."""
-        return not s.legality.is_refused(self.name, entry.producer, entry.consumer)
+        return not s.legality.is_refused(self.name, producer, consumers[0])
 
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """See `ActionKind.reason`."""
@@ -223,9 +223,9 @@ class SideBySide(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason("sibling", entry.producer, entry.consumer)
 
-    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
         """See `ActionKind.has_kernel`."""
-        return not s.legality.is_refused("sibling", entry.producer, entry.consumer)
+        return not s.legality.is_refused("sibling", *s.nodes.sorted([producer, consumers[0]]))
 
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """See `ActionKind.reason`."""

@@ -184,6 +184,14 @@ class SequenceState:
         """Return whether the producer may be computed within the consumer."""
         return self.legality.producer_consumer(producer, consumer)
 
+    def is_legal(self, action: FusionAction) -> bool:
+        """Check whether an action is legal now, without stating the reason against it."""
+        nodes = [self.computation.find(n) for n in (action.producer, *action.consumers)]
+        found = [n for n in nodes if n is not None and n in self.nodes]
+        if len(found) < len(nodes) or not KIND_OF[action.kind].has_kernel(self, found[0], found[1:]):
+            return False
+        return bool(self.decide(action))
+
     def decide(self, action: FusionAction) -> FusionDecision:
         """Return whether an action is legal now."""
         problem = action.consumers_problem()
