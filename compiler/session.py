@@ -276,12 +276,12 @@ class CompilationSession:
         self.decided_by["fusion"] = decider_name(policy)
         state = self.fusion
         start, self._sites = len(state.history), None
-        try:
-            with gc_rarely():
+        with gc_rarely():
+            try:
                 return run_policy(state, policy)
-        finally:
-            taken = zip(state.history[start:], state.made[start:], strict=True)
-            self._decisions += [FusionStep(action, made) for action, made in taken]
+            finally:
+                taken = zip(state.history[start:], state.made[start:], strict=True)
+                self._decisions += [FusionStep(action, made) for action, made in taken]
 
     # ---- kernels
 
