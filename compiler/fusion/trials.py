@@ -174,7 +174,7 @@ class Trials:
     def _number(self, node: HloInstruction) -> int:
         known = self._structures
         if node.opcode is Opcode.FUSION:
-            inside = body_of(node).instructions
+            inside: Sequence[HloInstruction] = body_of(node).instructions
             key = self._computation_key(inside, body_of(node).root)
         else:
             inside, key = (node,), self._instruction_key(node)
