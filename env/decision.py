@@ -114,13 +114,6 @@ class DecisionEnv(CompilerEnv[Observation]):
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._steps = 0
 
-    def render(self) -> str | None:
-        """Return the decisions so far as text; None unless the render mode is "ansi"."""
-        if self.render_mode != "ansi" or self._compilation is None:
-            return None
-        lines = [f"{self._compilation.program.name}: {len(self._episode.moves)} legal moves"]
-        return "\n".join([*lines, *(f"  {n + 1}. {t}" for n, t in enumerate(self._compilation.decisions))])
-
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
         return np.arange(MAX_CANDIDATES) < len(self.moves)
@@ -156,6 +149,9 @@ class DecisionEnv(CompilerEnv[Observation]):
 
     def _observe(self) -> Observation:
         return observe(self._episode.graph())
+
+    def _summary(self) -> str:
+        return f"{len(self._episode.moves)} legal moves"
 
     def _is_truncated(self) -> bool:
         return not self._episode.done and self._steps >= self.max_steps
