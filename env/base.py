@@ -193,6 +193,14 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         """The plan of a compilation that takes the decisions so far and continues with the defaults."""
         return self.compilation.plan
 
+    def random_state(self) -> dict[str, Any]:
+        """Return the state of the random generator that draws programs, as JSON; for checkpoints."""
+        return dict(self.np_random.bit_generator.state)
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Restore what `random_state` returned."""
+        self.np_random.bit_generator.state = state
+
     def baseline(self, program: Program) -> Baseline:
         """Return the default compilation of a program; each program is compiled once.
 
