@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from agents.finalists import Observer
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.ir import HloModule
 from compiler.plan import CompilationPlan
@@ -50,9 +51,7 @@ class KernelSearch:
         self.measurements = self.failures = 0
         self.reason = ""
 
-    def improve(
-        self, plan: CompilationPlan, budget: int, progress: Callable[[Measurement], None] | None = None
-    ) -> CompilationPlan:
+    def improve(self, plan: CompilationPlan, budget: int, progress: Observer | None = None) -> CompilationPlan:
         """Return the plan with the fastest kernel choices found.
 
         Args:
@@ -68,7 +67,11 @@ class KernelSearch:
         start = self._measurer.measure(self._program, plan)
         if start.seconds is None:
             return plan
-        best = start.seconds.value
+        if not start.kernels:  # its time was known, but not those of its kernels
+            start = self._measurer.measure(self._program, plan, remeasure=True)
+            if start.seconds is None:
+                return plan
+        best = start.relative
         kernels = [_Tried(s, {session.chosen_kernel(s)}) for s in _heaviest_first(session, start)]
         for _ in range(budget):
             step = next(_untried(session, kernels), None)
@@ -78,26 +81,26 @@ class KernelSearch:
             kernel.choices.add(choice)
             changed = session.fork()
             changed.set_kernel(kernel.site, choice)
-            seconds = self._measure(changed.plan, progress)
-            if seconds is not None and seconds < (1 - MARGIN) * best:
-                best, session = seconds, changed
+            relative = self._measure(changed.plan, progress)
+            if relative is not None and relative < (1 - MARGIN) * best:
+                best, session = relative, changed
         return session.plan
 
-    def _measure(self, plan: CompilationPlan, progress: Callable[[Measurement], None] | None) -> float | None:
+    def _measure(self, plan: CompilationPlan, progress: Observer | None) -> float | None:
         result = self._measurer.measure(self._program, plan)
         self.measurements += 1
         if result.seconds is None:
             self.failures, self.reason = self.failures + 1, result.reason
         if progress is not None:
-            progress(result)
-        return None if result.seconds is None else result.seconds.value
+            progress(plan, result)
+        return None if result.seconds is None else result.relative
 
 
 def _heaviest_first(session: CompilationSession, measured: Measurement) -> list[KernelSite]:
     """Return the kernels that have choices; kernels of one name share the time measured under it."""
     times: dict[str, float] = {}
-    for name, executions, time in measured.kernels:
-        times[name] = times.get(name, 0.0) + executions * time.seconds.value
+    for kernel in measured.kernels:
+        times[kernel.name] = times.get(kernel.name, 0.0) + kernel.executions * kernel.seconds
     sites = [s for s in session.kernel_sites() if s.choices.size > 1]
     return sorted(sites, key=lambda s: -times.get(s.name, 0.0))
 

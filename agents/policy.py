@@ -23,11 +23,11 @@ def graph_batch(observations: dict[str, torch.Tensor]) -> GraphBatch:
     """Return observations of `env.observations` as a batch of padded graphs."""
     rows = observations["counts"].shape[0]
     return GraphBatch(
-        nodes=observations["nodes"].reshape(rows, -1, features.NODE_FEATURES),
+        nodes=observations["nodes"].float().reshape(rows, -1, features.NODE_FEATURES),
         edges=observations["edges"].reshape(rows, -1, 2).long(),
-        candidates=observations["candidates"].reshape(rows, -1, features.CANDIDATE_FEATURES),
+        candidates=observations["candidates"].float().reshape(rows, -1, features.CANDIDATE_FEATURES),
         endpoints=observations["endpoints"].reshape(rows, -1, 2).long(),
-        globals=observations["globals"],
+        globals=observations["globals"].float(),
         counts=observations["counts"].long(),
     )
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+from agents.finalists import Observer
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.fusion.policies import POLICIES, RandomFusion, make_policy
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.policies import POLICIES, SEARCHES, RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
@@ -17,7 +20,7 @@ from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite, u
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.measurement import Measurement, Measurer
+from env.measurement import Measurer
 from env.suites import Program
 
 __all__ = [
@@ -34,7 +37,7 @@ __all__ = [
 
 STRATEGIES = (
     "none",
-    *(p for p in POLICIES if p not in ("none", "random", "beam")),
+    *(p for p in POLICIES if p != "none" and p not in SEARCHES),
     "random",
     "beam",
     "learned",
@@ -138,26 +141,52 @@ def beam_plans(starts: Starts, program: Program, width: int = 4, branch: int = 4
 
     Each step tries the best `branch` actions of each of `width` states.
     """
-    start = starts.session(program)
-    start.run_loop_policy(KernelLoops())
-    beam, finished = [start], [start]
+    session = starts.session(program)
+    session.run_loop_policy(KernelLoops())
+    state: FusionState = session.fusion
+    beam: list[_Scored] = [(state.seconds(), ())]
+    finished, seen = list(beam), {state.fingerprint}
     while beam:
-        grown = [child for session in beam for child in _children(session, branch)]
-        grown.sort(key=lambda s: s.fusion.seconds())
+        grown = [child for _, actions in beam for child in _children(session, actions, branch, seen)]
+        grown.sort(key=lambda c: c[0])
         beam = grown[:width]
         finished += beam
-    finished.sort(key=lambda s: s.fusion.seconds())
-    yield from (s.plan for s in finished)
+    finished.sort(key=lambda c: c[0])
+    for _, actions in finished:
+        _move(session, actions)
+        yield session.plan
 
 
-def _children(session: CompilationSession, branch: int) -> Iterator[CompilationSession]:
+_Scored: TypeAlias = "tuple[float, tuple[FusionAction, ...]]"
+"""Estimated seconds after some fusions, and these."""
+
+
+def _children(
+    session: CompilationSession, actions: tuple[FusionAction, ...], branch: int, seen: set[str]
+) -> Iterator[_Scored]:
+    """Yield the sequences of fusions that are longer by one of the best, if they lead to something new."""
+    _move(session, actions)
     state: FusionState = session.fusion
     savings = sorted(((state.estimate(a), n, a) for n, a in enumerate(state.actions())), key=lambda s: (-s[0], s[1]))
     for saving, _, action in savings[:branch]:
         if saving > 0:
-            child = session.fork()
-            child.apply(action)
-            yield child
+            session.apply(action)
+            if state.fingerprint not in seen:
+                seen.add(state.fingerprint)
+                yield state.seconds(), (*actions, action)
+            session.undo()
+
+
+def _move(session: CompilationSession, actions: tuple[FusionAction, ...]) -> None:
+    """Undo and apply fusions, so that those of the session are the given ones."""
+    done = session.fusion.history
+    common = 0
+    while common < min(len(done), len(actions)) and done[common] == actions[common]:
+        common += 1
+    for _ in range(len(done) - common):
+        session.undo()
+    for action in actions[common:]:
+        session.apply(action)
 
 
 def best_measured(
@@ -165,9 +194,9 @@ def best_measured(
     program: Program,
     plans: Iterable[CompilationPlan],
     budget: int,
-    progress: Callable[[Measurement], None] | None = None,
+    progress: Observer | None = None,
 ) -> Found:
-    """Measure up to `budget` different plans and keep the fastest.
+    """Measure up to `budget` different plans and keep the fastest, each by its time beside the default plan's.
 
     Plans that occur again are not measured or counted. At most four times the budget are drawn, because a small program
     has few plans.
@@ -194,10 +223,10 @@ def best_measured(
         measured += 1
         if result.seconds is None:
             reasons.append(result.reason)
-        elif best is None or result.seconds.value < best[0]:
-            best = (result.seconds.value, plan)
+        elif best is None or result.relative < best[0]:
+            best = (result.relative, plan)
         if progress is not None:
-            progress(result)
+            progress(plan, result)
     if best is None:
         listed = "\n  - ".join(["", *dict.fromkeys(reasons[-3:])])
         raise NoPlanError(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler.analysis.devices import device_refusal
 from compiler.backends.registry import find_backend
-from compiler.errors import ArgumentError
+from compiler.errors import ArgumentError, UnsupportedError
 from compiler.expansions import ChooseExpansion, ExpansionPolicy
 from compiler.fusion.policies import DEFAULT_POLICY, POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy
@@ -30,12 +31,15 @@ class CompileOptions:
     Attributes:
         verify: run the verifier before and after the passes.
         optimize: run passes, loop decisions and fusion; otherwise every op becomes a kernel of its own.
+        keep_fusions: compile a module that is fused already, such as the text of `Executable.module`, as it is: no
+            passes run, and policies decide only what is left, if they are given.
         flush_denormals: treat subnormal numbers as zero while the program runs, as XLA does (cpu only).
         num_threads: number of threads of the program, at most HLOGYM_NUM_THREADS; None for all (cpu only).
     """
 
     verify: bool = True
     optimize: bool = True
+    keep_fusions: bool = False
     flush_denormals: bool = False
     num_threads: int | None = None
 
@@ -96,13 +100,21 @@ def compile(  # users know it by this name
         raise ArgumentError(f"a program is HLO text or an HloModule, not {short_repr(module)}")
     if options.verify:
         verify(module)
+    refusal = device_refusal(module)
+    if refusal is not None:
+        raise UnsupportedError(refusal)
     if not options.optimize:
         return _configured(target.build(module), options)
     session = CompilationSession(module, target.name, pipeline)
     if plan is not None:
         session.replay(plan)
         return _configured(session.finish(), options)
-    decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
+    if options.keep_fusions:
+        _continue(session, fusion_policy, loop_policy, kernel_selector, expansion_policy)
+    else:
+        decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
+        if fusion_policy is None or isinstance(fusion_policy, str):
+            session.decided_by["fusion"] = fusion_policy or DEFAULT_POLICY
     session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)
@@ -155,5 +167,25 @@ def decide(
         loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
+    if kernel_selector is not None:
+        session.run_kernel_selector(kernel_selector)
+
+
+def _continue(
+    session: CompilationSession,
+    fusion_policy: FusionPolicy | ChooseFusion | str | None,
+    loop_policy: LoopPolicy | None,
+    kernel_selector: KernelSelector | ChooseKernel | None,
+    expansion_policy: ExpansionPolicy | ChooseExpansion | None,
+) -> None:
+    """Make the decisions for which a policy is given; the module keeps the fusions and loops that it has."""
+    if expansion_policy is not None:
+        session.run_expansion_policy(expansion_policy)
+    if loop_policy is not None:
+        session.run_loop_policy(loop_policy)
+    if fusion_policy is not None:
+        session.run_fusion_policy(_policy(fusion_policy))
+        if isinstance(fusion_policy, str):
+            session.decided_by["fusion"] = fusion_policy
     if kernel_selector is not None:
         session.run_kernel_selector(kernel_selector)

@@ -55,6 +55,7 @@ EXPANSIONS: tuple[Expansion, ...] = (
     Expansion("product", Opcode.CONVOLUTION, "convolution-to-dot"),
     Expansion("patches", Opcode.CONVOLUTION, "convolution-to-patches"),
     Expansion("loop", Opcode.SCATTER, "scatter-expander", "scatter-expander{simple=false}"),
+    Expansion("ranks", Opcode.TOPK, "topk-by-rank"),
     Expansion("sort", Opcode.TOPK, "topk-decomposer"),
     Expansion(
         "loops", Opcode.DOT, "dot-strength-reduction{max_contracted=4096,max_multiplications=1048576}", _SMALL_DOT

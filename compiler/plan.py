@@ -103,6 +103,7 @@ class CompilationPlan:
         sequences: names of the sequences when fusion began, callees first.
         steps: the fusions.
         kernels: sequence -> instruction -> the choice of a kernel, for kernels that do not have their default.
+        decided_by: phase -> the name of who decided it, such as a policy; for readers, and not compared.
         backend: the backend it was made for. Other backends can replay it if it has no kernel choices; one that
             compiles no kernels ignores these.
     """
@@ -118,6 +119,7 @@ class CompilationPlan:
     steps: tuple[FusionStep, ...] = ()
     kernels: Mapping[str, Mapping[str, KernelChoice]] = field(default_factory=dict)
     backend: str = "cpu"
+    decided_by: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         _fingerprint(self.fingerprint, "fingerprint")
@@ -134,6 +136,7 @@ class CompilationPlan:
             "steps": _all_of(FusionStep, self.steps, "fusions"),
             "places": _rows(self.places, "places", _positions),
             "kernels": _kernels(self.kernels, "kernels"),
+            "decided_by": _deciders(self.decided_by, "decided_by"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -180,6 +183,7 @@ class CompilationPlan:
             "format": FORMAT,
             "fingerprint": self.fingerprint,
             "backend": self.backend,
+            **({"decided_by": dict(self.decided_by)} if self.decided_by else {}),
             "passes": list(self.passes),
             "expansions": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.expansions],
             "loops": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.loop_choices],
@@ -234,12 +238,13 @@ class CompilationPlan:
                 steps=_each(data.get("fusions", []), "fusions", _step),
                 kernels=_read_kernels(data.get("kernels", {}), "kernels"),
                 backend=data.get("backend", "cpu"),
+                decided_by=data.get("decided_by", {}),
             )
 
 
 _KEYS = frozenset(
     {"format", "fingerprint", "backend", "passes", "expansions", "loops", "loop_passes", "base", "sequences", "places",
-     "fusions", "kernels"}
+     "fusions", "kernels", "decided_by"}
 )  # fmt: skip
 
 
@@ -310,6 +315,16 @@ def _names(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, tuple | list):
         raise PlanError(f"{where} must be a list of strings, got {short_repr(value)}")
     return tuple(_name(v, f"{where}[{n}]") for n, v in enumerate(value))
+
+
+def _deciders(value: object, where: str) -> dict[str, str]:
+    """Return the names of those who decided, by phase."""
+    if not isinstance(value, Mapping):
+        raise PlanError(f"{where} must be an object, got {short_repr(value)}")
+    for phase in value:
+        if phase not in PHASES:
+            raise PlanError(f"{where} names the phase {short_repr(phase)}; there are {', '.join(PHASES)}")
+    return {str(phase): _name(by, f"{where}: {phase}") for phase, by in value.items()}
 
 
 def _passes(value: object, where: str) -> tuple[str, ...]:

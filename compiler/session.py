@@ -29,8 +29,8 @@ from compiler.fusion.actions import FusionAction
 from compiler.fusion.library_fusions import wrap_library_ops
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
-from compiler.ir import HloInstruction, HloModule
-from compiler.loops import KEEP, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
+from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
 from compiler.passes.pipelines.default import default_pipeline, group_products, lower
@@ -41,7 +41,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, as_selector
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site, kernel_sites
-from compiler.support.untrusted import short_repr
+from compiler.support.untrusted import is_name, short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
@@ -76,6 +76,10 @@ class CompilationSession:
     The phases are passes, expansions, loops, fusion, kernels and done, in this order. A decision of a later phase ends
     the earlier phases; a decision of an earlier phase is refused. `plan` records every decision.
 
+    Attributes:
+        decided_by: phase -> the name of the policy that decided it, or "plan"; phases without an entry were decided by
+            single calls or by the rules of the compiler.
+
     Args:
         module: the module to compile; the session works on a copy.
         backend: name of the backend that `finish` builds for.
@@ -95,12 +99,14 @@ class CompilationSession:
         self._backend = find_backend(backend)
         self.device = device or self._backend.device_model()
         self._pipeline = pipeline
+        self._known_loops: KnownLoops = {}
         self._reset()
 
     def _reset(self) -> None:
         self.module = self._source.clone()
         self.phase: Phase = "passes"
         self._decisions: list[_Decision] = []
+        self.decided_by: dict[str, str] = {}
         self._state: FusionState | None = None
         self._unfused: HloModule | None = None
         self._base: FusionBase | None = None
@@ -171,6 +177,7 @@ class CompilationSession:
             PlanError: it chose something that is not possible.
         """
         policy = as_expansion_policy(policy)
+        self.decided_by["expansions"] = decider_name(policy)
         while left := self.expansions():
             self.set_expansion(left[0], policy.choose_expansion(left[0]))
 
@@ -181,7 +188,7 @@ class CompilationSession:
         if self._state is not None:
             return []
         done = {d.id for d in self._decisions if isinstance(d, LoopChoice)}
-        return [s for s in loop_sites(self.module) if s.id not in done]
+        return [s for s in loop_sites(self.module, self._known_loops) if s.id not in done]
 
     def set_loop(self, site: LoopSite | str, choice: str) -> bool:
         """Decide one loop; return whether the module changed.
@@ -190,13 +197,14 @@ class CompilationSession:
             PlanError: there is no such loop, or it has no such choice.
         """
         self._enter("loops")
-        found = find_site(self.module, site if isinstance(site, str) else site.id)
-        changed = apply_loop_choice(self.module, found.position, choice)
+        found = find_site(self.module, site if isinstance(site, str) else site.id, self._known_loops)
+        changed = apply_loop_choice(self.module, found.position, choice, self._known_loops)
         self._decisions.append(LoopChoice(found.id, found.position, choice))
         return changed
 
     def run_loop_policy(self, policy: LoopPolicy) -> None:
         """Decide every remaining loop with a policy."""
+        self.decided_by["loops"] = decider_name(policy)
         for site in self.loops():
             self.set_loop(site, policy.choose_loop(site, self.module))
 
@@ -223,8 +231,13 @@ class CompilationSession:
     def _lower(self) -> None:
         """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""
         if self._backend.language is not None:
-            scans = find_language(self._backend.language).scans
-            lower(self.module, lambda i: is_kept(i) or self._library_computes(i) or (scans and has_scan(i)))
+            language = find_language(self._backend.language)
+
+            def keeps(i: HloInstruction) -> bool:
+                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode is Opcode.TOPK)
+                return own or is_kept(i) or self._library_computes(i)
+
+            lower(self.module, keeps)
             wrap_library_ops(self.module, self._library_computes)
             if self._backend.language == C.name:
                 group_products(self.module, self._library_computes)
@@ -258,6 +271,7 @@ class CompilationSession:
         """
         policy = as_policy(policy)
         self._enter("fusion")
+        self.decided_by["fusion"] = decider_name(policy)
         state = self.fusion
         start, self._sites = len(state.history), None
         try:
@@ -323,6 +337,7 @@ class CompilationSession:
             PlanError: it chose something that is not possible.
         """
         selector = as_selector(selector)
+        self.decided_by["kernels"] = decider_name(selector)
         for site in self.kernel_sites():
             choice = selector.choose_kernel(site)
             if choice != site.default:
@@ -364,6 +379,7 @@ class CompilationSession:
             steps=tuple(steps),
             kernels=kernels,
             backend=self.backend,
+            decided_by=dict(self.decided_by),
         )
 
     def cost(self) -> Cost:
@@ -403,6 +419,7 @@ class CompilationSession:
             )
 
     def _replay(self, plan: CompilationPlan) -> None:
+        self.decided_by = {phase: replayed_from(plan.decided_by.get(phase, "")) for phase in PHASES[:-1]}
         for text in (*plan.passes, *plan.loop_passes):
             make_pass(text)  # reports a bad pass before any work is done
         if plan.passes:
@@ -447,7 +464,7 @@ class CompilationSession:
                 self._decisions.append(decision)
             case LoopChoice():
                 self.phase = "loops"
-                apply_loop_choice(self.module, decision.position, decision.choice)
+                apply_loop_choice(self.module, decision.position, decision.choice, self._known_loops)
                 self._decisions.append(decision)
             case FusionStep(action):
                 self.apply(action)
@@ -458,34 +475,39 @@ class CompilationSession:
         """Undo the last decision; return False when there is none."""
         if not self._decisions:
             return False
-        last, kept = self._decisions[-1], self._decisions[:-1]
+        last = self._decisions[-1]
         if isinstance(last, _Kernel):
-            self._decisions = kept
-            self.phase = "kernels" if any(isinstance(d, _Kernel) for d in kept) else "fusion"
+            self._decisions.pop()
+            self.phase = "kernels" if self._decisions and isinstance(self._decisions[-1], _Kernel) else "fusion"
             return True
-        if isinstance(last, FusionStep) and self._unfused is not None:
-            self._undo_fusion(kept)
+        if isinstance(last, FusionStep) and self._state is not None:
+            self._decisions.pop()
+            self._undo_fusion()
             return True
+        kept = self._decisions[:-1]
         self._reset()
         for d in kept:
             self._take(d)
         return True
 
-    def _undo_fusion(self, kept: list[_Decision]) -> None:
-        if self._unfused is None:
+    def _undo_fusion(self) -> None:
+        if self._unfused is None or self._state is None:
             raise SessionError("fusion has not started")
-        self.module = self._unfused.clone()
-        self._state = FusionState(self.module, self.device)
-        for d in kept:
-            if isinstance(d, FusionStep):
-                self._state.apply(d.action)
-        self._decisions, self._sites = kept, None
-        self.phase = "fusion"
+        if self._state.can_undo:
+            self._state.undo()
+        else:  # a fork cannot take back what was done before it
+            self.module = self._unfused.clone()
+            self._state = FusionState(self.module, self.device)
+            for d in self._decisions:
+                if isinstance(d, FusionStep):
+                    self._state.apply(d.action)
+        self._sites, self.phase = None, "fusion"
 
     def fork(self) -> CompilationSession:
         """Return an independent session that continues from the same decisions."""
         other = copy.copy(self)  # every field; below, what must not be shared
         other._decisions, other._sites = list(self._decisions), None
+        other.decided_by = dict(self.decided_by)
         if self._state is None:
             other.module = self.module.clone()
         else:
@@ -527,3 +549,20 @@ def _passes(given: Iterable[str | HloPass]) -> Iterable[HloPass]:
 def cleanup_pipeline() -> HloPass:
     """Return the pipeline that runs after loops have been unrolled."""
     return default_pipeline()
+
+
+def decider_name(policy: object) -> str:
+    """Return the name of a policy for readers: its `name`, that of the function that it asks, or that of its class."""
+    asked = getattr(policy, "function", None) or getattr(policy, "name", None)
+    name = asked if isinstance(asked, str) else getattr(asked, "__qualname__", type(policy).__qualname__)
+    return name if is_name(name) else type(policy).__qualname__
+
+
+_REPLAYED = "plan"
+
+
+def replayed_from(name: str) -> str:
+    """Return who decided a phase of a plan that is replayed."""
+    if name.startswith(_REPLAYED):
+        return name
+    return f"{_REPLAYED} ({name})" if name else _REPLAYED

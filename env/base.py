@@ -48,10 +48,10 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         measured: shorthand for reward="measured-time".
         reward: a `Reward`, or a name in `REWARDS`; None: "measured-time" if `measured`, else "estimated-time".
         measurer: one that is shared with others; None: one is made when it is first needed.
-        store: file of kernel times for the measurer that is made; None: the one in the user's cache folder.
+        store: file of times for the measurer that is made; None: the one in the user's cache folder.
         render_mode: "ansi": `render` returns text; "rgb_array": a picture, [height, width, 3] uint8; or None.
-        shared: another environment of the same kind, backend and suite, whose compiled programs and measurer this one
-            uses too. Both must run in the same thread.
+        shared: another environment of the same kind, backend and suite, whose compiled programs, explored states and
+            measurer this one uses too. Both must run in the same thread.
 
     Attributes:
         reward: what the agent is rewarded for.
@@ -108,7 +108,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         """Take a decision; an action outside the mask is refused.
 
         Raises:
-            MeasurementError: the reward is measured, and the baseline of the program cannot be measured.
+            MeasurementError: the reward is measured, and the default plan of the program cannot be measured.
         """
         compilation = self.compilation
         refused = self._take(int(action))
@@ -226,9 +226,9 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         for program in self.suite.programs:
             step(program)
             try:
-                baseline = self.baseline(program)
+                self.baseline(program)
                 if self.measured:
-                    busy |= not self.measurer.measure_reference(program, baseline.plan).idle
+                    busy |= not self.measurer.measure_reference(program).idle
             except (ProgramError, ReferenceFailedError) as error:
                 faults.append(str(error))
         if faults:
@@ -287,6 +287,6 @@ def _measurement_info(measurement: Measurement) -> dict[str, Any]:
         "seconds": math.nan if seconds is None else seconds.value,
         "failure": measurement.failure or "",
         "message": measurement.message,
-        "kernels": len(measurement.kernels),
+        "kernels": measurement.thunks,
         "new_kernels": measurement.new,
     }

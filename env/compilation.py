@@ -108,15 +108,19 @@ class Compilation(ABC):
         return self.baseline.seconds / (self.complete_seconds if self.done else self.seconds)
 
     def measured_speedup(self) -> float:
-        """Return the measured speedup of the whole compilation over the baseline; a plan is measured once.
+        """Return the measured speedup of the whole compilation over the default plan; a plan is measured once.
+
+        The default plan is what `compile` does without arguments. A difference that does not count, by the gate of the
+        measurer, is a speedup of 1.
+
 
         Raises:
             PlanFailedError: the plan does not compile, computes something else, crashes or hangs.
-            MeasurementError: the baseline cannot be measured, so there is nothing to compare the plan with.
+            MeasurementError: the default plan cannot be measured, so there is nothing to compare the plan with.
         """
         plan = self.plan
         if self._measured is None or self._measured[0] != plan:
-            self._measured = plan, *self._measurer.measure(self.program, self.baseline.plan, plan)
+            self._measured = plan, *self._measurer.measure(self.program, plan)
         _, measurement, speedup = self._measured
         if speedup is None:
             raise PlanFailedError(measurement)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from compiler.fusion.actions import FusionAction
 from compiler.ir import HloModule
 from compiler.learned.features.candidates import MAX_CANDIDATES
-from compiler.plan import Phase
+from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from env.base import CompilerEnv, EnvOptions
 from env.baseline import LEAST_ESTIMATE, Baseline
@@ -21,25 +21,32 @@ from env.compilation import Compilation
 from env.episode import Episode, Move
 from env.observations import Observation, observation_space, observe
 from env.speedup_measurer import SpeedupMeasurer
+from env.states import DecisionMemory, DecisionState, DecisionStates
 from env.suites import Program, Suite
 
 __all__ = ["DecisionEnv"]
 
 
 class _SessionCompilation(Compilation):
-    """The compilation of an `Episode`."""
+    """The compilation of an episode over `DecisionStates`; facts about a state are kept in its notes."""
 
-    def __init__(self, episode: Episode, program: Program, baseline: Baseline, measurer: SpeedupMeasurer) -> None:
+    def __init__(self, states: DecisionStates, program: Program, baseline: Baseline, measurer: SpeedupMeasurer) -> None:
         super().__init__(program, baseline, measurer)
-        self.episode = episode
+        self.states, self.state = states, states.root
+        self.taken: list[str] = []
+
+    @property
+    def episode(self) -> Episode:
+        """The compilation at the current state."""
+        return self.states.episode(self.state)
 
     @property
     def phase(self) -> Phase:
-        return self.episode.phase
+        return self.state.phase
 
     @property
     def decisions(self) -> Sequence[str]:
-        return self.episode.taken
+        return self.taken
 
     @property
     def module(self) -> HloModule:
@@ -47,12 +54,38 @@ class _SessionCompilation(Compilation):
 
     @property
     def seconds(self) -> float:
-        return max(self.episode.seconds(), LEAST_ESTIMATE)
+        return max(self.state.seconds, LEAST_ESTIMATE)
 
     @property
     def complete_seconds(self) -> float:
-        # Once fusion has begun, the episode keeps account of the time.
-        return self.seconds if self.complete() is self.episode.session else super().complete_seconds
+        notes = self.state.notes
+        if "complete_seconds" not in notes:
+            # Once fusion has begun, the episode keeps account of the time.
+            begun = self.complete() is self.episode.session
+            notes["complete_seconds"] = self.seconds if begun else super().complete_seconds
+        found: float = notes["complete_seconds"]
+        return found
+
+    @property
+    def plan(self) -> CompilationPlan:
+        notes = self.state.notes
+        if "plan" not in notes:
+            notes["plan"] = self.complete().plan
+        found: CompilationPlan = notes["plan"]
+        return found
+
+    def take(self, index: int) -> str | None:
+        """Take a decision; return None, or the reason why it is refused."""
+        following = self.states.take(self.state, index)
+        if isinstance(following, str):
+            return following
+        self.taken.append(self.state.text(index))
+        self.state = following
+        return None
+
+    def complete(self) -> CompilationSession:
+        # Another episode may have moved the compilation since.
+        return self._complete() if self.episode.is_fusing else super().complete()
 
     def _complete(self) -> CompilationSession:
         return self.episode.complete()
@@ -77,7 +110,8 @@ class DecisionEnv(CompilerEnv[Observation]):
         See `env.rewards`. By default they are differences of log time: the return of an episode is the log of the
         speedup over the baseline. The baseline is the default passes with loops kept as they are; without fusion if the
         environment fuses, else fused by the default policy. "estimated-time" rewards each step with the log time it
-        saves by the cost model; "measured-time" rewards the end of the episode with the log of the measured speedup.
+        saves by the cost model; "measured-time" rewards the end with the log of the measured speedup over what
+        `compile` does by default.
 
     Starting state:
         A program drawn from the suite, or the one that `reset(options={"program": name})` names.
@@ -100,61 +134,81 @@ class DecisionEnv(CompilerEnv[Observation]):
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
         max_steps: number of steps after which an episode is truncated.
+        shared: another environment, whose compiled programs, explored states and measurer this one uses too.
         options: see `CompilerEnv`.
     """
 
     phases: ClassVar[tuple[Phase, ...]] = ("loops", "fusion")
 
     def __init__(
-        self, suite: str | Path | Suite = "train", *, max_steps: int = 1000, **options: Unpack[EnvOptions]
+        self,
+        suite: str | Path | Suite = "train",
+        *,
+        max_steps: int = 1000,
+        shared: DecisionEnv | None = None,
+        **options: Unpack[EnvOptions],
     ) -> None:
-        super().__init__(suite, **options)
+        super().__init__(suite, shared=shared, **options)
         self.max_steps = max_steps
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._steps = 0
+        self._memory: DecisionMemory = DecisionMemory() if shared is None else shared._memory
+        self._states: dict[str, DecisionStates] = {} if shared is None else shared._states
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
-        return np.arange(MAX_CANDIDATES) < len(self.moves)
+        mask = np.zeros(MAX_CANDIDATES, np.bool_)
+        mask[: self._state.count] = True
+        return mask
 
     @property
     def moves(self) -> Sequence[Move]:
         """The legal decisions now; action i takes the i-th."""
-        return tuple(self._episode.moves)
+        return self._session_compilation.states.moves(self._state)
 
     def why_not(self, action: int | FusionAction) -> str | None:
         """Return why an action, or any fusion, is refused now; None if it is legal."""
         phase = self.compilation.phase
         if isinstance(action, FusionAction):
-            return self._episode.session.why_not(action) if phase == "fusion" else f"{phase} are decided first"
-        count = len(self._episode.moves)
+            session = self._session_compilation.episode.session
+            return session.why_not(action) if phase == "fusion" else f"{phase} are decided first"
+        count = self._state.count
         return None if 0 <= action < count else f"action {action} is not among the {count} legal ones"
 
     # ---- called by CompilerEnv
 
     @property
-    def _episode(self) -> Episode:
-        return cast(_SessionCompilation, self.compilation).episode
+    def _session_compilation(self) -> _SessionCompilation:
+        return cast(_SessionCompilation, self.compilation)
+
+    @property
+    def _state(self) -> DecisionState:
+        return self._session_compilation.state
+
+    def states(self, program: Program) -> DecisionStates:
+        """Return the states of a program, which all episodes on it share."""
+        if program.name not in self._states:
+            start = self.baseline(program).start
+            self._states[program.name] = DecisionStates(program.name, start, self.phases, self._memory)
+        return self._states[program.name]
 
     def _start(self, program: Program) -> Compilation:
-        baseline = self.baseline(program)
         self._steps = 0
-        episode = Episode(baseline.start.fork(), self.phases)
-        return _SessionCompilation(episode, program, baseline, self._measurer)
+        return _SessionCompilation(self.states(program), program, self.baseline(program), self._measurer)
 
     def _take(self, action: int) -> str | None:
         self._steps += 1
-        return self._episode.take(action)
+        return self._session_compilation.take(action)
 
     def _observe(self) -> Observation:
-        return observe(self._episode.graph())
+        return observe(self._state.graph)
 
     def _summary(self) -> str:
-        return f"{len(self._episode.moves)} legal moves"
+        return f"{self._state.count} legal moves"
 
     def _is_truncated(self) -> bool:
-        return not self._episode.done and self._steps >= self.max_steps
+        return not self._state.done and self._steps >= self.max_steps
 
     def _info(self, refused: str | None, ended: bool) -> dict[str, Any]:
         info = super()._info(refused, ended)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
 from compiler.learned.features.decisions import decision_graph
 from compiler.learned.features.expansions import expansion_candidates
-from compiler.learned.features.fusion import FusionFeatures
+from compiler.learned.features.fusion import FusionFeatures, WeighedEntry
 from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.programs import ModuleFeatures
@@ -88,8 +89,52 @@ class Stop:
 Move: TypeAlias = FusionAction | ExpansionMove | LoopChoice | PassChoice | KernelMove | Stop
 
 
+@dataclass(frozen=True)
+class Decision:
+    """A move without its module, so that it can be made again on another one.
+
+    Attributes:
+        phase: when it is made.
+        site: the id of a site; empty for passes, fusions and stops.
+        choice: the choice of a site, the name of a pass, or the fusion; None to stop.
+    """
+
+    phase: Phase
+    site: str
+    choice: str | KernelChoice | FusionAction | None
+
+    @staticmethod
+    def of(move: Move) -> Decision:
+        """Return the decision that a move is."""
+        match move:
+            case FusionAction():
+                return Decision("fusion", "", move)
+            case ExpansionMove(site, choice):
+                return Decision("expansions", site.id, choice)
+            case LoopChoice(loop, choice):
+                return Decision("loops", loop.id, choice)
+            case PassChoice(name):
+                return Decision("passes", "", name)
+            case KernelMove(kernel, chosen):
+                return Decision("kernels", kernel.id, chosen)
+            case Stop(phase):
+                return Decision(phase, "", None)
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What an episode was before a decision, apart from its session."""
+
+    left: tuple[Phase, ...]
+    kernels: list[KernelSite] | None
+    decided_kernels: int
+    kernel_texts: tuple[str, ...]
+
+
 class Episode:
     """The decisions of some phases, one after the other; the other phases take their defaults.
+
+    The moves are found when they are asked for, so that decisions can be repeated without finding them again.
 
     Args:
         session: takes the decisions; at its start if "passes" is among the phases, else after its passes.
@@ -98,38 +143,72 @@ class Episode:
 
     def __init__(self, session: CompilationSession, phases: Sequence[Phase]) -> None:
         self.session = session
-        self.taken: list[str] = []
-        self._left = list(phases)
+        self._left: tuple[Phase, ...] = tuple(phases)
         self._fuses = "fusion" in phases
-        self._idle_passes: set[str] = set()
-        self._kernels: list[KernelSite] | None = None  # those to decide; None before their phase
+        self._idle_passes: frozenset[str] = frozenset()
+        self._texts: tuple[str, ...] = ()  # expansions and loops, because the module does not show what was kept
+        self._kernel_texts: tuple[str, ...] = ()
+        self._kernels: list[KernelSite] | None = None  # None before their phase
+        self._decided_kernels = 0
         self._kernel_facts: ModuleFeatures | None = None
         self._features: FusionFeatures | None = None
+        self._undo: list[_Before] = []
         self._moves: list[Move] = []
         self._candidates: list[Candidate] = []
         self._facts: FusionFeatures | ModuleFeatures | None = None
-        self._look()
+        self._entries: list[WeighedEntry] = []
+        self._looked = self._only_stops = False
         if self.done:  # nothing to decide: offer to stop, because an episode has at least one step
-            self._left = ["fusion"]
-            self._offer([Stop("fusion")], [STOP], self._module_features())
+            self._left, self._looked, self._only_stops = ("fusion",), False, True
+
+    def fork(self) -> Episode:
+        """Return an independent copy, which cannot take back what was decided before."""
+        other = copy.copy(self)
+        other.session = self.session.fork()
+        other._undo = []
+        other._features = other._kernels = other._kernel_facts = None
+        other._decided_kernels = 0
+        other._looked = False
+        return other
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for states that offer the same moves: the module up to names, and what is left to decide."""
+        self._look()
+        fusing = self._features is not None
+        module = "" if fusing else self.session.module.fingerprint()
+        fused = self.session.fusion.fingerprint if fusing else ""
+        return (self._left, self._idle_passes, module, fused, () if fusing else self._texts, self._kernel_texts)
 
     @property
     def done(self) -> bool:
         """Whether every decision has been taken."""
+        self._look()
         return not self._left
 
     @property
     def moves(self) -> Sequence[Move]:
         """The legal decisions now, in a fixed order; at most MAX_CANDIDATES."""
+        self._look()
         return self._moves
 
     @property
     def phase(self) -> Phase:
         """The phase of the next decision; "done" after the last one."""
+        self._look()
         return self._left[0] if self._left else "done"
+
+    @property
+    def is_fusing(self) -> bool:
+        """Whether fusion has begun; decisions from then on can be undone."""
+        self._look()
+        return self._features is not None or self._kernels is not None
 
     def graph(self) -> DecisionGraph:
         """Return the features of the current decision; candidate i is move i. After the end there are no candidates."""
+        self._look()
+        if self._features is not None and self._facts is self._features:
+            return self._features.graph(self._entries)
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
@@ -141,37 +220,69 @@ class Episode:
         """Take a move; return None, or the reason why it cannot be taken, in which case nothing has changed."""
         if self.done:
             return "the episode is over"
-        if not 0 <= index < len(self._moves):
-            return f"action {index} is not among the {len(self._moves)} legal ones"
-        move = self._moves[index]
+        if not 0 <= index < len(self.moves):
+            return f"action {index} is not among the {len(self.moves)} legal ones"
+        move = self.moves[index]
         try:
-            self._do(move)
+            self.decide(Decision.of(move))
         except HlogymError as error:
             return f"{move}: {error}"
-        self.taken.append(str(move))
-        self._look()
         return None
 
-    def _do(self, move: Move) -> None:
-        match move:
-            case FusionAction():
-                self.session.apply(move)
-            case ExpansionMove(site, choice):
-                self.session.set_expansion(site, choice)
-            case LoopChoice(site, choice):
-                self.session.set_loop(site, choice)
-            case PassChoice(name):
-                changed = self.session.apply_pass(name)
-                self._idle_passes = set() if changed else {*self._idle_passes, name}
-            case KernelMove(site, choice):
-                self.session.set_kernel(site, choice)
-                self._undecided_kernels().pop(0)
-            case Stop():
-                self._left.pop(0)
+    def decide(self, decision: Decision) -> None:
+        """Make a decision.
+
+        Raises:
+            HlogymError: it is not possible; nothing has changed.
+        """
+        before = _Before(self._left, self._kernels, self._decided_kernels, self._kernel_texts)
+        match decision.choice:
+            case None:
+                pass
+            case FusionAction() as action:
+                self.session.apply(action)
+            case KernelChoice() as chosen:
+                self.session.set_kernel(decision.site, chosen)
+                self._decided_kernels = 1 + [k.id for k in self._kernel_sites()].index(decision.site)
+                self._kernel_texts = (*self._kernel_texts, f"{decision.site}: {chosen}")
+            case name:
+                self._decide_by_name(decision.phase, decision.site, name)
+        left = self._left
+        while left and left[0] != decision.phase:
+            left = left[1:]
+        self._left = left if decision.choice is not None else left[1:]
+        self._undo.append(before)
+        self._looked = False
+
+    def _decide_by_name(self, phase: Phase, site: str, choice: str) -> None:
+        if phase == "passes":
+            changed = self.session.apply_pass(choice)
+            self._idle_passes = frozenset() if changed else self._idle_passes | {choice}
+        elif phase == "expansions":
+            self.session.set_expansion(site, choice)
+            self._texts = (*self._texts, f"{site}: {choice}")
+        else:
+            self.session.set_loop(site, choice)
+            self._texts = (*self._texts, f"{site}: {choice}")
+
+    def undo(self, decision: Decision) -> None:
+        """Take back the last decision, which was made after fusion had begun."""
+        if decision.choice is not None:
+            self.session.undo()
+        before = self._undo.pop()
+        self._left, self._kernels, self._decided_kernels = before.left, before.kernels, before.decided_kernels
+        self._kernel_texts = before.kernel_texts
+        self._kernel_facts, self._looked = None, False
 
     # ---- the next decision
 
     def _look(self) -> None:
+        if self._looked:
+            return
+        self._looked = True
+        if self._only_stops and self._left:
+            self._offer([Stop("fusion")], [STOP], self._module_features())
+            return
         while self._left:
             match self._left[0]:
                 case "passes":
@@ -186,7 +297,7 @@ class Episode:
                     offered = self._offer_fusions()
             if offered:
                 return
-            self._left.pop(0)
+            self._left = self._left[1:]
         self._moves, self._candidates, self._facts = [], [], None
 
     def _offer(
@@ -218,23 +329,28 @@ class Episode:
     def _offer_fusions(self) -> bool:
         if self._features is None:
             self._features = FusionFeatures(self.session.fusion)
-        actions, candidates = self._features.choices()
-        return bool(actions) and self._offer([*actions, Stop("fusion")], candidates, self._features)
+        self._entries = self._features.entries()
+        if not self._entries:
+            return False
+        self._moves = [*(e.entry.action for e in self._entries), Stop("fusion")]
+        self._candidates, self._facts = [], self._features
+        return True
 
     def _offer_kernel(self) -> bool:
-        left = self._undecided_kernels()
-        while left:
-            choices = left[0].offered(MAX_CANDIDATES)
+        sites = self._kernel_sites()
+        while self._decided_kernels < len(sites):
+            site = sites[self._decided_kernels]
+            choices = site.offered(MAX_CANDIDATES)
             if len(choices) > 1:
-                moves = [KernelMove(left[0], c) for c in choices]
+                moves = [KernelMove(site, c) for c in choices]
                 if self._kernel_facts is None:
                     self._kernel_facts = self._module_features()  # these decisions do not change the module
-                return self._offer(moves, kernel_candidates(left[0], choices), self._kernel_facts)
-            left.pop(0)
+                return self._offer(moves, kernel_candidates(site, choices), self._kernel_facts)
+            self._decided_kernels += 1
         return False
 
-    def _undecided_kernels(self) -> list[KernelSite]:
-        """Return the kernels that have not been decided; fusion is completed first if it is not a phase."""
+    def _kernel_sites(self) -> list[KernelSite]:
+        """Return the kernels; fusion is completed first if it is not a phase."""
         if self._kernels is None:
             if not self._fuses:
                 self.session.run_fusion_policy(make_policy(COMPLETION_POLICY))

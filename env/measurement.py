@@ -1,10 +1,11 @@
-"""Measured kernel time: checked outputs, a worker that may crash, a store so that only new kernels are measured."""
+"""Measured plans: raced against the default plan, outputs checked, in a worker that may crash; times are kept."""
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from types import TracebackType
@@ -14,16 +15,19 @@ import numpy as np
 
 from compiler.plan import CompilationPlan
 from compiler.support.lru_dict import LruDict
+from env.gate import GATE, Block, Gate, Verdict, judge
 from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
-from env.store import KernelStore, KernelTime, program_seconds
+from env.store import KEEP_SECONDS, PlanStore, PlanTime
 from env.suites import Program
+from env.timing_turns import TimingTurns
 from env.worker_process import WorkerCrashedError, WorkerProcess, WorkerTimeoutError
 
 __all__ = [
     "Comparison",
     "Failure",
+    "KernelTime",
     "Measurement",
     "MeasurementError",
     "Measurer",
@@ -35,8 +39,8 @@ Failure: TypeAlias = Literal["program", "compile", "wrong", "run", "crash", "tim
 """Why a measurement has no time.
 
 "program": its inputs cannot be drawn, the interpreter cannot compute it, or its outputs do not show whether a plan is
-right, so no plan is at fault. The others are faults of the plan: it did not compile, computed something else, raised,
-killed its process, or never ended.
+right, or its default plan fails, so no plan is at fault. The others are faults of the plan: it did not compile,
+computed something else, raised, killed its process, or never ended.
 """
 
 REFERENCE_TRIES = 3
@@ -54,17 +58,46 @@ class MeasurerOptions:
 
     Attributes:
         backend: "cpu" or "cuda".
-        rounds: samples per kernel, interleaved with a reference load and with the other kernels.
+        rounds: ABBA blocks of a plan and the default plan at most, and samples per plan of a comparison.
         timeout: seconds after which a request counts as hung; the first request of a program also interprets it.
         input_seeds: number of sets of random inputs; each check uses one of them, chosen at random.
         seed: seed of that choice.
+        seconds: limit of the time spent on the blocks of one plan, once there are enough of them.
+        cores: number of cores that programs run on while they are timed; None: all. Measurements of several processes
+            take turns per core.
+        keep_seconds: age at which times expire.
+        gate: when a difference to the default plan counts.
+        trust_builds: whether plans that lead to the same code as the default plan count as equally fast, without a
+            race; not so in A/A runs.
     """
 
     backend: str = "cpu"
-    rounds: int = 9
+    rounds: int = 25
     timeout: float = 120.0
     input_seeds: int = 2
     seed: int = 0
+    seconds: float = 1.0
+    cores: int | None = None
+    keep_seconds: float = KEEP_SECONDS
+    gate: Gate = GATE
+    trust_builds: bool = True
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """The time of a thunk inside the program.
+
+    Attributes:
+        name: name of the HLO instruction that it computes.
+        key: equal for thunks with the same code and shapes.
+        executions: executions per call, counted.
+        seconds: mean time of one execution.
+    """
+
+    name: str
+    key: str
+    executions: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -72,19 +105,23 @@ class Measurement:
     """The time of a program compiled by a plan, or why there is none.
 
     Attributes:
-        seconds: time per call as the sum over the kernels; None if the plan failed.
+        seconds: time per call, end to end; None if the plan failed.
         failure: the kind of failure, if it failed.
         message: why it failed.
-        kernels: (name, executions per call, time of one execution) of each kernel.
-        new: number of kernels that had to be timed; the times of the others were known.
+        verdict: the comparison with the default plan; None if the plan failed, or is the default.
+        kernels: thunks timed inside the program; none if the times were known.
+        new: number of thunks that were timed.
+        thunks: number of thunks that take time.
         idle: whether only copies take time, which no decision changes.
     """
 
     seconds: Interval | None
     failure: Failure | None = None
     message: str = ""
-    kernels: tuple[tuple[str, float, KernelTime], ...] = ()
+    verdict: Verdict | None = None
+    kernels: tuple[KernelTime, ...] = ()
     new: int = 0
+    thunks: int = 0
     idle: bool = False
 
     @property
@@ -97,6 +134,33 @@ class Measurement:
         if self.seconds is None:
             raise ValueError(f"there is no time: {self.reason}")
         return self.seconds
+
+    @property
+    def speedup(self) -> float:
+        """Speedup over the default plan as far as it counts: 1 unless the difference passes the gate.
+
+        Raises:
+            ValueError: the plan failed.
+        """
+        if self.seconds is None:
+            raise ValueError(f"there is no time: {self.reason}")
+        return 1.0 if self.verdict is None else self.verdict.counted
+
+    @property
+    def relative(self) -> float:
+        """Time as a share of the default plan's, measured beside it; it orders plans that were measured apart.
+
+        Raises:
+            ValueError: the plan failed.
+        """
+        if self.seconds is None:
+            raise ValueError(f"there is no time: {self.reason}")
+        return 1.0 if self.verdict is None else 1 / self.verdict.speedup.value
+
+    @property
+    def gain(self) -> bool:
+        """Whether the plan is faster than the default plan, by the gate."""
+        return self.verdict is not None and self.verdict.gain
 
     @property
     def reason(self) -> str:
@@ -130,26 +194,32 @@ class Comparison:
 class Measurer:
     """Measures plans of programs in a worker process; use it as a context manager.
 
+    A plan is raced against the default plan of its program, which is what `compile` does without arguments: end to end,
+    in one process, in ABBA blocks. Processes that measure on the same machine take turns at timing.
+
     Args:
-        store: where kernel times are kept; None: in memory.
+        store: where times are kept; None: in memory.
         options: how to measure.
         worker: the worker process; None: one that is started when it is first needed.
     """
 
     def __init__(
         self,
-        store: KernelStore | None = None,
+        store: PlanStore | None = None,
         options: MeasurerOptions | None = None,
         worker: WorkerProcess | None = None,
     ) -> None:
         self.options = options or MeasurerOptions()
-        self.store = store if store is not None else KernelStore()
-        self._worker = worker if worker is not None else WorkerProcess()
+        self.store = store if store is not None else PlanStore(keep_seconds=self.options.keep_seconds)
+        if worker is None:
+            cores = self.options.cores
+            worker = WorkerProcess(environment={} if cores is None else {"HLOGYM_NUM_THREADS": str(cores)})
+        self._worker = worker
         self._patient = PatientWorker(self._worker, self.options.timeout)
+        self._turns = TimingTurns(self.options.cores)
         self._rng = np.random.default_rng(self.options.seed)
         self._programs: LruDict[Program, dict[str, Any]] = LruDict(KNOWN_PROGRAMS)
-        self._known: LruDict[tuple[Program, str], Measurement] = LruDict(KNOWN_MEASUREMENTS)
-        self._references: dict[tuple[Program, str], Measurement] = {}
+        self._known: LruDict[tuple[Program, str], tuple[float, Measurement]] = LruDict(KNOWN_MEASUREMENTS)
         self._interpreted: tuple[int, set[tuple[str, int]]] = (-1, set())
 
     @property
@@ -157,23 +227,27 @@ class Measurer:
         """Number of times that a dead or hung worker was replaced."""
         return max(0, self._worker.restarts)
 
-    def measure(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
-        """Measure a program compiled by a plan (None: the defaults), as the sum over its kernels.
+    def restart(self) -> None:
+        """End the worker, so that the next measurement runs in a fresh process."""
+        self._worker.kill()
 
-        Outputs are first compared with the interpreter's. A plan that was measured recently is not compiled again, and
-        a kernel in the store is not timed again, unless `remeasure` is set. If the worker is killed or stopped from
-        outside, it is replaced and the request is repeated.
+    def measure(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+        """Measure a program compiled by a plan beside the default plan (None: the default plan alone).
+
+        Outputs are compared with the interpreter's before and after the timing. A plan that was measured recently is
+        not measured again unless `remeasure` is set, and neither is one that leads to the same code as another. If the
+        worker is killed or stopped from outside, it is replaced and the request is repeated.
 
         Raises:
             MeasurementError: nothing can be measured on this machine.
         """
         key = _key(program, None if plan is None else plan.to_json())
-        known = self._references.get(key) or self._known.get(key)
-        if known is not None and not remeasure:
+        at, known = self._known.get(key) or (0.0, None)
+        if known is not None and not remeasure and time.time() - at < self.options.keep_seconds:
             return known
         result = self._measure_anew(program, plan, remeasure)
-        if result.failure != "program":
-            self._known[key] = result
+        if result.failure != "program" and not (plan is None and result.failure):
+            self._known[key] = time.time(), result
         return result
 
     def _measure_anew(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
@@ -185,34 +259,19 @@ class Measurer:
         except WorkerTimeoutError:
             return Measurement(None, "timeout", f"no result within {self.options.timeout:g} s; killed")
 
-    def measure_reference(self, program: Program, plan: CompilationPlan | None) -> Measurement:
-        """Measure the plan that other plans of the program are compared with; its `seconds` are positive.
+    def measure_reference(self, program: Program, remeasure: bool = False) -> Measurement:
+        """Measure the default plan, which other plans of the program are compared with.
 
-        A reference is measured once. If that fails, it is tried again in a fresh worker; failures are not kept.
+        If that fails, it is tried again in a fresh worker; failures are not kept.
 
         Raises:
             ReferenceFailedError: it fails each time, or nothing in it takes time.
             MeasurementError: nothing can be measured on this machine.
         """
-        key = _key(program, None if plan is None else plan.to_json())
-        if key not in self._references:
-            self._references[key] = self._measure_reference(program, plan)
-        return self._references[key]
-
-    def verify_reference(self, program: Program, plan: CompilationPlan | None) -> None:
-        """Measure a reference again in a fresh worker, to check that it still can be; its time is not replaced.
-
-        Raises:
-            ReferenceFailedError, MeasurementError: as in `measure_reference`.
-        """
-        self._worker.kill()
-        self._measure_reference(program, plan)
-
-    def _measure_reference(self, program: Program, plan: CompilationPlan | None) -> Measurement:
         before = ""
         for _ in range(REFERENCE_TRIES):
-            result = self._measure_anew(program, plan)
-            if result.seconds is not None and result.seconds.value > 0:
+            result = self.measure(program, None, remeasure)
+            if result.seconds is not None and result.thunks:
                 return result
             if result.seconds is not None:
                 raise ReferenceFailedError(f"{program.label}: nothing in it takes time to run, or can be measured")
@@ -222,34 +281,67 @@ class Measurer:
             self._worker.kill()
         raise ReferenceFailedError(f"{program.label}: {before}")
 
+    def verify_reference(self, program: Program) -> None:
+        """Measure the default plan again in a fresh worker, to check that it still can be.
+
+        Raises:
+            ReferenceFailedError, MeasurementError: as in `measure_reference`.
+        """
+        self._worker.kill()
+        self.measure_reference(program, remeasure=True)
+
     def _measure(self, program: Program, plan: str | None, remeasure: bool) -> Measurement:
-        reply = self._prepare(program, plan)
+        seed = self._draw_seed()
+        default = self._prepare(program, None, seed=seed)
+        if "error" in default:
+            return _failed(default, of_default=plan is not None)
+        reply = default
+        if plan is not None:
+            reply = self._prepare(program, plan, keep=[default["handle"]], seed=seed)
+            if "error" in reply:
+                return _failed(reply)
+        facts = {"thunks": reply["thunks"], "idle": bool(reply["idle"])}
+        key = hashlib.sha256(f"{program.text()}\n{default['build']}\n{reply['build']}".encode()).hexdigest()[:32]
+        stored = None if remeasure else self.store.get(key)
+        if stored is None:
+            return self._race(program, default, reply, key, plan is None, facts)
+        verdict = stored.verdict
+        return Measurement(verdict.seconds, verdict=None if plan is None else verdict, **facts)
+
+    def _race(
+        self,
+        program: Program,
+        default: Mapping[str, Any],
+        prepared: Mapping[str, Any],
+        key: str,
+        alone: bool,
+        facts: Mapping[str, Any],
+    ) -> Measurement:
+        with self._turns.turn() as cpus:
+            reply = self._ask(
+                {
+                    "op": "race", "default": default["handle"], "candidate": prepared["handle"], "cpus": cpus,
+                    "blocks": self.options.rounds, "seconds": self.options.seconds,
+                }
+            )  # fmt: skip
         if "error" in reply:
-            return Measurement(None, reply["error"], reply["message"])
-        thunks: list[tuple[int, str, str, float]] = [(i, n, k, e) for i, n, k, e in reply["thunks"]]
-        known = {} if remeasure else self.store.get(t[2] for t in thunks)
-        doubtful = {k: t for k, t in known.items() if self._is_doubtful(t)}
-        known = {k: t for k, t in known.items() if k not in doubtful}
-        missing = {key: (i, name) for i, name, key, _ in thunks if key not in known}
-        if missing:
-            indices = [i for i, _ in missing.values()]
-            timed = self._ask({"op": "time", "handle": reply["handle"], "indices": indices})
-            if "error" in timed:
-                return Measurement(None, "run", timed["message"])
-            fresh = {k: _better(t, doubtful.get(k)) for k, t in _kernel_times(missing, timed).items()}
-            self.store.put(fresh.values())
-            known |= fresh
+            return _failed(reply, of_default=reply.get("handle") == default["handle"] and not alone)
+        blocks = [Block((b[0], b[1], b[2], b[3]), b[4]) for b in reply["blocks"]]
+        least = min(t for b in blocks for t in b.times[1:3])
+        if not least > reply["floor"]:
+            floor = f"{reply['floor']:.3g} s, which no machine undercuts"
+            return Measurement(None, "wrong", f"it seems to take {least:.3g} s, less than {floor}")
+        verdict = judge(blocks, self.options.gate)
+        if self.options.trust_builds and prepared["build"] == default["build"]:  # a program is as fast as itself
+            verdict = Verdict(Interval(1.0, 1.0, 1.0), verdict.default, verdict.seconds, False, verdict.blocks)
+        self.store.put(PlanTime(key, program.name, verdict, median(b.load for b in blocks), time.time()))
+        kernels = tuple(KernelTime(*k) for k in reply["kernels"])
         return Measurement(
-            program_seconds(known, ((k, e) for _, _, k, e in thunks)),
-            kernels=tuple((n, e, known[k]) for _, n, k, e in thunks),
-            new=len(missing),
-            idle=bool(reply["idle"]),
+            verdict.seconds, verdict=None if alone else verdict, kernels=kernels, new=len(kernels), **facts
         )
 
-    def _is_doubtful(self, known: KernelTime) -> bool:
-        """Check whether to time a kernel again (at most twice), because a wide interval means a busy machine."""
-        wide = known.seconds.high > 1.5 * known.seconds.low
-        return wide and known.samples <= 2 * self.options.rounds
+    def _draw_seed(self) -> int:
+        return self.options.seed * 1000 + int(self._rng.integers(self.options.input_seeds))
 
     def compare(
         self, program: Program, plans: Mapping[str, CompilationPlan | None], rounds: int | None = None
@@ -284,20 +376,26 @@ class Measurer:
         """
         handles: dict[str, str] = {}
         kernels: dict[str, int] = {}
+        seed = self._draw_seed()
         for name, text in plans.items():
             at[:] = [name]
-            reply = self._prepare(program, text, keep=list(handles.values()))
+            reply = self._prepare(program, text, keep=list(handles.values()), seed=seed)
             if "error" in reply:
                 failures[name] = f"{reply['error']}: {reply['message']}"
             else:
-                handles[name], kernels[name] = reply["handle"], len(reply["thunks"])
+                handles[name], kernels[name] = reply["handle"], reply["thunks"]
         if not handles:
             return {}, {}
         at[:] = list(handles)
-        reply = self._ask({"op": "compare", "handles": list(handles.values()), "rounds": rounds})
+        with self._turns.turn() as cpus:
+            asked = {"op": "compare", "handles": list(handles.values()), "rounds": rounds, "cpus": cpus}
+            reply = self._ask(asked)
         if "error" in reply:
-            failures.update(dict.fromkeys(handles, f"{reply['error']}: {reply['message']}"))
-            return {}, {}
+            # Without the handle of one of them, all have failed.
+            guilty = [n for n, h in handles.items() if h == reply.get("handle", h)]
+            failures.update(dict.fromkeys(guilty, f"{reply['error']}: {reply['message']}"))
+            rest = {n: t for n, t in plans.items() if n not in failures}
+            return self._compare(program, rest, failures, rounds, at) if rest else ({}, {})
         return {n: tuple(t) for n, t in zip(handles, reply["times"], strict=True)}, kernels
 
     def check(self, program: Program, plan: CompilationPlan | None, text: str | None = None) -> str | None:
@@ -317,15 +415,19 @@ class Measurer:
         return f"{reply['error']}: {reply['message']}" if "error" in reply else None
 
     def _prepare(
-        self, program: Program, plan: str | None, text: str | None = None, keep: Sequence[str] = ()
+        self,
+        program: Program,
+        plan: str | None,
+        text: str | None = None,
+        keep: Sequence[str] = (),
+        seed: int | None = None,
     ) -> dict[str, Any]:
         sent = self._programs.get(program)
         if sent is None:
             sent = self._programs[program] = program_to_json(program)
         if text is not None:
             sent = {**sent, "text": text}
-        seed = self.options.seed * 1000 + int(self._rng.integers(self.options.input_seeds))
-        asked = {"program": sent, "seed": seed}
+        asked = {"program": sent, "seed": self._draw_seed() if seed is None else seed}
         failed = self._interpret(asked)
         if failed:
             return failed
@@ -349,7 +451,7 @@ class Measurer:
         return reply
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return self._patient.ask({"rounds": self.options.rounds, **request})
+        return self._patient.ask(request)
 
     def close(self) -> None:
         """End the worker and close the store."""
@@ -365,21 +467,11 @@ class Measurer:
         self.close()
 
 
-def _better(new: KernelTime, old: KernelTime | None) -> KernelTime:
-    """Return the faster of two timings of a kernel: other load on the machine only ever slows it down."""
-    if old is None:
-        return new
-    faster = new if new.seconds.value <= old.seconds.value else old
-    return replace(faster, samples=new.samples + old.samples)
-
-
-def _kernel_times(missing: Mapping[str, tuple[int, str]], reply: Mapping[str, Any]) -> dict[str, KernelTime]:
-    reference = median(reply["reference"])
-    samples: Sequence[Sequence[float]] = reply["times"]
-    return {
-        key: KernelTime(key, name, median_interval(s), len(s), reference)
-        for (key, (_, name)), s in zip(missing.items(), samples, strict=True)
-    }
+def _failed(reply: Mapping[str, Any], of_default: bool = False) -> Measurement:
+    """Return the measurement of a reply with an error; if the default plan failed, no other plan is at fault."""
+    if of_default:
+        return Measurement(None, "program", f"the default plan fails: {reply['error']}: {reply['message']}")
+    return Measurement(None, reply["error"], reply["message"])
 
 
 def _key(program: Program, plan: str | None) -> tuple[Program, str]:

@@ -10,10 +10,13 @@ flat because Stable-Baselines3 expects that; `unflatten` restores their rows:
     globals     [GLOBAL_FEATURES]
     counts      [3]                                   numbers of nodes, edges, candidates without padding
     action_mask [MAX_CANDIDATES]                      which actions are legal
+
+Features are float16, to which `decision_graph` rounds them, and numbers int16: one observation takes 100 KiB.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +26,7 @@ from gymnasium import spaces
 from compiler.learned.features import decisions as f
 from compiler.learned.pointer_network import DecisionGraph
 
-__all__ = ["Observation", "observation_space", "observe", "unflatten"]
+__all__ = ["CompactGraph", "Observation", "compact", "observation_space", "observe", "unflatten"]
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -39,10 +42,10 @@ def observation_space() -> spaces.Dict:
     """Return the observation space, which is the same for every environment and every program."""
 
     def floats(size: int) -> spaces.Box:
-        return spaces.Box(-f.LIMIT, f.LIMIT, (size,), np.float32)
+        return spaces.Box(-f.LIMIT, f.LIMIT, (size,), np.float16)
 
     def integers(low: int, high: int, size: int) -> spaces.Box:
-        return spaces.Box(low, high, (size,), np.int32)
+        return spaces.Box(low, high, (size,), np.int16)
 
     return spaces.Dict(
         {
@@ -52,31 +55,71 @@ def observation_space() -> spaces.Dict:
             "endpoints": integers(-1, f.MAX_NODES - 1, f.MAX_CANDIDATES * 2),
             "globals": floats(f.GLOBAL_FEATURES),
             "counts": spaces.Box(
-                np.zeros(3, np.int32), np.array([f.MAX_NODES, f.MAX_EDGES, f.MAX_CANDIDATES], np.int32), dtype=np.int32
+                np.zeros(3, np.int16), np.array([f.MAX_NODES, f.MAX_EDGES, f.MAX_CANDIDATES], np.int16), dtype=np.int16
             ),
             "action_mask": spaces.Box(0, 1, (f.MAX_CANDIDATES,), np.int8),
         }
     )
 
 
-def observe(graph: DecisionGraph) -> Observation:
+@dataclass(frozen=True)
+class CompactGraph:
+    """A decision in the types of observations, without the columns of candidates that are zero throughout.
+
+    Attributes:
+        nodes, edges, endpoints, globals: as in `DecisionGraph`.
+        columns: the candidate features that are not zero for all candidates.
+        candidates: [c, number of columns].
+    """
+
+    nodes: npt.NDArray[np.float16]
+    edges: npt.NDArray[np.int16]
+    columns: npt.NDArray[np.int16]
+    candidates: npt.NDArray[np.float16]
+    endpoints: npt.NDArray[np.int16]
+    globals: npt.NDArray[np.float16]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all arrays in bytes."""
+        arrays = (self.nodes, self.edges, self.columns, self.candidates, self.endpoints, self.globals)
+        return sum(a.nbytes for a in arrays)
+
+
+def compact(graph: DecisionGraph) -> CompactGraph:
+    """Return a decision in little memory; `observe` takes it too."""
+    columns = np.flatnonzero(graph.candidates.any(axis=0))
+    return CompactGraph(
+        nodes=graph.nodes.astype(np.float16),
+        edges=graph.edges.astype(np.int16),
+        columns=columns.astype(np.int16),
+        candidates=graph.candidates[:, columns].astype(np.float16),
+        endpoints=graph.endpoints.astype(np.int16),
+        globals=graph.globals.astype(np.float16),
+    )
+
+
+def observe(graph: DecisionGraph | CompactGraph) -> Observation:
     """Return the observation of a decision, in new arrays."""
+    graph = graph if isinstance(graph, CompactGraph) else compact(graph)
     count = len(graph.candidates)
+    candidates = np.zeros(_ROWS["candidates"], np.float16)
+    candidates[:count, graph.columns] = graph.candidates
     mask = np.zeros(f.MAX_CANDIDATES, np.int8)
     mask[:count] = 1
     return {
-        "nodes": _padded(graph.nodes, "nodes", np.float32),
-        "edges": _padded(graph.edges, "edges", np.int32),
-        "candidates": _padded(graph.candidates, "candidates", np.float32),
-        "endpoints": _padded(graph.endpoints, "endpoints", np.int32, fill=-1),
+        "nodes": _padded(graph.nodes, "nodes", np.float16),
+        "edges": _padded(graph.edges, "edges", np.int16),
+        "candidates": candidates.reshape(-1),
+        "endpoints": _padded(graph.endpoints, "endpoints", np.int16, fill=-1),
         "globals": graph.globals.copy(),
-        "counts": np.array([len(graph.nodes), len(graph.edges), count], np.int32),
+        "counts": np.array([len(graph.nodes), len(graph.edges), count], np.int16),
         "action_mask": mask,
     }
 
 
 def _padded(rows: npt.NDArray[Any], name: str, dtype: npt.DTypeLike, fill: int = 0) -> npt.NDArray[Any]:
-    padded = np.full(_ROWS[name], fill, dtype)
+    padded = np.full(_ROWS[name], fill, dtype) if fill else np.zeros(_ROWS[name], dtype)
     padded[: len(rows)] = rows
     return padded.reshape(-1)
 
@@ -86,9 +129,9 @@ def unflatten(observation: Observation) -> DecisionGraph:
     nodes, edges, candidates = (int(n) for n in observation["counts"])
     rows = {name: observation[name].reshape(shape) for name, shape in _ROWS.items()}
     return DecisionGraph(
-        nodes=rows["nodes"][:nodes],
+        nodes=rows["nodes"][:nodes].astype(np.float32),
         edges=rows["edges"][:edges].astype(np.int64),
-        candidates=rows["candidates"][:candidates],
+        candidates=rows["candidates"][:candidates].astype(np.float32),
         endpoints=rows["endpoints"][:candidates].astype(np.int64),
-        globals=observation["globals"],
+        globals=observation["globals"].astype(np.float32),
     )

@@ -27,6 +27,7 @@ from env.measurement import Measurement
 __all__ = [
     "FAILURE_REWARD",
     "REWARDS",
+    "SLOWEST_REWARD",
     "EstimatedTime",
     "MeasuredTime",
     "OpCount",
@@ -35,8 +36,10 @@ __all__ = [
     "make_reward",
 ]
 
-FAILURE_REWARD = -1.0
-"""For a plan that does not compile, computes something else, crashes or hangs: as if it were 2.7 times slower."""
+SLOWEST_REWARD = -4.0
+"""For a plan that is 55 times slower than the default plan, or slower still."""
+FAILURE_REWARD = -5.0
+"""For a plan that does not compile, computes something else, crashes or hangs: less than for any that is only slow."""
 
 
 class Reward:
@@ -45,8 +48,8 @@ class Reward:
     An environment works on a copy of its own, so a reward may keep facts of the current episode in attributes.
 
     Attributes:
-        measured: whether plans are measured. Such rewards are not deterministic, and environments that use them must
-            not run in parallel.
+        measured: whether plans are measured. Such rewards are not deterministic. Environments in several processes may
+            use them at once: they take turns at timing.
         completes: whether the end of an episode stands for a whole compilation, which continues with the default passes
             and the default fusion. If not, the module at the end of the episode is what counts.
     """
@@ -134,13 +137,17 @@ class EstimatedTime(PotentialReward):
 
 
 class MeasuredTime(Reward):
-    """Measured run time: nothing until the end, then the log of the measured speedup over the baseline."""
+    """Measured run time: nothing until the end, then the log of the measured speedup over the default plan.
+
+    The default plan is what `compile` does without arguments. Both are timed end to end, in turns, and a difference
+    that does not pass the gate (`env.gate`) is worth nothing.
+    """
 
     measured = True
 
     def finish(self, compilation: Compilation) -> float:
         """Return the log of the measured speedup."""
-        return math.log(compilation.measured_speedup())
+        return max(SLOWEST_REWARD, math.log(compilation.measured_speedup()))
 
 
 REWARDS: dict[str, Callable[[], Reward]] = {

@@ -1,4 +1,4 @@
-"""Measured speedups of plans over the baseline of their program."""
+"""Measured speedups of plans over the default plan of their program."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from pathlib import Path
 
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions, ReferenceFailedError
-from env.store import KernelStore, default_store_path
+from env.store import PlanStore, default_store_path
 from env.suites import Program
 
 __all__ = ["SpeedupMeasurer"]
 
 SUSPICIOUS_FAILURES = 8
-"""After so many plans in a row have failed, the baseline is measured again to see whether the machine is at fault."""
-LEAST_SECONDS = 1e-7
-"""Lower bound of the time of a call, because a plan may leave nothing to run."""
+"""After so many failed plans in a row, the default plan is measured again to see whether the machine is at fault."""
 
 
 class SpeedupMeasurer:
-    """Measures plans and the baselines they are compared with.
+    """Measures plans against the default plan of their program, which is what `compile` does without arguments.
 
     Args:
         backend: "cpu" or "cuda"; what a measurer that is made here measures on.
         measurer: one to share; None: one is made when it is first needed, and `close` closes it.
-        store: file of kernel times for the measurer that is made here; None: the one in the user's cache folder.
+        store: file of times for the measurer that is made here; None: the one in the user's cache folder.
     """
 
     def __init__(self, backend: str, measurer: Measurer | None, store: str | Path | None) -> None:
@@ -35,7 +33,7 @@ class SpeedupMeasurer:
     def measurer(self) -> Measurer:
         """The measurer; it is made here if there is none yet."""
         if self._measurer is None:
-            store = KernelStore(default_store_path() if self._store is None else self._store)
+            store = PlanStore(default_store_path() if self._store is None else self._store)
             self._measurer = Measurer(store, MeasurerOptions(backend=self._backend))
         return self._measurer
 
@@ -45,30 +43,30 @@ class SpeedupMeasurer:
             self._measurer.close()
             self._measurer = None
 
-    def measure(
-        self, program: Program, baseline: CompilationPlan, plan: CompilationPlan
-    ) -> tuple[Measurement, float | None]:
-        """Measure a plan and return its speedup over the baseline with it; None if the plan fails.
+    def measure(self, program: Program, plan: CompilationPlan) -> tuple[Measurement, float | None]:
+        """Measure a plan and return its speedup over the default plan with it; None if the plan fails.
+
+        A difference that does not pass the gate is a speedup of 1.
 
         Raises:
-            MeasurementError: the baseline cannot be measured, so there is nothing to compare the plan with.
+            MeasurementError: the default plan cannot be measured, so there is nothing to compare the plan with.
         """
-        reference = self.measurer.measure_reference(program, baseline)
+        self.measurer.measure_reference(program)
         result = self.measurer.measure(program, plan)
         if result.failure == "program":
             raise ReferenceFailedError(f"{program.label}: {result.message}")
         if result.seconds is None:
-            self._note_failure(program, baseline)
+            self._note_failure(program)
             return result, None
         self._failures_in_a_row = 0
-        return result, max(reference.time.value, LEAST_SECONDS) / max(result.seconds.value, LEAST_SECONDS)
+        return result, result.speedup
 
-    def _note_failure(self, program: Program, baseline: CompilationPlan) -> None:
-        """Measure the baseline again when plan after plan fails.
+    def _note_failure(self, program: Program) -> None:
+        """Measure the default plan again when plan after plan fails.
 
         Raises:
-            MeasurementError: the baseline fails too, so the plans may not be to blame.
+            MeasurementError: the default plan fails too, so the plans may not be to blame.
         """
         self._failures_in_a_row += 1
         if self._failures_in_a_row % SUSPICIOUS_FAILURES == 0:
-            self.measurer.verify_reference(program, baseline)
+            self.measurer.verify_reference(program)

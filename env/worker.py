@@ -11,11 +11,11 @@ import ctypes
 import hashlib
 import json
 import os
+import platform
 import resource
 import signal
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -34,8 +34,9 @@ from compiler.support.lru_dict import LruDict
 from compiler.text import parse
 from env.comparison import absolute_part, difference
 from env.program_json import program_from_json
-from env.reference import Reference, drawn_reference, fresh_outputs
-from env.suites import Program, random_inputs
+from env.racing import Budget, ReferenceLoad, checksum, least_seconds, race, runners
+from env.reference import Reference, drawn_reference, fresh_outputs, on_host
+from env.suites import Program, Tolerance, random_inputs
 
 OTHER_SEED = 1_000_003  # distance of the seeds of inputs that show whether outputs depend on the inputs
 HELD_EXECUTABLES = 4  # in addition to those that a request asks to keep
@@ -43,17 +44,23 @@ HELD_BYTES = 1 << 30
 WANTED_BYTES = 1 << 29
 LEAST_WORN_BYTES = 1 << 31  # resident memory below which a process is never worn, however small the machine
 WEAR_INTERVAL = 32  # programs between two checks of the process's own memory
-LEAST_SAMPLES = 3
-KERNEL_SECONDS = 0.25  # limit of the time spent on one kernel, once it has LEAST_SAMPLES
+MOST_PROGRAMS = 5000  # after which a process is worn, whatever it seems to hold
 SAMPLE_SECONDS = 2e-3  # length of one sample, which averages executions so that the clock's resolution does not matter
+PROFILES = 3  # executions in which thunks are timed
 
 
 @dataclass
 class _Ready:
-    """An executable whose outputs are right, with the inputs they were checked on."""
+    """An executable whose outputs are right, with the reference they were checked against."""
 
     executable: Executable
-    inputs: list[npt.NDArray[Any]]
+    wanted: Reference
+    tolerance: Tolerance | None
+    build: str
+
+    def finding(self, outputs: Sequence[Any]) -> str | None:
+        """Return how outputs for the reference's inputs are wrong, or None."""
+        return difference([on_host(o) for o in outputs], self.wanted.outputs, self.tolerance, self.wanted.spread)
 
     @property
     def size(self) -> float:
@@ -71,19 +78,24 @@ class Worker:
     - `{"op": "interpret", "program": ..., "seed": int}` draws the seed's inputs and computes the reference's outputs
       with the interpreter, which are kept for later requests; reply `{}`.
     - `{"op": "prepare", "program": ..., "plan": str | None, "backend": str, "seed": int, "keep": [handles]}` compiles,
-      runs on the seed's inputs and compares with the interpreter; reply `{"handle": h, "thunks": [[index, name, key,
-      executions], ...], "idle": bool, "worn": bool}`. Idle: the program only copies. Worn: this process has used so
-      much memory, or so many memory mappings, that it should be replaced.
-    - `{"op": "time", "handle": h, "indices": [...], "rounds": n}` times thunks one by one, interleaved with a
-      fixed reference load; reply `{"times": [[seconds, ...], ...], "reference": [seconds, ...]}`, one per round.
-    - `{"op": "compare", "handles": [...], "rounds": n}` times whole programs in turns; reply `{"times": [[...], ...]}`.
+      runs on the seed's inputs and compares with the interpreter; reply `{"handle": h, "build": key, "thunks": n,
+      "idle": bool, "worn": bool}`. Build: equal for plans that lead to the same compiled code on the same machine.
+      Thunks: number of those that take time. Idle: the program only copies. Worn: this process has used so much memory,
+      or so many memory mappings, that it should be replaced. What is still held is not compiled again.
+    - `{"op": "race", "default": h, "candidate": h, "blocks": n, "seconds": limit, "cpus": [...]}` times two programs in
+      ABBA blocks on the given cores, and checks the outputs of the last block; reply `{"blocks": [[four times, load],
+      ...], "floor": seconds, "kernels": [[name, key, executions, seconds], ...]}`. Floor: no machine could run the
+      candidate faster. Kernels: the thunks of the candidate, timed inside the program.
+    - `{"op": "compare", "handles": [...], "rounds": n, "cpus": [...]}` times whole programs in turns, and checks their
+      outputs afterwards; reply `{"times": [[...], ...]}`.
     - `{"op": "ping"}`: reply `{}`.
 
     The reply to a request that fails is `{"error": kind, "message": string}`. The kinds:
 
     - "program": its inputs or its tolerance do not fit, the interpreter cannot compute it, or its outputs do not
       distinguish right from wrong;
-    - "compile", "run", "wrong" (outputs differ from the interpreter's): failures of the plan;
+    - "compile", "run", "wrong" (outputs differ from the interpreter's): failures of the plan; if the reply has
+      `"handle"`, of the plan with that handle;
     - "machine" (no disk, no process, no compiler...), "memory": may not happen in a fresh process;
     - "unknown handle": a handle of another process.
     """
@@ -92,8 +104,9 @@ class Worker:
         self._ready: LruDict[str, _Ready] = LruDict(1.0, lambda _, ready: ready.size)
         self._wanted: LruDict[tuple[str, int], Reference] = LruDict(WANTED_BYTES, lambda _, reference: reference.nbytes)
         self._machines: dict[str, str] = {}
+        self._handles: LruDict[tuple[str, str | None, int, str], str] = LruDict(4 * HELD_EXECUTABLES)
         self._count = 0
-        self._load = np.ones(1 << 18, np.float32)
+        self._load = ReferenceLoad()
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return the reply to one request."""
@@ -105,8 +118,8 @@ class Worker:
                     return self._interpret(request)
                 case "prepare":
                     return self._prepare(request)
-                case "time":
-                    return self._time(request)
+                case "race":
+                    return self._race(request)
                 case "compare":
                     return self._compare(request)
                 case op:
@@ -124,23 +137,36 @@ class Worker:
         wanted = self._wanted_outputs(request)
         if not isinstance(wanted, Reference):
             return wanted
+        asked = (request["program"]["text"], request["plan"], request["seed"], request["backend"])
+        handle = self._handles.get(asked)
+        if handle is not None and handle in self._ready:
+            return self._described(handle)
         try:
             plan = None if request["plan"] is None else CompilationPlan.from_json(request["plan"])
             executable = compile_hlo(request["program"]["text"], backend=request["backend"], plan=plan)
         except Exception as error:  # as in `handle`
             return _failure("compile", error)
-        got = fresh_outputs(executable, wanted)
         tolerance = program_from_json(request["program"]).tolerance
+        before = checksum(wanted.inputs)
+        got = fresh_outputs(executable, wanted)
+        if checksum(wanted.inputs) != before:
+            self._wanted.pop((request["program"]["text"], request["seed"]))
+            return {"error": "wrong", "message": "it changes arguments that are not donated"}
         if (finding := difference(got, wanted.outputs, tolerance, wanted.spread)) is not None:
             return {"error": "wrong", "message": finding}
         self._count += 1
         handle = f"{os.getpid()}#{self._count}"
-        self._ready.put(handle, _Ready(executable, wanted.inputs), kept=request.get("keep", ()))
-        found = timed(executable)
-        thunks = [[i, t.name, self._key(t.key, request["backend"]), float(t.executions)] for i, t in found]
+        build = self._build(executable, request["backend"])
+        self._ready.put(handle, _Ready(executable, wanted, tolerance, build), kept=request.get("keep", ()))
+        self._handles[asked] = handle
+        return self._described(handle)
+
+    def _described(self, handle: str) -> dict[str, Any]:
+        ready = self._held(handle)
+        found = timed(ready.executable)
         idle = all(t.kind == "copy" for _, t in found)
-        worn = self._count % WEAR_INTERVAL == 0 and _worn()
-        return {"handle": handle, "thunks": thunks, "idle": idle, "worn": worn}
+        worn = self._count >= MOST_PROGRAMS or (self._count % WEAR_INTERVAL == 0 and _worn())
+        return {"handle": handle, "build": ready.build, "thunks": len(found), "idle": idle, "worn": worn}
 
     def _held(self, handle: str) -> _Ready:
         ready = self._ready.get(handle)
@@ -148,11 +174,12 @@ class Worker:
             raise _UnknownHandleError(f"there is no executable {handle}")
         return ready
 
-    def _key(self, thunk: str, backend: str) -> str:
-        """Return the key of a thunk together with that of the machine and the compiler."""
+    def _build(self, executable: Executable, backend: str) -> str:
+        """Return a key of the compiled code together with the machine and the compiler."""
         if backend not in self._machines:
             self._machines[backend] = machine_key(backend)
-        return f"{thunk}-{self._machines[backend]}"
+        thunks = ",".join(f"{t.kind} {t.key}" for t in executable.thunks)
+        return hashlib.sha256(f"{self._machines[backend]} {thunks}".encode()).hexdigest()[:24]
 
     def _wanted_outputs(self, request: Mapping[str, Any]) -> Reference | dict[str, Any]:
         """Return the reference of a request's program, or the reply that says why there is none."""
@@ -166,38 +193,56 @@ class Worker:
             return _failure("program", error)
         return found if found.unchecked is None else {"error": "program", "message": found.unchecked}
 
-    def _time(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        executable = self._held(request["handle"]).executable
-        indices: Sequence[int] = request["indices"]
-        probes = [min(executable.time_thunk(i, 2)) for i in indices]
-        repeats = [_repeats(p) for p in probes]
-        times: list[list[float]] = [[] for _ in indices]
-        reference: list[float] = []
-        for _ in range(request["rounds"]):
-            reference.append(self._reference_load())
-            for slot, i in enumerate(indices):
-                if len(times[slot]) >= LEAST_SAMPLES and probes[slot] * len(times[slot]) > KERNEL_SECONDS:
-                    continue  # a slow kernel needs no more samples, and would use up the time of the others
-                times[slot].append(median(executable.time_thunk(i, repeats[slot])))
-        return {"times": times, "reference": reference}
+    def _race(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        handles = request["default"], request["candidate"]
+        default, candidate = map(self._held, handles)
+        inputs = [_views(candidate.wanted.inputs)]
+        if candidate.wanted.others:
+            inputs.append(_views(candidate.wanted.others))
+        before = checksum(inputs[0])
+        budget = Budget(request["blocks"], request["seconds"])
+        first, second = runners(default.executable, candidate.executable)
+        with _on_cores(request["cpus"]):
+            blocks, outputs = race(first, second, inputs, budget, self._load)
+            samples = candidate.executable.time_thunks(inputs[0], PROFILES) if blocks[0].times[1] < 1 else []
+        found = timed(candidate.executable)
+        for handle, ready, found_outputs in zip(handles, (default, candidate), outputs, strict=True):
+            findings = (ready.finding(o) for o in found_outputs)
+            if (finding := next((f for f in findings if f is not None), None)) is not None:
+                return {"error": "wrong", "message": f"after it was timed, {finding}", "handle": handle}
+        if checksum(inputs[0]) != before:
+            self._wanted = LruDict(WANTED_BYTES, lambda _, reference: reference.nbytes)
+            return {"error": "wrong", "message": "it changes arguments that are not donated"}
+        executions = [s.executions for s in samples]
+        floor = least_seconds(candidate.executable, candidate.wanted.outputs, executions, os.cpu_count() or 1)
+        kernels = [[t.name, t.key, samples[i].executions, median(samples[i].seconds)] for i, t in found if samples]
+        return {"blocks": [[*b.times, b.load] for b in blocks], "floor": floor, "kernels": kernels}
 
     def _compare(self, request: Mapping[str, Any]) -> dict[str, Any]:
         ready = [self._held(h) for h in request["handles"]]
-        repeats = [_repeats(min(r.executable.benchmark(r.inputs, 2))) for r in ready]
-        times: list[list[float]] = [[] for _ in ready]
-        order = list(range(len(ready)))
-        for _ in range(request["rounds"]):
-            for i in order:
-                # At least three, so that the median of a sample ignores one interruption.
-                times[i].append(median(ready[i].executable.benchmark(ready[i].inputs, max(3, repeats[i]))))
-            order.reverse()  # the order affects the caches; alternating it cancels the effect
+        with _on_cores(request["cpus"]):
+            times, outputs = _in_turns(ready, request["rounds"])
+        for handle, one, results in zip(request["handles"], ready, outputs, strict=True):
+            if (finding := one.finding(results)) is not None:
+                return {"error": "wrong", "message": f"after it was timed, {finding}", "handle": handle}
         return {"times": times}
 
-    def _reference_load(self) -> float:
-        start = time.perf_counter()
-        for _ in range(8):
-            np.multiply(self._load, 1.0, out=self._load)
-        return (time.perf_counter() - start) / 8
+
+def _in_turns(ready: Sequence[_Ready], rounds: int) -> tuple[list[list[float]], list[list[npt.NDArray[Any]]]]:
+    """Time whole programs in turns; return the samples of each, and the outputs of an execution afterwards."""
+    runs = runners(*(r.executable for r in ready))
+    inputs = [_views(r.wanted.inputs) for r in ready]
+    repeats = [_repeats(min(run(x, 2)[0])) for run, x in zip(runs, inputs, strict=True)]
+    times: list[list[float]] = [[] for _ in ready]
+    order = list(range(len(ready)))
+    for _ in range(rounds):
+        for i in order:
+            # At least three, so that the median of a sample ignores one interruption.
+            times[i].append(median(runs[i](inputs[i], max(3, repeats[i]))[0]))
+        order.reverse()  # the order affects the caches; alternating it cancels the effect
+    # Copies, because the programs run in the same memory.
+    outputs = [[np.array(on_host(o)) for o in run(x, 1)[1]] for run, x in zip(runs, inputs, strict=True)]
+    return times, outputs
 
 
 def _reference(program: Program, text: str, seed: int) -> Reference:
@@ -214,9 +259,32 @@ def timed(executable: Executable) -> list[tuple[int, Thunk]]:
 
 
 def machine_key(backend: str) -> str:
-    """Return a hash of what a kernel's time depends on besides the kernel: backend, device, cores, compiler."""
-    text = f"{backend}\n{find_backend(backend).machine_key()}"
+    """Return a hash of what times depend on besides the program: backend, device, cores, threads, compiler and host."""
+    threads = os.environ.get("HLOGYM_NUM_THREADS", "")
+    text = f"{backend}\n{find_backend(backend).machine_key()}\n{threads}\n{platform.node()}"
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _views(arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    """Return views of arrays, which a program cannot take over, even if it takes donated arguments."""
+    return [np.asarray(a)[...] for a in arrays]
+
+
+@contextlib.contextmanager
+def _on_cores(cpus: Sequence[int]) -> Iterator[None]:
+    """Let every thread of this process run on these cores only, for a while."""
+    before = os.sched_getaffinity(0)
+    _pin(cpus)
+    try:
+        yield
+    finally:
+        _pin(before)
+
+
+def _pin(cpus: Collection[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):  # noqa: PTH208 - plain names are wanted
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or the core is not ours
+            os.sched_setaffinity(int(thread), cpus)
 
 
 def _repeats(seconds: float) -> int:

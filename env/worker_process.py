@@ -61,10 +61,12 @@ class WorkerProcess:
     Args:
         command: the program and its arguments; None: `env.worker` in this Python. Its first request is always
             `{"op": "ping"}`, whose reply shows that it has started.
+        environment: environment variables of the process in addition to those of this one.
     """
 
-    def __init__(self, command: Sequence[str] | None = None) -> None:
+    def __init__(self, command: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> None:
         self._command = None if command is None else tuple(command)
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         self._pending = b""
@@ -136,7 +138,7 @@ class WorkerProcess:
                 bufsize=0,
                 start_new_session=True,  # so that a kill reaches the C compiler it may be running
                 cwd=NEUTRAL_FOLDER,
-                env=child_environment(),
+                env={**child_environment(), **self._environment},
             )
         except OSError as error:
             if attempt == START_TRIES:

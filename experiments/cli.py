@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -23,7 +24,8 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     help="An HLO compiler whose decisions are learned by agents from measured kernel time.",
-    epilog="Every command accepts --debug, which prints the traceback of an error. Start with: hlogym demo",
+    epilog="Every command accepts --debug, which prints the traceback of an error, and --open-test PURPOSE, which "
+    "opens sealed test programs and records it. Start with: hlogym demo",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,7 +46,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # do not fail on characters that the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        with _opened(_take_open_test()):
+            app()
     except BrokenPipeError:
         # The reader closed the pipe (`| head`). Python would raise again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -55,6 +58,28 @@ def main() -> None:
         # A message may quote a program, a file or another compiler's output, and with it control characters.
         print(printable(_message(error)), file=sys.stderr)
         sys.exit(1)
+
+
+def _take_open_test() -> str | None:
+    """Remove `--open-test PURPOSE` from the command line and return the purpose; None if it is not there."""
+    for number, argument in enumerate(sys.argv):
+        if argument == "--open-test" and number + 1 < len(sys.argv):
+            purpose = sys.argv[number + 1]
+            del sys.argv[number : number + 2]
+            return purpose
+        if argument.startswith("--open-test="):
+            del sys.argv[number]
+            return argument.partition("=")[2]
+    return None
+
+
+def _opened(purpose: str | None) -> AbstractContextManager[None]:
+    """Return a context in which test programs are open, if there is a purpose."""
+    if purpose is None:
+        return nullcontext()
+    from env.suites import open_test_programs
+
+    return open_test_programs(purpose)
 
 
 def _message(error: Exception) -> str:

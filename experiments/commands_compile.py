@@ -36,6 +36,16 @@ def run(
     check: Annotated[
         bool, typer.Option(help="Compare the outputs with the interpreter's; exit with status 1 if they differ.")
     ] = False,
+    keep_fusions: Annotated[
+        bool,
+        typer.Option("--keep-fusions", help="Compile the fusions of the file as they are, without passes and policy."),
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            help="Print the decisions that made each kernel, and why kernels that follow each other are separate."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compile a program and run it.
@@ -44,7 +54,9 @@ def run(
     """
     from experiments.run import run_program
 
-    run_program(program, inputs, seed, backend, policy, plan, output, profile, check, as_json)
+    if keep_fusions and plan is not None:
+        raise typer.BadParameter("--keep-fusions and --plan exclude each other; give one of them")
+    run_program(program, inputs, seed, backend, policy, plan, output, profile, check, as_json, keep_fusions, explain)
 
 
 def opt(
@@ -63,17 +75,35 @@ def opt(
     print_after_all: Annotated[
         bool, typer.Option(help="Also print the module after each pass that changed it.")
     ] = False,
+    fused: Annotated[
+        bool, typer.Option("--fused", help="Make every decision of the compiler and print the module with its fusions.")
+    ] = False,
+    for_xla: Annotated[
+        bool, typer.Option("--for-xla", help="With --fused: dissolve the fusions that XLA:CPU refuses (kCustom).")
+    ] = False,
+    plan: Plan = None,
+    policy: Policy = None,
+    backend: Backend = "cpu",
 ) -> None:
     """Run passes over a program and print its HLO.
 
     Example: hlogym opt softmax.hlo --passes call-inliner,dce --stats
-    """
-    from experiments.opt import list_all_passes, optimise
 
+    Example: hlogym opt softmax.hlo --fused > fused.hlo; hlogym run fused.hlo --keep-fusions
+    """
+    from experiments.opt import list_all_passes, optimise, print_fused
+
+    of_passes = passes is not None or order is not None or stop_after is not None or stats or print_after_all
     if list_passes:
         list_all_passes()
     elif program is None:
         raise typer.BadParameter("name an HLO file, or give --list-passes")
+    elif fused and of_passes:
+        raise typer.BadParameter("--fused makes all decisions; give it without the options that choose passes")
+    elif fused:
+        print_fused(program, backend, policy, plan, for_xla)
+    elif for_xla or plan is not None or policy is not None:
+        raise typer.BadParameter("--for-xla, --plan and --policy need --fused")
     elif passes is not None and order is not None:
         raise typer.BadParameter("--passes and --order exclude each other; give one of them")
     else:
@@ -166,12 +196,18 @@ def view(
         Path | None,
         typer.Option("--output", "-o", help="Write the HTML page to this file. Default: open it in the browser."),
     ] = None,
-    times: Annotated[bool, typer.Option(help="Measure each kernel and show its time.")] = True,
+    times: Annotated[
+        bool, typer.Option(help="Build the program, measure each kernel and show its time. Default: estimates.")
+    ] = False,
     backend: Backend = "cpu",
 ) -> None:
-    """Show the graph of a compiled program, with its fusions and kernel times, as an HTML page.
+    """Show the graph of a compiled program as an HTML page.
+
+    The page has the fusions with their times and reasons, a slider over the decisions, and what each pass changed.
 
     Example: hlogym view softmax.hlo -o softmax.html
+
+    Example: hlogym view step.hlo --plan plan.json --times -o step.html
     """
     from experiments.view import view_program
 

@@ -1,4 +1,4 @@
-"""Commands for learning: train, evaluate, export, report, demo."""
+"""Commands for learning: train, evaluate, export, report, demo, suites."""
 
 from __future__ import annotations
 
@@ -109,23 +109,32 @@ def evaluate(
     A fusion policy is compared by measured time per call; a pass order is compared by op counts, also with fixed pass
     orders.
 
+    The sealed test programs of the suite corpus are opened; each opening is recorded in test_openings.jsonl in the
+    folder of results, in the run's folder and in the user's cache folder.
+
     Example: hlogym evaluate runs/my-run/policy --suite test
+
+    Example: hlogym evaluate runs/my-run/policy --suite corpus/test
     """
     from compiler.learned.pass_order import LearnedPassOrder
     from experiments.learned import load_learned
+    from experiments.opening import opened_for_evaluation
 
     learned = load_learned(policy)
     names = None if baselines is None else baselines.split(",")
     if isinstance(learned, LearnedPassOrder):
         from experiments.pass_orders.command import evaluate_pass_order
 
-        suites = (suite or "jax/test").split(",")
-        evaluate_pass_order(learned, suites, names, budget or learned.budget + learned.finish, results, seed, as_json)
+        suites, most = (suite or "jax/test").split(","), budget or learned.budget + learned.finish
+        with opened_for_evaluation(policy, results):
+            evaluate_pass_order(learned, suites, names, most, results, seed, as_json)
         return
     from experiments.evaluate import evaluate_policy
 
     names = ["none", "priority", "random"] if names is None else names
-    evaluate_policy(policy, (suite or "test").split(","), names, budget or 16, rounds, backend, seed, results, as_json)
+    suites = (suite or "test").split(",")
+    with opened_for_evaluation(policy, results):
+        evaluate_policy(policy, suites, names, budget or 16, rounds, backend, seed, results, as_json)
 
 
 def export(
@@ -174,9 +183,54 @@ def demo(
     run_demo(minutes, backend, folder, seed, budget)
 
 
+def suites(
+    action: Annotated[str, typer.Argument(metavar="[ACTION]", help="list, build or check.")] = "list",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="build: folder to write to. Default: the user's cache folder.")
+    ] = None,
+    families: Annotated[str, typer.Option(help="build: comma-separated families; needs --output. Default: all.")] = "",
+    sample: Annotated[int, typer.Option(help="check: number of programs, 0 for all.", min=0)] = 120,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="check: take every N-th program from the I-th on.")] = "0/1",
+    longest: Annotated[
+        float, typer.Option(help="check: leave out programs whose estimated time is longer, in seconds.", min=0)
+    ] = 1.0,
+    state: Annotated[
+        Path | None, typer.Option(help="check: file to which results are added; a later check continues from it.")
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="check: write the table to this file.")] = None,
+    seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="list: print JSON instead of a table.")] = False,
+) -> None:
+    """List the suites, build the suite corpus, or check its programs against the interpreter.
+
+    Building lowers thousands of programs from JAX and PyTorch into the user's cache folder, which takes some minutes.
+    An interrupted build continues where it stopped.
+
+    Example: hlogym suites build
+
+    Example: hlogym suites check --sample 0 --shard 0/4 --state checked.jsonl
+    """
+    from experiments import suites as command
+
+    if action == "list":
+        command.list_suites(as_json)
+    elif action == "build":
+        if families and output is None:
+            raise typer.BadParameter("--families makes a part of the suite; name a folder for it with --output")
+        command.build_programs(output, [f for f in families.split(",") if f])
+    elif action == "check":
+        number, slash, count = shard.partition("/")
+        if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+            raise typer.BadParameter(f"--shard is I/N with I below N, such as 0/4, not {shard!r}")
+        command.check_programs(sample, (int(number), int(count)), longest, markdown, state, seed)
+    else:
+        raise typer.BadParameter(f"there is no action {action!r}; use list, build or check")
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to `app`."""
     for name, function in (
         ("demo", demo), ("train", train), ("evaluate", evaluate), ("export", export), ("report", report),
+        ("suites", suites),
     ):  # fmt: skip
         app.command(name, rich_help_panel="Learning")(function)

@@ -15,7 +15,7 @@ from compiler.errors import HlogymError
 from compiler.learned.fusion_policy import load_policy
 from env.isolated import NEUTRAL_FOLDER, child_environment, python_command
 from env.measurement import Measurer, MeasurerOptions
-from env.store import KernelStore
+from env.store import PlanStore
 from env.suites import Program, load_suite
 from experiments.config import TrainConfig
 from experiments.console import progress, stdout
@@ -51,7 +51,7 @@ def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int)
     backend = find_backend(backend).name
     check_writable(folder)
     stdout.print(Text.assemble(("hlogym", "bold"), f" on {backend}: {machine_class()}"))
-    store = KernelStore(folder / "kernel_times.sqlite")
+    store = PlanStore(folder / "plan_times.sqlite")
     with Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
         _compile_suite(measurer, backend)
         run, uri, run_id = _train(minutes, backend, folder, seed)

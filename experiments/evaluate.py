@@ -14,8 +14,9 @@ from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
-from env.store import KernelStore, default_store_path
+from env.store import PlanStore, default_store_path
 from env.suites import Program, load_suite
+from env.summaries import paired_ratios
 from env.worker_process import WorkerStartError
 from experiments.console import error_console, progress, stdout
 from experiments.provenance import provenance
@@ -64,7 +65,7 @@ def evaluate_policy(
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
     backend = find_backend(backend).name
-    store = KernelStore(default_store_path())
+    store = PlanStore(default_store_path())
     with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed, rounds=rounds)) as measurer:
         task = bar.add_task("evaluating", total=len(programs) * (len(strategies) + 1))
 
@@ -184,7 +185,9 @@ def compare_strategies(
         speedup = compared.speedup(label, base) if base in compared.samples else None
         if label == base:
             speedup = Interval(1.0, 1.0, 1.0)
-        return StrategyResult(compared.seconds(label), speedup, compared.kernels.get(label, 0), f.measurements)
+        ratios = paired_ratios(compared.samples[base], compared.samples[label]) if speedup is not None else []
+        kernels = compared.kernels.get(label, 0)
+        return StrategyResult(compared.seconds(label), speedup, kernels, f.measurements, ratios=tuple(ratios))
 
     whole = base in compared.samples and "again" in compared.samples
     noise = compared.speedup("again", base) if whole else Interval(1.0, 0.0, float("inf"))
@@ -207,5 +210,8 @@ def write_evaluation(evaluation: Evaluation, results: Path) -> Path:
 
 def print_evaluation(evaluation: Evaluation) -> None:
     """Print the table of times to stdout."""
-    title = f"Time per call on {evaluation.backend}; searches measured {evaluation.budget} plans per program"
+    title = (
+        f"Time per call on {evaluation.backend}, speedups over {evaluation.reference}; "
+        f"searches measured {evaluation.budget} plans per program"
+    )
     stdout.print(rich_table(evaluation_rows(evaluation), title))

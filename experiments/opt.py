@@ -17,9 +17,10 @@ from compiler.passes.pipelines.default import default_pipeline
 from compiler.support.options import describe_options
 from compiler.support.safe_names import printable
 from experiments.console import error_console, is_terminal, stdout
+from experiments.decisions import fused_module
 from experiments.inputs import program_of, read_valid_module
 
-__all__ = ["list_all_passes", "optimise"]
+__all__ = ["list_all_passes", "optimise", "print_fused"]
 
 
 def list_all_passes() -> None:
@@ -53,6 +54,16 @@ def optimise(
     _write(str(module).rstrip("\n") + "\n")
     if stats:
         error_console.print(_statistics(run))
+
+
+def print_fused(name: str, backend: str, policy: str | None, plan: Path | None, for_xla: bool) -> None:
+    """Print the module that the compiler makes of a program, with its fusions.
+
+    Raises:
+        PlanError: the plan cannot be read, or was made for another program.
+    """
+    module = fused_module(read_valid_module(program_of(name)), backend, policy, plan, for_xla)
+    _write(str(module).rstrip("\n") + "\n")
 
 
 def _print_changed(hlo_pass: HloPass, module: HloModule, changed: bool) -> None:

@@ -12,12 +12,15 @@ import numpy as np
 
 from compiler.support.safe_names import plot_label
 from env.statistics import Interval
-from experiments.results import REFERENCE, Evaluation, write_bytes
+from env.summaries import performance_profile
+from experiments.results import Evaluation, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["learning_curve", "order_bars", "save_figure", "speedup_bars", "svg"]
+__all__ = [
+    "learning_curve", "order_bars", "profile_lines", "save_figure", "scaling_lines", "speedup_bars", "svg",
+]  # fmt: skip
 
 COLORS = {
     "none": "#9aa0a6",
@@ -46,12 +49,12 @@ _STYLE: Any = {
 
 
 def speedup_bars(evaluation: Evaluation) -> Figure:
-    """Plot speedups over the unfused program with intervals, one group of bars per program, held-out ones on top."""
+    """Plot speedups over the reference with intervals, one group of bars per program, held-out ones on top."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as NewFigure
     from matplotlib.ticker import FixedLocator, NullLocator
 
-    strategies = [s for s in evaluation.strategies if s != REFERENCE]
+    strategies = evaluation.contenders
     programs = sorted(evaluation.programs, key=lambda p: (p.seen, p.program), reverse=True)
     height = 0.8 / max(1, len(strategies))
     with rc_context(_STYLE):
@@ -74,10 +77,44 @@ def speedup_bars(evaluation: Evaluation) -> Figure:
         axes.xaxis.set_minor_locator(NullLocator())
         names = [f"{plot_label(p.program)}{'' if p.seen else ' *'}" for p in programs]
         axes.set_yticks(range(len(programs)), names)
-        axes.set_xlabel("speedup over the program without fusion (log scale); * not seen in training")
+        axes.set_xlabel(f"speedup over {plot_label(evaluation.reference)} (log scale); * not seen in training")
         axes.grid(False, axis="y")
         axes.margins(y=0.01)
         figure.legend(loc="outside upper left", ncols=max(1, len(strategies)))
+    return figure
+
+
+def profile_lines(evaluation: Evaluation) -> Figure | None:
+    """Plot for each strategy the share of programs by speedup, with intervals; None without speedups.
+
+    The programs are those that were held out, if there are any.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as NewFigure
+
+    held_out = any(not p.seen for p in evaluation.programs)
+    found = {s: evaluation.speedups(s, seen=not held_out) for s in evaluation.contenders}
+    found = {s: speedups for s, speedups in found.items() if speedups}
+    if not found:
+        return None
+    values = [np.median(rounds) for speedups in found.values() for (rounds,) in speedups.values()]
+    thresholds = np.geomspace(min(*values, 0.9), max(*values, 1.1), 60).tolist()
+    with rc_context(_STYLE):
+        figure = NewFigure(figsize=(9, 3.4), layout="constrained")
+        axes = figure.subplots()
+        for k, (strategy, speedups) in enumerate(found.items()):
+            shares = performance_profile(speedups, thresholds)
+            color = _color(strategy, k)
+            axes.step(thresholds, [s.value for s in shares], where="mid", color=color, label=plot_label(strategy))
+            bounds = [max(0.0, s.low) for s in shares], [min(1.0, s.high) for s in shares]
+            axes.fill_between(thresholds, *bounds, step="mid", color=color, alpha=0.12, linewidth=0)
+        axes.axvline(1.0, color="#555555", linewidth=1)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}x")
+        axes.xaxis.set_minor_formatter(lambda x, _: f"{x:g}x")
+        axes.set_xlabel(f"speedup over {plot_label(evaluation.reference)}")
+        axes.set_ylabel("share of programs with at least that")
+        axes.legend()
     return figure
 
 
@@ -136,6 +173,35 @@ def learning_curve(points: Sequence[Mapping[str, Any]], what: str = "speedup ove
         axes.set_ylabel(what)
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}x")
         axes.legend()
+    return figure
+
+
+def scaling_lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Figure:
+    """Plot one line per series on logarithmic axes, with the slope of linear growth dashed.
+
+    Args:
+        series: points (size, time) by name; the first point of the first series anchors the dashed line.
+        x: the label of the horizontal axis.
+        y: the label of the vertical axis.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure as NewFigure
+
+    with rc_context(_STYLE):
+        figure = NewFigure(figsize=(9, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for k, (name, points) in enumerate(series.items()):
+            sizes, times = np.array(sorted(points), dtype=np.float64).T
+            axes.plot(sizes, times, marker="o", markersize=4, color=_color("", k), label=plot_label(name))
+        every = [size for points in series.values() for size, _ in points]
+        size, time = min(next(iter(series.values())))
+        ends = np.array([min(every), max(every)], dtype=np.float64)
+        axes.plot(ends, time * ends / size, color="#888888", linestyle="--", linewidth=1, label="linear")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.legend(fontsize=8)
     return figure
 
 

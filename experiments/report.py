@@ -11,7 +11,7 @@ from experiments.config import TrainConfig
 from experiments.console import bounds, factor, stdout
 from experiments.pass_orders.evaluation import BASELINE, OrderEvaluation
 from experiments.pass_orders.tables import SUMMARY_HEADER, summary_rows
-from experiments.plots import learning_curve, order_bars, speedup_bars, svg
+from experiments.plots import learning_curve, order_bars, profile_lines, speedup_bars, svg
 from experiments.results import (
     Evaluation,
     ResultError,
@@ -130,6 +130,8 @@ def build_report(
         sections = [
             _headline(evaluation), f"<h2>Speedup of each program</h2><figure>{bars}</figure>", _times(evaluation),
         ]  # fmt: skip
+        if (profile := profile_lines(evaluation)) is not None:
+            sections.append(f"<h2>Performance profile</h2><figure>{svg(profile)}</figure>")
     if (curve := learning_curve(progress, what)) is not None:
         sections.append("<h2>Learning</h2><figure>" + svg(curve) + "</figure>")
     if evaluation is not None:
@@ -146,12 +148,12 @@ def build_report(
 def _headline(evaluation: Evaluation) -> str:
     held_out = sum(not p.seen for p in evaluation.programs)
     cards = []
-    for strategy in evaluation.strategies[1:]:
+    for strategy in evaluation.contenders:
         summary = evaluation.summary(strategy, seen=False) or evaluation.summary(strategy, seen=True)
         if summary is not None:
             cards.append(
-                f"<div class='card'><span>{escape(strategy)}</span><b>{summary.speedup.value:.2f}x</b>"
-                f"<span>{bounds(summary.speedup) or 'one program'}<br>"
+                f"<div class='card'><span>{escape(strategy)}</span><b>{summary.mean.value:.2f}x</b>"
+                f"<span>{bounds(summary.mean) or 'one program'}<br>median {summary.median.value:.2f}x; "
                 f"{summary.slower:.0%} of the programs are slower; worst case {summary.worst:.2f}x</span></div>"
             )
     which = f"the {held_out} held-out programs" if held_out else "the programs"
@@ -159,7 +161,8 @@ def _headline(evaluation: Evaluation) -> str:
         "<h1>hlogym: learned fusion, measured</h1>"
         f"<p class='soft'>{escape(str(evaluation.provenance.get('date', '')))} &middot; backend "
         f"{escape(evaluation.backend)} &middot; {escape(str(evaluation.provenance.get('machine', '')))}</p>"
-        f"<p>Geometric mean speedup on {which} over the same program without fusion, with a 95% bootstrap interval. "
+        f"<p>Geometric mean speedup on {which} over {escape(evaluation.reference)}, with a 95% "
+        "bootstrap interval over programs and rounds. "
         f"Each strategy that searches measured {evaluation.budget} plans per program. "
         "All outputs were compared with the interpreter's before timing.</p>"
         f"<div class='cards'>{''.join(cards)}</div>{_legend(evaluation)}"
@@ -170,7 +173,7 @@ _MEANINGS = {
     "none": "no fusion: one kernel per instruction, loops unchanged",
     "greedy": "apply every legal fusion",
     "priority": "XLA's heuristic: fuse the producer with the greatest expected saving first",
-    "default": "the compiler's default: priority fusion, then every other fusion with an expected saving",
+    "default": "what compile does without arguments: priority fusion, then every other fusion with an expected saving",
     "random": "the fastest of several random plans, by measured time",
     "beam": "the fastest of several plans of a beam search with the cost model, by measured time",
     "learned": "the most likely plan of the exported policy, without measurements",
@@ -212,7 +215,7 @@ def _noise(evaluation: Evaluation) -> str:
         for p in evaluation.programs
     )
     return (
-        "<h2>Noise floor</h2><p>Each unfused program compared with itself, measured like two different candidates. "
+        "<h2>Noise floor</h2><p>The reference plan of each program compared with itself, like two candidates. "
         "Differences within this interval are not significant.</p>"
         "<div class='scroll'><table><thead><tr><th>program</th><th></th>"
         f"<th>A/A ratio</th></tr></thead><tbody>{rows}</tbody></table></div>"

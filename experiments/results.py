@@ -18,7 +18,8 @@ from compiler.errors import HlogymError
 from compiler.support.files import check_folder, write_file
 from compiler.support.json_reading import read_object
 from compiler.support.safe_names import markdown_cell, one_line
-from env.statistics import Interval, geometric_mean, share_slower
+from env.statistics import Interval
+from env.summaries import Nested, SpeedupSummary, probability_of_improvement, summarise
 from experiments.console import error_console, factor, timing
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "ProgramResult",
     "ResultError",
     "StrategyResult",
-    "Summary",
     "check_output",
     "check_writable",
     "fresh_stem",
@@ -36,8 +36,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-REFERENCE = "none"
-"""The strategy that all speedups are relative to: no fusion."""
+REFERENCE = "default"
+"""The strategy that all speedups are relative to: what `compile` does without arguments."""
+FORMER_REFERENCE = "none"
+"""The one that earlier evaluations are relative to, whose files do not name it."""
 
 
 class ResultError(HlogymError, RuntimeError):
@@ -50,10 +52,11 @@ class StrategyResult:
 
     Attributes:
         seconds: time per call, end to end; None if the strategy failed.
-        speedup: speedup over the program without fusion, from interleaved timings; None if either failed.
+        speedup: speedup over the reference strategy, from interleaved timings; None if either failed.
         kernels: number of kernels of the compiled program.
         measurements: number of plans measured to find this one.
         failure: why there is no time.
+        ratios: the speedup of each round, from timings next to each other; empty in earlier evaluations.
     """
 
     seconds: Interval | None
@@ -61,6 +64,7 @@ class StrategyResult:
     kernels: int = 0
     measurements: int = 0
     failure: str = ""
+    ratios: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class ProgramResult:
         program: name of the program.
         split: its split within the suite.
         seen: whether the policy was trained on it; otherwise it is held out.
-        noise: speedup of the unfused program over itself (A/A); differences within it are not significant.
+        noise: speedup of the reference over itself (A/A); differences within it are not significant.
         strategies: results by strategy.
     """
 
@@ -80,23 +84,6 @@ class ProgramResult:
     seen: bool
     noise: Interval
     strategies: Mapping[str, StrategyResult]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One strategy over several programs.
-
-    Attributes:
-        speedup: geometric mean of the speedups.
-        slower: share of the programs that are slower than without fusion.
-        worst: the smallest speedup.
-        programs: number of programs.
-    """
-
-    speedup: Interval
-    slower: float
-    worst: float
-    programs: int
 
 
 @dataclass(frozen=True)
@@ -109,15 +96,24 @@ class Evaluation:
     programs: tuple[ProgramResult, ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
+    reference: str = REFERENCE
 
-    def summary(self, strategy: str, seen: bool) -> Summary | None:
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """The strategies other than the reference."""
+        return tuple(s for s in self.strategies if s != self.reference)
+
+    def summary(self, strategy: str, seen: bool) -> SpeedupSummary | None:
         """Return the summary over the seen or the held-out programs, or None if none of them has a speedup."""
-        found = [p.strategies[strategy].speedup for p in self.programs if p.seen is seen and strategy in p.strategies]
-        speedups = [s for s in found if s is not None]
-        if not speedups:
-            return None
-        values = [s.value for s in speedups]
-        return Summary(geometric_mean(values), share_slower(speedups), min(values), len(values))
+        speedups = self.speedups(strategy, seen)
+        return summarise(speedups) if speedups else None
+
+    def speedups(self, strategy: str, seen: bool) -> dict[str, list[list[float]]]:
+        """Return the speedups over the reference by program and round, of the programs that have one."""
+        found = {
+            p.program: p.strategies[strategy] for p in self.programs if p.seen is seen and strategy in p.strategies
+        }
+        return {n: [list(s.ratios) or [s.speedup.value]] for n, s in found.items() if s.speedup is not None}
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that `read` reads."""
@@ -127,6 +123,7 @@ class Evaluation:
             "policy": dict(self.policy),
             "backend": self.backend,
             "budget": self.budget,
+            "reference": self.reference,
             "strategies": list(self.strategies),
             "programs": [
                 {
@@ -159,6 +156,7 @@ class Evaluation:
                 tuple(_program_result(p) for p in checked(data["programs"], list)),
                 checked(data["provenance"], dict),
                 checked(data["policy"], dict),
+                checked(data.get("reference", FORMER_REFERENCE), str),
             )
         except KeyError as error:
             raise ResultError(f"{path} is not an evaluation: {error} is missing") from error
@@ -195,6 +193,7 @@ def _strategy_json(s: StrategyResult) -> dict[str, Any]:
         "kernels": s.kernels,
         "measurements": s.measurements,
         "failure": s.failure,
+        "ratios": list(s.ratios),
     }
 
 
@@ -216,11 +215,12 @@ def _strategy_result(s: Mapping[str, Any]) -> StrategyResult:
         checked(s["kernels"], int),
         checked(s["measurements"], int),
         checked(s["failure"], str),
+        tuple(positive(Interval(float(r), 0.0, 0.0)).value for r in checked(s.get("ratios", []), list)),
     )
 
 
 def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:
-    """Return the header and body of the table of times; the last rows are geometric means of the speedups."""
+    """Return the header and body of the table of times; the last rows summarise the speedups."""
     rows = [["program", "", *evaluation.strategies]]
     for p in sorted(evaluation.programs, key=lambda p: (not p.seen, p.program)):
         cells = [_cell(p.strategies.get(s)) for s in evaluation.strategies]
@@ -229,9 +229,19 @@ def evaluation_rows(evaluation: Evaluation) -> list[list[str]]:
         summaries = [evaluation.summary(s, seen) for s in evaluation.strategies]
         if any(summaries):
             label = "seen" if seen else "held out"
-            rows.append(["speedup, geometric mean", label, *(factor(s.speedup) if s else "-" for s in summaries)])
+            rows.append(["speedup, geometric mean", label, *(factor(s.mean) if s else "-" for s in summaries)])
+            rows.append(["speedup, median", label, *(factor(s.median) if s else "-" for s in summaries)])
+            rows.append(["speedup, worst", label, *(f"{s.worst:.2f}x" if s else "-" for s in summaries)])
             rows.append(["share of slower programs", label, *(f"{s.slower:.0%}" if s else "-" for s in summaries)])
+            odds = [_improvement(evaluation.speedups(s, seen)) for s in evaluation.strategies]
+            rows.append(["share of faster rounds", label, *odds])
     return rows
+
+
+def _improvement(speedups: Nested) -> str:
+    """Return the probability that a round is faster than the reference's beside it; ties count half."""
+    same = {name: [[1.0]] for name in speedups}
+    return f"{probability_of_improvement(speedups, same).value:.0%}" if speedups else "-"
 
 
 def _cell(result: StrategyResult | None) -> str:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from compiler.api import CompileOptions
 from compiler.api import compile as compile_hlo
 from compiler.errors import HlogymError
 from compiler.learned.fusion_policy import load_policy
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from compiler.runtime.executable import Executable, ThunkTime
     from env.suites import Program
 
-__all__ = ["WrongResultError", "chosen_policy", "compile_ahead", "compile_program", "run_program"]
+__all__ = ["WrongResultError", "chosen_policy", "compile_ahead", "compile_hlo", "compile_program", "run_program"]
 
 
 class WrongResultError(HlogymError, RuntimeError):
@@ -48,13 +49,16 @@ def chosen_policy(name: str | None) -> str | FusionPolicy | None:
     return policy
 
 
-def compile_program(module: HloModule, backend: str, policy: str | None, plan: Path | None) -> Executable:
+def compile_program(
+    module: HloModule, backend: str, policy: str | None, plan: Path | None, keep_fusions: bool = False
+) -> Executable:
     """Compile with the policy and plan given on the command line."""
     return compile_hlo(
         module,
         backend=backend,
         fusion_policy=chosen_policy(policy),
         plan=None if plan is None else read_plan(plan),
+        options=CompileOptions(keep_fusions=keep_fusions),
     )
 
 
@@ -69,6 +73,8 @@ def run_program(
     profile: bool,
     check: bool,
     as_json: bool,
+    keep_fusions: bool = False,
+    explain: bool = False,
 ) -> None:
     """Run `hlogym run`; see its `--help`."""
     program = program_of(name)
@@ -76,7 +82,7 @@ def run_program(
         check_output(output, program.path, *(p for p in (inputs, plan) if p is not None))
     module = read_valid_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
-    executable = compile_program(read_valid_module(program), backend, policy, plan)
+    executable = compile_program(read_valid_module(program), backend, policy, plan, keep_fusions)
     outputs = [on_host(o) for o in executable(*(a[...] for a in arguments))]  # views are never overwritten
     unchecked: list[str] = []
     if check:
@@ -91,9 +97,12 @@ def run_program(
     if output is not None:
         save_outputs(output, outputs)
     if as_json:
-        print(json.dumps(_summary(executable, outputs, check, unchecked), indent=2))
+        explanation = {"explanation": executable.explain().to_dict()} if explain else {}
+        print(json.dumps({**_summary(executable, outputs, check, unchecked), **explanation}, indent=2))
     else:
         _print_outputs(outputs, check and not unchecked)
+        if explain:
+            stdout.print(f"\n{executable.explain()}", markup=False, highlight=False, soft_wrap=True)
     if profile:
         console = error_console if as_json else stdout
         console.print(_profile_table(executable.profile(*arguments), _choices(executable.plan)))

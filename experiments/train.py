@@ -14,7 +14,7 @@ from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoin
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, HlogymError, UnknownNameError
 from compiler.learned.policy_folder import check_policy_target
-from env.store import KernelStore, default_store_path
+from env.store import PlanStore, default_store_path
 from experiments.config import TrainConfig
 from experiments.console import error_console, progress, stdout
 from experiments.interruption import Interruption
@@ -196,7 +196,7 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
 def _check_store(learner: Learner) -> None:
     """Raise StoreError if times are to be measured and the store of kernel times cannot be opened."""
     if learner.measured:
-        KernelStore(default_store_path()).close()
+        PlanStore(default_store_path()).close()
 
 
 @contextmanager

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+from agents.finalists import Confirmed, Finalists, Observer, confirm
 from agents.kernel_search import KernelSearch
 from agents.search import NoPlanError, Starts, beam_plans, best_measured, find_plan, learned_plans, random_plans
 from compiler.backends.registry import find_backend
@@ -15,7 +16,8 @@ from compiler.fusion.policies import DEFAULT_POLICY
 from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
-from env.store import KernelStore, default_store_path
+from env.statistics import Interval
+from env.store import PlanStore, default_store_path
 from env.suites import Program
 from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import program_of, read_valid_module
@@ -44,16 +46,19 @@ def tune_program(
     proposals = [beam_plans(starts, program), random_plans(starts, program, seed)]
     if policy is not None:
         proposals.insert(0, learned_plans(starts, program, load_policy(policy), seed))
-    store = KernelStore(default_store_path())
+    store = PlanStore(default_store_path())
     with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
         task = bar.add_task(f"tuning {program.name}", total=budget)
 
-        def step(_: Measurement) -> None:
+        finalists = Finalists()
+
+        def step(plan: CompilationPlan, measurement: Measurement) -> None:
             bar.update(task, advance=1)
+            finalists.note(plan, measurement)
 
         default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
         # Fails before the search if the program cannot be measured even with the default plan.
-        measurer.measure_reference(program, default.plan)
+        measurer.measure_reference(program)
         search = _Search(measurer, program, KernelSearch(module, program, measurer), step)
         plans = itertools.chain([default.plan], _in_turns(proposals))
         for share in _shares(budget):
@@ -64,7 +69,8 @@ def tune_program(
             error_console.print(
                 f"{search.failures} of {search.measurements} plans failed; the last failure: {search.reason}"
             )
-        _report(program, default.plan, search.best, search.measurements, measurer, output, as_json)
+        confirmed = confirm(measurer, program, finalists)
+        _report(program, default.plan, confirmed, search.measurements, measurer, output, as_json)
 
 
 def _shares(budget: int) -> list[int]:
@@ -77,7 +83,11 @@ class _Search:
     """The best plan found so far, and the stages that look for a better one."""
 
     def __init__(
-        self, measurer: Measurer, program: Program, kernels: KernelSearch, step: Callable[[Measurement], None]
+        self,
+        measurer: Measurer,
+        program: Program,
+        kernels: KernelSearch,
+        step: Observer,
     ) -> None:
         self._measurer, self._program, self._kernels, self._step = measurer, program, kernels, step
         self._best: CompilationPlan | None = None
@@ -118,15 +128,15 @@ class _Search:
             return
         self._measured, self._failed = self._measured + found.measurements, self._failed + found.failures
         self._reason = found.reason or self._reason
-        if self._best is None or self._seconds(found.plan) < self._seconds(self._best):
+        if self._best is None or self._relative(found.plan) < self._relative(self._best):
             self._best = found.plan
 
     def kernels(self, budget: int) -> None:
         """Search the kernel choices of the best plan."""
         self._best = self._kernels.improve(self.best, budget, self._step)
 
-    def _seconds(self, plan: CompilationPlan) -> float:
-        return self._measurer.measure(self._program, plan).time.value  # known from the search
+    def _relative(self, plan: CompilationPlan) -> float:
+        return self._measurer.measure(self._program, plan).relative  # known from the search
 
 
 def _in_turns(proposals: list[Iterator[CompilationPlan]]) -> Iterator[CompilationPlan]:
@@ -142,34 +152,33 @@ def _in_turns(proposals: list[Iterator[CompilationPlan]]) -> Iterator[Compilatio
 def _report(
     program: Program,
     default: CompilationPlan,
-    best: CompilationPlan,
+    confirmed: Confirmed | None,
     measurements: int,
     measurer: Measurer,
     output: Path,
     as_json: bool,
 ) -> None:
-    """Time the winner again, end to end, against the default, because the best of many timings is biased.
-
-    The default is written unless the winner is faster with confidence.
-    """
-    compared = measurer.compare(program, {"default": default, "tuned": best})
-    if compared.failures:
-        raise TuneError(f"{program.name}: {'; '.join(f'{n}: {f}' for n, f in compared.failures.items())}")
-    speedup = compared.speedup("tuned", "default")
-    faster = best != default and speedup.low > 1
-    write_text(output, (best if faster else default).to_json())
-    seconds = compared.seconds("tuned" if faster else "default")
+    """Write the plan that was confirmed to be faster than the default plan, or else the default plan, and say so."""
+    gate = measurer.options.gate
+    measured = measurer.measure_reference(program) if confirmed is None else confirmed.measurement
+    if measured.seconds is None:
+        raise TuneError(f"{program.name}: {measured.reason}")
+    write_text(output, (default if confirmed is None else confirmed.plan).to_json())
+    speedup = Interval(1.0, 1.0, 1.0) if measured.verdict is None else measured.verdict.speedup
     if as_json:
         facts = {
-            "seconds": seconds.to_json(),
+            "seconds": measured.seconds.to_json(),
             "speedup": speedup.to_json(),
             "measurements": measurements,
-            "faster": faster,
+            "faster": confirmed is not None,
+            "gate": str(gate),
         }
         print(json.dumps({"program": program.name, **facts, "plan": str(output)}))
         return
-    gain = f"{factor(speedup)} over the default"
-    stdout.print(f"{program.name}: {timing(compared.seconds('tuned'))}, {gain}, {measurements} plans measured")
-    if not faster:
-        stdout.print("that is not faster with confidence, so the default plan is written")
+    if confirmed is None:
+        stdout.print(f"{program.name}: {timing(measured.seconds)} by default, {measurements} plans measured")
+        stdout.print(f"no plan is faster ({gate}), so the default plan is written", soft_wrap=True)
+    else:
+        gain = f"{factor(speedup)} over the default, measured again in a fresh process"
+        stdout.print(f"{program.name}: {timing(measured.seconds)}, {gain}, {measurements} plans measured")
     stdout.print(f"plan      {output}", soft_wrap=True)

@@ -168,8 +168,9 @@ class _Walk:
             self.kept_count = first_leaf_elements(self.hero)
 
     def summary(self) -> KernelSummary:
+        updates = {o: o.operands[1].shape.num_elements for o in self.outputs if self._in_place(o)}
         for o in self.outputs:
-            n = first_leaf_elements(o)
+            n = updates.get(o, first_leaf_elements(o))
             self._need(o, self._root_context(n), Use(n, n))
         flops, statements = 0.0, 0
         for i in reversed(self.inside):
@@ -183,8 +184,11 @@ class _Walk:
             flops += evaluations * flops_per_element(i)
             if i.opcode is not Opcode.CONSTANT:
                 statements += sum(u.copies for u in contexts.values()) * _unrolled(i)
-            self._propagate(i, contexts)
-        elements = max((first_leaf_elements(o) for o in self.outputs), default=1)
+            if i in updates:
+                self._propagate_update(i, contexts)
+            else:
+                self._propagate(i, contexts)
+        elements = max((updates.get(o, first_leaf_elements(o)) for o in self.outputs), default=1)
         if self.hero is not None:
             elements = self.kept_count
         inputs = {p: self._input(p) for p in self.inputs}
@@ -197,7 +201,7 @@ class _Walk:
             statements=statements,
             elements=max(1, elements),
             looped_reduction=self.hero is not None,
-            in_place=any(self._in_place(o) for o in self.outputs),
+            in_place=bool(updates),
         )
 
     def _root_context(self, n: int) -> int:
@@ -209,9 +213,11 @@ class _Walk:
         return output.operands[1].shape.byte_size if self._in_place(output) else output.shape.byte_size
 
     def _in_place(self, output: HloInstruction) -> bool:
-        if output.opcode is not Opcode.DYNAMIC_UPDATE_SLICE or len(self.outputs) > 1:
+        if output.opcode is not Opcode.DYNAMIC_UPDATE_SLICE:
             return False
         base = output.operands[0]
+        if len(self.outputs) > 1 and any(u.opcode is not Opcode.TUPLE for u in output.users):
+            return False
         return base in self.inputs and _may_be_overwritten(base)
 
     def _input(self, p: HloInstruction) -> Input:
@@ -237,6 +243,13 @@ class _Walk:
             else:
                 for context, use in contexts.items():
                     self._move(i, n, o, context, use)
+
+    def _propagate_update(self, update: HloInstruction, contexts: Contexts) -> None:
+        """Need only the new elements of an update in place, in the order of the other outputs, and where they go."""
+        for context, use in contexts.items():
+            self._need(update.operands[1], context, use)
+        for start in update.operands[2:]:
+            self._need(start, SCALAR, Use(1, 1))
 
     def _move(self, i: HloInstruction, n: int, o: HloInstruction, context: int, use: Use) -> None:
         if i.opcode is Opcode.REDUCE:
@@ -312,8 +325,14 @@ def _key_of(context: int, i: HloInstruction, n: int) -> int:
     else:
         what = tuple(i.attributes.get(a) for a in _STATIC)
     if i.opcode in (Opcode.RESHAPE, Opcode.BITCAST):
+        if _long(i.shape.dimensions) == _long(i.operands[n].shape.dimensions):
+            return context  # only dimensions of size 1 are added or removed
         return hash((context, Opcode.RESHAPE, i.shape.dimensions, i.operands[n].shape.dimensions))
     return hash((context, i.opcode, i.shape.dimensions, what, n))
+
+
+def _long(dimensions: Sequence[int]) -> list[int]:
+    return [n for n in dimensions if n != 1]
 
 
 def _unrolled(i: HloInstruction) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
+from compiler.ir.printing import canonical_order
 
 
 class TopologicalOrder:
@@ -16,13 +17,13 @@ class TopologicalOrder:
     """
 
     def __init__(self, computation: HloComputation) -> None:
-        order = computation.post_order()
+        order = canonical_order(computation)
         self._rank: dict[HloInstruction, int] = {i: n for n, i in enumerate(order)}
         for i in order:
             if _is_fusion_output(i):
                 self._rank[i] = self._rank[i.operands[0]]
         self._control_users: dict[HloInstruction, list[HloInstruction]] = {}
-        self._changes: list[tuple[int, int]] = []
+        self._former: dict[HloInstruction, int | None] = {}
         for i in order:
             for p in i.control_predecessors:
                 self._control_users.setdefault(p, []).append(i)
@@ -32,7 +33,7 @@ class TopologicalOrder:
         other = copy.copy(self)
         image = computation.find
         other._rank = {found: n for i, n in self._rank.items() if (found := image(i.name)) is not None}
-        other._changes = list(self._changes)
+        other._former = {}
         other._control_users = {
             p: [u for user in users if (u := image(user.name)) is not None]
             for i, users in self._control_users.items()
@@ -40,30 +41,16 @@ class TopologicalOrder:
         }
         return other
 
-    @property
-    def version(self) -> int:
-        """Number of recorded changes."""
-        return len(self._changes)
-
-    def note_change(self, first: HloInstruction, last: HloInstruction) -> None:
-        """Record that paths between these two instructions may change; call it while both have ranks."""
-        low, high = sorted((self._rank[first], self._rank[last]))
-        self._changes.append((low, high))
-
-    def changed_since(self, version: int, first: HloInstruction, last: HloInstruction) -> bool:
-        """Check whether paths from `first` to `last` may have changed since a version."""
-        if version == len(self._changes):
-            return False
-        low, high = self._rank[first], self._rank[last]
-        return any(a <= high and b >= low for a, b in self._changes[version:])
-
     def rank(self, instruction: HloInstruction) -> int:
         """Return the rank of an instruction, which is at least that of each operand."""
         return self._rank[instruction]
 
     def sorted(self, instructions: Iterable[HloInstruction]) -> list[HloInstruction]:
-        """Return the instructions in topological order; those of equal rank by name."""
-        return sorted(instructions, key=lambda i: (self._rank[i], i.name))
+        """Return the instructions in topological order; those of equal rank, which one fusion yields, by index."""
+        return sorted(instructions, key=self._sort_key)
+
+    def _sort_key(self, i: HloInstruction) -> tuple[int, int]:
+        return self._rank[i], i.attributes["index"] if _is_fusion_output(i) else -1
 
     def has_control_edges(self, instruction: HloInstruction) -> bool:
         """Check whether an instruction has control predecessors or control successors."""
@@ -99,17 +86,26 @@ class TopologicalOrder:
             return True
         return last in self._region({first}, self._successors, lambda r: r <= self._rank[last])
 
+    def around(
+        self, nodes: Iterable[HloInstruction], low: int, high: int
+    ) -> tuple[set[HloInstruction], set[HloInstruction]]:
+        """Return nodes with what they depend on from rank `low`, and with what depends on them up to rank `high`."""
+        before = self._region(set(nodes), _predecessors, lambda r: r >= low)
+        return before, self._region(set(nodes), self._successors, lambda r: r <= high)
+
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Give `new` the rank of `old`; its operands must not come later than those of `old`."""
-        self._rank[new] = self._rank.pop(old)
+        self._set(new, self._rank[old])
+        self.remove(old)
+
+    def move(self, where: HloInstruction, instruction: HloInstruction) -> None:
+        """Give an instruction the rank of another one."""
+        self._set(instruction, self._rank[where])
 
     def remove(self, instruction: HloInstruction) -> None:
         """Remove an instruction that was removed from the computation."""
-        self._rank.pop(instruction, None)
-
-    def add_fusion_output(self, new: HloInstruction, node: HloInstruction) -> None:
-        """Give a get-tuple-element of `node` the rank of `node`."""
-        self._rank[new] = self._rank[node]
+        if instruction in self._rank:
+            self._former.setdefault(instruction, self._rank.pop(instruction))
 
     def make_adjacent(self, first: HloInstruction, last: HloInstruction) -> None:
         """Reorder such that everything that depends on `first` comes after `last`; call it before merging the two.
@@ -126,10 +122,27 @@ class TopologicalOrder:
         moved += self.sorted(i for i in followers if not _is_fusion_output(i))
         slots = sorted(self._rank[i] for i in moved)
         for node, slot in zip(moved, slots, strict=True):
-            self._rank[node] = slot
+            self._set(node, slot)
             for g in node.users:
                 if _is_fusion_output(g):
-                    self._rank[g] = slot
+                    self._set(g, slot)
+
+    def _set(self, instruction: HloInstruction, rank: int) -> None:
+        self._former.setdefault(instruction, self._rank.get(instruction))
+        self._rank[instruction] = rank
+
+    def take_changes(self) -> dict[HloInstruction, int | None]:
+        """Return the former ranks of the instructions whose ranks changed since the last call; None for new ones."""
+        former, self._former = self._former, {}
+        return former
+
+    def restore(self, former: Mapping[HloInstruction, int | None]) -> None:
+        """Set back ranks that `take_changes` returned."""
+        for i, rank in former.items():
+            if rank is None:
+                self._rank.pop(i, None)
+            else:
+                self._rank[i] = rank
 
     def _successors(self, i: HloInstruction) -> Iterable[HloInstruction]:
         extra = self._control_users.get(i)

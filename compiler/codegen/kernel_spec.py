@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from compiler.codegen.languages import default_schedule, find_language
-from compiler.codegen.lowering.lower import lower, roots_of
+from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
-from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.schedule import COMPILER_FLAGS, Schedule
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -28,7 +28,7 @@ class KernelSpec:
         kind: see `loop_ir.Kernel`.
         language: language of `source`, a name in `languages.LANGUAGES`.
         source: the function, without the preamble that all kernels share.
-        symbol: name of the function in the binary; equal sources have equal symbols.
+        symbol: name of the function in the binary; equal sources with equal flags have equal symbols.
         inputs: shapes of the arrays that are read, in order of the call.
         outputs: shapes of the arrays that are written, which follow the inputs in a call.
         bytes: minimum memory traffic, with every argument moved once.
@@ -37,6 +37,7 @@ class KernelSpec:
         must_alias: pairs of (input, output) positions that must share one buffer.
         grid: number of blocks of the CUDA launch; 0 for C.
         block: threads per block of the CUDA launch; 0 for C.
+        flags: position in COMPILER_FLAGS of the flags that the C compiler gets besides those of all kernels.
     """
 
     name: str
@@ -52,6 +53,7 @@ class KernelSpec:
     must_alias: tuple[tuple[int, int], ...] = ()
     grid: int = 0
     block: int = 0
+    flags: int = 0
 
     @cached_property
     def signature(self) -> str:
@@ -91,7 +93,8 @@ class LoweredKernel:
 
     Attributes:
         name: name of the HLO instruction.
-        nest: the nest, to which no schedule has been applied.
+        fused: what the kernel computes.
+        nest: the nest with the default schedule.
         language: a name in `languages.LANGUAGES`.
         inputs: shapes of the arrays that are read.
         outputs: shapes of the arrays that are written.
@@ -99,6 +102,7 @@ class LoweredKernel:
     """
 
     name: str
+    fused: HloComputation
     nest: lir.Kernel
     language: str
     inputs: tuple[Shape, ...]
@@ -112,7 +116,8 @@ class LoweredKernel:
             UnsupportedError: the nest cannot be bound with this schedule.
         """
         schedule = schedule or default_schedule(self.language)
-        return build_spec(self.name, self.nest, self.language, schedule, self.inputs, self.outputs, self.flops)
+        nest = lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
+        return build_spec(self.name, nest, self.language, schedule, self.inputs, self.outputs, self.flops)
 
 
 def lower_instruction(i: HloInstruction, language: str) -> LoweredKernel:
@@ -123,7 +128,7 @@ def lower_instruction(i: HloInstruction, language: str) -> LoweredKernel:
     """
     fused = fused_form(i)
     outputs = tuple(r.shape for r in roots_of(fused))
-    return LoweredKernel(i.name, lower(fused), language, fused.parameter_shapes, outputs, flops_of(fused))
+    return LoweredKernel(i.name, fused, lower(fused), language, fused.parameter_shapes, outputs, flops_of(fused))
 
 
 def make_kernel(i: HloInstruction, language: str, schedule: Schedule | None = None) -> KernelSpec:
@@ -149,7 +154,7 @@ def build_spec(
     outputs: tuple[Shape, ...],
     flops: int,
 ) -> KernelSpec:
-    """Bind and print a lowered kernel and return its specification, whose symbol is a hash of the source.
+    """Bind and print a lowered kernel and return its specification, whose symbol is a hash of source and flags.
 
     Raises:
         UnsupportedError: the kernel cannot be bound with this schedule.
@@ -157,7 +162,8 @@ def build_spec(
     target = find_language(language)
     kernel = target.bind(kernel, schedule)
     printed = target.print_kernel(kernel, _PLACEHOLDER)
-    symbol = f"hk_{hashlib.sha256(printed.source.encode()).hexdigest()[:20]}"
+    identity = "\n".join([printed.source, *COMPILER_FLAGS[kernel.flags]])
+    symbol = f"hk_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
     return KernelSpec(
         name=name,
         kind=kernel.kind,
@@ -172,6 +178,7 @@ def build_spec(
         must_alias=kernel.must_alias,
         grid=printed.grid,
         block=printed.block,
+        flags=kernel.flags,
     )
 
 

@@ -36,6 +36,7 @@ class Language:
         threads: returns the number of threads that share the tiles of a loop kernel; None if the size of its tiles does
             not depend on it.
         scans: whether cumulative reductions have kernels.
+        sorts: whether sorts and topk have kernels.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Language:
     print_kernel: Callable[[lir.Kernel, str], PrintedKernel]
     threads: Callable[[], int] | None = None
     scans: bool = False
+    sorts: bool = False
 
 
 LANGUAGES: dict[str, Language] = {}
@@ -78,6 +80,6 @@ def _print_cuda(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
     return PrintedKernel(source, launch.grid, launch.block)
 
 
-C = register_language(Language("c", Schedule(), bind_c, _print_c, lambda: cpu().units, scans=True))
+C = register_language(Language("c", Schedule(), bind_c, _print_c, lambda: cpu().units, scans=True, sorts=True))
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.
 CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), bind_cuda, _print_cuda))

@@ -1,173 +1,285 @@
-"""The legal actions of one sequence, cached by node: after a fusion only the nodes near the change are examined."""
+"""The legal actions of one sequence in order, kept up to date: after a change only the rows near it are made again.
+
+A row has the actions listed at one node, kind by kind. It may depend on the node, on its producers and consumers and
+their numbers, on the next node of its shape, and on the next reader of each value that it reads; for kinds with
+`needs_path` also on the paths between the nodes of an action. Everything else about a row is fixed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from compiler.analysis.order import TopologicalOrder
-from compiler.fusion.actions import FusionAction, FusionKind
-from compiler.fusion.legality import ALLOW, FusionDecision, Legality, forbid
-from compiler.fusion.rewriting import consumers_of, is_multi_output, outputs_of, producers_of
-from compiler.ir import HloComputation, HloInstruction
+from compiler.fusion.actions import FusionAction
+from compiler.fusion.interval_grid import IntervalGrid
+from compiler.fusion.rewriting import consumers_of, outputs_of, producers_of
+from compiler.fusion.row_list import RowList
+from compiler.ir import HloInstruction
+
+if TYPE_CHECKING:
+    from compiler.fusion.kinds import Entry
+    from compiler.fusion.sequence import SequenceState
+
+MANY_CHANGES = 32
+"""Number of changes whose regions are kept apart until the actions are asked for."""
+_CANDIDATES, _LEGAL, _SAVINGS = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The position of a fusible node among the others.
+
+    Attributes:
+        key: its key.
+        producers: the nodes it reads.
+        shape: nodes of equal shape may be fused side by side.
+    """
+
+    key: int
+    producers: tuple[HloInstruction, ...]
+    shape: Hashable
 
 
 @dataclass(slots=True)
 class _Row:
-    """The candidates of one node as consumer and as producer, valid until the node or a neighbour changes.
-
-    Candidates are actions without an obvious reason against them; whether a kernel can be made is not known yet.
+    """The actions listed at a node.
 
     Attributes:
-        producers: the nodes it reads.
-        shape_key: nodes with equal keys may be fused side by side.
-        as_consumer: candidates that compute one of its producers within it, each with the producer.
-        multi_output: candidates that yield the producer's output too, each with the producer. They are legal only if
-            no other path leads from the producer to the node.
-        into_all_users: the candidate that fuses it into all its users, with these.
+        entries: actions without an obvious reason against them.
+        free: those of them against which no path speaks either; they fail only when their kernel is made.
+        legal: those that are legal; None if that is not known yet.
     """
 
-    producers: list[HloInstruction]
-    shape_key: object
-    as_consumer: list[tuple[FusionAction, HloInstruction]] = field(default_factory=list)
-    multi_output: list[tuple[FusionAction, HloInstruction]] = field(default_factory=list)
-    into_all_users: tuple[FusionAction, list[HloInstruction]] | None = None
-
-
-_Reason: TypeAlias = Callable[[str, HloInstruction, HloInstruction], str | None]
-"""Returns the reason against a pair of nodes, or None: a method of `Legality`."""
+    entries: list[Entry]
+    free: list[Entry] = field(default_factory=list)
+    legal: list[Entry] | None = None
 
 
 class ActionTable:
-    """The legal actions of a sequence in a fixed order.
+    """The legal actions of a sequence in a fixed order: by the key of the node at which they are listed, then by kind.
 
-    After each fusion, call `invalidate` with the nodes that changed or whose users changed.
+    After each change, call `change`.
     """
 
-    def __init__(self, computation: HloComputation, order: TopologicalOrder, legality: Legality) -> None:
-        self.computation, self.order, self.legality = computation, order, legality
-        self._rows: dict[HloInstruction, _Row] = {}
-        self._listed: list[FusionAction] | None = None
+    def __init__(self, sequence: SequenceState) -> None:
+        self._sequence = sequence
+        self._rows: dict[int, _Row] = {}
+        self._places: dict[HloInstruction, _Place] = {}
+        self._node_at: dict[int, HloInstruction] = {}
+        self._readers: dict[HloInstruction, list[int]] = {}
+        self._alike: dict[Hashable, list[int]] = {}
+        self._spans: IntervalGrid[int] = IntervalGrid()
+        self._listing: RowList[Any] = RowList(self._free_entries, self._legal_entries, self._row_savings)
+        self._changed: dict[HloInstruction, None] = dict.fromkeys(sequence.nodes.values)
+        self._stale: dict[HloInstruction, None] = {}
+        self._regions: list[tuple[list[HloInstruction], int, int]] = []
 
-    def invalidate(self, changed: Iterable[HloInstruction]) -> None:
-        """Forget the actions of these nodes and of their neighbours."""
-        self._listed = None
-        for i in changed:
-            self._rows.pop(i, None)
-            if i.parent is None:
-                continue
-            for p in producers_of(i):
-                self._rows.pop(p, None)
-            if self.legality.refusal_of(i) is None:
-                for u in consumers_of(i):
-                    self._rows.pop(u, None)
+    # ---- queries
+
+    def entries(self) -> list[Entry]:
+        """Return the legal actions with their nodes; the list must not be changed."""
+        self._refresh()
+        found: list[Entry] = self._listing.flat(_LEGAL)
+        return found
+
+    def savings(self) -> list[float]:
+        """Return the seconds that each of `entries` saves per run of the sequence; the list must not be changed."""
+        self._refresh()
+        found: list[float] = self._listing.flat(_SAVINGS)
+        return found
 
     def actions(self) -> list[FusionAction]:
-        """Return the legal actions by node in topological order, and for each node by kind."""
-        if self._listed is None:
-            self._listed = list(self._list(judge=True))
-        return self._listed
+        """Return the legal actions."""
+        return [e.action for e in self.entries()]
 
     def candidates(self) -> list[FusionAction]:
         """Return the legal actions, in the same order, and others that fail only when their kernel is made."""
-        return list(self._list(judge=False))
+        self._refresh()
+        return [e.action for e in self._listing.flat(_CANDIDATES)]
 
-    def _list(self, judge: bool) -> Iterator[FusionAction]:
-        """Yield the candidates; with `judge` only the legal ones."""
-        refusal, path_reason = self.legality.refusal_of, self.legality.path_reason
-        reason = self.legality.pair_reason if judge else self.legality.quick_reason
-        nodes = [i for i in self.order.sorted(self.computation.instructions) if refusal(i) is None]
-        rows = [self._row(i) for i in nodes]
-        siblings, alike = _neighbours(nodes, rows)
-        for i, row in zip(nodes, rows, strict=True):
-            for action, p in row.as_consumer:
-                if not judge or reason("producer-consumer", p, i) is None:
-                    yield action
-            for action, p in row.multi_output:
-                if path_reason("multi-output", p, i) is None and (not judge or reason("multi-output", p, i) is None):
-                    yield action
-            if row.into_all_users is not None:
-                action, users = row.into_all_users
-                if not judge or all(reason("producer-consumer", i, u) is None for u in users):
-                    yield action
-            sibling, other = siblings.get(i), alike.get(i)
-            if sibling is not None and self._side_by_side(i, sibling, reason):
-                yield self._action("sibling", i, sibling)
-            if other is not None and other is not sibling and self._side_by_side(i, other, reason):
-                yield self._action("horizontal", i, other)
+    def next_reader(self, node: HloInstruction) -> HloInstruction | None:
+        """Return the next fusible node, by key, that reads a value which this one reads too."""
+        place = self._places[node]
+        following = [k for p in place.producers if (k := _after(self._readers[p], place.key)) is not None]
+        return self._node_at[min(following)] if following else None
 
-    def _side_by_side(self, first: HloInstruction, second: HloInstruction, reason: _Reason) -> bool:
-        first, second = self.order.sorted([first, second])
-        if reason("sibling", first, second) is not None:
-            return False
-        return self.legality.path_reason("sibling", first, second) is None
+    def next_alike(self, node: HloInstruction) -> HloInstruction | None:
+        """Return the next fusible node, by key, of the same shape."""
+        place = self._places[node]
+        key = _after(self._alike[place.shape], place.key)
+        return None if key is None else self._node_at[key]
 
-    def _row(self, i: HloInstruction) -> _Row:
-        found = self._rows.get(i)
-        if found is None:
-            found = self._rows[i] = self._make_row(i)
+    # ---- changes
+
+    def change(self, changed: Iterable[HloInstruction], around: Iterable[HloInstruction], low: int, high: int) -> None:
+        """Note a change of the sequence; what follows from it is computed when the actions are asked for.
+
+        Args:
+            changed: nodes that were made, changed, removed or put back.
+            around: nodes whose consumers changed, and those that read a constant together with a changed node.
+            low: least rank of a node on whose paths something changed.
+            high: the greatest one.
+        """
+        changed, around = list(changed), list(around)
+        self._changed.update(dict.fromkeys(changed))
+        self._stale.update(dict.fromkeys(around))
+        if len(self._regions) < MANY_CHANGES:
+            self._regions.append(([*changed, *around], low, high))
+        else:  # the list was not asked for in a long time
+            nodes, least, greatest = self._regions[-1]
+            self._regions[-1] = nodes, min(low, least), max(high, greatest)
+
+    def _refresh(self) -> None:
+        if not self._changed and not self._stale:
+            return
+        changed, stale = self._changed, self._stale
+        self._changed, self._stale = {}, {}
+        for p in list(stale):
+            self._stale_around(p, stale)
+        stale.update(changed)
+        for i in changed:
+            if i in self._sequence.nodes:
+                stale.update(dict.fromkeys(producers_of(i)))
+                stale.update(dict.fromkeys(consumers_of(i)))
+        self._update_places(stale, changed)
+        made = {self._make_row(i) for i in stale if i in self._places}
+        self._judge_paths_again(made)
+
+    def _stale_around(self, p: HloInstruction, stale: dict[HloInstruction, None]) -> None:
+        """Add the consumers of a node if the number of its consumers makes a difference for them now."""
+        if p in self._sequence.nodes and len(users := consumers_of(p)) <= 2:
+            stale.update(dict.fromkeys(users))
+
+    def _update_places(self, stale: dict[HloInstruction, None], changed: Iterable[HloInstruction]) -> None:
+        """Give nodes their places, and add to `stale` those whose next reader or next node of the shape changed."""
+        places = {i: self._place_of(i) for i in stale}
+        moved = [(i, old, new) for i, new in places.items() if (old := self._places.get(i)) != new]
+        for i, old, _ in moved:
+            if old is not None:
+                self._leave(i, old, stale)
+        for i, _, new in moved:
+            if new is not None:
+                self._enter(i, new, stale)
+        for i in changed:
+            place = self._places.get(i)
+            if place is not None:
+                self._stale_before(place, stale)
+
+    def _place_of(self, i: HloInstruction) -> _Place | None:
+        s = self._sequence
+        if i not in s.nodes or s.legality.refusal_of(i) is not None:
+            return None
+        values = s.nodes.values[i]
+        key = max(values)
+        last = outputs_of(i)[values.index(key)] if len(values) > 1 else i
+        return _Place(key, tuple(producers_of(i)), next(last.shape.leaves()).dimensions)
+
+    def _leave(self, i: HloInstruction, place: _Place, stale: dict[HloInstruction, None]) -> None:
+        self._stale_before(place, stale)
+        del self._places[i], self._node_at[place.key], self._rows[place.key]
+        self._listing.remove(place.key)
+        self._spans.remove(place.key)
+        for keys in self._lists(place):
+            del keys[bisect_left(keys, place.key)]
+
+    def _enter(self, i: HloInstruction, place: _Place, stale: dict[HloInstruction, None]) -> None:
+        self._places[i], self._node_at[place.key], self._rows[place.key] = place, i, _Row([])
+        self._listing.insert(place.key)
+        for p in place.producers:
+            self._readers.setdefault(p, [])
+        self._alike.setdefault(place.shape, [])
+        for keys in self._lists(place):
+            insort(keys, place.key)
+        self._stale_before(place, stale)
+
+    def _stale_before(self, place: _Place, stale: dict[HloInstruction, None]) -> None:
+        for keys in self._lists(place):
+            n = bisect_left(keys, place.key)
+            if n and (node := self._node_at.get(keys[n - 1])) is not None:
+                stale[node] = None
+
+    def _lists(self, place: _Place) -> list[list[int]]:
+        """Return the sorted keys of the readers of each value that a node reads, and of the nodes of its shape."""
+        return [*(self._readers[p] for p in place.producers), self._alike[place.shape]]
+
+    # ---- rows
+
+    def _make_row(self, i: HloInstruction) -> int:
+        key = self._places[i].key
+        row = self._rows[key] = _Row([e for kind in self._sequence.kinds for e in kind.entries(self._sequence, i)])
+        self._judge_paths(key, row)
+        self._listing.touch(key)
+        return key
+
+    def _judge_paths(self, key: int, row: _Row) -> None:
+        """Find the entries against which no path speaks."""
+        s = self._sequence
+        row.free = [e for e in row.entries if not e.kind.needs_path or e.kind.path_reason(s, e) is None]
+        self._set_span(key, row)
+
+    def _set_span(self, key: int, row: _Row) -> None:
+        rank = self._sequence.order.rank
+        ranks = [rank(n) for e in row.entries if e.kind.needs_path for n in (e.producer, *e.consumers)]
+        if ranks:
+            self._spans.put(key, min(ranks), max(ranks))
+        else:
+            self._spans.remove(key)
+
+    def _judge_paths_again(self, made: set[int]) -> None:
+        """Look again at rows whose actions may be affected by changes of paths, except those that were just made."""
+        changes, self._regions = self._regions, []
+        keys = dict.fromkeys(k for _, low, high in changes for k in self._spans.near(low, high) if k not in made)
+        if not keys:
+            return
+        affected = self._affected(*changes[0]) if len(changes) == 1 else None
+        for key in keys:
+            row = self._rows[key]
+            self._set_span(key, row)
+            if affected is not None and not any(e.kind.needs_path and _concerns(e, *affected) for e in row.entries):
+                continue
+            before = row.free
+            self._judge_paths(key, row)
+            if row.free != before:
+                row.legal = None
+                self._listing.touch(key)
+
+    def _affected(
+        self, nodes: Sequence[HloInstruction], low: int, high: int
+    ) -> tuple[set[HloInstruction], set[HloInstruction]]:
+        """Return what the nodes of one change depend on and what depends on them: paths between these may differ.
+
+        Nothing further away than the ends of the rows that are looked at matters.
+        """
+        spans = [self._spans.span(k) for k in self._spans.near(low, high)]
+        alive = [i for i in nodes if i in self._sequence.nodes]
+        return self._sequence.order.around(alive, min(s[0] for s in spans), max(s[1] for s in spans))
+
+    def _free_entries(self, key: int) -> list[Entry]:
+        return self._rows[key].free
+
+    def _legal_entries(self, key: int) -> list[Entry]:
+        row = self._rows[key]
+        if row.legal is None:
+            row.legal = [e for e in row.free if e.kind.kernel_reason(self._sequence, e) is None]
+        return row.legal
+
+    def _row_savings(self, key: int) -> list[float]:
+        found = []
+        for e in self._legal_entries(key):
+            if e.saving is None:
+                e.saving = e.kind.saving(self._sequence, e.producer, e.consumers)
+            found.append(e.saving)
         return found
 
-    def _make_row(self, i: HloInstruction) -> _Row:
-        reason = self.legality.quick_reason
-        row = _Row(producers_of(i), outputs_of(i)[0].shape.dimensions)
-        for p in row.producers:
-            if self.legality.refusal_of(p) is not None:
-                continue
-            if reason("producer-consumer", p, i) is None:
-                row.as_consumer.append((self._action("producer-consumer", p, i), p))
-            if has_other_use(p) and reason("multi-output", p, i) is None:
-                row.multi_output.append((self._action("multi-output", p, i), p))
-        users = consumers_of(i)
-        if len(users) > 1 and self.may_go_into_all_users(i, users):
-            row.into_all_users = self._action("producer-into-all-users", i, *self.order.sorted(users)), users
-        return row
 
-    def may_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
-        """Check whether nothing is known against fusing the producer into all its users without making kernels."""
-        quick = self.legality.quick_reason
-        return not is_result(producer) and all(quick("producer-consumer", producer, u) is None for u in users)
-
-    def into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> FusionDecision:
-        """Return whether the producer may be computed within each of `users`, which are all its users."""
-        if is_result(producer):
-            return forbid(f"%{producer.name} is the result of its computation")
-        for u in users:
-            if not (decision := self.legality.producer_consumer(producer, u)):
-                return decision
-        return ALLOW
-
-    def _action(self, kind: FusionKind, producer: HloInstruction, *consumers: HloInstruction) -> FusionAction:
-        return FusionAction(kind, self.computation.name, producer.name, tuple(c.name for c in consumers))
+def _concerns(e: Entry, before: set[HloInstruction], after: set[HloInstruction]) -> bool:
+    """Check whether a path between nodes that something depends on and nodes that depend on it concerns an action."""
+    return any((e.producer in before and c in after) or (c in before and e.producer in after) for c in e.consumers)
 
 
-def is_result(node: HloInstruction) -> bool:
-    """Check whether the computation yields this node, or one of its outputs."""
-    return node.is_root or (is_multi_output(node) and any(g.is_root for g in node.users))
-
-
-def has_other_use(producer: HloInstruction) -> bool:
-    """Check whether a node that has a consumer is needed by anything else."""
-    return is_result(producer) or len(consumers_of(producer)) > 1
-
-
-def _neighbours(
-    nodes: list[HloInstruction], rows: list[_Row]
-) -> tuple[dict[HloInstruction, HloInstruction], dict[HloInstruction, HloInstruction]]:
-    """Return for each node the next user of a value it reads, and the next node of its shape."""
-    siblings: dict[HloInstruction, HloInstruction] = {}
-    alike: dict[HloInstruction, HloInstruction] = {}
-    last_user: dict[HloInstruction, HloInstruction] = {}
-    last_alike: dict[object, HloInstruction] = {}
-    for i, row in zip(nodes, rows, strict=True):
-        for p in row.producers:
-            before = last_user.get(p)
-            if before is not None:
-                siblings.setdefault(before, i)
-            last_user[p] = i
-        before = last_alike.get(row.shape_key)
-        if before is not None:
-            alike[before] = i
-        last_alike[row.shape_key] = i
-    return siblings, alike
+def _after(keys: list[int], key: int) -> int | None:
+    """Return the next key in a sorted list."""
+    n = bisect_right(keys, key)
+    return keys[n] if n < len(keys) else None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
 from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
-from compiler.fusion.pair_cache import PairCache
+from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, outputs_of, source_of
+from compiler.fusion.rules import Restrictions
 from compiler.fusion.trials import Trials
 from compiler.ir import HloInstruction, Opcode, Shape, Trait
 from compiler.ir.computation import has_side_effect
@@ -65,15 +64,17 @@ class KernelFacts:
 
     Attributes:
         refusal: why it cannot be fused with anything, or None.
-        outputs: shapes of its outputs.
+        outputs: shapes of its outputs; of an update in place those of the new elements.
         size: number of instructions inside.
         summary: what the kernel reads and computes.
+        marks: patterns of the user's rules that match instructions inside, as bits.
     """
 
     refusal: str | None
     outputs: tuple[Shape, ...] = ()
     size: int = 1
     summary: KernelSummary = field(default_factory=KernelSummary)
+    marks: int = 0
 
     @property
     def statements(self) -> int:
@@ -86,57 +87,59 @@ class KernelFacts:
         return self.summary.looped_reduction
 
 
-@dataclass(slots=True)
-class _PathVerdict:
-    """A reason, or None, that held at a version of the order."""
+MAX_CACHED = 200_000
+"""Number of pairs whose verdicts are kept, and a tenth of it that of nodes; beyond it, all are dropped."""
 
-    version: int
-    reason: str | None
+
+@dataclass(slots=True)
+class Verdicts:
+    """Facts of nodes and of pairs by their revisions, shared by forks: a node that comes back has its facts again."""
+
+    facts: dict[int, KernelFacts] = field(default_factory=dict)
+    reasons: dict[tuple[str, int, int], str | None] = field(default_factory=dict)
+    untried: set[tuple[str, int, int]] = field(default_factory=set)  # pairs against which there is no quick reason
+    known_fusible: set[int] = field(default_factory=set)
 
 
 class Legality:
-    """Legality of fusions in one sequence; facts of nodes are cached until `forget`."""
+    """Legality of fusions in one sequence; facts of nodes and of pairs are cached by the revisions of the nodes."""
 
-    def __init__(self, order: TopologicalOrder, limits: Limits | None = None) -> None:
-        self.order = order
-        self.limits = limits or Limits()
-        self.trials = Trials()
-        self._facts: dict[HloInstruction, KernelFacts] = {}
-        self._reasons: PairCache[str | None] = PairCache()
-        self._untried: PairCache[bool] = PairCache()  # pairs against which there is no quick reason
-        self._paths: PairCache[_PathVerdict] = PairCache()
-        self._known_fusible: set[HloInstruction] = set()
+    def __init__(
+        self,
+        order: TopologicalOrder,
+        nodes: Nodes,
+        limits: Limits,
+        verdicts: Verdicts | None = None,
+        trials: Trials | None = None,
+        restrictions: Restrictions | None = None,
+    ) -> None:
+        self.order, self.nodes, self.limits = order, nodes, limits
+        self.restrictions = restrictions or Restrictions()
+        self._verdicts = verdicts or Verdicts()
+        self.trials = trials or Trials(nodes)
 
-    def copy_for(self, order: TopologicalOrder, image: Mapping[HloInstruction, HloInstruction]) -> Legality:
-        """Return the same facts for a clone whose instructions are the images of these."""
-        other = copy.copy(self)
-        other.order = order
-        other.trials = Trials()
-        other._paths = PairCache()
-        other._facts = {image[i]: f for i, f in self._facts.items() if i in image}
-        other._reasons = self._reasons.copy_for(image)
-        other._untried = self._untried.copy_for(image)
-        other._known_fusible = {image[i] for i in self._known_fusible if i in image}
-        return other
+    def copy_for(self, order: TopologicalOrder, nodes: Nodes) -> Legality:
+        """Return the same facts for a clone, whose nodes have the same revisions."""
+        return Legality(order, nodes, self.limits, self._verdicts, self.trials.copy_for(nodes), self.restrictions)
 
-    def forget(self, node: HloInstruction) -> None:
-        """Drop all facts of a node that was changed or removed."""
-        self._facts.pop(node, None)
-        self.trials.forget(node)
-        self._reasons.forget(node)
-        self._untried.forget(node)
-        self._paths.forget(node)
-        self._known_fusible.discard(node)
+    def restricted(self, restrictions: Restrictions) -> Legality:
+        """Return the legality of the same sequence under other rules of the user."""
+        verdicts = Verdicts(known_fusible=self._verdicts.known_fusible)
+        return Legality(self.order, self.nodes, self.limits, verdicts, self.trials, restrictions)
 
     def mark_fusible(self, fusion: HloInstruction) -> None:
         """Note that a fusion was made by legal steps, so that its instructions need not be examined again."""
-        self._known_fusible.add(fusion)
+        self._verdicts.known_fusible.add(self.nodes.revision(fusion))
 
     def facts(self, node: HloInstruction) -> KernelFacts:
         """Return the facts of a node."""
-        found = self._facts.get(node)
+        known, revision = self._verdicts.facts, self.nodes.revision(node)
+        found = known.get(revision)
         if found is None:
-            found = self._facts[node] = self._examine(node)
+            if len(known) >= MAX_CACHED // 10:
+                known.clear()
+                self._verdicts.known_fusible.clear()
+            found = known[revision] = self._examine(node)
         return found
 
     def refusal_of(self, node: HloInstruction) -> str | None:
@@ -159,37 +162,42 @@ class Legality:
 
     def side_by_side(self, first: HloInstruction, second: HloInstruction) -> FusionDecision:
         """Return whether one kernel may compute both, neither of which may need the other."""
-        first, second = self.order.sorted([first, second])
+        first, second = self.nodes.sorted([first, second])
         reason = self.pair_reason("sibling", first, second) or self.path_reason("sibling", first, second)
         return forbid(reason) if reason else ALLOW
 
     def pair_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """Return the reason against a pair that holds until one of the two changes, or None."""
-        key = (kind, first, second)
-        if key not in self._reasons:
+        reasons, key = self._verdicts.reasons, self._key(kind, first, second)
+        if key not in reasons:
             reason = self.quick_reason(kind, first, second)
-            if key not in self._reasons:
-                self._reasons[key] = reason or self.trials.refusal(kind, first, second)
-        return self._reasons[key]
+            reasons[key] = reason or self.trials.refusal(kind, first, second)
+        return reasons[key]
 
     def quick_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """Return the reason against a pair that is found without making the kernel, or None; see `pair_reason`."""
-        key = (kind, first, second)
-        if key in self._reasons:
-            return self._reasons[key]
-        if key in self._untried:
-            return None
+        reasons, key = self._verdicts.reasons, self._key(kind, first, second)
+        found = reasons.get(key)
+        if found is not None or key in self._verdicts.untried or key in reasons:
+            return found
         reason = self._quick_refusal(kind, first, second)
+        if len(reasons) + len(self._verdicts.untried) >= MAX_CACHED:
+            reasons.clear()
+            self._verdicts.untried.clear()
         if reason is None and self._needs_trial(first, second):
-            self._untried[key] = True
+            self._verdicts.untried.add(key)
         else:
-            self._reasons[key] = reason
+            reasons[key] = reason
         return reason
+
+    def _key(self, kind: str, first: HloInstruction, second: HloInstruction) -> tuple[str, int, int]:
+        return kind, self.nodes.revision(first), self.nodes.revision(second)
 
     def _quick_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         keep = kind != "producer-consumer"
         return (
             self._pair_refusal(first, second)
+            or self.restrictions.refusal(self.facts(first).marks, self.facts(second).marks)
             or (self._edge_refusal(first, second) if kind != "sibling" else None)
             or (self._outputs_refusal(first, second) if keep else None)
             or self._size_refusal(first, second, keep)
@@ -197,13 +205,8 @@ class Legality:
 
     def path_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """Return the reason against a pair that depends on the paths between the two, or None."""
-        key = (kind, first, second)
-        found = self._paths.get(key)
-        if found is None or self.order.changed_since(found.version, first, second):
-            refusal = self._dependence_refusal if kind == "sibling" else self._around_refusal
-            found = self._paths[key] = _PathVerdict(self.order.version, refusal(first, second))
-        found.version = self.order.version
-        return found.reason
+        refusal = self._dependence_refusal if kind == "sibling" else self._around_refusal
+        return refusal(first, second)
 
     # ---- reasons
 
@@ -223,6 +226,8 @@ class Legality:
         if a.looped_reduction or b.looped_reduction:
             return None  # a kernel may yield reduced values and whole rows: the trial decides
         x, y = a.outputs[0], b.outputs[0]
+        if a.summary.in_place or b.summary.in_place:
+            x, y = _without_ones(x), _without_ones(y)  # an update has one more dimension than what it stores
         if x.num_elements != y.num_elements:
             return f"outputs of %{first.name} ({x}) and %{second.name} ({y}) differ in size"
         if x.dimensions != y.dimensions:
@@ -254,13 +259,15 @@ class Legality:
         return None
 
     def _dependence_refusal(self, first: HloInstruction, second: HloInstruction) -> str | None:
+        first, second = self.order.sorted([first, second])  # nothing depends on what comes later
         if self.order.reaches(first, second):
             return f"%{second.name} needs %{first.name}"
         return None
 
     def _needs_trial(self, first: HloInstruction, second: HloInstruction) -> bool:
-        """Check whether only making the fused computation shows that it can be built: one of the two reduces."""
-        return self.facts(first).looped_reduction or self.facts(second).looped_reduction
+        """Check whether only making the fused computation shows that it can be built: one reduces or updates."""
+        a, b = self.facts(first), self.facts(second)
+        return a.looped_reduction or b.looped_reduction or a.summary.in_place or b.summary.in_place
 
     # ---- facts
 
@@ -268,10 +275,10 @@ class Legality:
         refusal = self._node_refusal(node)
         if refusal is not None:
             return KernelFacts(refusal, tuple(node.shape.leaves()))
-        outputs = tuple(s for o in outputs_of(node) for s in o.shape.leaves())
         summary = summarize(node)
+        outputs = tuple(s for o in outputs_of(node) for s in _computed(o, summary).leaves())
         size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
-        return KernelFacts(None, outputs, size, summary)
+        return KernelFacts(None, outputs, size, summary, self.restrictions.marks(node))
 
     def _node_refusal(self, node: HloInstruction) -> str | None:
         op = node.opcode
@@ -285,7 +292,18 @@ class Legality:
             return f"%{node.name} has a dynamic shape"
         if op is Opcode.FUSION and node.attributes.get("kind") == "kCustom":
             return f"%{node.name} is a custom fusion"
-        return None if node in self._known_fusible else node_refusal(node)
+        known = self.nodes.revision(node) in self._verdicts.known_fusible
+        return None if known else node_refusal(node)
+
+
+def _computed(output: HloInstruction, summary: KernelSummary) -> Shape:
+    """Return the shape of the elements that a kernel computes for one of its outputs."""
+    updates = summary.in_place and output.opcode is Opcode.DYNAMIC_UPDATE_SLICE
+    return output.operands[1].shape if updates else output.shape
+
+
+def _without_ones(shape: Shape) -> Shape:
+    return Shape(shape.element_type, tuple(n for n in shape.dimensions if n != 1))
 
 
 def _category(op: Opcode) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.fusion.edits import Edits
+from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.passes.cleanup.cse import merge_equal
 
 FUSED_COMPUTATION = "fused_computation"
@@ -67,7 +68,7 @@ class FusionRewriter:
     """A fused computation while it is being made: its body, and the outer instructions that feed its parameters.
 
     Attributes:
-        body: where instructions are added; the body of a fusion, or a copy for a trial.
+        body: where instructions are added; it belongs to no module.
         parameters: outer operand -> parameter of the body.
         constants: outer inlined constant -> its copy in the body, so that each is copied once.
     """
@@ -77,20 +78,15 @@ class FusionRewriter:
     constants: dict[HloInstruction, HloInstruction] = field(default_factory=dict)
 
     @staticmethod
-    def of(instruction: HloInstruction, trial: bool = False) -> FusionRewriter:
-        """Return a rewriter of a fusion, or of a new fused computation with a single instruction.
-
-        Args:
-            instruction: a fusion or any other instruction.
-            trial: rewrite a copy of a fusion's body instead of the body itself.
-        """
+    def of(instruction: HloInstruction) -> FusionRewriter:
+        """Return a rewriter of a copy of a fusion's body, or of a new fused computation with a single instruction."""
         if instruction.opcode is not Opcode.FUSION:
             rewriter = FusionRewriter(HloComputation(FUSED_COMPUTATION))
             operands = [rewriter.input(o) for o in instruction.operands]
             rewriter.body.root = rewriter.body.clone_instruction(instruction, operands)
             rewriter.inline_constants()
             return rewriter
-        body = body_of(instruction).clone() if trial else body_of(instruction)
+        body = body_of(instruction).clone()
         rewriter = FusionRewriter(body)
         for outer, parameter in zip(instruction.operands, body.parameters, strict=True):
             first = rewriter.parameters.setdefault(outer, parameter)
@@ -103,11 +99,6 @@ class FusionRewriter:
     def operands(self) -> list[HloInstruction]:
         """The outer instructions that feed the parameters, in the order of the parameters."""
         return list(self.parameters)
-
-    @property
-    def kind(self) -> str:
-        """XLA's kind of the fusion: kInput with a reduction inside, else kLoop."""
-        return "kInput" if any(i.opcode is Opcode.REDUCE for i in self.body.instructions) else "kLoop"
 
     def input(self, outer: HloInstruction) -> HloInstruction:
         """Return the value of an outer instruction inside the body; a parameter is added if there is none yet."""
@@ -201,7 +192,7 @@ def trial_fusion(kind: str, first: HloInstruction, second: HloInstruction) -> Hl
         first: the producer, or the earlier of two independent nodes.
         second: the consumer, or the later node.
     """
-    rewriter = FusionRewriter.of(second, trial=True)
+    rewriter = FusionRewriter.of(second)
     if kind == "sibling":
         rewriter.add_outputs(rewriter.add_copy(first))
         rewriter.inline_constants()
@@ -222,148 +213,150 @@ class FusionResult:
     Attributes:
         fusion: the fusion instruction that was made or changed.
         removed: instructions that were removed.
+        kept: which outputs are left of the one whose unused outputs were dropped: the producer that stays where it was
+            fused into a consumer, else the fusion of two nodes, whose outputs are those of the second and then those
+            of the first. None if all are left.
     """
 
     fusion: HloInstruction
     removed: tuple[HloInstruction, ...]
+    kept: tuple[int, ...] | None = None
 
 
-def fuse_into(producer: HloInstruction, consumer: HloInstruction) -> FusionResult:
+def fuse_into(producer: HloInstruction, consumer: HloInstruction, edits: Edits | None = None) -> FusionResult:
     """Compute the producer within the consumer; the producer remains where others use it."""
-    sequence = _sequence_of(consumer)
+    edits = edits or Edits(_sequence_of(consumer))
     rewriter = FusionRewriter.of(consumer)
     rewriter.inline_producer(producer)
-    fusion = _write_back(rewriter, consumer, sequence)
+    fusion = _write_back(rewriter, consumer, edits)
     removed = [] if fusion is consumer else [consumer]
     if fusion is not consumer:
-        sequence.replace_uses(consumer, fusion)
-        sequence.remove(consumer)
+        edits.replace_uses(consumer, fusion)
+        edits.remove(consumer)
+    kept = None
     if is_multi_output(producer):
-        removed += _drop_unused_outputs(sequence, producer)
-    if producer.parent is sequence and producer.is_dead:
-        _remove(sequence, producer)
+        dropped, kept = _drop_unused_outputs(producer, edits)
+        removed += dropped
+    if producer.parent is edits.sequence and producer.is_dead:
+        _remove(producer, edits)
         removed.append(producer)
-    return FusionResult(fusion, tuple(removed + _remove_dead_constants(sequence, rewriter.constants)))
+    return FusionResult(fusion, tuple(removed + _remove_dead_constants(rewriter.constants, edits)), kept)
 
 
-def fuse_multi_output(producer: HloInstruction, consumer: HloInstruction) -> FusionResult:
+def fuse_multi_output(producer: HloInstruction, consumer: HloInstruction, edits: Edits | None = None) -> FusionResult:
     """Compute the producer within the consumer, which then yields the producer's outputs too."""
-    count, rewriter = len(outputs_of(consumer)), FusionRewriter.of(consumer)
-    was_tuple = is_multi_output(consumer)
+    rewriter = FusionRewriter.of(consumer)
     rewriter.inline_producer(producer, keep=True)
-    return _merge_outputs(rewriter, producer, consumer, count, was_tuple)
+    return _merge_outputs(rewriter, producer, consumer, edits or Edits(_sequence_of(consumer)))
 
 
-def fuse_side_by_side(first: HloInstruction, second: HloInstruction) -> FusionResult:
+def fuse_side_by_side(first: HloInstruction, second: HloInstruction, edits: Edits | None = None) -> FusionResult:
     """Fuse two independent nodes into one kernel with the outputs of both."""
-    count, rewriter = len(outputs_of(second)), FusionRewriter.of(second)
-    was_tuple = is_multi_output(second)
+    rewriter = FusionRewriter.of(second)
     rewriter.add_outputs(rewriter.add_copy(first))
     rewriter.inline_constants()
-    return _merge_outputs(rewriter, first, second, count, was_tuple)
+    return _merge_outputs(rewriter, first, second, edits or Edits(_sequence_of(second)))
 
 
 def _merge_outputs(
-    rewriter: FusionRewriter, first: HloInstruction, second: HloInstruction, count: int, was_tuple: bool
+    rewriter: FusionRewriter, first: HloInstruction, second: HloInstruction, edits: Edits
 ) -> FusionResult:
-    """Write back a body that yields the values of `second` (`count` outputs), then those of `first`."""
-    sequence = _sequence_of(second)
-    fusion = _write_back(rewriter, second, sequence)
+    """Write back a body that yields the values of `second`, then those of `first`."""
+    count, was_tuple = len(outputs_of(second)), is_multi_output(second)
+    fusion = _write_back(rewriter, second, edits)
     if not was_tuple:
-        _replace_by_output(sequence, second, fusion, 0)
+        _replace_by_output(second, fusion, 0, edits)
     if is_multi_output(first):
         for g in list(first.users):
-            g.attributes = {**g.attributes, "index": count + g.attributes["index"]}
-            g.replace_operands(first, fusion)
+            edits.set_attributes(g, index=count + g.attributes["index"])
+            edits.replace_operands(g, first, fusion)
     else:
-        _replace_by_output(sequence, first, fusion, count)
+        _replace_by_output(first, fusion, count, edits)
     removed = [first] if fusion is second else [second, first]
     for i in removed:
-        _remove(sequence, i)
-    removed += _drop_unused_outputs(sequence, fusion)
-    return FusionResult(fusion, tuple(removed + _remove_dead_constants(sequence, rewriter.constants)))
+        _remove(i, edits)
+    dropped, kept = _drop_unused_outputs(fusion, edits)
+    removed += dropped
+    return FusionResult(fusion, tuple(removed + _remove_dead_constants(rewriter.constants, edits)), kept)
 
 
-def _replace_by_output(sequence: HloComputation, old: HloInstruction, fusion: HloInstruction, index: int) -> None:
+def _replace_by_output(old: HloInstruction, fusion: HloInstruction, index: int, edits: Edits) -> None:
     """Make the users of `old` read an output of a fusion that now yields a tuple; `old` may be the fusion itself."""
     users, was_root = list(old.users), old.is_root
-    output = sequence.add(Opcode.GET_TUPLE_ELEMENT, [fusion], index=index)
+    output = edits.add(Opcode.GET_TUPLE_ELEMENT, [fusion], attributes={"index": index})
     for u in users:
-        u.replace_operands(old, output)
+        edits.replace_operands(u, old, output)
     if was_root:
-        sequence.root = output
+        edits.set_root(output)
 
 
-def _write_back(rewriter: FusionRewriter, instruction: HloInstruction, sequence: HloComputation) -> HloInstruction:
+def _write_back(rewriter: FusionRewriter, instruction: HloInstruction, edits: Edits) -> HloInstruction:
     """Return the fusion instruction of a body: the one the rewriter was made from, or a new one without users."""
     rewriter.finish()
     if instruction.opcode is Opcode.FUSION:
-        instruction.set_operands(rewriter.operands)
-        instruction.attributes["kind"] = rewriter.kind
-        instruction.shape = rewriter.body.root.shape
+        edits.exchange_computation(body_of(instruction), rewriter.body)
+        edits.set_operands(instruction, rewriter.operands)
+        edits.set_attributes(instruction, kind="kLoop", calls=rewriter.body)
+        edits.set_shape(instruction, rewriter.body.root.shape)
         return instruction
-    body = _module_of(sequence).add(rewriter.body)
-    attributes = {"kind": rewriter.kind, "calls": body}
+    body = edits.add_computation(rewriter.body)
+    attributes = {"kind": "kLoop", "calls": body}
     if "metadata" in instruction.attributes:
         attributes["metadata"] = instruction.attributes["metadata"]
     name = body.name.replace(FUSED_COMPUTATION, "fusion", 1)  # with the same suffix, so unique in the whole module
-    fusion = sequence.add(Opcode.FUSION, rewriter.operands, name=name, attributes=attributes)
+    fusion = edits.add(Opcode.FUSION, rewriter.operands, name=name, attributes=attributes)
     fusion.shape = rewriter.body.root.shape
     return fusion
 
 
-def _drop_unused_outputs(sequence: HloComputation, fusion: HloInstruction) -> list[HloInstruction]:
-    """Remove unused get-tuple-elements of a multi-output fusion, and the outputs that no other one reads."""
+def _drop_unused_outputs(fusion: HloInstruction, edits: Edits) -> tuple[list[HloInstruction], tuple[int, ...] | None]:
+    """Remove unused get-tuple-elements of a multi-output fusion, and the outputs that no other one reads.
+
+    Return what was removed, and the indices of the outputs that are left, or None for all.
+    """
     removed = [g for g in fusion.users if g.is_dead and g.opcode is Opcode.GET_TUPLE_ELEMENT]
     for g in removed:
-        sequence.remove(g)
+        edits.remove(g)
     count = len(outputs_of(fusion))
     used = sorted({g.attributes["index"] for g in fusion.users if g.opcode is Opcode.GET_TUPLE_ELEMENT})
     if not fusion.users or fusion.is_root or len(used) == count:
-        return removed
+        return removed, None
     rewriter = FusionRewriter.of(fusion)
     before = fusion.operands
     rewriter.keep_outputs(used)
-    _write_back(rewriter, fusion, sequence)
+    _write_back(rewriter, fusion, edits)
     if len(used) == 1:
         for g in list(fusion.users):
-            sequence.replace_uses(g, fusion)
-            sequence.remove(g)
+            edits.replace_uses(g, fusion)
+            edits.remove(g)
             removed.append(g)
     else:
         for g in fusion.users:
-            g.attributes = {**g.attributes, "index": used.index(g.attributes["index"])}
-    return removed + _remove_dead_constants(sequence, before)
+            edits.set_attributes(g, index=used.index(g.attributes["index"]))
+    return removed + _remove_dead_constants(before, edits), tuple(used)
 
 
-def _remove_dead_constants(sequence: HloComputation, constants: Iterable[HloInstruction]) -> list[HloInstruction]:
+def _remove_dead_constants(constants: Iterable[HloInstruction], edits: Edits) -> list[HloInstruction]:
     """Remove those inlined constants that nothing outside the fusions reads any more; return what was removed."""
     removed: list[HloInstruction] = []
     work = list(constants)
     while work:
         i = work.pop()
-        if i.parent is sequence and i.is_dead and is_inlined_constant(i):
+        if i.parent is edits.sequence and i.is_dead and is_inlined_constant(i):
             work.extend(i.operands)
-            sequence.remove(i)
+            edits.remove(i)
             removed.append(i)
     return removed
 
 
-def _remove(sequence: HloComputation, instruction: HloInstruction) -> None:
+def _remove(instruction: HloInstruction, edits: Edits) -> None:
     """Remove an instruction, and the body of a fusion with it."""
-    body = body_of(instruction) if instruction.opcode is Opcode.FUSION else None
-    sequence.remove(instruction)
-    if body is not None:
-        _module_of(sequence).remove(body)
+    edits.remove(instruction)
+    if instruction.opcode is Opcode.FUSION:
+        edits.remove_computation(body_of(instruction))
 
 
 def _sequence_of(instruction: HloInstruction) -> HloComputation:
     if instruction.parent is None:
         raise ValueError(f"%{instruction.name} has been removed")
     return instruction.parent
-
-
-def _module_of(computation: HloComputation) -> HloModule:
-    if computation.parent is None:
-        raise ValueError(f"computation %{computation.name} is in no module")
-    return computation.parent

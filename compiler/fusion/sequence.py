@@ -3,30 +3,74 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_compose import compose
 from compiler.analysis.kernel_summary import Contexts, KernelSummary
 from compiler.analysis.order import TopologicalOrder
-from compiler.fusion.action_table import ActionTable, has_other_use
+from compiler.fusion.action_table import ActionTable
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.legality import FusionDecision, Legality, Limits, forbid
-from compiler.fusion.pair_cache import PairCache
+from compiler.fusion.digests import MODULUS, Digests
+from compiler.fusion.edits import Edits
+from compiler.fusion.kinds import KIND_OF, KINDS, is_result
+from compiler.fusion.legality import ALLOW, MAX_CACHED, FusionDecision, Legality, Limits, forbid
+from compiler.fusion.nodes import Nodes, SavedNode
 from compiler.fusion.rewriting import (
     FusionResult,
     consumers_of,
     fuse_into,
-    fuse_multi_output,
-    fuse_side_by_side,
     is_inlined_constant,
     is_multi_output,
     producers_of,
 )
+from compiler.fusion.rules import Restrictions
+from compiler.fusion.running_sum import RunningSum
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
-_Merge: TypeAlias = Callable[[HloInstruction, HloInstruction], FusionResult]
+Rewrite: TypeAlias = Callable[[HloInstruction, HloInstruction, Edits], FusionResult]
+"""Makes two nodes one that yields the outputs of the second and then of the first."""
+
+FEW = 8
+"""A constant that more instructions read is not counted among those that a fusion makes superfluous."""
+_FIXED_POINT = 2.0**100
+"""Units per second of times that are added up: integers, so that a sum does not depend on its history."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """Facts by the revisions of nodes, shared by forks."""
+
+    times: dict[int, float] = field(default_factory=dict)
+    savings: dict[tuple[str, int, int], float] = field(default_factory=dict)
+    digests: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Step:
+    """What one action changed, so that it can be taken back.
+
+    Attributes:
+        edits: of the sequence.
+        touched: the length of `SequenceState.touched` before.
+        nodes: what the nodes that changed were before, in order of the changes.
+        ranks: former ranks, in order of the changes.
+        changed: nodes that were made, changed or removed.
+        around: nodes whose consumers changed.
+        low: least rank of a node on whose paths something changed.
+        high: the greatest one.
+    """
+
+    edits: Edits
+    touched: int
+    nodes: list[SavedNode] = field(default_factory=list)
+    ranks: list[dict[HloInstruction, int | None]] = field(default_factory=list)
+    changed: list[HloInstruction] = field(default_factory=list)
+    around: list[HloInstruction] = field(default_factory=list)
+    low: int = 1 << 62
+    high: int = 0
 
 
 class SequenceState:
@@ -37,47 +81,92 @@ class SequenceState:
         weight: how often it runs per run of the module.
         touched: instructions changed or made since the start, in order. A policy remembers the length of the list to
             find what is new. Some may have been removed again; their `parent` is None.
+        stamps: for each node the number of the last change, or undo, that concerns it, its producers or its consumers.
+        stamps: numbers of the last changes that concern nodes: their own, or of what they read or what reads them.
     """
 
     def __init__(self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits) -> None:
         self.computation = computation
         self.weight = weight
-        self.touched: list[HloInstruction] = []
         self.cost_model = cost_model
+        self.kinds = KINDS
+        self.nodes = Nodes(computation)
         self.order = TopologicalOrder(computation)
-        self.legality = Legality(self.order, limits)
-        self._times: dict[HloInstruction, float] = {}
-        self._savings: PairCache[float] = PairCache()
-        self.table = ActionTable(computation, self.order, self.legality)
+        self.legality = Legality(self.order, self.nodes, limits)
+        self.digests = Digests()
+        self._known = _Known()
+        self._start()
+
+    def _start(self) -> None:
+        """Set up what is computed from the nodes."""
+        self.touched: list[HloInstruction] = []
+        self.stamps: dict[HloInstruction, int] = {}
+        self._changes = 0
+        self.table = ActionTable(self)
+        self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
+        self._fused = RunningSum(self._digest_of, self.nodes.values)
+        self._fusions = RunningSum(self._is_fusion, self.nodes.values)
+        self._step: Step | None = None
 
     def copy_for(self, computation: HloComputation) -> SequenceState:
-        """Return the same state for a clone of the computation."""
+        """Return the same state for a clone of the computation; it cannot undo what was done before."""
         other = copy.copy(self)
         other.computation = computation
-        other.touched = []
+        other.nodes = self.nodes.copy_for(computation)
         other.order = self.order.copy_for(computation)
-        image = {i: found for i in self.computation.instructions if (found := computation.find(i.name)) is not None}
-        other.legality = self.legality.copy_for(other.order, image)
-        other._times = {image[i]: t for i, t in self._times.items() if i in image}
-        other._savings = self._savings.copy_for(image)
-        other.table = ActionTable(computation, other.order, other.legality)
+        other.legality = self.legality.copy_for(other.order, other.nodes)
+        other.digests = Digests()
+        other._start()
         return other
+
+    def restrict(self, restrictions: Restrictions) -> None:
+        """Make fusions illegal that rules of the user forbid; rules given before no longer hold."""
+        self.legality = self.legality.restricted(restrictions)
+        self.table = ActionTable(self)
 
     # ---- queries
 
-    def nodes(self) -> list[HloInstruction]:
+    def instructions(self) -> list[HloInstruction]:
         """Return every instruction in topological order."""
         return self.order.sorted(self.computation.instructions)
 
     def seconds(self) -> float:
         """Return the estimated time of one run of the sequence, without what it calls."""
-        return sum(self.time_of(i) for i in self.computation.instructions)
+        return self._cost.total() / _FIXED_POINT
+
+    def digest(self) -> int:
+        """Return the sum of the digests of the fusions, see `FusionState.fingerprint`."""
+        return self._fused.total() % MODULUS
+
+    def fusion_count(self) -> int:
+        """Return the number of fusions."""
+        return self._fusions.total()
+
+    def _is_fusion(self, i: HloInstruction) -> int:
+        return int(i.opcode is Opcode.FUSION and i in self.nodes)
 
     def time_of(self, i: HloInstruction) -> float:
         """Return the estimated seconds of one instruction."""
-        found = self._times.get(i)
+        times, revision = self._known.times, self.nodes.revision(i)
+        found = times.get(revision)
         if found is None:
-            found = self._times[i] = self._price(i)
+            if len(times) >= MAX_CACHED:
+                times.clear()
+            found = times[revision] = self._price(i)
+        return found
+
+    def _fixed_point_time(self, i: HloInstruction) -> int:
+        return int(self.time_of(i) * _FIXED_POINT) if i in self.nodes else 0
+
+    def _digest_of(self, i: HloInstruction) -> int:
+        if i.opcode is not Opcode.FUSION or i not in self.nodes:
+            return 0
+        known, revision = self._known.digests, self.nodes.revision(i)
+        found = known.get(revision)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            found = known[revision] = self.digests.fusion(i, self.nodes.values[i], self.nodes.value_of)
         return found
 
     def _price(self, i: HloInstruction) -> float:
@@ -100,22 +189,21 @@ class SequenceState:
             if node is None:
                 return forbid(f"there is no instruction %{name} in computation %{self.computation.name}")
         producer, *consumers = (n for n in nodes if n is not None)
-        match action.kind:
-            case "producer-consumer":
-                return self.edge(producer, consumers[0])
-            case "producer-into-all-users":
-                return self._into_all(producer, consumers)
-            case "multi-output":
-                return self.legality.multi_output(producer, consumers[0])
-            case _:
-                return self.legality.side_by_side(producer, consumers[0])
+        return FusionDecision(KIND_OF[action.kind].reason(self, producer, consumers))
 
-    def _into_all(self, producer: HloInstruction, consumers: list[HloInstruction]) -> FusionDecision:
-        users = consumers_of(producer)
-        if set(users) != set(consumers):
-            named = ", ".join("%" + u.name for u in self.order.sorted(users))
-            return forbid(f"the users of %{producer.name} are {named or 'none'}")
-        return self.table.into_all_users(producer, users)
+    def may_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
+        """Check whether nothing is known against fusing the producer into all its users without making kernels."""
+        quick = self.legality.quick_reason
+        return not is_result(producer) and all(quick("producer-consumer", producer, u) is None for u in users)
+
+    def into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> FusionDecision:
+        """Return whether the producer may be computed within each of `users`, which are all its users."""
+        if is_result(producer):
+            return forbid(f"%{producer.name} is the result of its computation")
+        for u in users:
+            if not (decision := self.legality.producer_consumer(producer, u)):
+                return decision
+        return ALLOW
 
     def actions(self) -> list[FusionAction]:
         """Return the legal actions in a fixed order."""
@@ -131,42 +219,40 @@ class SequenceState:
         """Return the seconds that an action saves per run of the sequence; negative when it loses time."""
         producer = self._find(action.producer)
         consumers = [self._find(c) for c in action.consumers]
-        match action.kind:
-            case "producer-consumer":
-                if not has_other_use(producer):
-                    return self.saving_into_all(producer, consumers)
-                return self.edge_saving(producer, consumers[0]) + self._unused_constants_seconds(consumers)
-            case "producer-into-all-users":
-                return self.saving_into_all(producer, consumers)
-            case "multi-output":
-                saved = self._pair_saving("multi-output", producer, consumers[0])
-                return saved + self.time_of(producer) + self._unused_constants_seconds([producer, consumers[0]])
-            case _:
-                first, second = self.order.sorted([producer, consumers[0]])
-                saved = self._pair_saving("sibling", first, second)
-                return saved + self.time_of(first) + self._unused_constants_seconds([first, second])
+        return KIND_OF[action.kind].saving(self, producer, consumers)
 
-    def saving_into_all(self, producer: HloInstruction, users: list[HloInstruction]) -> float:
+    def saving_into_all(self, producer: HloInstruction, users: Sequence[HloInstruction]) -> float:
         """Return the seconds saved by fusing the producer into all its users and removing it."""
-        own = self.time_of(producer) + self._unused_constants_seconds([producer, *users])
+        own = self.time_of(producer) + self.unused_constants_seconds([producer, *users])
         return own + sum(self.edge_saving(producer, u) for u in users)
 
-    def _unused_constants_seconds(self, fused: list[HloInstruction]) -> float:
+    def unused_constants_seconds(self, fused: Sequence[HloInstruction]) -> float:
         """Return the seconds of broadcasts of constants that only these instructions read: fusions copy them."""
         gone = set(fused)
-        constants = dict.fromkeys(o for i in fused for o in i.operands if is_inlined_constant(o))
-        return sum(self.time_of(o) for o in constants if o not in gone and gone.issuperset(o.users))
+        constants = dict.fromkeys(
+            o for i in fused for o in i.operands if o.opcode is Opcode.BROADCAST and is_inlined_constant(o)
+        )
+        return sum(
+            self.time_of(o)
+            for o in constants
+            if len(o.users) <= len(gone) and o not in gone and gone.issuperset(o.users)
+        )
 
     def edge_saving(self, producer: HloInstruction, consumer: HloInstruction) -> float:
         """Return the seconds the consumer saves by computing the producer itself; mostly negative, as it does more."""
-        return self._pair_saving("producer-consumer", producer, consumer)
+        return self.pair_saving("producer-consumer", producer, consumer)
 
-    def _pair_saving(self, kind: str, first: HloInstruction, second: HloInstruction) -> float:
-        key = (kind, first, second)
-        if key not in self._savings:
+    def pair_saving(self, kind: str, first: HloInstruction, second: HloInstruction) -> float:
+        """Return the seconds that the second node saves, mostly a negative number, if one kernel computes both."""
+        known = self._known.savings
+        key = (kind, self.nodes.revision(first), self.nodes.revision(second))
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
             after = self.cost_model.kernel(self._summary_after(kind, first, second))
-            self._savings[key] = self.time_of(second) - after
-        return self._savings[key]
+            found = known[key] = self.time_of(second) - after
+        return found
 
     def _summary_after(self, kind: str, first: HloInstruction, second: HloInstruction) -> KernelSummary:
         a, b = self.legality.facts(first).summary, self.legality.facts(second).summary
@@ -195,56 +281,133 @@ class SequenceState:
         """Apply a legal action and return the fusions it made or changed, in order."""
         producer = self._find(action.producer)
         consumers = [self._find(c) for c in action.consumers]
-        match action.kind:
-            case "producer-consumer":
-                return [self._fuse_into(producer, consumers[0])]
-            case "producer-into-all-users":
-                return [self._fuse_into(producer, c) for c in self.order.sorted(consumers)]
-            case "multi-output":
-                return [self._merge(producer, consumers[0], fuse_multi_output)]
-            case _:
-                first, second = self.order.sorted([producer, consumers[0]])
-                return [self._merge(first, second, fuse_side_by_side)]
+        return KIND_OF[action.kind].apply(self, producer, consumers)
 
-    def _fuse_into(self, producer: HloInstruction, consumer: HloInstruction) -> HloInstruction:
+    def begin(self) -> None:
+        """Start to note what an action changes."""
+        self._step = Step(Edits(self.computation), len(self.touched))
+
+    def end(self) -> Step:
+        """Return what was noted since `begin`, for `undo`."""
+        step, self._step = self._noting(), None
+        return step
+
+    def undo(self, step: Step) -> None:
+        """Take back an action; it must be the last one that was not taken back."""
+        step.edits.undo()
+        for former in reversed(step.ranks):
+            self.order.restore(former)
+        self.nodes.restore(reversed(step.nodes))
+        del self.touched[step.touched :]
+        self._note_change(step.changed, step.around, step.low, step.high)
+
+    def fuse(self, producer: HloInstruction, consumer: HloInstruction) -> HloInstruction:
+        """Compute the producer within the consumer and return the fusion."""
+        step = self._noting()
         around = [*producers_of(producer), *producers_of(consumer)]
-        several = is_multi_output(producer)
-        self.order.note_change(producer, consumer)
-        result = fuse_into(producer, consumer)
+        ranks = self.order.rank(producer), self.order.rank(consumer)
+        values, own = self.nodes.values[consumer], self.nodes.values[producer]
+        several, constants = is_multi_output(producer), _constants_of(producer, consumer)
+        result = fuse_into(producer, consumer, step.edits)
         if result.fusion is not consumer:
             self.order.replace(consumer, result.fusion)
-        if several and producer.parent is not None:
-            self._forget(producer)  # it may have lost outputs
-            self.legality.mark_fusible(producer)
-        self._update(result, [*around, producer])
+        made = {result.fusion: values}
+        if several and producer.parent is not None:  # it may have lost outputs
+            made[producer] = own if result.kept is None else tuple(own[k] for k in result.kept)
+        self._update(result, made, [*around, producer, *_few_readers(constants)], ranks)
         return result.fusion
 
-    def _merge(self, first: HloInstruction, second: HloInstruction, merge: _Merge) -> HloInstruction:
+    def merge(self, first: HloInstruction, second: HloInstruction, rewrite: Rewrite) -> HloInstruction:
+        """Make two nodes one that yields the outputs of the second and then of the first; return it."""
+        step = self._noting()
         around = [*producers_of(first), *producers_of(second)]
-        self.order.note_change(first, second)
-        self.order.make_adjacent(first, second)
-        result = merge(first, second)
-        if result.fusion is not second:
-            self.order.replace(second, result.fusion)
-        self._update(result, around)
+        # Who reads a constant has its own copy of it, but now reads a value that a kernel makes.
+        readers = [u for i in (first, second) if is_inlined_constant(i) for u in i.users]
+        before, after = self.order.sorted([first, second])
+        ranks = self.order.rank(before), self.order.rank(after)
+        self.order.make_adjacent(before, after)
+        values = (*self.nodes.values[second], *self.nodes.values[first])
+        constants = _constants_of(first, second)
+        result = rewrite(first, second, step.edits)
+        if result.kept is not None:
+            values = tuple(values[k] for k in result.kept)
+        self.order.move(after, result.fusion)
+        made = {
+            result.fusion: values,
+            **{u: self.nodes.values[u] for u in readers if u in self.nodes and u.parent is not None},
+        }
+        self._update(result, made, [*around, *_few_readers(constants)], ranks)
         return result.fusion
 
-    def _update(self, result: FusionResult, around: Iterable[HloInstruction]) -> None:
-        """Update the order and the caches; `around` are the nodes whose users or outputs changed."""
-        fusion = result.fusion
+    def _update(
+        self,
+        result: FusionResult,
+        made: Mapping[HloInstruction, tuple[int, ...]],
+        around: Iterable[HloInstruction],
+        ranks: tuple[int, int],
+    ) -> None:
+        """Update what is known of the nodes.
+
+        Args:
+            result: what was done.
+            made: the nodes that were made or changed, with the values that they yield now.
+            around: nodes whose consumers changed.
+            ranks: of the two nodes that were fused.
+        """
+        step, fusion = self._noting(), result.fusion
         for g in fusion.users:
             if g.opcode is Opcode.GET_TUPLE_ELEMENT:
-                self.order.add_fusion_output(g, fusion)
+                self.order.move(fusion, g)
         for i in result.removed:
             self.order.remove(i)
-            self._forget(i)
-        self._forget(fusion)
-        self.legality.mark_fusible(fusion)
-        near = [fusion, *(i for i in dict.fromkeys(around) if i.parent is not None and i is not fusion)]
-        self.touched += near
-        self.table.invalidate([*near, *result.removed])
+        former = self.order.take_changes()
+        changed = [*made, *result.removed]
+        step.nodes += self.nodes.save(changed)
+        for i in result.removed:
+            self.nodes.remove(i)
+        for i, values in made.items():
+            fusible = i is fusion or self.legality.refusal_of(i) is None
+            self.nodes.change(i, values)
+            if fusible and i.opcode is Opcode.FUSION:
+                self.legality.mark_fusible(i)
+        around = dict.fromkeys((*around, *(o for i in result.removed for o in i.operands)))
+        near = [i for i in around if i in self.nodes and i not in made]
+        places = [r for r in (*ranks, *former.values()) if r is not None]
+        step.ranks.append(former)
+        step.changed += changed
+        step.around += near
+        step.low, step.high = min(step.low, *places), max(step.high, *places)
+        self.touched += [*made, *near]
+        self._note_change(changed, near, min(places), max(places))
 
-    def _forget(self, i: HloInstruction) -> None:
-        self.legality.forget(i)
-        self._savings.forget(i)
-        self._times.pop(i, None)
+    def _note_change(
+        self, changed: Iterable[HloInstruction], around: Iterable[HloInstruction], low: int, high: int
+    ) -> None:
+        changed, around = list(changed), list(around)
+        self._changes += 1
+        for i in changed:
+            if i not in self.nodes:
+                self.stamps.pop(i, None)
+                continue
+            for n in (i, *consumers_of(i)):
+                self.stamps[n] = self._changes
+        self.stamps.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
+        self.table.change(changed, around, low, high)
+        self._cost.change(changed)
+        self._fused.change(changed)
+        self._fusions.change(changed)
+
+    def _noting(self) -> Step:
+        if self._step is None:
+            raise ValueError("a sequence is changed between begin() and end() only")
+        return self._step
+
+
+def _constants_of(*nodes: HloInstruction) -> list[HloInstruction]:
+    """Return the broadcasts of constants that these nodes read."""
+    return [o for i in nodes for o in i.operands if o.opcode is Opcode.BROADCAST and is_inlined_constant(o)]
+
+
+def _few_readers(constants: Iterable[HloInstruction]) -> list[HloInstruction]:
+    """Return what reads the constants of which so few readers are left that `unused_constants_seconds` counts them."""
+    return [u for o in constants if o.parent is not None and len(o.users) <= FEW for u in o.users]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
+from hashlib import blake2b
 
 from compiler.analysis.cost_model import CostModel, DeviceModel
 from compiler.analysis.trip_count import annotate_trip_counts
 from compiler.errors import FusionError, UnknownNameError
 from compiler.fusion.actions import KINDS, FusionAction, FusionKind
+from compiler.fusion.digests import DIGEST_BYTES, Digests
 from compiler.fusion.legality import Limits
-from compiler.fusion.sequence import SequenceState
+from compiler.fusion.rules import Restrictions
+from compiler.fusion.sequence import SequenceState, Step
 from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.ir.printing import canonical_computations
 
 
 class FusionState:
@@ -24,7 +28,9 @@ class FusionState:
         history: the actions applied so far.
         made: the names of the fusions that each action of `history` made.
         sequences: by computation name, every sequence that control flow reaches (entry, loops, branches), callees
-            first.
+            first, in an order that depends on the graph alone.
+        undone: how many actions have been taken back; policies that keep data about a state start again when it
+            changes.
     """
 
     def __init__(self, module: HloModule, device: DeviceModel | None = None, limits: Limits | None = None) -> None:
@@ -34,15 +40,22 @@ class FusionState:
         self.cost_model = CostModel(device)
         self.history: list[FusionAction] = []
         self.made: list[tuple[str, ...]] = []
+        self.undone = 0
+        self._journal: list[tuple[SequenceState, Step]] = []
         weights = self.cost_model.weights(module)
         self.sequences: dict[str, SequenceState] = {
-            c.name: SequenceState(c, weights[c], self.cost_model, self.limits) for c in weights
+            c.name: SequenceState(c, weights[c], self.cost_model, self.limits)
+            for c in canonical_computations(module.entry)
+            if c in weights
         }
+        self._base: bytes | None = None
 
     # ---- queries
 
     def actions(self, kinds: Iterable[FusionKind] | None = None) -> list[FusionAction]:
-        """Return the legal actions, sequence by sequence, each by consumer in topological order.
+        """Return the legal actions, sequence by sequence, in an order that depends on the fusions alone.
+
+        After an action or `undo` only what these changed is looked at again; the rest is copied.
 
         Of siblings and horizontal pairs only neighbours are listed (the next fusible user of the same value, the next
         instruction of the same shape), so the length of the list is linear in the size of the module. `why_not` judges
@@ -80,10 +93,26 @@ class FusionState:
         """Return the estimated time of one run of the module in its current form."""
         return sum(s.seconds() * s.weight for s in self.sequences.values())
 
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the module with its fusions, 32 hexadecimal digits, the same in every process.
+
+        Two states of a module are equal in it if and only if their fusions are equal up to names and the order of
+        parameters and outputs, whatever actions led to them.
+        """
+        sequences = b"".join(s.digest().to_bytes(DIGEST_BYTES, "little") for s in self.sequences.values())
+        return blake2b(self._start_digest() + sequences, digest_size=DIGEST_BYTES).hexdigest()
+
+    def _start_digest(self) -> bytes:
+        """Return the digest of what the module computes, which fusions do not change."""
+        if self._base is None:
+            self._base = Digests().module(self.module)
+        return self._base
+
     def instructions(self) -> Iterator[tuple[SequenceState, HloInstruction]]:
         """Yield every instruction of every sequence, with its sequence, in topological order."""
         for s in self.sequences.values():
-            for i in s.nodes():
+            for i in s.instructions():
                 yield s, i
 
     def find(self, computation: str, name: str) -> HloInstruction:
@@ -100,6 +129,11 @@ class FusionState:
 
     # ---- changes
 
+    def restrict(self, restrictions: Restrictions) -> None:
+        """Make fusions illegal that rules of the user forbid; rules given before no longer hold."""
+        for s in self.sequences.values():
+            s.restrict(restrictions)
+
     def apply(self, action: FusionAction) -> HloInstruction:
         """Apply an action and return the fusion instruction; for a producer fused into all users, the last one.
 
@@ -109,14 +143,39 @@ class FusionState:
         reason = self.why_not(action)
         if reason is not None:
             raise FusionError(f"cannot apply {action}: {reason}")
-        made = self.sequences[action.computation].apply(action)
+        sequence = self.sequences[action.computation]
+        sequence.begin()
+        made = sequence.apply(action)
+        self._journal.append((sequence, sequence.end()))
         self.history.append(action)
         self.made.append(tuple(f.name for f in made))
         return made[-1]
 
+    @property
+    def can_undo(self) -> int:
+        """Number of actions that `undo` can take back: those since the state or its fork was made."""
+        return len(self._journal)
+
+    def undo(self) -> FusionAction:
+        """Take back the last action and return it; the module has its former text, names included.
+
+        It takes time proportional to what the action changed.
+
+        Raises:
+            FusionError: nothing was done since the state, or the fork that it is, was made.
+        """
+        if not self._journal:
+            raise FusionError("there is no fusion to undo: none was made since this state, or its fork, was made")
+        sequence, step = self._journal.pop()
+        sequence.undo(step)
+        self.made.pop()
+        self.undone += 1
+        return self.history.pop()
+
     def fork(self) -> FusionState:
-        """Return an independent copy."""
+        """Return an independent copy, which cannot undo what was done before; `undo` is faster than forks."""
         other = copy.copy(self)
+        other._journal = []
         other.module = self.module.clone()
         other.history, other.made = list(self.history), list(self.made)
         other.sequences = {}

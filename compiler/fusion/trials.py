@@ -6,11 +6,13 @@ nodes and by the operands that they share, so that equal pairs are judged once.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.analysis.structure import StructuralIds, shape_key
 from compiler.codegen.buildability import kernel_refusal
+from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, is_inlined_constant, source_of, trial_fusion
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
@@ -23,18 +25,20 @@ _IDENTIFIED = frozenset({Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPD
 class Trials:
     """The trial fusions of one sequence."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
         self._ids = StructuralIds()
         self._numbers: dict[Hashable, int] = {}
-        self._structures: dict[HloInstruction, int] = {}
+        self._structures: dict[int, int] = {}
         self._buildable: set[Hashable] = set()
         self._summaries: dict[Hashable, KernelSummary] = {}
-        self._bodies: dict[tuple[str, HloInstruction, HloInstruction], HloComputation] = {}
+        self._bodies: dict[tuple[str, int, int], HloComputation] = {}
 
-    def forget(self, node: HloInstruction) -> None:
-        """Drop what is known of a node that was changed or removed."""
-        self._structures.pop(node, None)
-        self._bodies.clear()
+    def copy_for(self, nodes: Nodes) -> Trials:
+        """Return the same answers for a clone, whose nodes have the same revisions."""
+        other = copy.copy(self)
+        other._nodes = nodes
+        return other
 
     def refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """Return why the fused computation of two nodes cannot be one kernel, or None when it can."""
@@ -58,7 +62,7 @@ class Trials:
         return found
 
     def _body(self, kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
-        pair = kind, first, second
+        pair = kind, self._nodes.revision(first), self._nodes.revision(second)
         found = self._bodies.get(pair)
         if found is None:
             if len(self._bodies) >= MAX_BODIES:
@@ -86,10 +90,11 @@ class Trials:
 
     def _structure(self, node: HloInstruction) -> int:
         """Return a number that is equal for nodes that compute the same from their operands."""
-        found = self._structures.get(node)
+        revision = self._nodes.revision(node)
+        found = self._structures.get(revision)
         if found is None:
             key = self._computation_key(body_of(node)) if node.opcode is Opcode.FUSION else self._instruction_key(node)
-            found = self._structures[node] = self._numbers.setdefault(key, len(self._numbers))
+            found = self._structures[revision] = self._numbers.setdefault(key, len(self._numbers))
         return found
 
     def _instruction_key(self, node: HloInstruction) -> Hashable:

@@ -34,19 +34,38 @@ def options(instruction: HloInstruction) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"(\w+)\s*[=:]\s*(-?\d+)\b", text)}
 
 
+_GPU_LIBRARIES = {
+    "__cublas$": "cuBLAS", "__cudnn$": "cuDNN", "__cub$": "CUB", "cusolver_": "cuSOLVER", "hipblas": "hipBLAS",
+    "hipsolver_": "hipSOLVER", "miopen": "MIOpen", "te_": "Transformer Engine", "__gpu$xla.gpu.triton": "Triton",
+    "triton_kernel_call": "Triton",
+}  # fmt: skip
+"""Libraries and compilers for GPUs by the prefixes of their targets."""
+
+
+def custom_call_refusal(instruction: HloInstruction) -> str | None:
+    """Return why a custom call cannot be evaluated, or None if its target is registered."""
+    target = str(instruction.attr("custom_call_target"))
+    if target in CUSTOM_CALLS:
+        return None
+    where = f"{describe(instruction)}: unknown custom-call target {target!r}"
+    register = (
+        f"register an implementation with compiler.interpreter.register_custom_call({target!r}, function), where "
+        "function(instruction, operands) returns the result"
+    )
+    library = next((name for prefix, name in _GPU_LIBRARIES.items() if target.startswith(prefix)), None)
+    if library is not None:
+        return f"{where}, a call of {library} for GPUs; take the HLO from before XLA's optimizations, or {register}"
+    near = difflib.get_close_matches(target, CUSTOM_CALLS, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"{where}{hint}; {register}"
+
+
 @evaluator(Opcode.CUSTOM_CALL)
 def _custom_call(machine: Machine, instruction: HloInstruction, values: list[Value]) -> Value:
-    target = instruction.attr("custom_call_target")
-    function = CUSTOM_CALLS.get(target)
-    if function is None:
-        near = difflib.get_close_matches(target, CUSTOM_CALLS, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UnsupportedError(
-            f"{describe(instruction)}: unknown custom-call target {target!r}{hint}; register an implementation with "
-            f"compiler.interpreter.register_custom_call({target!r}, function), where function(instruction, operands) "
-            "returns the result"
-        )
-    return function(instruction, values)
+    refusal = custom_call_refusal(instruction)
+    if refusal is not None:
+        raise UnsupportedError(refusal)
+    return CUSTOM_CALLS[str(instruction.attr("custom_call_target"))](instruction, values)
 
 
 def _identity(instruction: HloInstruction, values: Sequence[Value]) -> Value:

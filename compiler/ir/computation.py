@@ -44,7 +44,9 @@ class HloComputation:
         self.attributes: dict[str, str] = {}
         self.order_is_known = True
         self.may_have_control_edges = False
-        self._instructions: dict[HloInstruction, None] = {}
+        self._instructions: dict[HloInstruction, int] = {}  # with their places, which increase in insertion order
+        self._next_place = 0
+        self._in_places = True  # False after `restore`, until the order is asked for
         self._notable: dict[HloInstruction, None] = {}
         self._parameters: dict[HloInstruction, None] = {}
         self._by_name: dict[str, HloInstruction] = {}
@@ -66,7 +68,7 @@ class HloComputation:
     @property
     def instructions(self) -> list[HloInstruction]:
         """Return a snapshot in insertion order, so that the computation may be changed while iterating over it."""
-        return list(self._instructions)
+        return list(self._listed())
 
     @property
     def root(self) -> HloInstruction:
@@ -84,7 +86,7 @@ class HloComputation:
     @property
     def last(self) -> HloInstruction:
         """The instruction inserted last; IndexError if the computation is empty."""
-        for i in reversed(self._instructions):
+        for i in reversed(self._listed()):
             return i
         raise IndexError(f"computation %{self.name} is empty")
 
@@ -120,11 +122,12 @@ class HloComputation:
         Raises:
             ValueError: the graph has a cycle.
         """
+        listed = self._listed()
         if self.order_is_known:
-            return list(self._instructions)
+            return list(listed)
         done: set[HloInstruction] = set()
         order: list[HloInstruction] = []
-        for start in self._instructions:
+        for start in listed:
             if start in done:
                 continue
             if done.issuperset(start.operands) and done.issuperset(start.control_predecessors):
@@ -132,7 +135,7 @@ class HloComputation:
                 order.append(start)
             else:
                 self._visit(start, done, order)
-        self.order_is_known = order == list(self._instructions)
+        self.order_is_known = order == list(listed)
         return order
 
     def _visit(self, start: HloInstruction, done: set[HloInstruction], order: list[HloInstruction]) -> None:
@@ -160,11 +163,12 @@ class HloComputation:
         """Return the computations called directly from this one, without duplicates, in order of the calls."""
         if not self._notable:
             return []
-        return list(dict.fromkeys(c for i in self._notable for c in i.called_computations()))
+        return list(dict.fromkeys(c for i in self.notable for c in i.called_computations()))
 
     @property
     def notable(self) -> list[HloInstruction]:
         """Instructions whose opcodes may call computations or have side effects, in insertion order."""
+        self._listed()
         return list(self._notable)
 
     @property
@@ -189,7 +193,8 @@ class HloComputation:
         """Add an existing instruction (the parser makes its own); its name is made unique."""
         instruction.name = self.unique_name(instruction.name)
         instruction.parent = self
-        self._instructions[instruction] = None
+        self._instructions[instruction] = self._next_place
+        self._next_place += 1
         if instruction.opcode is Opcode.PARAMETER:
             self._parameters[instruction] = None
         elif instruction.opcode in _NOTABLE:
@@ -293,6 +298,48 @@ class HloComputation:
         del self._by_name[instruction.name]
         instruction.parent = None
 
+    def place_of(self, instruction: HloInstruction) -> int:
+        """Return a number that increases in insertion order, by which `restore` puts an instruction back."""
+        return self._instructions[instruction]
+
+    def restore(self, instruction: HloInstruction, place: int) -> None:
+        """Put back an instruction that was removed from this computation, with its name and at its former place.
+
+        Its operands must be in the computation, and its name must be free. It takes constant time: the instructions
+        are sorted by their places when the order is asked for.
+        """
+        instruction.parent = self
+        self._instructions[instruction] = place
+        if instruction.opcode is Opcode.PARAMETER:
+            self._parameters[instruction] = None
+        elif instruction.opcode in _NOTABLE:
+            self._notable[instruction] = None
+        self._by_name[instruction.name] = instruction
+        for o in instruction.operands:
+            o.users[instruction] = None
+        self._in_places, self.order_is_known = False, False
+
+    def next_suffix(self, base: str) -> int | None:
+        """Return the suffix that `unique_name` tries first if a name is taken; None if there was no such name."""
+        return self._next_suffix.get(_SUFFIX.sub("", base))
+
+    def set_next_suffix(self, base: str, suffix: int | None) -> None:
+        """Set what `next_suffix` returns, so that names come out as they did before."""
+        stem = _SUFFIX.sub("", base)
+        if suffix is None:
+            self._next_suffix.pop(stem, None)
+        else:
+            self._next_suffix[stem] = suffix
+
+    def _listed(self) -> dict[HloInstruction, int]:
+        """Return the instructions in insertion order."""
+        if not self._in_places:
+            places = self._instructions
+            self._instructions = dict(sorted(places.items(), key=_place))
+            self._notable = dict.fromkeys(sorted(self._notable, key=places.__getitem__))
+            self._in_places = True
+        return self._instructions
+
     def control_edges_changed(self) -> None:
         """Reset what is cached about order and control edges; called when control predecessors change."""
         self.order_is_known, self.may_have_control_edges, self._successors = False, True, None
@@ -318,7 +365,7 @@ class HloComputation:
 
     def remove_dead(self, start: Iterable[HloInstruction] | None = None) -> int:
         """Remove dead instructions, from `start` upwards (default: everywhere), and return how many were removed."""
-        work = list(self._instructions if start is None else start)
+        work = list(self._listed() if start is None else start)
         gone = 0
         while work:
             i = work.pop()
@@ -332,7 +379,8 @@ class HloComputation:
         """Sort the stored instructions into post order."""
         if self.order_is_known:
             return
-        self._instructions = dict.fromkeys(self.post_order())
+        self._instructions = {i: n for n, i in enumerate(self.post_order())}
+        self._next_place = len(self._instructions)
         self._notable = dict.fromkeys(i for i in self._instructions if i in self._notable)
         self.order_is_known = True
 
@@ -376,7 +424,8 @@ class HloComputation:
             new.line, new.verified_facts = i.line, i.verified_facts
             new.parent = copy
             mapping[i] = new
-        copy._instructions = dict.fromkeys(map(image, self._instructions))
+        copy._instructions = {image(i): place for i, place in self._instructions.items()}
+        copy._next_place = self._next_place
         copy._parameters = dict.fromkeys(map(image, self._parameters))
         copy._notable = dict.fromkeys(map(image, self._notable))
         copy.order_is_known = self.order_is_known
@@ -386,6 +435,10 @@ class HloComputation:
         if self._root is not None:
             copy._root = mapping[self._root]
         return copy, mapping
+
+
+def _place(item: tuple[HloInstruction, int]) -> int:
+    return item[1]
 
 
 def _number(parameter: HloInstruction) -> int:

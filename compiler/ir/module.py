@@ -111,6 +111,23 @@ class HloModule:
         del self._computations[computation.name]
         computation.parent = None
 
+    def exchange(self, old: HloComputation, new: HloComputation) -> None:
+        """Put a computation that belongs to no module in the place of another, whose name it takes."""
+        new.name, new.parent, old.parent = old.name, self, None
+        self._computations[old.name] = new
+
+    def next_number(self, base: str) -> int | None:
+        """Return the number that `unique_computation_name` tries first if a name is taken; None if it never was."""
+        return self._next_number.get(base)
+
+    def take_back(self, computation: HloComputation, base: str, number: int | None) -> None:
+        """Remove a computation that was just added, and set `next_number` of its base back."""
+        self.remove(computation)
+        if number is None:
+            self._next_number.pop(base, None)
+        else:
+            self._next_number[base] = number
+
     def remove_unreachable(self) -> int:
         """Remove the computations that are unreachable from the entry; return how many were removed."""
         live = set(self.post_order())

@@ -234,7 +234,8 @@ def _canonical_attributes(i: HloInstruction, names: _Names) -> list[str]:
         attributes = {**attributes, "called_computations": (attributes["to_apply"],)}
         del attributes["to_apply"]
     for name, value in sorted(attributes.items()):
-        if name in _CARRIED or value in _DEFAULTS.get(name, ()) or (name, i.opcode) == ("dimensions", Opcode.MAP):
+        default = value in _DEFAULTS.get(name, ()) and name not in i.opcode.row.required
+        if name in _CARRIED or default or (name, i.opcode) == ("dimensions", Opcode.MAP):
             continue
         if name == "control-predecessors":
             value = tuple(sorted(value, key=lambda v: names.of(v, "v")))

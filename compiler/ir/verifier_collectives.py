@@ -131,7 +131,7 @@ def flattened_groups(i: HloInstruction) -> list[str]:
     return []
 
 
-def _group_size(i: HloInstruction) -> int:
+def group_size(i: HloInstruction) -> int:
     """Return the number of devices in a group; 1 if the module does not say."""
     raw = i.attr("replica_groups")
     found = replica_groups(str(raw)) if raw is not None else ()
@@ -143,7 +143,7 @@ def _group_size(i: HloInstruction) -> int:
 
 def shards(i: HloInstruction) -> list[str]:
     """Check that the dimension grows or shrinks by the group size in a gather or reduce-scatter."""
-    size, at = _group_size(i), i.attr("dimensions", (0,))
+    size, at = group_size(i), i.attr("dimensions", (0,))
     whole = i.shape.tuple_shapes[1] if i.opcode is Opcode.ALL_GATHER_START else i.shape
     result = whole.tuple_shapes[0] if whole.is_tuple else whole
     a, b = i.operands[0].shape.dimensions[at[0]], result.dimensions[at[0]]
@@ -158,7 +158,7 @@ def shards(i: HloInstruction) -> list[str]:
 
 def exchanged(i: HloInstruction) -> list[str]:
     """Check that an all-to-all has one operand per group member, or a dimension that the group size divides."""
-    size, dims = _group_size(i), i.attr("dimensions", ())
+    size, dims = group_size(i), i.attr("dimensions", ())
     if size == 1:
         return []
     if dims:

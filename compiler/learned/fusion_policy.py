@@ -72,11 +72,11 @@ class LearnedFusionPolicy:
         """Return the next fusion, or None to stop."""
         if self._features is None or self._features.state is not state:
             self._features = FusionFeatures(state)
-        actions, candidates = self._features.choices()
-        if not actions:
+        entries = self._features.entries()
+        if not entries:
             return None
-        best = self._best(decision_graph(candidates, self._features, "fusion"))
-        return actions[best] if best < len(actions) else None
+        best = self._best(self._features.graph(entries))
+        return entries[best].entry.action if best < len(entries) else None
 
     def _best(self, graph: DecisionGraph) -> int:
         scores = self.network.scores(graph)

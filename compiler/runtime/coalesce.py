@@ -39,10 +39,14 @@ class Timeline:
         """Return the live range of a buffer.
 
         A buffer that is live at the start of a loop and used inside it stays live until the loop ends, because the next
-        iteration needs it too.
+        iteration needs it too. So is one that a loop reads before anything has written it: an array whose parts the
+        iterations write, which has no value before the loop.
         """
-        ends = [x for x in (self.reads.get(b), self.writes.get(b)) if x]
+        reads, writes = self.reads.get(b), self.writes.get(b)
+        ends = [x for x in (reads, writes) if x]
         start, end = min(x[0] for x in ends), max(x[-1] for x in ends)
+        if reads and (not writes or reads[0] <= writes[0]):
+            start = self._outermost(start)
         at = bisect.bisect_right(self.loops, end, key=lambda span: span[0]) - 1
         while at >= 0:
             low, high = self.loops[at]
@@ -50,6 +54,16 @@ class Timeline:
                 end = high
             at = self.parents[at]
         return Interval(start, end)
+
+    def _outermost(self, step: int) -> int:
+        """Return the step before the outermost loop that contains a step, or the step itself outside of loops."""
+        at = bisect.bisect_right(self.loops, step, key=lambda span: span[0]) - 1
+        while at >= 0:
+            low, high = self.loops[at]
+            if low <= step <= high:
+                step = low - 1
+            at = self.parents[at]
+        return step
 
     def intervals(self) -> dict[Buffer, Interval]:
         """Return the live ranges of all temporaries."""

@@ -15,6 +15,7 @@ from compiler.errors import ArgumentError
 from compiler.ir.module import HloModule
 from compiler.ir.shape import Shape
 from compiler.plan import CompilationPlan
+from compiler.runtime.explanation import Explanation
 from compiler.runtime.memory import ProgramMemory, contiguous_argument
 from compiler.runtime.thunks import Thunk
 
@@ -29,7 +30,7 @@ class ThunkTime:
         name: name of the HLO instruction that the thunk computes.
         kind: kind of the thunk.
         seconds: duration of one execution.
-        executions: expected number of executions per call of the program.
+        executions: number of executions per call of the program.
         bytes: minimum memory traffic of one execution.
         flops: floating point operations of one execution.
     """
@@ -45,6 +46,19 @@ class ThunkTime:
     def total(self) -> float:
         """Return the seconds per call of the program."""
         return self.seconds * self.executions
+
+
+@dataclass(frozen=True, slots=True)
+class ThunkSamples:
+    """Timings of one thunk inside the program.
+
+    Attributes:
+        executions: executions per call of the program, counted.
+        seconds: duration of one execution, the mean of each call of the program that was timed.
+    """
+
+    executions: float
+    seconds: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +106,9 @@ class Executable(Protocol):
     def memory(self) -> ProgramMemory | None: ...
     def __call__(self, *arrays: Any) -> list[Any]: ...
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]: ...
-    def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]: ...
+    def time_thunks(self, arrays: Sequence[Any], repeats: int = 5) -> list[ThunkSamples]: ...
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]: ...
+    def explain(self) -> Explanation: ...
     def save(self, path: str | Path) -> None: ...
 
 
@@ -128,10 +143,9 @@ def _as_array(value: Any, number: int) -> Array:
         raise ArgumentError(f"argument {number}: numpy cannot read a {type(value).__name__}: {e}") from e
 
 
-def profile_thunks(executable: Executable, repeats: int) -> list[ThunkTime]:
-    """Return the median time of each thunk on the data of the last call."""
+def profile_thunks(thunks: Sequence[Thunk], samples: Sequence[ThunkSamples]) -> list[ThunkTime]:
+    """Return the median time of each thunk with its bytes and flops."""
     rows = []
-    for n, t in enumerate(executable.thunks):
-        seconds = float(np.median(executable.time_thunk(n, repeats)))
-        rows.append(ThunkTime(t.name, t.kind, seconds, t.executions, *t.traffic()))
+    for t, found in zip(thunks, samples, strict=True):
+        rows.append(ThunkTime(t.name, t.kind, float(np.median(found.seconds)), found.executions, *t.traffic()))
     return rows

@@ -13,6 +13,7 @@ from compiler.ir.callgraph import callees_first
 
 KINDS = (
     "loop", "reduction", "column-reduction", "block", "transpose", "in-place-update", "scatter", "sort", "loop-kernel",
+    "product", "attention", "top-k", "scan",
 )  # fmt: skip
 """The kinds of generated kernels, see `loop_ir.Kernel`; any other kind and a library call count as "other"."""
 FEATURE_NAMES = (

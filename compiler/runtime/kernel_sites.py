@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import SupportsIndex, TypeAlias, overload
 
@@ -270,7 +270,7 @@ class KernelSite:
         if chosen.implementation != GENERATED:
             return chosen
         preset = self.default_schedule
-        return KernelChoice(schedule={k: v for k, v in chosen.schedule.items() if v != getattr(preset, k)})
+        return KernelChoice(schedule={k: v for k, v in chosen.schedule.items() if v != preset.value(k)})
 
     def check(self, choice: SiteChoice) -> str | None:
         """Return why a choice is refused: an unknown knob, a value out of range, or the code generator; else None."""
@@ -279,7 +279,7 @@ class KernelSite:
         except PlanError as e:
             return str(e)
         if chosen.implementation == GENERATED:
-            reason = self._generated_refusal(replace(self.default_schedule, **chosen.schedule))
+            reason = self._generated_refusal(self.default_schedule.with_values(chosen.schedule))
         else:
             reason = self._library_refusal(chosen)
         return None if reason is None else f"no kernel of %{self.name} can be made with {chosen}: {reason}"
@@ -311,7 +311,7 @@ class KernelSite:
             raise PlanError(reason)
         chosen = self.choice(choice)
         if chosen.implementation == GENERATED:
-            return BoundKernel(GENERATED, replace(self.default_schedule, **chosen.schedule))
+            return BoundKernel(GENERATED, self.default_schedule.with_values(chosen.schedule))
         return BoundKernel(chosen.implementation, self.default_schedule, chosen.schedule)
 
 

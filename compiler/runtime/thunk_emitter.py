@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from compiler.analysis.allocations import is_allocation
 from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.kernel_spec import KernelSpec, distinct_operands, make_kernel
 from compiler.codegen.languages import default_schedule
@@ -20,6 +21,7 @@ from compiler.codegen.schedules.kernel_choice import GENERATED, BoundKernel, Ker
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import UnsupportedError
+from compiler.interpreter.custom_calls import custom_call_refusal
 from compiler.ir.callgraph import check_call_graph
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -92,6 +94,7 @@ class ThunkEmitter:
     def __post_init__(self) -> None:
         self._constants: dict[bytes, Buffer] = {}
         self._values: list[np.ndarray] = []
+        self._undefined: set[Buffer] = set()  # buffers of allocations: there is nothing to copy from them
 
     def emit(self, module: HloModule) -> ThunkProgram:
         """Return the thunks of the whole module.
@@ -153,6 +156,10 @@ class ThunkEmitter:
         if op is Opcode.GET_TUPLE_ELEMENT:
             element: Tree = _parts(operands[0])[i.attributes["index"]]
             return element
+        if is_allocation(i):
+            allocated = Buffer(i.shape.without_layout())
+            self._undefined.add(allocated)
+            return allocated
         if is_alias(i):
             return _as_shape(operands[0], i.shape)
         if op is Opcode.CALL:
@@ -231,7 +238,8 @@ class ThunkEmitter:
         outputs = list(leaves(tree))
         for source, target in spec.must_alias:
             out = outputs[target - len(inputs)]
-            thunks.append(CopyThunk(spec.name, inputs[source], out, executions=runs))
+            if inputs[source].resolve() not in self._undefined:
+                thunks.append(CopyThunk(spec.name, inputs[source], out, executions=runs))
             inputs[source] = out
         thunks.append(KernelThunk(spec.name, spec, tuple(inputs), tuple(outputs), executions=runs))
         return tree
@@ -249,6 +257,9 @@ class ThunkEmitter:
 
     @staticmethod
     def _host(i: HloInstruction, operands: list[Tree], thunks: list[Thunk], runs: float) -> Tree:
+        refusal = custom_call_refusal(i) if i.opcode is Opcode.CUSTOM_CALL else None
+        if refusal is not None:
+            raise UnsupportedError(refusal)
         tree = _new_tree(i.shape)
         inputs = tuple(b for o in operands for b in leaves(o))
         thunks.append(HostThunk(i.name, i, inputs, tuple(leaves(tree)), executions=runs))
@@ -294,7 +305,7 @@ class ThunkEmitter:
         for source, target, fixed in zip(leaves(init), leaves(state), invariant, strict=True):
             if fixed:
                 target.merge(source)
-            else:
+            elif source.resolve() not in self._undefined:
                 thunks.append(CopyThunk(i.name, source, target, executions=runs))
         test: list[Thunk] = []
         predicate = _leaf(self._sequence(condition, [state], test, inner_runs + runs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from compiler.errors import OptionError
 from compiler.support.untrusted import short_repr
@@ -14,9 +14,20 @@ _INT = re.compile(r"[+-]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{0,18})?(e[+-]?[0-9]{1,3})?", re.IGNORECASE)
 
 
-def option_fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    """Return the fields of a class that are options: those that its constructor takes."""
-    return tuple(f for f in dataclasses.fields(cls) if f.init) if dataclasses.is_dataclass(cls) else ()
+_KINDS = (bool, int, float, str)
+
+
+def option_fields(cls: type[Any]) -> dict[dataclasses.Field[Any], type]:
+    """Return the fields of a dataclass that can be given as text, with their types; None beside a type is dropped."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    hints = get_type_hints(cls)
+    found: dict[dataclasses.Field[Any], type] = {}
+    for f in dataclasses.fields(cls):
+        kinds = [k for k in get_args(hints[f.name]) or (hints[f.name],) if k is not type(None)]
+        if f.init and len(kinds) == 1 and kinds[0] in _KINDS:
+            found[f] = kinds[0]
+    return found
 
 
 def describe_options(cls: type[Any]) -> str:
@@ -45,8 +56,7 @@ def read_options(cls: type[Any], text: str, what: str) -> dict[str, Any]:
     Raises:
         OptionError: there is no such option, it is given twice, or its value has another type.
     """
-    hints = get_type_hints(cls)
-    known = {f.name: hints[f.name] for f in option_fields(cls)}
+    known = {f.name: kind for f, kind in option_fields(cls).items()}
     found: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (s.strip() for s in part.partition("="))

@@ -178,17 +178,19 @@ def environment_loop() -> Drawing:
 
 def measurement() -> Drawing:
     """Draw the processes of a measurement."""
-    d = Drawing(890, 310, "The measurer asks a worker process that compiles, checks and times; kernel times are stored")
+    d = Drawing(
+        890, 310, "The measurer asks a worker process that compiles, checks and times; times of plans are stored"
+    )
     d.frame(10, 10, 330, 290, "process of the environment")
     d.box(40, 50, 270, 60, "Measurer", "asks again in a new process when the", "machine is to blame", kind="tint")
-    d.box(40, 210, 270, 60, "KernelStore (SQLite)", "time of each kernel by source, shapes,", "compiler and machine")
+    d.box(40, 210, 270, 60, "PlanStore (SQLite)", "speedup of each plan by program, code,", "compiler and machine")
     d.arrow((110, 210), (110, 110), label="known times", at=(68, 164))
     d.arrow((240, 110), (240, 210), label="new times", at=(276, 164))
     d.frame(470, 10, 410, 290, "worker process: may crash, hang or be killed")
     steps = [
         ("interpret", "the outputs that the program should have"),
         ("prepare", "compile the plan, run, compare the outputs"),
-        ("time", "each new kernel, in turns with a reference load"),
+        ("race", "the plan beside the default plan, in ABBA blocks"),
         ("compare", "whole programs in turns"),
     ]
     for n, (title, line) in enumerate(steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 
 import gymnasium as gym
 
@@ -13,6 +14,8 @@ from compiler.learned.features import decisions
 from docs.tools.markdown import sentence, table
 from env.rewards import REWARDS
 from env.suites import SUITE_NAMES, load_suite
+from env.suites.built import PROGRAM_SUITES
+from env.suites.programs.listing import read_listing
 
 __all__ = ["LISTINGS", "environment_ids"]
 
@@ -57,7 +60,12 @@ def rewards() -> str:
 def suites() -> str:
     """Return a table of the suites with the number of their programs."""
     rows = []
+    listed = Counter(p.split for p in read_listing()[0].values())
     for name in SUITE_NAMES:
+        if name in PROGRAM_SUITES:  # need not be built
+            split = name.partition("/")[2]
+            rows.append([f"`{name}`", str(listed[split] if split else listed["train"] + listed["validation"])])
+            continue
         try:
             rows.append([f"`{name}`", str(len(load_suite(name).programs))])
         except UnknownNameError:

@@ -29,7 +29,7 @@ from env.suites.suite import Split, Tolerance
 
 __all__ = ["content_problems", "duplicate_names", "entry_problems", "input_problems", "path_problem"]
 
-KNOWN_FIELDS = ("name", "file", "split", "description", "inputs", "tolerance", "chaotic")
+KNOWN_FIELDS = ("name", "file", "split", "description", "inputs", "tolerance", "chaotic", "family")
 SHOWN_FINDINGS = 3
 _SPLITS: tuple[Split, ...] = get_args(Split)
 _IDLE = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.AFTER_ALL})
@@ -52,7 +52,7 @@ def entry_problems(entry: Any) -> list[str]:
         found.append(f"file must be a string, not {entry['file']!r:.80}")
     if "split" in entry and entry["split"] not in _SPLITS:
         found.append(f"split is {entry['split']!r:.80}, not one of {', '.join(_SPLITS)}")
-    for name, kind in (("description", str), ("chaotic", bool)):
+    for name, kind in (("description", str), ("chaotic", bool), ("family", str)):
         if not isinstance(entry.get(name, kind()), kind):
             found.append(f"{name} must be a {'string' if kind is str else 'boolean'}, not {entry[name]!r:.80}")
     for name in sorted(

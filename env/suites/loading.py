@@ -10,8 +10,10 @@ from typing import Any
 from compiler.errors import UnknownNameError
 from compiler.support.json_reading import read_object
 from compiler.support.safe_names import why_no_name
+from env.suites.built import PROGRAM_SUITES, find_built, load_built
 from env.suites.checks import content_problems, duplicate_names, entry_problems, input_problems, path_problem
 from env.suites.input_specs import input_spec_from_json
+from env.suites.sealing import require_file_open
 from env.suites.suite import ManifestError, Program, Suite, Tolerance
 
 __all__ = [
@@ -31,8 +33,9 @@ QUICKSTART, JAX, LINEAR_ALGEBRA = _HERE / "quickstart", _HERE / "jax", _HERE / "
 KERNELS, MODELS = _HERE / "kernels", _HERE / "models"
 _FOLDERS = {folder.name: folder for folder in (QUICKSTART, JAX, LINEAR_ALGEBRA, KERNELS, MODELS)}
 SUITE_NAMES = ("quickstart", "train", "validation", "test", "jax", "jax/train", "jax/validation", "jax/test",
-               "linear_algebra", "kernels", "models")  # fmt: skip
-"""The suites that come with hlogym, and their splits; a split without a suite is one of the quickstart suite's."""
+               "linear_algebra", "kernels", "models", *PROGRAM_SUITES)  # fmt: skip
+"""The suites of hlogym and their splits; a split without a suite is one of the quickstart suite's. The suite "corpus"
+has to be built first (`hlogym suites build`)."""
 
 
 def load_suite(name: str | Path) -> Suite:
@@ -48,15 +51,20 @@ def load_suite(name: str | Path) -> Suite:
         UnknownNameError: neither the name of a suite, nor a folder, nor an HLO file.
         ManifestError: the manifest or a program cannot be used, or there are no programs; lists everything that is
             wrong with the suite.
+        SealedError: the programs are sealed test programs, and not open (see `env.suites.sealing`).
     """
+    if name in PROGRAM_SUITES:
+        return load_built(str(name))
     if name in SUITE_NAMES:
         return _named_suite(str(name))
     path = Path(name)
     if isinstance(name, str) and "," in name and not path.exists():
         return _joined(name)
     if path.suffix == ".hlo" and path.is_file():
+        require_file_open(path)
         return _bare_suite(path.stem, path, [path])
     if str(name).strip() and path.is_dir():
+        require_file_open(path)
         suite = _load_folder(path)
         if not suite.programs:
             raise ManifestError(f"the folder {path} has no .hlo files")
@@ -71,7 +79,9 @@ def program_in(path: Path) -> Program:
 
     Raises:
         ManifestError: the manifest's entry for this program cannot be used.
+        SealedError: it is a sealed test program, and not open.
     """
+    require_file_open(path)
     manifest = path.parent / "manifest.json"
     entries: Any = None
     if manifest.is_file():
@@ -93,12 +103,16 @@ def find_program(name: str | Path) -> Program:
 
     Raises:
         UnknownNameError: neither the name of a program nor an HLO file.
+        SealedError: it is a sealed test program, and not open.
     """
     path = Path(name)
     if path.suffix == ".hlo" and path.is_file():
+        require_file_open(path)
         return _bare_program(path, path.stem)
     programs = {p.name: p for folder in reversed(_FOLDERS) for p in _named_suite(folder).programs}
     if str(name) not in programs:
+        if (built := find_built(str(name))) is not None:
+            return built
         raise UnknownNameError("program", str(name), programs)
     return programs[str(name)]
 
@@ -165,6 +179,7 @@ def _program(folder: Path, entry: Mapping[str, Any]) -> Program:
         inputs=tuple(input_spec_from_json(spec) for spec in entry.get("inputs", ())),
         tolerance=Tolerance.from_json(entry["tolerance"]) if "tolerance" in entry else None,
         chaotic=entry.get("chaotic", False),
+        family=entry.get("family", ""),
     )
 
 

@@ -3,7 +3,8 @@
     python -m env.suites.lower_jax [--out DIR]
 
 Needs JAX (`pip install 'hlogym[jax]'`); reading the suite does not. Programs whose text is longer than MAX_TEXT are
-left out. The split of a program depends on its name alone, so that adding a program moves no other.
+left out. The split of a program depends on its family, which for most is the program itself, so that adding a program
+moves no other.
 """
 
 from __future__ import annotations
@@ -27,10 +28,20 @@ SPECS: dict[str, tuple[InputSpec, ...]] = {"elementary_functions_at_infinities":
 """Specs for programs whose outputs would have no finite element if their inputs were drawn by `spec_of`."""
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train", "test", "train", "train")
 """A third of the programs is held out from training, a sixth is for choosing settings."""
+_FAMILIES: dict[str, Split] = {"random": "train", "special": "validation"}
+"""Families of several programs, by the first word of their names."""
+
+
+def family_of(name: str) -> str:
+    """Return the family of a program."""
+    first = name.partition("_")[0]
+    return first if first in _FAMILIES else name
 
 
 def split_of(name: str) -> Split:
-    """Return the split of a program."""
+    """Return the split of a program, which is that of its family."""
+    if (family := family_of(name)) in _FAMILIES:
+        return _FAMILIES[family]
     return _SPLITS[zlib.crc32(name.encode()) % len(_SPLITS)]
 
 
@@ -63,6 +74,7 @@ def entry(name: str, builder: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
         "name": name,
         "file": f"{name}.hlo",
         "split": split_of(name),
+        "family": family_of(name),
         "description": description,
         "inputs": [spec.to_json() for spec in specs],
     }

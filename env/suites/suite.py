@@ -74,6 +74,7 @@ class Program:
         inputs: one spec per entry parameter; empty if there is no manifest, and then defaults by type are drawn.
         tolerance: None leaves the comparison to its own default.
         chaotic: a simulator in which rounding may change a decision, after which some elements differ altogether.
+        family: what programs like it are called; a family is in one split. Empty if the manifest names none.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Program:
     inputs: tuple[InputSpec, ...] = ()
     tolerance: Tolerance | None = None
     chaotic: bool = False
+    family: str = ""
 
     @property
     def label(self) -> str:

@@ -28,7 +28,7 @@ from compiler.text import parse
 from env.episode import COMPLETION_POLICY
 from env.measurement import Measurer, MeasurerOptions
 from env.statistics import Interval, geometric_mean
-from env.store import KernelStore
+from env.store import PlanStore
 from env.suites import Program, load_suite
 from experiments.console import error_console
 from experiments.provenance import provenance
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     rng = np.random.default_rng(options.seed)
     rows, failures = [], []
-    with Measurer(KernelStore(":memory:"), MeasurerOptions(rounds=options.rounds)) as measurer:
+    with Measurer(PlanStore(":memory:"), MeasurerOptions(rounds=options.rounds)) as measurer:
         for program in load_suite(options.suite).programs:
             if parse(program.text()).instruction_count > MAX_INSTRUCTIONS:
                 continue

@@ -18,7 +18,7 @@ from pathlib import Path
 from compiler.learned.pass_order import LearnedPassOrder, load_pass_order
 from compiler.support.safe_names import markdown_cell
 from env.measurement import Measurer, MeasurerOptions
-from env.store import KernelStore
+from env.store import PlanStore
 from env.suites import load_suite
 from experiments.console import error_console
 from experiments.pass_orders.contenders import LEAN, evaluate_orders
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with contextlib.ExitStack() as stack:
         measurer = None
         if options.measure:
-            measurer = stack.enter_context(Measurer(KernelStore(":memory:"), MeasurerOptions(rounds=options.rounds)))
+            measurer = stack.enter_context(Measurer(PlanStore(":memory:"), MeasurerOptions(rounds=options.rounds)))
         evaluation = evaluate_orders(
             programs, policies, options.budget, options.search_budget, {**provenance(), "command": command},
             measurer=measurer,

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agents.finalists import Confirmed, Finalists, confirm
 from agents.kernel_search import KernelSearch
 from agents.search import best_measured
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
-from env.measurement import Comparison, Measurement, Measurer
+from env.measurement import KernelTime, Measurement, Measurer
 from env.statistics import Interval
-from env.store import KernelTime
 from env.suites import Program, load_suite
 from experiments.tune import _report
+from tests.env.scripted import taking
 from tests.env.test_kernels import COLUMNS
 from tests.session.test_kernel_sites import fused
 
@@ -41,8 +43,7 @@ class _Timed(Measurer):
         seconds = self.times(knobs)
         if seconds is None:
             return Measurement(None, "wrong", "all wrong")
-        each = Interval(seconds, seconds, seconds)
-        return Measurement(each, kernels=(("s", 1.0, KernelTime("k", "s", each, 9, 1e-3)),))
+        return replace(taking(seconds), kernels=(KernelTime("s", "k", 1.0, seconds),))
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_choice_that_fails_or_saves_little_is_not_taken(program: Program) -> N
 def test_the_budget_bounds_the_measurements_and_the_heaviest_kernel_comes_first(program: Program) -> None:
     search = _search(lambda k: 1.0 / (1 + k.get("columns", 0)), program)
     seen: list[Measurement] = []
-    best = search.improve(fused(COLUMNS).plan, 3, seen.append)
+    best = search.improve(fused(COLUMNS).plan, 3, lambda _, m: seen.append(m))
     assert search.measurements == len(seen) == 3
     assert _schedules(best) == {"s": {"columns": 64}}
 
@@ -91,19 +92,70 @@ def test_plans_that_are_not_measured_stay_in_the_iterator(program: Program) -> N
     assert next(plans).base == ""
 
 
-@pytest.mark.parametrize(("tuned", "faster"), [(0.5, True), (1.0, False), (1.2, False)])
-def test_tune_writes_the_default_plan_unless_the_winner_is_faster(
-    tuned: float, faster: bool, program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+class _Again(_Timed):
+    """Returns the measurements of a script, and counts fresh processes."""
+
+    def __init__(self, *script: Measurement) -> None:
+        super().__init__(lambda _: 1.0)
+        self.script = list(script)
+        self.restarts_asked = 0
+
+    def measure(self, program: Any, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
+        del program, plan
+        assert remeasure
+        return self.script.pop(0)
+
+    def measure_reference(self, program: Any, remeasure: bool = False) -> Measurement:
+        del program, remeasure
+        return Measurement(Interval(1.0, 1.0, 1.0), thunks=1)
+
+    def restart(self) -> None:
+        self.restarts_asked += 1
+
+
+def _plans() -> list[CompilationPlan]:
+    session, found = fused(COLUMNS), []
+    for columns in (64, 128, 512):
+        session.set_kernel("s", {"columns": columns})
+        found.append(session.plan)
+    return found
+
+
+def test_the_fastest_plans_become_finalists() -> None:
+    slow, fast, faster = _plans()
+    finalists = Finalists(2)
+    failed = Measurement(None, "wrong", "all wrong")
+    for plan, measured in ((slow, taking(0.9)), (fast, taking(0.8)), (faster, taking(0.5)), (slow, failed)):
+        finalists.note(plan, measured)
+    assert finalists.plans == [faster, fast]
+    finalists.note(slow, taking(1.1))
+    assert finalists.plans == [faster, fast]
+
+
+def test_a_winner_is_confirmed_in_fresh_processes(program: Program) -> None:
+    first, second, third = _plans()
+    finalists = Finalists()
+    for plan, measured in ((first, taking(0.5)), (second, taking(0.6)), (third, taking(0.7))):
+        finalists.note(plan, measured)
+    # The best of the search does not repeat its gain; the next one does, but not twice; the last one does.
+    measurer = _Again(taking(1.1), taking(0.6), taking(0.8), taking(0.9, counts=False), taking(0.8))
+    found = confirm(measurer, program, finalists)
+    assert found is not None
+    assert found.plan == third
+    assert found.measurement.relative == pytest.approx(0.8)
+    assert measurer.restarts_asked == 3
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_tune_writes_the_default_plan_unless_a_winner_is_confirmed(
+    confirmed: bool, program: Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = fused(COLUMNS)
-    default = session.plan
-    session.set_kernel("s", {"columns": 64})
-    measurer = _Timed(lambda _: 1.0)
-    compared = Comparison({"default": (1.0, 1.01, 0.99) * 5, "tuned": (tuned, tuned * 1.01, tuned * 0.99) * 5})
-    measurer.compare = lambda *_: compared  # type: ignore[method-assign]
+    default, winner = fused(COLUMNS).plan, _plans()[0]
+    found = Confirmed(winner, taking(0.5)) if confirmed else None
     output = tmp_path / "plan.json"
-    _report(program, default, session.plan, 7, measurer, output, True)
-    assert CompilationPlan.load(output) == (session.plan if faster else default)
-    assert json.loads(capsys.readouterr().out)["faster"] is faster
-    _report(program, default, session.plan, 7, measurer, output, False)
-    assert ("the default plan is written" in capsys.readouterr().out) is not faster
+    _report(program, default, found, 7, _Again(), output, True)
+    assert CompilationPlan.load(output) == (winner if confirmed else default)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["faster"], said["speedup"][0]) == (confirmed, 2.0 if confirmed else 1.0)
+    _report(program, default, found, 7, _Again(), output, False)
+    assert ("the default plan is written" in capsys.readouterr().out) is not confirmed

@@ -22,7 +22,7 @@ TOLERANCE = 1e-5
 
 def random_graph(rng: np.random.Generator, nodes: int, edges: int, candidates: int) -> DecisionGraph:
     def floats(*dims: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        return rng.normal(size=dims).astype(np.float32)
+        return f.rounded(rng.normal(size=dims))  # as `decision_graph` rounds them
 
     return DecisionGraph(
         floats(nodes, f.NODE_FEATURES),

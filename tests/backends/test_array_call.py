@@ -154,13 +154,11 @@ def test_an_executable_keeps_only_its_last_call_alive() -> None:
     assert alive[-1]() is None
 
 
-def test_thunks_can_be_timed_after_a_call() -> None:
+def test_thunks_are_timed_inside_the_program() -> None:
     exe = program()
-    with pytest.raises(RuntimeError, match="must be called"):
-        exe.time_thunk(0)
-    exe(A, B)
-    exe(A, B)
-    assert all(min(exe.time_thunk(n)) >= 0 for n in range(len(exe.thunks)))
+    samples = exe.time_thunks([A, B], 3)
+    assert [len(s.seconds) for s in samples] == [3] * len(exe.thunks)
+    assert all(s.executions == 1 for s in samples)
     assert len(exe.profile(A, B)) == len(exe.thunks)
 
 
@@ -207,12 +205,12 @@ def test_results_of_the_last_call_are_freed_before_new_ones_are_allocated() -> N
         tracemalloc.stop()
 
 
-def test_thunks_cannot_be_timed_after_a_call_that_failed() -> None:
+def test_thunks_can_be_timed_after_a_call_that_failed() -> None:
     exe = program()
     exe(A, B)
     with pytest.raises(ArgumentError):
         exe(A, "text")
-    with suppress(RuntimeError):
-        exe.time_thunk(0)
+    with pytest.raises(ArgumentError):
+        exe.time_thunks([A, "text"])
     exe(A, B)
-    assert min(exe.time_thunk(0)) >= 0
+    assert exe.time_thunks([A, B])

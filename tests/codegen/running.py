@@ -52,7 +52,7 @@ def kernel_of(computation: HloComputation, language: str, schedule: Schedule | N
     """Return the kernel of a computation; raise UnsupportedError if there is none."""
     schedule = schedule or default_schedule(language)
     outputs = tuple(r.shape for r in roots_of(computation))
-    kernel = lower(computation)
+    kernel = lower(computation, schedule)
     flops = flops_of(computation)
     return build_spec("case", kernel, language, schedule, computation.parameter_shapes, outputs, flops)
 

@@ -8,11 +8,18 @@ import pytest
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.template_schedules import AttentionSchedule
 from tests.codegen.attentions import AttentionForm, random_attention
 from tests.codegen.running import case_of, problem, random_args, run_c
 
 
-@pytest.mark.parametrize("schedule", [None, Schedule(vector=256)])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        None, Schedule(vector=256), Schedule(attention=AttentionSchedule(4, queries=16, keys=8)),
+        Schedule(attention=AttentionSchedule(28, queries=256, keys=104), vector=256),
+    ],
+)  # fmt: skip
 def test_random_attention(schedule: Schedule | None) -> None:
     rng = np.random.default_rng(11)
     forms = [random_attention(random.Random(seed)) for seed in range(100, 125)]

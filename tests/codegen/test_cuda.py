@@ -5,10 +5,7 @@ The emulator runs the threads of a block as fibers and reports accesses to share
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import numpy as np
 import pytest
 
 from compiler import compile
-from compiler.backends.cuda.nvrtc import OPTIONS, source_of
+from compiler.backends.cuda.nvrtc import source_of
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -25,39 +22,16 @@ from compiler.ir import HloInstruction, HloModule, Opcode
 from env.reference import Reference
 from env.suites import load_suite
 from tests.codegen import fusions, running
+from tests.codegen.nvrtc_errors import has_nvrtc, nvrtc_errors
 from tests.passes.programs import PROGRAMS, program_text
 
 POLICIES = ("none", "priority")
 
-needs_nvrtc = pytest.mark.skipif(
-    not all(importlib.util.find_spec(m) for m in ("cuda", "cuda.bindings", "cuda.pathfinder")),
-    reason="NVRTC is not installed",
-)
+needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="NVRTC is not installed")
 needs_emulator = pytest.mark.skipif(not running.has_emulator(), reason="the emulator needs g++")
 
 
 # ---- NVRTC
-
-
-@cache
-def _nvrtc() -> Callable[[str, str], str]:
-    """Return a function of source and architecture that returns the errors of NVRTC, "" if there are none."""
-    pathfinder: Any = importlib.import_module("cuda.pathfinder")
-    nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
-    headers = pathfinder.find_nvidia_header_directory("cudart")
-
-    def build(source: str, architecture: str) -> str:
-        _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], [])
-        options = [*OPTIONS, f"--gpu-architecture={architecture}", f"-I{headers}"]
-        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
-        _, size = nvrtc.nvrtcGetProgramLogSize(program)
-        # NVRTC writes into this object. It needs at least two bytes, because Python caches the objects of single bytes.
-        log = bytes(size + 1)
-        nvrtc.nvrtcGetProgramLog(program, log)
-        nvrtc.nvrtcDestroyProgram(program)
-        return "" if result == nvrtc.nvrtcResult.NVRTC_SUCCESS else log.decode().strip("\0 ")
-
-    return build
 
 
 @needs_nvrtc
@@ -67,7 +41,7 @@ def test_nvrtc_compiles_the_kernels_of_the_quickstart_suite(name: str) -> None:
     kernels: list[KernelSpec] = []
     for policy in POLICIES:
         kernels += compile(text, backend="cuda", fusion_policy=policy).kernels
-    assert _nvrtc()(source_of(kernels), "sm_90") == ""
+    assert nvrtc_errors(source_of(kernels), "sm_90") == ""
 
 
 @pytest.mark.slow
@@ -75,7 +49,7 @@ def test_nvrtc_compiles_the_kernels_of_the_quickstart_suite(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nvrtc_compiles_the_kernels_for_older_gpus(name: str) -> None:
     text = load_suite("quickstart").find(name).text()
-    assert _nvrtc()(source_of(compile(text, backend="cuda").kernels), "sm_80") == ""
+    assert nvrtc_errors(source_of(compile(text, backend="cuda").kernels), "sm_80") == ""
 
 
 JAX_PROGRAMS = [p.name for p in load_suite("jax").programs]
@@ -86,19 +60,19 @@ JAX_PROGRAMS = [p.name for p in load_suite("jax").programs]
 @pytest.mark.parametrize("name", JAX_PROGRAMS)
 def test_nvrtc_compiles_the_kernels_of_the_jax_suite(name: str) -> None:
     kernels = compile(load_suite("jax").find(name).text(), backend="cuda").kernels
-    assert _nvrtc()(source_of(kernels), "sm_90") == ""
+    assert nvrtc_errors(source_of(kernels), "sm_90") == ""
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_80"])
 def test_nvrtc_compiles_every_kind_of_kernel(architecture: str) -> None:
     specs = [running.kernel_of(fusions.fusion(name), "cuda") for name in fusions.NAMES]
-    assert _nvrtc()(source_of(specs), architecture) == ""
+    assert nvrtc_errors(source_of(specs), architecture) == ""
 
 
 @needs_nvrtc
 def test_an_empty_log_does_not_overwrite_cached_bytes() -> None:
-    assert _nvrtc()("", "sm_90") == ""
+    assert nvrtc_errors("", "sm_90") == ""
     assert [chr(k).encode("latin-1")[0] for k in range(256)] == list(range(256))
 
 
@@ -181,7 +155,17 @@ SCATTER = """
 def test_scatters_match_the_interpreter(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     cases = {}
-    for t, op in (("f32", "add"), ("f64", "add"), ("s32", "add"), ("u32", "maximum"), ("s64", "minimum"), ("f32", "")):
+    for t, op in (
+        ("f32", "add"),
+        ("f64", "add"),
+        ("s32", "add"),
+        ("u32", "maximum"),
+        ("s64", "minimum"),
+        ("f32", ""),
+        ("bf16", "add"),
+        ("f16", "maximum"),
+        ("s16", "minimum"),
+    ):
         for n in (1, 7) if op else (1,):
             combine = f"combine {{ a = {t}[] parameter(0) b = {t}[] parameter(1) ROOT r = {t}[] {op}(a, b) }}"
             if not op:

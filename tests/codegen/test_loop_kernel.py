@@ -285,6 +285,19 @@ def test_reset_numbers_are_made_for_the_positions_that_need_them(schedule: Sched
     assert "hlogym_flagged" in _case("resets", "c", schedule).spec.source
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_loop_is_divided_along_the_chosen_axis(axis: int) -> None:
+    i = loop("f32[20,30]", f"{N} y = f32[20,30] tanh(x1) ROOT r = STATE tuple(n, y)", 3)
+    made = loop_kernel.make_loop_kernel(i, "c", Schedule(axis=axis, lanes=16))
+    x = np.random.default_rng(0).standard_normal((20, 30)).astype(np.float32)
+    case = running.Case(made.spec, (np.array(0, np.int32), x), Reference(lambda *_: [], []))
+
+    (found,) = running.run_c([case])
+
+    np.testing.assert_allclose(found[1], np.tanh(np.tanh(np.tanh(x))), rtol=1e-6)
+    assert (made.spec.source == loop_kernel.make_loop_kernel(i, "c", Schedule(lanes=16)).spec.source) == (axis != 1)
+
+
 def test_carried_state_is_in_registers_on_a_gpu() -> None:
     assert "__shared__" not in _case("rows", "cuda").spec.source
 

@@ -22,6 +22,8 @@ SCHEDULES = (
     Schedule(),
     Schedule(tile=0),
     Schedule(tile=16, columns=16),
+    Schedule(tile=16, across=40, walk=1, flags=2),
+    Schedule(tile=48, across=8, flags=5),
     Schedule(tile=64, columns=100, lanes=32),
     Schedule(vector=0, threads=0, cache=0),
     Schedule(vector=256, accumulators=8, cache=2),

@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 
 from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.template_schedules import ProductSchedule
 from tests.codegen.products import random_product
 from tests.codegen.running import case_of, fused, problem, random_args, run_c
 
+SMALL_BLOCKS = ProductSchedule(4, row_block=8, column_block=16, shared_rows=16, tasks=64, task_products=4096)
+LARGE_BLOCKS = ProductSchedule(28, row_block=104, column_block=208, shared_rows=4096, tasks=1)
 
-@pytest.mark.parametrize("schedule", [None, Schedule(vector=256), Schedule(threads=0)])
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        None, Schedule(vector=256), Schedule(threads=0), Schedule(product=SMALL_BLOCKS),
+        Schedule(product=LARGE_BLOCKS, vector=256, flags=1),
+    ],
+)  # fmt: skip
 def test_random_products(schedule: Schedule | None) -> None:
     rng = np.random.default_rng(7)
     computations = [random_product(random.Random(seed)) for seed in range(40)]

@@ -72,8 +72,12 @@ def test_sums_are_those_of_numpy(dims: tuple[int, int, int], axis: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", [Schedule(splits=7), Schedule(splits=256), Schedule(vector=0), Schedule(columns=7)]
-)
+    "schedule",
+    [
+        Schedule(splits=7), Schedule(splits=256), Schedule(vector=0), Schedule(columns=7), Schedule(chains=1),
+        Schedule(chains=3, splits=2),
+    ],
+)  # fmt: skip
 def test_every_schedule_gives_the_same_sums(schedule: Schedule) -> None:
     cases = []
     for dims, axis in DIMENSIONS:

@@ -49,7 +49,7 @@ def test_a_knob_has_distinct_values_and_its_default_among_them(values: tuple[int
 
 @pytest.mark.parametrize("name", FIELD_RANGES)
 def test_typical_values_are_legal_few_and_contain_the_default(name: str) -> None:
-    default = getattr(Schedule(), name)
+    default = Schedule().value(name)
     values = typical_values(name, default)
     assert default in values and values == tuple(sorted(set(values)))
     assert len(values) <= 10 and all(v in FIELD_RANGES[name] for v in values)
@@ -62,3 +62,16 @@ def test_a_knob_without_effect_and_refused_or_equal_values_are_left_out() -> Non
     space = schedule_space(generate, Schedule())
     assert space.knobs == (Knob("tile", (0, 8, 16, 32), 32),)
     assert schedule_space(lambda _: None, Schedule()).size == 1
+
+
+def test_only_fields_that_the_generation_reads_are_tried() -> None:
+    changed: set[str] = set()
+
+    def generate(schedule: Schedule) -> Hashable | None:
+        if type(schedule) is Schedule:  # not the first, whose reads are noted
+            changed.update(schedule.to_json())
+        return schedule.columns, schedule.order.run
+
+    assert [k.name for k in schedule_space(generate, Schedule()).knobs] == ["columns", "order.run"]
+    assert "columns" in changed and "order.digit" in changed
+    assert not any(name == "tile" or name.startswith(("product.", "attention.")) for name in changed)

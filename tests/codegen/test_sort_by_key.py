@@ -1,6 +1,6 @@
 """Sorts by a key and topk as kernels, against the interpreter, with each of their algorithms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from compiler.api import compile as compile_hlo
-from compiler.codegen.printing import print_order
-from compiler.codegen.printing.print_order import OrderMethod
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.interpreter import evaluate
 from compiler.ir.types import PrimitiveType
 from compiler.text import parse
@@ -56,10 +55,18 @@ def top_k_text(element_type: str, rows: int, n: int, k: int, largest: bool = Tru
     )
 
 
-def check_top_k(element_type: str, rows: int, n: int, k: int, largest: bool = True, few: bool = False) -> None:
+def check_top_k(
+    element_type: str,
+    rows: int,
+    n: int,
+    k: int,
+    largest: bool = True,
+    few: bool = False,
+    schedule: Mapping[str, int] | None = None,
+) -> None:
     text = top_k_text(element_type, rows, n, k, largest)
     x = keys(element_type, (rows, n), few)
-    made = compile_hlo(text, backend="cpu")
+    made = compile_hlo(text, backend="cpu", kernel_selector=lambda _: KernelChoice(schedule=schedule or {}))
     assert [kernel.kind for kernel in made.kernels] == ["top-k"]
     assert_same_bits(made(x), evaluate(parse(text), [x]))
 
@@ -78,10 +85,16 @@ def sort_text(element_type: str, dims: tuple[int, int, int], direction: str, swa
     )
 
 
-def check_sort(element_type: str, dims: tuple[int, int, int], direction: str, swapped: bool = False) -> None:
+def check_sort(
+    element_type: str,
+    dims: tuple[int, int, int],
+    direction: str,
+    swapped: bool = False,
+    schedule: Mapping[str, int] | None = None,
+) -> None:
     text = sort_text(element_type, dims, direction, swapped)
     x = keys(element_type, dims, few=swapped)
-    made = compile_hlo(text, backend="cpu")
+    made = compile_hlo(text, backend="cpu", kernel_selector=lambda _: KernelChoice(schedule=schedule or {}))
     assert any("_order" in kernel.source for kernel in made.kernels)
     assert_same_bits(made(x), evaluate(parse(text), [x]))
 
@@ -124,14 +137,17 @@ def test_sorts_of_any_row(n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [OrderMethod(digit=11), OrderMethod(merge=0), OrderMethod(insertion=0, block=32), OrderMethod(run=16)]
-)
-def test_every_method_gives_the_same_order(method: OrderMethod, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(print_order, "DEFAULT", method)
-    check_sort("f32", (2, 1000, 1), "LT")
-    check_sort("f64", (1, 100, 1), "LT")
-    check_top_k("f32", 2, 1000, 7)
-    check_top_k("s32", 2, 1000, 70)
+    "schedule",
+    [
+        {"order.digit": 11}, {"order.digit": 4}, {"order.merge": 0}, {"order.merge": 2048}, {"order.run": 16},
+        {"order.insertion": 0, "order.block": 32}, {"order.insertion": 256}, {"order.room": 1}, {"order.room": 64},
+    ],
+)  # fmt: skip
+def test_every_method_gives_the_same_order(schedule: Mapping[str, int]) -> None:
+    check_sort("f32", (2, 1000, 1), "LT", schedule=schedule)
+    check_sort("f64", (1, 100, 1), "LT", schedule=schedule)
+    check_top_k("f32", 2, 1000, 7, schedule=schedule)
+    check_top_k("s32", 2, 1000, 70, schedule=schedule)
 
 
 @pytest.mark.parametrize("name", ["zeros of either sign", "no total order"])

@@ -19,9 +19,7 @@ from compiler.session import CompilationSession
 from compiler.text import parse
 from env.environments import CompileEnv, KernelsEnv
 from env.episode import KernelMove
-from env.measurement import Measurement
 from env.observations import unflatten
-from env.statistics import Interval
 from tests.env.scripted import ScriptedMeasurer, taking
 from tests.env.small_programs import LOOP
 
@@ -114,14 +112,13 @@ def test_the_observation_describes_the_kernel_and_its_choices(suite: Path) -> No
     (move, *_) = env.moves
     assert isinstance(move, KernelMove)
     features = move.site.features()
-    np.testing.assert_allclose(graph.globals[GLOBAL_FEATURES - len(features) :], features, rtol=1e-6)
+    np.testing.assert_allclose(graph.globals[GLOBAL_FEATURES - len(features) :], features, rtol=1e-3, atol=1e-3)
     assert len({row.tobytes() for row in graph.candidates}) == len(env.moves)
     assert set(graph.endpoints[:, 0]) == {graph.endpoints[0, 0]} and graph.endpoints[0, 0] >= 0
 
 
 def test_a_measured_episode_is_rewarded_by_the_measured_speedup(suite: Path) -> None:
-    measured = Measurement(Interval(0.5, 0.5, 0.5))
-    env = KernelsEnv(suite, measured=True, measurer=ScriptedMeasurer(measured, taking(0.25)))
+    env = KernelsEnv(suite, measured=True, measurer=ScriptedMeasurer(taking(0.5), taking(0.25)))
     for expected in (2.0, 4.0):
         env.reset(options={"program": "loop"})
         _, reward, ended, _, info = env.step(2)

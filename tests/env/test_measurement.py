@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from compiler.fusion.policies import make_policy
+from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import MeasurementError, Measurer, MeasurerOptions, ReferenceFailedError
-from env.store import KernelStore
+from env.store import PlanStore
 from env.suites import Program, Randint, Tolerance, load_suite
 from env.worker_process import WorkerProcess, WorkerStartError
 from tests.env.small_programs import CHAIN, LOOP, write_suite
@@ -49,25 +49,31 @@ def faulty(fault: str, timeout: float = 60) -> Measurer:
     return Measurer(options=MeasurerOptions(rounds=3, timeout=timeout), worker=worker)
 
 
-def test_only_new_kernels_are_measured(program: Program, tmp_path: Path) -> None:
-    with Measurer(KernelStore(tmp_path / "t.sqlite"), OPTIONS) as measurer:
+def test_only_new_plans_are_measured(program: Program, tmp_path: Path) -> None:
+    with Measurer(PlanStore(tmp_path / "t.sqlite"), OPTIONS) as measurer:
         unfused = measurer.measure(program, plan("none"))
-        fused = measurer.measure(program, plan("priority"))
         assert unfused.failure is None
-        assert fused.failure is None
-        assert unfused.new > fused.new > 0
+        assert unfused.verdict is not None
+        assert unfused.thunks > measurer.measure(program, plan("priority")).thunks
+        assert unfused.new == len(unfused.kernels) == unfused.thunks
         assert measurer.measure(program, plan("none")) is unfused
-    with KernelStore(tmp_path / "t.sqlite") as store:
-        # A kernel timed on a busy machine is timed again on purpose; here all of them count as quiet.
-        store._db.execute("UPDATE kernel_times SET low = seconds, high = seconds")
-        store._db.commit()
-    with Measurer(KernelStore(tmp_path / "t.sqlite"), OPTIONS) as measurer:
+        default = measurer.measure_reference(program)
+        assert (default.verdict, default.speedup) == (None, 1.0)
+    with Measurer(PlanStore(tmp_path / "t.sqlite"), OPTIONS) as measurer:
         again = measurer.measure(program, plan("none"))
-        assert again.new == 0
-        assert again.seconds is not None
-        assert unfused.seconds is not None
-        assert again.seconds.value > 0
+        assert (again.new, again.verdict) == (0, unfused.verdict)
         assert measurer.measure(program, plan("none"), remeasure=True).new > 0
+    with Measurer(PlanStore(tmp_path / "t.sqlite", keep_seconds=0), OPTIONS) as measurer:
+        assert measurer.measure(program, plan("none")).new > 0  # the known time has expired
+
+
+def test_a_plan_that_builds_the_default_program_is_as_fast_as_it(program: Program) -> None:
+    with Measurer(options=OPTIONS) as measurer:
+        default = measurer.measure_reference(program)
+        assert default.seconds is not None
+        same = measurer.measure(program, plan(DEFAULT_POLICY))
+        assert (same.new, same.speedup) == (0, 1.0)  # the time of the default is known
+        assert same.seconds == default.seconds
 
 
 def test_candidates_are_compared_in_turns(program: Program) -> None:
@@ -79,8 +85,17 @@ def test_candidates_are_compared_in_turns(program: Program) -> None:
         assert compared.kernels["none"] > compared.kernels["priority"]
 
 
+WRONG_FROM_THE_SECOND_ON = """
+right = []
+def difference(*a):
+    right.append(not right)
+    return None if right[-1] else "output 0: all wrong"
+w.difference = difference
+"""
+
+
 def test_a_wrong_result_has_no_time(program: Program) -> None:
-    with faulty("w.difference = lambda *a: 'output 0: all wrong'") as measurer:
+    with faulty(WRONG_FROM_THE_SECOND_ON) as measurer:
         result = measurer.measure(program, plan("none"))
         assert (result.seconds, result.failure, result.message) == (None, "wrong", "output 0: all wrong")
         compared = measurer.compare(program, {"a": plan("none")})
@@ -92,6 +107,8 @@ def test_outputs_left_from_an_earlier_run_are_wrong(program: Program) -> None:
 real = w.compile_hlo
 def stuck(*args, **kwargs):
     executable, kept = real(*args, **kwargs), []
+    if kwargs["plan"] is None:
+        return executable
     def call(*inputs):
         kept[:] = kept or executable(*inputs)
         return kept
@@ -124,13 +141,13 @@ def test_a_tolerance_for_other_outputs_is_a_failure_of_the_program(program: Prog
 def test_a_crash_is_a_result_and_the_next_measurement_works(program: Program, tmp_path: Path) -> None:
     once = tmp_path / "crashed"
     fault = f"""
-real = w.Worker._time
+real = w.Worker._race
 def crash(self, request):
     if not os.path.exists({str(once)!r}):
         open({str(once)!r}, "w").close()
         os.kill(os.getpid(), signal.SIGSEGV)
     return real(self, request)
-w.Worker._time = crash
+w.Worker._race = crash
 """
     with faulty(fault) as measurer:
         assert measurer.measure(program, plan("none")).failure == "crash"
@@ -145,7 +162,7 @@ def test_a_hang_is_a_result(program: Program) -> None:
         assert "3 s" in result.message
 
 
-def first_times(path: Path, times: int, fault: str, method: str = "_time") -> str:
+def first_times(path: Path, times: int, fault: str, method: str = "_race") -> str:
     """Return the source of a fault in the first `times` calls of a method of the worker, over all processes."""
     return f"""
 real = w.Worker.{method}
@@ -165,10 +182,10 @@ w.Worker.{method} = faulty
     ("name", "method"),
     [
         ("SIGKILL", "_prepare"),
-        ("SIGKILL", "_time"),
+        ("SIGKILL", "_race"),
         ("SIGTERM", "_interpret"),
-        ("SIGHUP", "_time"),
-        ("SIGSTOP", "_time"),
+        ("SIGHUP", "_race"),
+        ("SIGSTOP", "_race"),
     ],
 )
 def test_a_signal_from_outside_is_not_a_failure_of_the_plan(
@@ -266,7 +283,7 @@ def test_failures_of_programs_are_kept_apart_from_failures_of_plans(program: Pro
 
 def test_a_reference_that_fails_once_is_measured_again(program: Program, tmp_path: Path) -> None:
     with faulty(first_times(tmp_path / "count", 1, "os.kill(os.getpid(), signal.SIGSEGV)")) as measurer:
-        assert measurer.measure_reference(program, plan("none")).time.value > 0
+        assert measurer.measure_reference(program).time.value > 0
 
 
 def test_a_reference_that_fails_is_an_error_and_not_kept(program: Program, tmp_path: Path) -> None:
@@ -276,19 +293,19 @@ w.difference = lambda *a: real(*a) if os.path.exists({str(tmp_path / "repaired")
 """
     with faulty(wrong) as measurer:
         with pytest.raises(ReferenceFailedError, match=r"'chain' \(.*chain.hlo\): wrong: output 0: all wrong"):
-            measurer.measure_reference(program, plan("none"))
+            measurer.measure_reference(program)
         (tmp_path / "repaired").touch()
-        assert measurer.measure_reference(program, plan("none")).time.value > 0
+        assert measurer.measure_reference(program).time.value > 0
         (tmp_path / "repaired").unlink()
-        assert measurer.measure_reference(program, plan("none")).time.value > 0
+        assert measurer.measure_reference(program).time.value > 0
         with pytest.raises(ReferenceFailedError):
-            measurer.verify_reference(program, plan("none"))
+            measurer.verify_reference(program)
 
 
 def test_the_failure_of_an_equal_plan_is_not_used_for_the_reference(program: Program, tmp_path: Path) -> None:
     with faulty(first_times(tmp_path / "count", 1, "os.kill(os.getpid(), signal.SIGSEGV)")) as measurer:
         assert measurer.measure(program, plan("none")).failure == "crash"
-        assert measurer.measure_reference(program, plan("none")).time.value > 0
+        assert measurer.measure_reference(program).time.value > 0
 
 
 def test_a_program_that_computes_nothing_has_no_reference(tmp_path: Path) -> None:
@@ -297,8 +314,8 @@ def test_a_program_that_computes_nothing_has_no_reference(tmp_path: Path) -> Non
     empty, same = (Program(name, "here", "train", tmp_path / f"{name}.hlo", "") for name in ("empty", "same"))
     with Measurer(options=OPTIONS) as measurer:
         with pytest.raises(ReferenceFailedError, match="nothing in it takes time"):
-            measurer.measure_reference(empty, None)
-        assert measurer.measure_reference(same, None).idle
+            measurer.measure_reference(empty)
+        assert measurer.measure_reference(same).idle
 
 
 def test_programs_of_the_same_name_are_distinguished(program: Program, tmp_path: Path) -> None:

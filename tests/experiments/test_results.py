@@ -36,8 +36,8 @@ HOSTILE = (
 ONE = Interval(1.0, 1.0, 1.0)
 
 
-def evaluation(*programs: str, strategies: tuple[str, ...] = ("none", "learned")) -> Evaluation:
-    result = StrategyResult(Interval(1e-3, 9e-4, 1.1e-3), ONE, 3, 2)
+def evaluation(*programs: str, strategies: tuple[str, ...] = ("default", "learned")) -> Evaluation:
+    result = StrategyResult(Interval(1e-3, 9e-4, 1.1e-3), ONE, 3, 2, ratios=(0.99, 1.0, 1.02))
     failed = StrategyResult(None, None, failure="every plan failed")
     found = tuple(
         ProgramResult(
@@ -56,6 +56,29 @@ def test_an_evaluation_round_trips_through_json(tmp_path: Path) -> None:
     assert Evaluation.read(tmp_path / "evaluation.json") == written
     (tmp_path / "old.json").write_text(text.replace("[1.0, 0.0, null]", "[1.0, 0.0, Infinity]"))
     assert Evaluation.read(tmp_path / "old.json") == written
+    data = written.to_json()
+    del data["reference"]
+    (tmp_path / "older.json").write_text(json.dumps(data))
+    assert Evaluation.read(tmp_path / "older.json").reference == "none"
+
+
+def test_the_summary_of_an_evaluation_by_hand() -> None:
+    def result(*ratios: float) -> dict[str, StrategyResult]:
+        each = Interval(ratios[0], ratios[0], ratios[0])
+        return {"default": StrategyResult(ONE, ONE), "x": StrategyResult(ONE, each, ratios=ratios)}
+
+    rows = [result(2.0, 2.0, 9.0), result(0.5, 0.5, 0.5), result(1.0, 1.005, 1.002), result(4.0, 4.0)]
+    found = tuple(ProgramResult(str(n), "test", n == 3, ONE, r) for n, r in enumerate(rows))
+    given = Evaluation("cpu", 4, ("default", "x"), found)
+    summary = given.summary("x", seen=False)
+    assert summary is not None
+    assert summary.mean.value == pytest.approx(1.002 ** (1 / 3))
+    assert [summary.median.value, summary.worst, summary.slower] == pytest.approx([1.002, 0.5, 1 / 3])
+    table = {row[0]: row[3] for row in evaluation_rows(given) if row[1] == "held out"}
+    assert table["speedup, worst"] == "0.50x"
+    assert table["share of slower programs"] == "33%"
+    # Wins all rounds of the first program, none of the second, and two of the third, with a tie in the other.
+    assert table["share of faster rounds"] == f"{(1 + 0 + 2.5 / 3) / 3:.0%}"
 
 
 def _changed(path: tuple[Any, ...], value: Any) -> bytes:
@@ -168,7 +191,7 @@ def test_names_are_escaped_in_the_report(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_plots_accept_any_name() -> None:
-    figure = speedup_bars(evaluation(*HOSTILE, strategies=("none", "_s", "$\\frac{")))
+    figure = speedup_bars(evaluation(*HOSTILE, strategies=("default", "_s", "$\\frac{")))
     labels = [t.get_text() for t in figure.axes[0].get_yticklabels()]
     assert len(labels) == len(HOSTILE)
     (legend,) = figure.legends

@@ -150,7 +150,7 @@ def test_an_unresponsive_server_fails_before_training(
 
 def test_a_damaged_store_of_kernel_times_fails_before_training(hlogym: Shell, tmp_path: Path) -> None:
     write_suite(tmp_path / "suite")
-    store = tmp_path / "home" / ".cache" / "hlogym" / "kernel_times.sqlite"
+    store = tmp_path / "home" / ".cache" / "hlogym" / "plan_times.sqlite"
     store.parent.mkdir(parents=True)
     store.write_bytes(b"no database" * 1000)
     message = hlogym.fails("train", "--suite", "suite", "--name", "r")
@@ -169,7 +169,7 @@ def test_an_invalid_output_fails_before_any_work(
         raise AssertionError("work was started")
 
     work = (
-        "bench.drawn_reference", "run.compile_program", "view.compile_program", "tune.KernelStore", "reduce.Measurer",
+        "bench.drawn_reference", "run.compile_program", "view.decided_session", "tune.PlanStore", "reduce.Measurer",
     )  # fmt: skip
     for place in work:
         monkeypatch.setattr(f"experiments.{place}", worked)

@@ -29,7 +29,7 @@ import json, os
 import env.worker as w
 real = w.Worker._prepare
 def faulty(self, request):
-    if os.path.exists({flag!r}) and json.loads(request["plan"])["fusions"]:
+    if os.path.exists({flag!r}) and request["plan"] and json.loads(request["plan"])["fusions"]:
         return {{"error": "wrong", "message": "output 0: all wrong"}}
     return real(self, request)
 w.Worker._prepare = faulty

@@ -16,11 +16,10 @@ import numpy as np
 
 from compiler.codegen.schedules.schedule import FIELD_RANGES, Schedule
 from compiler.errors import UnsupportedError
-from compiler.ir import HloModule
-from compiler.ir.verifier import verify
+from compiler.ir.printing import PrintOptions, print_instruction
 from experiments.provenance import provenance
 from tests.codegen import running
-from tests.codegen.random_fusions import as_module, random_fusion
+from tests.codegen.random_kernels import random_kernel
 
 BATCH = 50
 """Number of kernels that are compiled at a time."""
@@ -31,6 +30,12 @@ PREFERRED = {
     "unroll": (1, 2, 3, 4, 8),
     "accumulators": (1, 2, 3, 4, 8),
     "splits": (0, 1, 2, 3, 7, 64),
+    "across": (0, 1, 8, 24, 48),
+    "axis": (0,),
+    "product.row_block": (8, 16, 64, 200),
+    "product.column_block": (16, 32, 128, 512),
+    "product.shared_rows": (16, 256),
+    "product.task_products": (1 << 12, 1 << 18),
 }
 """Values that matter for kernels of a few thousand elements; other fields take any value of their range."""
 
@@ -41,10 +46,12 @@ class Outcome:
 
     Attributes:
         counts: number of kernels by outcome: "right", "wrong", "refused", "not buildable".
+        kinds: number of kernels that ran, by kind.
         problems: a description of each wrong kernel.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
 
@@ -64,11 +71,10 @@ def fuzz(kernels: int, seed: int) -> Outcome:
     rng = np.random.default_rng(seed)
     made = 0
     while made < kernels:
-        batch: list[tuple[HloModule, Schedule, running.Case]] = []
+        batch: list[tuple[str, Schedule, running.Case]] = []
         while len(batch) < min(BATCH, kernels - made):
-            fused = random_fusion(rng)
-            module, schedule = as_module(fused), random_schedule(rng)
-            verify(module)
+            fused, schedule = random_kernel(rng), random_schedule(rng)
+            text = "\n".join(print_instruction(i, PrintOptions()) for i in fused.instructions)
             try:
                 running.kernel_of(fused, "c")
             except UnsupportedError:
@@ -79,12 +85,13 @@ def fuzz(kernels: int, seed: int) -> Outcome:
             except UnsupportedError:
                 outcome.counts["refused"] += 1
                 continue
-            batch.append((module, schedule, case))
-        for (module, schedule, case), found in zip(batch, running.run_c([c for *_, c in batch]), strict=True):
+            batch.append((text, schedule, case))
+        for (text, schedule, case), found in zip(batch, running.run_c([c for *_, c in batch]), strict=True):
             problem = running.problem(found, case)
             outcome.counts["right" if problem is None else "wrong"] += 1
+            outcome.kinds[case.spec.kind] += 1
             if problem is not None:
-                outcome.problems.append(f"{schedule.to_json()}: {problem}\n{module}")
+                outcome.problems.append(f"{schedule.to_json()}: {problem}\n{text}")
         made += len(batch)
     return outcome
 
@@ -110,6 +117,8 @@ def main(arguments: list[str]) -> int:
         f"{counts['right'] + counts['wrong']} random kernels in C (seed {options.seed}), each with a random schedule; "
         f"{seconds:.0f} s. Random fields: {', '.join(FIELD_RANGES)}. {counts['refused']} schedules were refused with a "
         "reason. Checked: every element of every output against the interpreter.",
+        "",
+        f"Kinds: {', '.join(f'{n} {kind}' for kind, n in outcome.kinds.most_common())}.",
         "",
         f"Wrong results: {counts['wrong']}",
     ]

@@ -2,9 +2,11 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from compiler.fusion.state import FusionState
+from compiler.learned.features.decisions import decision_graph
 from compiler.learned.features.fusion import FusionFeatures
 from tests.fusion.programs import optimized, random_graph
 
@@ -20,4 +22,20 @@ def test_savings_kept_over_actions_are_those_of_now(program: str | int) -> None:
             break
         savings = [c.saving for c in candidates[:-1]]
         assert savings == pytest.approx([state.estimate(a) for a in actions], rel=1e-9, abs=1e-15)
+        state.apply(chooser.choice(actions))
+
+
+@pytest.mark.parametrize("program", ["layer_norm_backward", "cartpole_split", "mlp_train_step", 0, 1])
+def test_numbers_kept_over_actions_and_undo_are_those_of_each_decision(program: str | int) -> None:
+    module = random_graph(program, 16) if isinstance(program, int) else optimized(program)
+    state, chooser = FusionState(module), random.Random(5)
+    features = FusionFeatures(state)
+    for step in range(24):
+        actions, candidates = features.choices()
+        if not actions or step % 3 == 2:
+            state.undo()
+            continue
+        wanted, graph = decision_graph(candidates, features, "fusion"), features.graph(features.entries())
+        for name in ("nodes", "edges", "candidates", "endpoints", "globals"):
+            np.testing.assert_allclose(getattr(graph, name), getattr(wanted, name), rtol=2e-3, atol=1e-3)
         state.apply(chooser.choice(actions))

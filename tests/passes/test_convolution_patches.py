@@ -35,3 +35,29 @@ def test_every_form(case: Case, parts: int) -> None:
     left = [i for i in module.entry.instructions if i.opcode is Opcode.CONVOLUTION]
     written_out = all(np.size(a) and a.dtype == np.float32 for a in (*case.args, *want.outputs))
     assert bool(left) == (not written_out) or parts == 1
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel", "result", "attributes"),
+    [
+        ("2,9,6,3", "4,3,3,5", "2,2,2,5", "window={size=4x3 stride=4x3}, dim_labels=b01f_01io->b01f"),
+        ("3,2,9,6", "5,3,4,3", "2,5,2,2", "window={size=4x3 stride=4x3 rhs_reversal=1x0}, dim_labels=fb01_oi01->bf01"),
+        ("2,8,6", "4,3,4", "2,2,4", "window={size=4 stride=4}, dim_labels=b0f_0io->b0f, feature_group_count=2"),
+    ],
+)
+def test_windows_that_do_not_overlap_need_no_slices(image: str, kernel: str, result: str, attributes: str) -> None:
+    module = parse(f"""
+HloModule m
+ENTRY main {{
+  x = f32[{image}] parameter(0)
+  k = f32[{kernel}] parameter(1)
+  ROOT c = f32[{result}] convolution(x, k), {attributes}
+}}""")
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=s.dimensions).astype(np.float32) for s in module.parameter_shapes]
+    want = reference(module, args)
+    assert make_pass("convolution-to-patches{max_parts=1}").run(module)
+    assert check_module(module) == []
+    assert difference(evaluate(module, args), want) is None
+    opcodes = [i.opcode for i in module.entry.instructions]
+    assert Opcode.CONCATENATE not in opcodes and Opcode.CONVOLUTION not in opcodes

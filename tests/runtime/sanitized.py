@@ -1,8 +1,8 @@
 """A process that runs programs whose kernels were built with sanitizers, started by `test_sanitizers`.
 
 `python -m tests.runtime.sanitized WHAT FUSION LOOPS SEED`, where WHAT is the name of a suite, "fusions", "products",
-"loops", "scatters", "sorts", "scans" or "canary". The environment must name a sanitizing compiler as CC and preload its
-runtime.
+"schedules", "loops", "scatters", "sorts", "scans" or "canary". The environment must name a sanitizing compiler as CC
+and preload its runtime.
 Temporaries are separated by poisoned gaps, every program runs twice on an arena with different initial contents, and
 the floating-point environment is checked after each program. Problems are written to the standard error output, by
 program.
@@ -10,6 +10,7 @@ program.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
 import sys
@@ -24,6 +25,7 @@ from compiler.api import decide
 from compiler.backends.cpu import toolchain as cpu
 from compiler.backends.cpu.executable import CpuExecutable
 from compiler.codegen import buildability
+from compiler.errors import UnsupportedError
 from compiler.fusion.policies import RandomFusion, make_policy
 from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloModule
@@ -39,9 +41,11 @@ from tests.codegen import running
 from tests.codegen.attentions import random_attention
 from tests.codegen.products import random_product
 from tests.codegen.random_fusions import random_fusion
+from tests.codegen.random_kernels import random_kernel
 from tests.codegen.test_running import DIMENSIONS, running_text
 from tests.codegen.test_scatter import CASES, REDUCERS, module_text
 from tests.codegen.test_sort_by_key import sort_text, top_k_text
+from tests.fuzz.schedules import random_schedule
 from tests.runtime.random_loops import random_loops
 
 Array = npt.NDArray[Any]
@@ -116,6 +120,8 @@ def programs(what: str, fusion: str, loops: str, seed: int) -> Iterator[tuple[st
         yield from ((f"fusions {n}", lambda: run_fusions(rng, 60)) for n in range(4))
     elif what == "products":
         yield "products", lambda: run_products(seed, 25)
+    elif what == "schedules":
+        yield from ((f"schedules {n}", lambda: run_schedules(rng, 30)) for n in range(8))
     elif what == "canary":
         yield "canary", run_canary
     elif what == "loops":
@@ -161,6 +167,16 @@ def run_fusions(rng: np.random.Generator, count: int) -> None:
         f = random_fusion(rng)
         if buildability.kernel_refusal(f) is None:
             cases.append(running.case_of(f, running.random_args(f.parameter_shapes, rng), "c"))
+    run_cases(cases)
+
+
+def run_schedules(rng: np.random.Generator, count: int) -> None:
+    """Run random kernels with random schedules."""
+    cases: list[running.Case] = []
+    while len(cases) < count:
+        f, schedule = random_kernel(rng), random_schedule(rng)
+        with contextlib.suppress(UnsupportedError):
+            cases.append(running.case_of(f, running.random_args(f.parameter_shapes, rng), "c", schedule))
     run_cases(cases)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +14,10 @@ import pytest
 from compiler import CompileOptions, compile
 from compiler.backends.cpu import toolchain as cpu
 from compiler.backends.cpu.blas import blas_threading
-from compiler.errors import ArgumentError, BackendError, HlogymError
-from compiler.interpreter import evaluate
+from compiler.errors import ArgumentError, BackendError, HlogymError, InterpreterError, UnsupportedError
+from compiler.interpreter import evaluate, register_custom_call
+from compiler.interpreter.registry import Value
+from compiler.ir import HloInstruction
 from compiler.ir.verifier import verify
 from compiler.text import parse
 from env.reference import Reference
@@ -258,10 +262,17 @@ ENTRY main {
   a = f32[40,40] parameter(0)
   d = f32[40,40] dot(a, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   n = f32[40,40] negate(d)
-  h = f32[40,40] custom-call(n), custom_call_target="unknown_target"
+  h = f32[40,40] custom-call(n), custom_call_target="fails_on_purpose"
   ROOT r = f32[40,40] dot(h, a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 """
+
+
+def _fail(instruction: HloInstruction, values: Sequence[Value]) -> Value:
+    raise InterpreterError(f"the target failed in %{instruction.name}")
+
+
+register_custom_call("fails_on_purpose", _fail)
 
 
 def test_an_error_in_a_host_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,8 +295,15 @@ def test_an_error_in_a_host_op_is_raised_by_the_call(monkeypatch: pytest.MonkeyP
             exe.benchmark([x], repeats=2)
     assert problem(exe(x), Reference.of(parse(HOST), [x])) is None
     assert len(exe.benchmark([x], repeats=3)) == 3
-    with pytest.raises(HlogymError, match="unknown_target"):
-        compile(FAILING, options=PLAIN)(a)
+    exe = compile(FAILING, options=PLAIN)
+    with pytest.raises(HlogymError, match="the target failed"):
+        exe(a)
+
+
+def test_an_unknown_custom_call_is_refused_when_the_program_is_compiled() -> None:
+    for target, why in (("nobody_knows", "register_custom_call"), ("__cublas$gemm", "a call of cuBLAS for GPUs")):
+        with pytest.raises(UnsupportedError, match=rf"%h .*{re.escape(target)}.*{why}"):
+            compile(FAILING.replace("fails_on_purpose", target))
 
 
 def test_an_error_restores_the_threads_of_the_blas() -> None:
@@ -294,8 +312,9 @@ def test_an_error_restores_the_threads_of_the_blas() -> None:
         pytest.skip("SciPy's BLAS is not OpenBLAS")
     threads = ctypes.CFUNCTYPE(ctypes.c_int)(getter)
     before = threads()
+    exe = compile(FAILING, options=PLAIN)
     with pytest.raises(HlogymError):
-        compile(FAILING, options=PLAIN)(np.eye(40, dtype=np.float32))
+        exe(np.eye(40, dtype=np.float32))
     assert threads() == before
 
 

@@ -111,6 +111,42 @@ def test_every_choice_computes_the_same() -> None:
             assert program.wanted.difference(fork.finish()(*program.inputs)) is None
 
 
+PRODUCT = """
+HloModule product
+ENTRY main {
+  a = f32[24,70] parameter(0)
+  b = f32[70,40] parameter(1)
+  d = f32[24,40] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT r = f32[24,40] negate(d)
+}
+"""
+SELECTION = "HloModule m\nENTRY e { x = f32[8,900] parameter(0) ROOT t = (f32[8,90], s32[8,90]) topk(x), k=90 }"
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "choice"),
+    [
+        (PRODUCT, "product", {"product.accumulators": 8}),
+        (SELECTION, "order", {"order.merge": 0, "order.room": 4}),
+    ],
+)
+def test_parameters_of_templates_are_knobs_that_plans_keep(text: str, part: str, choice: dict[str, int]) -> None:
+    session = fused(text)
+    (site,) = (s for s in session.kernel_sites() if s.spec is not None and s.spec.kind in ("product", "top-k"))
+    knobs = {k.name for k in site.choices.options["generated"].knobs}
+    assert choice.keys() <= knobs and all(k.startswith(f"{part}.") or "." not in k for k in knobs)
+    session.set_kernel(site, choice)
+    chosen, plan = session.finish(), CompilationPlan.from_json(session.plan.to_json())
+    replayed = compile(text, plan=plan)
+    assert [k.symbol for k in replayed.kernels] == [k.symbol for k in chosen.kernels]
+    assert [k.symbol for k in replayed.kernels] != [k.symbol for k in fused(text).finish().kernels]
+    args = [np.random.default_rng(n).standard_normal(s.dimensions).astype(np.float32)
+            for n, s in enumerate(site.instruction.parent.parameter_shapes)]  # type: ignore[union-attr]  # fmt: skip
+    wanted = evaluate(parse(text), args)
+    for a, b in zip(replayed(*args), wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("choice", "why"),
     [

@@ -22,7 +22,7 @@ from compiler.learned.fusion_policy import load_policy
 from compiler.learned.pass_order import load_pass_order
 from compiler.plan import CompilationPlan
 from env.isolated import ROOT
-from env.store import KernelStore
+from env.store import PlanStore
 from experiments.run_folder import RunFolder
 from tests.env.small_programs import write_suite
 
@@ -83,7 +83,7 @@ class Training:
 
     @property
     def store(self) -> Path:
-        return self.home / ".cache" / "hlogym" / "kernel_times.sqlite"
+        return self.home / ".cache" / "hlogym" / "plan_times.sqlite"
 
     def command(self, resume: bool) -> list[str]:
         settings = {"n_steps": ROLLOUT, "batch_size": ROLLOUT, "hidden": 8, "n_epochs": 1, "budget": 12}
@@ -120,16 +120,16 @@ class Training:
         return [json.loads(line) for line in lines]
 
     def records(self) -> int:
-        """Read all kernel times in the store and return their number; raise ValueError if one is implausible."""
+        """Read all times in the store and return their number; raise ValueError if one is implausible."""
         if not self.store.is_file():
             return 0
         with contextlib.closing(sqlite3.connect(f"file:{self.store}?mode=ro", uri=True, timeout=30)) as database:
             if database.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
                 raise ValueError("the store is damaged")
-            keys = [row[0] for row in database.execute("SELECT key FROM kernel_times")]
-        with KernelStore(self.store) as store:
-            times = store.get(keys)
-        if len(times) != len(keys) or any(not 0 < t.seconds.value < 60 for t in times.values()):
+            keys = [row[0] for row in database.execute("SELECT key FROM plan_times")]
+        with PlanStore(self.store) as store:
+            times = [t for t in map(store.get, keys) if t is not None]
+        if len(times) != len(keys) or any(not 0 < t.verdict.seconds.value < 60 for t in times):
             raise ValueError("the store has records that cannot be read")
         return len(times)
 

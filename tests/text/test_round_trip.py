@@ -9,6 +9,7 @@ import pytest
 
 import env.suites
 from compiler.frontends.jax import lower
+from compiler.ir.printing import PrintOptions
 from compiler.ir.verifier import verify
 from compiler.text import parse
 from tests.text.reference import assert_round_trip
@@ -86,3 +87,15 @@ def test_the_fingerprint_forgets_names_order_and_metadata() -> None:
     two = "HloModule b\nENTRY main {\n %b = f32[2]{0} parameter(1)\n %a = f32[2]{0} parameter(0)\n %k = f32[2] cosine(f32[2] %b)\n %l = f32[2] sine(f32[2] %a)\n ROOT %z = f32[2] add(%l, %k)\n}"
     three = two.replace("add(%l, %k)", "add(%k, %l)")
     assert parse(one).fingerprint() == parse(two).fingerprint() != parse(three).fingerprint()
+
+
+def test_canonical_text_is_a_program() -> None:
+    text = (
+        "HloModule m\nadd { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }\n"
+        "ENTRY e {\n x = f32[] parameter(0)\n z = f32[] constant(0)\n"
+        " ROOT r = f32[] reduce(x, z), dimensions={}, to_apply=add\n}\n"
+    )
+    module = parse(text)
+    again = parse(module.to_text(PrintOptions.canonical()))
+    assert again.fingerprint() == module.fingerprint()
+    assert again.entry.root.attr("dimensions") == ()

@@ -41,7 +41,6 @@ class ProgramTable(ctypes.Structure):
     """`struct program` of call.c."""
 
     idle: int | None
-    last: int | None
     _fields_ = [  # ctypes requires a list
         ("entry", ctypes.c_void_p),
         ("constants", ctypes.c_void_p),
@@ -50,7 +49,6 @@ class ProgramTable(ctypes.Structure):
         ("parameter_count", ctypes.c_int),
         ("result_count", ctypes.c_int),
         ("idle", ctypes.c_void_p),
-        ("last", ctypes.c_void_p),
     ]
 
 
@@ -87,7 +85,6 @@ def connect(runtime: ctypes.CDLL) -> ctypes.PyDLL:
     held.hlogym_clear_frame.argtypes = [pointer]
     held.hlogym_give_frame.argtypes = [pointer, pointer, ctypes.py_object, ctypes.py_object]
     held.hlogym_give_frame.restype = None
-    held.hlogym_frame_data.argtypes, held.hlogym_frame_data.restype = [pointer, ctypes.c_int], ctypes.py_object
     held.hlogym_read_array.argtypes = [ctypes.py_object, pointer]
     held.hlogym_new_array.argtypes, held.hlogym_new_array.restype = [pointer], ctypes.py_object
     held.hlogym_call_definition.restype = pointer

@@ -65,7 +65,7 @@ struct program {
   char *const *constants;
   const struct leaf *parameters, *results;
   int parameter_count, result_count;
-  struct frame *idle, *last;
+  struct frame *idle;
 };
 
 EXPORT void hlogym_set_api(void *const *table) { memcpy(&api, table, sizeof api); }
@@ -95,14 +95,7 @@ EXPORT void hlogym_give_frame(struct program *p, struct frame *f, object *argume
   f->arguments = arguments;
   f->returned = returned;
   f->next = p->idle;
-  p->idle = p->last = f;
-}
-
-/* Return a new reference to the arguments (0) or the results (1) of the last call of a frame. */
-EXPORT object *hlogym_frame_data(struct frame *f, int which) {
-  object *const found = which ? f->returned : f->arguments;
-  api.increment(found ? found : api.none);
-  return found ? found : api.none;
+  p->idle = f;
 }
 
 /* ---- calls */

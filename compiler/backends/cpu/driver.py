@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compiler.ir.types import PrimitiveType as T
@@ -19,6 +19,7 @@ from compiler.runtime.thunks import (
     Thunk,
     ThunkVisitor,
     WhileThunk,
+    walk,
 )
 
 __all__ = ["Driver", "StepTable", "make_driver"]
@@ -77,8 +78,9 @@ class Driver:
     Attributes:
         steps, operands, jumps: the tables of steps.c.
         kernels: symbols of the kernels in the order of their table.
-            host: host thunks by the number that the driver passes to the callback.
-            library: library calls in the order of their table of steps.
+        host: host thunks by the number that the driver passes to the callback.
+        library: library calls in the order of their table of steps.
+        owners: number of the thunk, in the order of `walk`, that each step belongs to; -1 for the end.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -87,6 +89,7 @@ class Driver:
     kernels: list[str] = field(default_factory=list)
     host: list[HostThunk] = field(default_factory=list)
     library: list[LibraryThunk] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
 
     def table(self) -> tuple[StepTable, list[object]]:
         """Return the table for C and the objects that it refers to, which must live as long as it does."""
@@ -100,7 +103,7 @@ class Driver:
 
 def make_driver(thunks: Sequence[Thunk]) -> Driver:
     """Return the driver of a program whose temporaries have arena offsets."""
-    maker = _Maker()
+    maker = _Maker({id(t): n for n, t in enumerate(walk(list(thunks)))})
     maker.sequence(thunks)
     maker.emit(StepKind.END)
     return maker.driver
@@ -109,8 +112,10 @@ def make_driver(thunks: Sequence[Thunk]) -> Driver:
 class _Maker(ThunkVisitor[None]):
     """A visitor that appends the steps of thunks, with one method per kind of thunk."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Mapping[int, int]) -> None:
         self.driver = Driver()
+        self._numbers = numbers
+        self._owner = -1
         self._slots: dict[str, int] = {}
 
     def emit(self, kind: StepKind, buffers: Sequence[Buffer] = (), number: int = 0, **values: int) -> Step:
@@ -121,6 +126,7 @@ class _Maker(ThunkVisitor[None]):
             self.driver.operands.append(Operand(_TABLES.index(b.kind), b.index))
         step = Step(kind=kind, number=number, operand=first, count=len(buffers), **values)
         self.driver.steps.append(step)
+        self.driver.owners.append(self._owner)
         return step
 
     @property
@@ -130,8 +136,11 @@ class _Maker(ThunkVisitor[None]):
 
     def sequence(self, thunks: Sequence[Thunk]) -> None:
         """Append the steps of thunks."""
+        outer = self._owner
         for t in thunks:
+            self._owner = self._numbers[id(t)]
             t.accept(self)
+        self._owner = outer
 
     def kernel(self, t: KernelThunk) -> None:
         slot = self._slots.setdefault(t.spec.symbol, len(self._slots))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.analysis.cost_model import device_model
 from compiler.backends.cpu import toolchain
 from compiler.backends.cpu.array_call import ProgramTable, builtin_function, leaf_table
 from compiler.backends.cpu.blas import blas_address, blas_threading
 from compiler.backends.cpu.driver import Driver, make_driver
-from compiler.backends.cpu.frames import Context, Frame, FramePool, address_of, pointers
+from compiler.backends.cpu.frames import Context, Frame, FramePool, TimingMemory, pointers
 from compiler.backends.cpu.libraries import load_library
-from compiler.backends.cpu.native_runtime import RUNTIME, Call
+from compiler.backends.cpu.native_runtime import RUNTIME
 from compiler.backends.cpu.onednn.steps import LibrarySteps
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
@@ -29,7 +29,15 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.donation import may_donate
-from compiler.runtime.executable import CallOptions, ThunkTime, check_arguments, parameter_leaves, profile_thunks
+from compiler.runtime.executable import (
+    CallOptions,
+    ThunkSamples,
+    ThunkTime,
+    check_arguments,
+    parameter_leaves,
+    profile_thunks,
+)
+from compiler.runtime.explanation import Explanation
 from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import (
     ProgramMemory,
@@ -42,15 +50,8 @@ from compiler.runtime.memory import (
 from compiler.runtime.program_files import SavedProgram, save_program
 from compiler.runtime.thunk_emitter import ThunkProgram
 from compiler.runtime.thunks import (
-    ConditionalThunk,
-    CopyThunk,
     GemmThunk,
-    HostThunk,
-    KernelThunk,
-    LibraryThunk,
     Thunk,
-    ThunkVisitor,
-    WhileThunk,
     kernels_of,
     walk,
 )
@@ -60,6 +61,8 @@ from compiler.support.weak_methods import weakly
 Array = NDArray[Any]
 _ENTRY = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
 _HOST = ctypes.CFUNCTYPE(None, ctypes.c_int)
+SENTINEL = 0xA5
+"""Byte that results hold before a timed run, which is unlikely to be a result."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ class CpuExecutable:
         constants = ctypes.addressof(self._constants)
         counts = len(self._expected), len(self._returned)
         leaves = ctypes.addressof(parameters), ctypes.addressof(results)
-        table = ProgramTable(self._entry_address, constants, *leaves, *counts, None, None)
+        table = ProgramTable(self._entry_address, constants, *leaves, *counts, None)
         self._kept = (parameters, results, kept, also_kept, table)
         self._frames = FramePool(held, table, weakly(self._new_frame))
         weakref.finalize(self, self._frames.clear).atexit = False
@@ -169,6 +172,10 @@ class CpuExecutable:
         self._call_options = options
         for frame in self._frames:
             _configure(frame.context, options)
+
+    def explain(self) -> Explanation:
+        """Return which decisions made each kernel, and why kernels that follow each other are separate."""
+        return Explanation(self.module, self.plan, self.thunks, device_model("cpu"))
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder; a machine with this kind of processor can load it without a compiler."""
@@ -287,112 +294,87 @@ class CpuExecutable:
         raw = frame.arena[b.index : b.index + shape.byte_size]
         return raw.view(shape.dtype).reshape(shape.dimensions)
 
-    def library_step(self, t: LibraryThunk, arrays: Sequence[Array]) -> Callable[[], object]:
-        """Return a function that makes one library call on its inputs, result and scratch memory."""
-        return self._library.call(self.built.driver.library.index(t), arrays)
-
     # ---- timing
 
     def benchmark(self, arrays: Sequence[Any], repeats: int = 10) -> list[float]:
         """Return the seconds of each of `repeats` executions, measured in C; call the program once first to warm up."""
-        frame = self._begin_call(arrays, donate=False)
-        seconds = (ctypes.c_double * repeats)()
-        try:
-            # Programs that update arguments in place get the same values in every run.
-            for first in range(repeats if self._donated else 1):
-                for result, source in self._donated.items():
-                    np.copyto(frame.results[result], frame.arguments[source])
-                self._runtime.hlogym_time_program(
-                    self._entry_address, frame.arena_address, pointers(frame.arguments), pointers(frame.results),
-                    self._constants, frame.context_address, 1 if self._donated else repeats,
-                    ctypes.addressof(seconds) + first * ctypes.sizeof(ctypes.c_double),
-                )  # fmt: skip
-                frame.raise_error()
-        finally:
-            self._frames.give(frame)
-        return list(seconds)
+        return self.timed_call(arrays, repeats)[0]
 
-    def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
-        """Return the seconds of each of `repeats` executions of one thunk, on the data of the last call.
+    def timing_memory(self, *others: CpuExecutable) -> TimingMemory:
+        """Return memory in which this program and others with the same results can be timed."""
+        return TimingMemory(max(e.arena_bytes for e in (self, *others)), self._returned)
 
-        A loop or conditional takes no time itself: only the thunks nested in it do.
+    def timed_call(
+        self, arrays: Sequence[Any], repeats: int, memory: TimingMemory | None = None
+    ) -> tuple[list[float], list[Array]]:
+        """Run the program several times; return the seconds of each execution and the results of the last one.
 
-        Raises:
-            RuntimeError: the program has not been called yet.
+        The memory of the results is filled with SENTINEL before the first execution.
+
+        Args:
+            arrays: the arguments.
+            repeats: number of executions.
+            memory: where temporaries and results are, except for results that take over donated arguments; None: in
+                memory of this program.
         """
-        last = self._frames.last
-        if last is None:
-            raise RuntimeError("the program must be called before its thunks can be timed")
-        t = self.thunks[number]
-        if t.blocks():
-            return [0.0] * repeats
-        if isinstance(t, KernelThunk):
-            return self._time_kernel(last, t, repeats, inner)
-        return self._time_other(last, t, repeats, inner)
+        frame = self._begin_call(arrays, donate=False)
+        own = frame.arena
+        if memory is not None:
+            frame.use_arena(memory.arena)
+            frame.results = [r if n in self._donated else memory.results[n] for n, r in enumerate(frame.results)]
+        results = frame.results
+        for number, result in enumerate(results):
+            if number not in self._donated:
+                result.reshape(-1).view(np.uint8)[...] = SENTINEL
+        try:
+            return self._timed_runs(frame, repeats), results
+        finally:
+            frame.use_arena(own)
+            self._frames.give(frame)
 
-    def _time_kernel(self, frame: Frame, t: KernelThunk, repeats: int, inner: int) -> list[float]:
-        buffers = [*t.inputs, *t.outputs]
-        pointers = (ctypes.c_void_p * len(buffers))(*(address_of(self.view(frame, b)) for b in buffers))
+    def _timed_runs(self, frame: Frame, repeats: int) -> list[float]:
         seconds = (ctypes.c_double * repeats)()
-        call = Call(flush_denormals=frame.context.call.flush_denormals, threads=frame.context.call.threads)
-        self._runtime.hlogym_time_kernel(
-            self._addresses[t.spec.symbol], pointers, repeats, inner, seconds, ctypes.addressof(call)
-        )
-        call.raise_exception()
+        # Programs that update arguments in place get the same values in every run.
+        for first in range(repeats if self._donated else 1):
+            for result, source in self._donated.items():
+                np.copyto(frame.results[result], frame.arguments[source])
+            self._runtime.hlogym_time_program(
+                self._entry_address, frame.arena_address, pointers(frame.arguments), pointers(frame.results),
+                self._constants, frame.context_address, 1 if self._donated else repeats,
+                ctypes.addressof(seconds) + first * ctypes.sizeof(ctypes.c_double),
+            )  # fmt: skip
+            frame.raise_error()
         return list(seconds)
 
-    def _time_other(self, frame: Frame, t: Thunk, repeats: int, inner: int) -> list[float]:
-        step = t.accept(_PythonStep(self, frame))
-        out = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            for _ in range(inner):
-                step()
-            out.append((time.perf_counter() - start) / inner)
-        return out
+    def time_thunks(self, arrays: Sequence[Any], repeats: int = 5) -> list[ThunkSamples]:
+        """Run the program several times, and return how often and for how long each thunk ran in each execution.
+
+        The driver reads the clock between steps, so a thunk finds the caches as the program leaves them. A loop or
+        conditional counts its iterations, and takes the time of its own tests and jumps.
+        """
+        driver = self.built.driver
+        counts, seconds = np.zeros((repeats, len(self.thunks)), np.int64), np.zeros((repeats, len(self.thunks)))
+        clock = self._runtime.hlogym_clock_nanoseconds()
+        frame = self._begin_call(arrays, donate=False)
+        try:
+            for run in range(repeats):
+                steps = np.zeros((len(driver.steps), 2), np.int64)
+                frame.context.times = steps.ctypes.data
+                self._timed_runs(frame, 1)
+                for (nanoseconds, executions), owner in zip(steps.tolist(), driver.owners, strict=True):
+                    if owner >= 0:
+                        counts[run, owner] = executions  # of a loop, its last step: the jump back
+                        seconds[run, owner] += 1e-9 * max(0, nanoseconds - executions * clock)
+        finally:
+            frame.context.times = None
+            self._frames.give(frame)
+        each = seconds / np.maximum(counts, 1)
+        return [ThunkSamples(float(n.mean()), s.tolist()) for n, s in zip(counts.T, each.T, strict=True)]
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Call the program and return the median time of each thunk with its bytes and flops."""
         self._call_from_python(arrays, donate=False)
-        return profile_thunks(self, repeats)
-
-
-class _PythonStep(ThunkVisitor[Callable[[], object]]):
-    """A visitor that returns a function which runs one thunk on the memory of a frame; control flow does nothing."""
-
-    def __init__(self, executable: CpuExecutable, frame: Frame) -> None:
-        self._executable, self._frame = executable, frame
-
-    def _view(self, b: Buffer) -> Array:
-        return self._executable.view(self._frame, b)
-
-    def kernel(self, t: KernelThunk) -> Callable[[], object]:
-        raise TypeError(f"kernel %{t.name} is timed in C")
-
-    def copy(self, t: CopyThunk) -> Callable[[], object]:
-        source, target = self._view(t.source), self._view(t.target)
-        return lambda: np.copyto(target.reshape(-1), source.reshape(-1))
-
-    def gemm(self, t: GemmThunk) -> Callable[[], object]:
-        lhs, rhs = t.matrices(self._view(t.lhs), self._view(t.rhs))
-        out = self._view(t.out).reshape(t.batch, t.m, t.n)
-        return lambda: np.matmul(lhs, rhs, out=out)
-
-    def library(self, t: LibraryThunk) -> Callable[[], object]:
-        buffers = [*t.inputs, t.out] if t.scratch is None else [*t.inputs, t.out, t.scratch]
-        return self._executable.library_step(t, [self._view(b) for b in buffers])
-
-    def host(self, t: HostThunk) -> Callable[[], object]:
-        inputs, outputs = [self._view(b) for b in t.inputs], [self._view(b) for b in t.outputs]
-        return lambda: evaluate_host(t, inputs, outputs, self._frame.machine)
-
-    def loop(self, t: WhileThunk) -> Callable[[], object]:
-        del t
-        return lambda: None
-
-    def conditional(self, t: ConditionalThunk) -> Callable[[], object]:
-        del t
-        return lambda: None
+        return profile_thunks(self.thunks, self.time_thunks(arrays, repeats))
 
 
 def _configure(context: Context, options: CallOptions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from compiler.backends.cpu.native_runtime import Call
 from compiler.interpreter.machine import Machine
 from compiler.runtime.buffers import ALIGNMENT
 
-__all__ = ["Context", "Frame", "FramePool", "address_of", "pointers"]
+__all__ = ["Context", "Frame", "FramePool", "TimingMemory", "address_of", "pointers"]
 
 Array = NDArray[Any]
 
@@ -38,6 +39,7 @@ class Context(ctypes.Structure):
         ("set_blas_threads", ctypes.c_void_p),
         ("run_library", ctypes.c_void_p),
         ("library", ctypes.c_void_p),
+        ("times", ctypes.c_void_p),
     ]
 
 
@@ -80,6 +82,10 @@ class Frame:
         self._table = _FrameTable(None, self.arena_address, self.context_address, *tables)
         self.address = ctypes.addressof(self._table)
 
+    def use_arena(self, arena: Array) -> None:
+        """Let the driver of a timed run keep its temporaries in this memory; C has the frame's own arena."""
+        self.arena, self.arena_address = arena, address_of(arena)
+
     def stop(self, error: BaseException) -> None:
         """Request that the running call stops early and raises an error."""
         self.error = error
@@ -118,18 +124,6 @@ class FramePool:
         self._held.hlogym_give_frame(self._address, frame.address, tuple(frame.arguments), frame.results)
         frame.arguments, frame.results = [], []  # the pool keeps those of the last call alive
 
-    @property
-    def last(self) -> Frame | None:
-        """Return the frame of the last call with its arguments and results, or None if there was no call."""
-        address = self._program.last
-        if address is None:
-            return None
-        frame, data = self._frames[address], self._held.hlogym_frame_data
-        if data(address, 0) is None:  # a call failed before it started
-            return None
-        frame.arguments, frame.results = list(data(address, 0)), data(address, 1)
-        return frame
-
     def __iter__(self) -> Iterator[Frame]:
         return iter(list(self._frames.values()))
 
@@ -137,6 +131,24 @@ class FramePool:
         """Drop the arguments and results of earlier calls."""
         for address in list(self._frames):
             self._held.hlogym_clear_frame(address)
+
+
+class TimingMemory:
+    """Memory in which several programs are timed, so that none of them is faster only because of where its arrays are.
+
+    Args:
+        arena_bytes: size of the largest arena.
+        results: type and dimensions of each result.
+    """
+
+    def __init__(self, arena_bytes: int, results: Sequence[tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
+        self.arena = _aligned(arena_bytes)
+        self.results = [_aligned_array(dtype, dimensions) for dtype, dimensions in results]
+
+
+def _aligned_array(dtype: np.dtype[Any], dimensions: tuple[int, ...]) -> Array:
+    size = math.prod(dimensions) * dtype.itemsize
+    return _aligned(size)[:size].view(dtype).reshape(dimensions)
 
 
 def _aligned(size: int) -> Array:

@@ -110,6 +110,7 @@ def _load(path: Path) -> ctypes.CDLL:
     library.hlogym_set_python(*(ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p) for n in names))
     pointer, number = ctypes.c_void_p, ctypes.c_int
     library.hlogym_time_kernel.argtypes = [pointer, pointer, number, number, pointer, pointer]
+    library.hlogym_clock_nanoseconds.restype = ctypes.c_int64
     library.hlogym_time_program.argtypes = [*[pointer] * 6, number, pointer]
     return library
 

@@ -43,6 +43,7 @@ struct context {
   void (*set_blas_threads)(int);
   void (*run_library)(void *, void *const *, void *, long); /* of compiler/backends/cpu/onednn/onednn.c */
   void *const *library;
+  int64_t *times; /* null, or two numbers per step that a timed run adds to: nanoseconds and executions */
 };
 
 /* ---- matrix products by BLAS */
@@ -127,12 +128,16 @@ static int branch_of(const struct step *s, const char *selector) {
   return index < 0 || index >= s->number ? s->number - 1 : index;
 }
 
-/* Run the steps; `addresses` holds those of all operands. */
-static void run_steps(const struct steps *program, void *const *addresses, struct context *context) {
+/* Run the steps; `addresses` holds those of all operands. `timed` is a constant of each of the two callers, so that a run
+   without times is as fast as before. One reading of the clock ends a step and starts the next. */
+static inline __attribute__((always_inline)) void steps_loop(const struct steps *program, void *const *addresses,
+                                                             struct context *context, const int timed) {
   const struct step *const steps = program->steps;
   unsigned iterations = 0;
+  int64_t last = timed ? now(CLOCK_MONOTONIC) : 0;
   for (const struct step *s = steps;; s++) {
     void *const *const a = addresses + s->operand;
+    int64_t *const times = timed ? context->times + 2 * (s - steps) : 0;
     switch (s->kind) {
       case KERNEL:
         context->kernels[s->number](a);
@@ -164,7 +169,32 @@ static void run_steps(const struct steps *program, void *const *addresses, struc
       default:
         return;
     }
+    if (timed) {
+      const int64_t end = now(CLOCK_MONOTONIC);
+      times[0] += end - last;
+      times[1]++;
+      last = end;
+    }
   }
+}
+
+static void run_steps(const struct steps *program, void *const *addresses, struct context *context) {
+  steps_loop(program, addresses, context, 0);
+}
+
+static __attribute__((noinline)) void run_steps_timed(const struct steps *program, void *const *addresses,
+                                                      struct context *context) {
+  steps_loop(program, addresses, context, 1);
+}
+
+/* Return the least time between two readings of the clock, which a timed run adds to each step. */
+EXPORT int64_t hlogym_clock_nanoseconds(void) {
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < 1000; i++) {
+    const int64_t start = now(CLOCK_MONOTONIC), taken = now(CLOCK_MONOTONIC) - start;
+    if (taken < least) least = taken;
+  }
+  return least;
 }
 
 /* Run a program on its memory; `context` starts with its `struct hlogym_call`. */
@@ -180,7 +210,10 @@ EXPORT void hlogym_run_program(char *arena, char *const *parameters, char *const
   const int limit_blas = program->multiplies && context->set_blas_threads;
   hlogym_begin(call);
   if (limit_blas) hlogym_blas_enter(context->get_blas_threads, context->set_blas_threads);
-  run_steps(program, context->addresses, context);
+  if (context->times)
+    run_steps_timed(program, context->addresses, context);
+  else
+    run_steps(program, context->addresses, context);
   if (limit_blas) hlogym_blas_leave(context->set_blas_threads);
   hlogym_end(call);
 }

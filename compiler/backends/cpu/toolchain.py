@@ -20,6 +20,7 @@ from compiler.backends.cpu.object_cache import DEFAULT_LIMIT, ObjectCache
 from compiler.backends.cpu.processes import Command, run_all_bounded
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.printing import print_c
+from compiler.codegen.schedules.schedule import COMPILER_FLAGS
 from compiler.errors import BackendError, BuildKilledError, CodegenError
 
 FLAGS = (
@@ -292,11 +293,21 @@ def program_objects(
 
 def _group_source(group: Sequence[KernelSpec]) -> Source:
     text = print_c.preamble() + "\n" + "\n".join(k.source for k in group)
-    return Source(text, "kernels" if len(group) > 1 else "kernel")
+    return Source(text, "kernels" if len(group) > 1 else "kernel", (*FLAGS, *COMPILER_FLAGS[group[0].flags]))
 
 
 def balanced_groups(kernels: Sequence[KernelSpec], cores: int) -> list[list[KernelSpec]]:
-    """Return groups of kernels to build apart: enough for all cores and none too long, of about equal length."""
+    """Return groups of kernels to build apart: enough for all cores and none too long, of about equal length.
+
+    The kernels of a group have the same flags.
+    """
+    by_flags: dict[int, list[KernelSpec]] = {}
+    for k in kernels:
+        by_flags.setdefault(k.flags, []).append(k)
+    return [group for alike in by_flags.values() for group in _balanced(alike, cores)]
+
+
+def _balanced(kernels: Sequence[KernelSpec], cores: int) -> list[list[KernelSpec]]:
     total = sum(len(k.source) for k in kernels)
     count = max(min(cores, len(kernels), -(-total // GROUP_CHARACTERS)), -(-total // MAX_GROUP_CHARACTERS))
     groups: list[list[KernelSpec]] = [[] for _ in range(count)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from compiler.analysis.cost_model import device_model
 from compiler.backends.cuda import nvrtc
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.interpreter.machine import Machine
@@ -16,12 +17,14 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.allocation import allocate
 from compiler.runtime.buffers import Buffer, BufferKind
 from compiler.runtime.executable import (
+    ThunkSamples,
     ThunkTime,
     check_arguments,
     check_signature,
     parameter_leaves,
     profile_thunks,
 )
+from compiler.runtime.explanation import Explanation
 from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import ProgramMemory, program_memory
 from compiler.runtime.program_files import SavedProgram, save_program
@@ -65,6 +68,10 @@ class CudaExecutable:
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CudaExecutable:
         """Assign memory to the buffers of a program and return the executable; the first call compiles the kernels."""
         return CudaExecutable(module, program, allocate(program), plan)
+
+    def explain(self) -> Explanation:
+        """Return which decisions made each kernel, and why kernels that follow each other are separate."""
+        return Explanation(self.module, self.plan, self.thunks, device_model("gpu"))
 
     def save(self, path: str | Path) -> None:
         """Save the program to a folder with its kernels as source; any machine with a GPU can load it."""
@@ -112,27 +119,31 @@ class CudaExecutable:
             out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3)
         return out
 
-    def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
-        """Return the seconds of each of `repeats` executions of one thunk, on the data of the last call."""
-        xp = nvrtc.cupy()
-        device, thunk = self._on_device(), self.thunks[number]
+    def time_thunks(self, arrays: Sequence[Any], repeats: int = 5) -> list[ThunkSamples]:
+        """Return the seconds of `repeats` executions of each thunk, one after the other, on the data of one call.
+
+        A loop or conditional takes no time itself; the number of executions is the expected one.
+        """
+        self(*arrays)
+        return [ThunkSamples(t.executions, self._time_thunk(t, repeats)) for t in self.thunks]
+
+    def _time_thunk(self, thunk: Thunk, repeats: int) -> list[float]:
+        xp, device = nvrtc.cupy(), self._on_device()
         if thunk.blocks():
             return [0.0] * repeats
         out = []
         for _ in range(repeats):
             start, stop = xp.cuda.Event(), xp.cuda.Event()
             start.record()
-            for _ in range(inner):
-                thunk.accept(device)
+            thunk.accept(device)
             stop.record()
             stop.synchronize()
-            out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3 / inner)
+            out.append(xp.cuda.get_elapsed_time(start, stop) / 1e3)
         return out
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Call the program and return the median time of each thunk with its bytes and flops."""
-        self(*arrays)
-        return profile_thunks(self, repeats)
+        return profile_thunks(self.thunks, self.time_thunks(arrays, repeats))
 
 
 class _Device(ThunkVisitor[None]):

@@ -9,12 +9,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from compiler.analysis.cost_model import device_model
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.errors import BackendError
 from compiler.interpreter import evaluate
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
-from compiler.runtime.executable import ThunkTime, check_arguments, parameter_leaves
+from compiler.runtime.executable import ThunkSamples, ThunkTime, check_arguments, parameter_leaves
+from compiler.runtime.explanation import Explanation
 from compiler.runtime.memory import ProgramMemory
 from compiler.runtime.thunks import Thunk
 
@@ -46,14 +48,19 @@ class InterpreterExecutable:
             out.append(time.perf_counter() - start)
         return out
 
-    def time_thunk(self, number: int, repeats: int = 5, inner: int = 1) -> list[float]:
-        """Raise IndexError, because the interpreter has no thunks."""
-        raise IndexError(f"the interpreter has no thunk {number}")
+    def time_thunks(self, arrays: Sequence[Any], repeats: int = 5) -> list[ThunkSamples]:
+        """Return an empty list, because the interpreter has no thunks."""
+        del arrays, repeats
+        return []
 
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Return an empty list, because the interpreter has no thunks."""
         del arrays, repeats
         return []
+
+    def explain(self) -> Explanation:
+        """Return which decisions made each kernel, and why kernels that follow each other are separate."""
+        return Explanation(self.module, self.plan, self.thunks, device_model("cpu"))
 
     def save(self, path: str | Path) -> None:
         """Raise BackendError, because the interpreter has no compiled code to save."""

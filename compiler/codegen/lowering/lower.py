@@ -19,7 +19,7 @@ As in XLA, the reductions that determine the form are called heroes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from compiler.analysis.attention import attention_of
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
@@ -30,6 +30,7 @@ from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import Index, Var
 from compiler.codegen.nest.scalar_ops import is_supported_type
+from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.attention import lower_attention
 from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import lower_running, running_of
@@ -49,14 +50,22 @@ MAX_CALLS = 500
 """Maximum nesting depth of calls in a fused computation."""
 
 
-def lower(fused: HloComputation) -> lir.Kernel:
+SCHEDULED_KINDS = frozenset({"product", "attention"})
+"""The kinds of nests that depend on a schedule, namely on its part for the template."""
+
+
+def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
     """Return the loop nest of a fused computation, to which no schedule has been applied.
+
+    Args:
+        fused: the computation.
+        schedule: the parameters of products and attention, which are divided into blocks as they are lowered.
 
     Raises:
         UnsupportedError: the computation cannot become one kernel.
     """
     with deep_recursion():
-        return _Lowering(fused).kernel()
+        return _Lowering(fused, schedule or Schedule()).kernel()
 
 
 def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
@@ -68,8 +77,8 @@ def roots_of(fused: HloComputation) -> tuple[HloInstruction, ...]:
 class _Lowering:
     """Lowers one fused computation to the form of loop nest that suits its roots and reductions."""
 
-    def __init__(self, fused: HloComputation) -> None:
-        self.fused = fused
+    def __init__(self, fused: HloComputation, schedule: Schedule) -> None:
+        self.fused, self.schedule = fused, schedule
         self.roots = roots_of(fused)
         for r in self.roots:
             if not is_supported_type(r.shape.element_type):
@@ -101,17 +110,15 @@ class _Lowering:
             return self._finish("loop")
         attention = attention_of(self.fused)
         if attention is not None:
-            return lower_attention(self.fused, self.roots, attention)
+            return lower_attention(self.fused, self.roots, attention, self.schedule.attention)
         dot = product_of(self.fused)
         if dot is not None:
-            return lower_product(self.fused, self.roots, dot)
+            return lower_product(self.fused, self.roots, dot, self.schedule.product)
         heroes = self._heroes()
         if heroes:
             return self._with_reductions(heroes)
-        updated = self._updated_parameter()
-        if updated is not None:
-            return self._in_place_update(updated)
-        return self._loop()
+        updated = self._updated_parameters()
+        return self._in_place_update(updated) if updated else self._loop()
 
     # ---- analysis
 
@@ -137,13 +144,17 @@ class _Lowering:
                 )
         return found
 
-    def _updated_parameter(self) -> HloInstruction | None:
-        """Return the parameter that the root updates in place, or None if anything else reads it."""
-        if len(self.roots) != 1 or self.roots[0].opcode is not Opcode.DYNAMIC_UPDATE_SLICE:
-            return None
-        base = self.roots[0].operands[0]
-        alone = base.opcode is Opcode.PARAMETER and len(base.users) == 1
-        return base if alone and self.roots[0].operands[1] is not base else None
+    def _updated_parameters(self) -> dict[int, HloInstruction]:
+        """Return the parameters that roots update in place and that nothing else reads, by position of the root."""
+        found: dict[int, HloInstruction] = {}
+        for k, r in enumerate(self.roots):
+            base = r.operands[0] if r.opcode is Opcode.DYNAMIC_UPDATE_SLICE else None
+            if base is None or base.opcode is not Opcode.PARAMETER or len(base.users) != 1:
+                continue
+            elsewhere = base in r.operands[1:] or any(u is not self.fused.root for u in r.users)
+            if not elsewhere and self.roots.count(r) == 1:
+                found[k] = base
+        return found
 
     def _finish(
         self, kind: str, must_alias: tuple[tuple[int, int], ...] = (), in_place: tuple[tuple[int, int], ...] = ()
@@ -217,20 +228,32 @@ class _Lowering:
             start += dims[dim]
         return self._finish("loop")
 
-    def _in_place_update(self, parameter: HloInstruction) -> lir.Kernel:
+    def _in_place_update(self, updated: Mapping[int, HloInstruction]) -> lir.Kernel:
+        """Emit one loop over the elements of the updates; other outputs have as many, such as the state of a loop."""
         e = self.emitter
-        root = self.roots[0]
-        update = root.operands[1]
-        starts = update_starts(e, root)
-        vars_ = self._vars(update.shape.dimensions, "i")
-        if 0 not in update.shape.dimensions:
+        sources = [r.operands[1] if k in updated else r for k, r in enumerate(self.roots)]
+        counts = {s.shape.num_elements for s in sources}
+        if len(counts) != 1:
+            raise UnsupportedError(f"updates of different sizes: {', '.join(str(s.shape) for s in sources)}")
+        starts = {k: update_starts(e, self.roots[k]) for k in updated}
+        dims = sources[0].shape.dimensions
+        vars_ = self._vars(dims, "i")
+        if 0 not in dims:
             with e.loops(vars_):
                 at = tuple(ix.of(v) for v in vars_)
-                to = tuple(a + s for a, s in zip(at, starts, strict=True))
-                name = e.value(update, at)
-                e.add(lir.Store("o0", ix.linearize(to, root.shape.dimensions), name))
-        number = parameter.parameter_number or 0
-        return self._finish("in-place-update", must_alias=((number, len(self.fused.parameters)),))
+                offset, stores = ix.linearize(at, dims), []
+                for k, (r, source) in enumerate(zip(self.roots, sources, strict=True)):
+                    own = source.shape.dimensions
+                    index = at if own == dims else ix.delinearize(offset, own)
+                    to = tuple(a + s for a, s in zip(index, starts[k], strict=True)) if k in starts else index
+                    stores.append(lir.Store(f"o{k}", ix.linearize(to, r.shape.dimensions), e.value(source, index)))
+                for store in stores:
+                    e.add(store)
+        first = len(self.fused.parameters)
+        must = {p.parameter_number or 0: first + k for k, p in updated.items()}
+        pairs = () if len(must) == len(self.roots) else in_place_pairs(self)
+        shared = tuple((n, k) for n, k in pairs if n not in must and k not in must.values())
+        return self._finish("in-place-update", must_alias=tuple(must.items()), in_place=shared)
 
     # ---- reductions
 

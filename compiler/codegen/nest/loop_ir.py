@@ -11,9 +11,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from compiler.codegen.nest.index import IndexExpr, Var
+from compiler.codegen.nest.order_method import OrderMethod
 from compiler.codegen.nest.scalar_ops import ScalarOp
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType
@@ -208,6 +209,19 @@ class StorePair:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamStore:
+    """buffer[offset + k] = array[k] for all k < span, past the caches.
+
+    The array argument has the same type in memory as the local array.
+    """
+
+    buffer: str
+    offset: IndexExpr
+    array: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """buffer[offset] = combine(buffer[offset], value), atomically."""
 
@@ -313,6 +327,10 @@ class Span:
         """Return the number over all values of the base."""
         return self.extent if self.base is None else self.limit
 
+    def map_base(self, f: Callable[[IndexExpr], IndexExpr]) -> Span:
+        """Return the span with `f` applied to its base."""
+        return self if self.base is None else replace(self, base=f(self.base))
+
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
@@ -363,7 +381,7 @@ class MatrixProduct:
     def map_indices(self, f: Callable[[IndexExpr], IndexExpr]) -> MatrixProduct:
         """Return the statement with `f` applied to its index expressions."""
         target, lhs, rhs = (replace(m, offset=f(m.offset)) for m in self.matrices)
-        rows, columns, depth = (s if s.base is None else replace(s, base=f(s.base)) for s in self.spans)
+        rows, columns, depth = (s.map_base(f) for s in self.spans)
         return replace(self, target=target, lhs=lhs, rhs=rhs, rows=rows, columns=columns, depth=depth)
 
     @property
@@ -406,6 +424,7 @@ class SortByKey:
         position: variable of a position in the order; its extent is the number of positions that are needed.
         body: statements that run for each position, `element` being the element at that position.
         grain: once bound, the least number of rows that a thread takes at a time; 0 for no threads.
+        method: once bound, the parameters of the algorithms.
     """
 
     row: Var
@@ -417,6 +436,7 @@ class SortByKey:
     position: Var
     body: tuple[Stmt, ...]
     grain: int = 0
+    method: OrderMethod = field(default_factory=OrderMethod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,6 +509,7 @@ Stmt = (
     | TransposeTile
     | Store
     | StorePair
+    | StreamStore
     | Update
     | If
     | Reduce
@@ -527,6 +548,7 @@ class Kernel:
             only part of the output.
         vector_bits: width of the SIMD vectors of a kernel bound to a CPU; 0 for scalar code.
         threads: threads per block of a kernel bound to a GPU.
+        flags: position in COMPILER_FLAGS of the flags for a kernel bound to a CPU.
     """
 
     kind: str
@@ -536,6 +558,7 @@ class Kernel:
     must_alias: tuple[tuple[int, int], ...] = ()
     vector_bits: int = 0
     threads: int = 0
+    flags: int = 0
 
 
 # ---- traversal and rewriting
@@ -602,6 +625,8 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
     if isinstance(s, TransposeTile):
         rows, columns = (None if x is None else f(x) for x in (s.rows, s.columns))
         return replace(s, offset=f(s.offset), rows=rows, columns=columns)
+    if isinstance(s, StreamStore):
+        return replace(s, offset=f(s.offset), span=s.span.map_base(f))
     if isinstance(s, For) and s.base is not None:
         s = replace(s, base=f(s.base))
     return map_bodies(s, lambda inner: map_indices(inner, f))
@@ -616,6 +641,8 @@ def indices_in(body: Body) -> Iterator[IndexExpr]:
                 yield found
         elif isinstance(s, Store | StorePair | LocalStore | Update):
             yield s.offset
+        elif isinstance(s, StreamStore):
+            yield from (x for x in (s.offset, s.span.base) if x is not None)
         elif isinstance(s, TransposeTile):
             yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
         elif isinstance(s, For) and s.base is not None:
@@ -635,7 +662,7 @@ def names_used(body: Body) -> Iterator[str]:
             yield from (s.name, s.value)
         elif isinstance(s, LocalStore):
             yield from (s.array, s.value)
-        elif isinstance(s, TransposeTile):
+        elif isinstance(s, TransposeTile | StreamStore):
             yield s.array
         elif isinstance(s, Store | Update):
             yield s.value
@@ -693,35 +720,49 @@ def names_defined(body: Body) -> Iterator[str]:
 
 PRODUCTS_PER_STATEMENT = 8
 """Multiplications of a `MatrixProduct` that take as long as another statement."""
+EXPENSIVE_STATEMENTS = 8
+"""Statements that take as long as an expensive one, such as a division or an inline exponential."""
 
 
-def work_of(body: Body) -> int:
-    """Return the number of statements that one execution runs, as an estimate of its work."""
+def work_of(body: Body, expensive: int = EXPENSIVE_STATEMENTS) -> int:
+    """Return the number of statements that one execution runs, as an estimate of its work.
+
+    Args:
+        body: the statements.
+        expensive: how many statements an expensive one counts as.
+    """
     total = 0
     for s in body:
         if isinstance(s, For):
-            total += s.var.extent * work_of(s.body)
+            total += s.var.extent * work_of(s.body, expensive)
         elif isinstance(s, Reduce):
             runs = 1
             for v in s.vars:
                 runs *= v.extent
-            total += runs * (work_of(s.body) + len(s.reductions))
+            total += runs * (work_of(s.body, expensive) + len(s.reductions))
         elif isinstance(s, If):
-            total += 1 + max(work_of(s.then), work_of(s.otherwise))
+            total += 1 + max(work_of(s.then, expensive), work_of(s.otherwise, expensive))
         elif isinstance(s, Sort):
             n = s.position.extent
-            total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare)) + work_of(s.body))
+            total += n * (max(1, n - 1).bit_length() * (2 + work_of(s.compare, expensive)) + work_of(s.body, expensive))
         elif isinstance(s, MatrixProduct):
             total += 1 + math.prod(span.extent for span in s.spans) // PRODUCTS_PER_STATEMENT
         elif isinstance(s, Scan):
-            total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body) + len(s.carries))
+            total += s.rows[0].extent * s.rows[1].extent * s.step.extent * (work_of(s.body, expensive) + len(s.carries))
         elif isinstance(s, SortByKey):
             n, k = s.element.extent, s.position.extent
-            total += s.row.extent * (n * work_of(s.read) + k * (k.bit_length() + work_of(s.body)))
+            total += s.row.extent * (n * work_of(s.read, expensive) + k * (k.bit_length() + work_of(s.body, expensive)))
         elif isinstance(s, ForFlagged):  # as many groups as there are if one position in 16 is flagged
-            total += s.position.extent // 16 * (work_of(s.body) + work_of(s.ordered)) + s.position.extent
+            total += (
+                s.position.extent // 16 * (work_of(s.body, expensive) + work_of(s.ordered, expensive))
+                + s.position.extent
+            )
+        elif isinstance(s, StreamStore):
+            total += s.span.extent
         elif isinstance(s, TransposeTile):
             total += s.size * (s.height or s.size)
+        elif isinstance(s, Let) and isinstance(s.value, Apply) and s.value.op.is_expensive:
+            total += expensive
         elif not (isinstance(s, Let) and isinstance(s.value, Constant)):
             total += 1
     return total

@@ -3,10 +3,12 @@
 
 /* section head: the keys of a part of a row, and what happens with the sorted row. */
 ${attributes}static void ${f}_keys(void *const *arguments, int64_t row, int64_t first, int64_t count, $key *keys) {
+  (void)row;
 ${read}
 }
 
 ${attributes}static void ${f}_write(void *const *arguments, int64_t row, const $entry *order) {
+  (void)row;
 ${write}
 }
 

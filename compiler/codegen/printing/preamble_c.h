@@ -64,11 +64,19 @@ static inline int32_t hlogym_flagged(const int32_t *flags, int32_t count, int32_
 #define VECTOR_MATH2(name) \
   __attribute__((simd("notinbranch"), const, nothrow)) float name##f(float, float); \
   __attribute__((simd("notinbranch"), const, nothrow)) double name(double, double);
+#define SCALAR_MATH(name) float name##f(float); double name(double);
+#define SCALAR_MATH2(name) float name##f(float, float); double name(double, double);
+SCALAR_MATH(ceil) SCALAR_MATH(fabs) SCALAR_MATH(floor) SCALAR_MATH(rint) SCALAR_MATH(round) SCALAR_MATH(sqrt)
+SCALAR_MATH2(fmod)
 VECTOR_MATH(exp) VECTOR_MATH(log) VECTOR_MATH(sin) VECTOR_MATH(cos) VECTOR_MATH2(pow)
 #ifdef HLOGYM_LIBMVEC_FULL
 VECTOR_MATH(acos) VECTOR_MATH(acosh) VECTOR_MATH(asin) VECTOR_MATH(asinh) VECTOR_MATH(atanh) VECTOR_MATH(cbrt)
 VECTOR_MATH(cosh) VECTOR_MATH(erf) VECTOR_MATH(expm1) VECTOR_MATH(log1p) VECTOR_MATH(sinh) VECTOR_MATH(tan)
 VECTOR_MATH(tanh) VECTOR_MATH2(atan2)
+#else
+SCALAR_MATH(acos) SCALAR_MATH(acosh) SCALAR_MATH(asin) SCALAR_MATH(asinh) SCALAR_MATH(atanh) SCALAR_MATH(cbrt)
+SCALAR_MATH(cosh) SCALAR_MATH(erf) SCALAR_MATH(expm1) SCALAR_MATH(log1p) SCALAR_MATH(sinh) SCALAR_MATH(tan)
+SCALAR_MATH(tanh) SCALAR_MATH2(atan2)
 #endif
 
 static inline float BITS_TO_F32(uint32_t x) { union { uint32_t u; float f; } v = {x}; return v.f; }

@@ -77,7 +77,14 @@ template <class T, class F> __device__ T block_reduce(T value, F combine, T iden
 
 // *address = combine(*address, value), atomically.
 template <class T, class F> __device__ void atomic_update(T *address, T value, F combine) {
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (sizeof(T) == 2) {
+    unsigned short *raw = (unsigned short *)address, seen = *raw, before;
+    do {
+      before = seen;
+      T next = combine(*(T *)&before, value);
+      seen = atomicCAS(raw, before, *(unsigned short *)&next);
+    } while (seen != before);
+  } else if constexpr (sizeof(T) == 4) {
     unsigned int *raw = (unsigned int *)address, seen = *raw, before;
     do {
       before = seen;
@@ -92,6 +99,20 @@ template <class T, class F> __device__ void atomic_update(T *address, T value, F
       seen = atomicCAS(raw, before, *(unsigned long long *)&next);
     } while (seen != before);
   }
+}
+template <class F> __device__ void atomic_update(bfloat16_t *address, float value, F combine) {
+  unsigned short *raw = (unsigned short *)address, seen = *raw, before;
+  do {
+    before = seen;
+    seen = atomicCAS(raw, before, BF16_TO_BITS(combine(BITS_TO_BF16(before), value)));
+  } while (seen != before);
+}
+template <class F> __device__ void atomic_update(half_t *address, float value, F combine) {
+  unsigned short *raw = (unsigned short *)address, seen = *raw, before;
+  do {
+    before = seen;
+    seen = atomicCAS(raw, before, F16_TO_BITS(combine(BITS_TO_F16(before), value)));
+  } while (seen != before);
 }
 __device__ inline void atomic_update(float *address, float value, combine_add) { atomicAdd(address, value); }
 __device__ inline void atomic_update(double *address, double value, combine_add) { atomicAdd(address, value); }

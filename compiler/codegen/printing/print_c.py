@@ -8,7 +8,9 @@ with the two. Parallel loops do not nest, except for those that are one loop ove
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 
 from compiler.codegen.nest import loop_ir as lir
@@ -17,7 +19,7 @@ from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import binary
 from compiler.codegen.printing.narrow_values import narrow_values
 from compiler.codegen.printing.print_order import index_mask, key_text, order_functions
-from compiler.codegen.printing.print_products import product_call, product_function
+from compiler.codegen.printing.print_products import product_call, product_function, span_size
 from compiler.codegen.printing.printer import Printer
 from compiler.codegen.printing.scalar import COMPUTE_TYPES, STORAGE_TYPES, constant_text, expression_of
 from compiler.codegen.schedules.loop_transforms import has_loop, perfect_nest
@@ -27,6 +29,8 @@ from compiler.ir.types import PrimitiveType as T
 LIST_PADDING = 16
 """Entries that `hlogym_flagged` of the preamble writes after a list."""
 _BOUNDS = {Opcode.MAXIMUM: ">", Opcode.MINIMUM: "<"}
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_DECLARATION = re.compile(r" *(?:typedef \w+ (\w+)|(?:const )?\w+ (?:\*(?:const )?|const )?(\w+) = .*);$")
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
 
 
@@ -41,7 +45,9 @@ def print_c(kernel: lir.Kernel, symbol: str) -> str:
     printer = _CPrinter(kernel, symbol)
     printer.prologue("arguments")
     printer.block(kernel.body)
-    main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *printer.lines, "}", ""])
+    # A kernel without elements uses none of its arguments.
+    lines = _without_unused(printer.lines) or ["  (void)arguments;"]
+    main = "\n".join([f"{printer.attributes}void {symbol}(void *const *arguments) {{", *lines, "}", ""])
     return "\n".join([*map(_helper, printer.helpers), *printer.products, *printer.functions, main])
 
 
@@ -107,6 +113,11 @@ class _CPrinter(Printer):
     def local_array(self, s: lir.LocalArray) -> None:
         self.emit(f"{COMPUTE_TYPES[s.type]} {s.name}[{s.size}] __attribute__((aligned(64)));")
         self._types[s.name] = f"{COMPUTE_TYPES[s.type]} *"
+
+    def stream_store(self, s: lir.StreamStore) -> None:
+        self.helpers["stream.h"] = None
+        size = self.types[s.buffer].byte_size
+        self.emit(f"hlogym_stream(&{s.buffer}[{s.offset.to_c()}], {s.array}, (int64_t){span_size(s.span)} * {size});")
 
     def update(self, s: lir.Update) -> None:
         # Loops with updates run sequentially in C, so the update need not be atomic.
@@ -210,7 +221,7 @@ class _CPrinter(Printer):
         self.lines, self.depth = [], 1
         self.prologue("arguments")
         write_body()
-        text = "\n".join(self.lines)
+        text = "\n".join(_without_unused(self.lines))
         self.lines, self.depth, self._types = outside
         return text
 
@@ -353,7 +364,7 @@ class _CPrinter(Printer):
             [
                 f"struct {function} {{ void *const *arguments; {members} }};",
                 f"{self.attributes}static void {function}(void *context, int64_t first, int64_t last) {{",
-                *self.lines,
+                *_without_unused(self.lines),
                 "}",
                 "",
             ]
@@ -363,6 +374,19 @@ class _CPrinter(Printer):
         self.emit(f"  struct {function} shared = {{{', '.join(['arguments', *names])}}};")
         self.emit(f"  hlogym_parallel({function}, &shared, {items}, {grain});")
         self.emit("}")
+
+
+def _without_unused(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a function body without the types, pointers and constants that only other functions use."""
+    counts = Counter(word for line in lines for word in _WORD.findall(line))
+    kept = []
+    for line in reversed(lines):  # a definition precedes its uses
+        declared = _DECLARATION.match(line)
+        if declared is not None and counts[declared[1] or declared[2]] == 1:
+            counts.subtract(_WORD.findall(line))
+        else:
+            kept.append(line)
+    return kept[::-1]
 
 
 def _clause(c: lir.Combined) -> str:

@@ -163,7 +163,7 @@ class _CudaPrinter(Printer):
 
     def update(self, s: lir.Update) -> None:
         t = self.types[s.buffer]
-        if t.bits not in (32, 64):
+        if t.bits not in (16, 32, 64):
             raise UnsupportedError(f"no atomic update of {t.text} on a GPU")
         # Outside of loops over lanes every thread executes this statement, but only one may do the update.
         once = "" if self._in_lane else "if (threadIdx.x == 0 && blockIdx.x == 0) "

@@ -6,7 +6,6 @@ two entries are equal, so that any sort of entries is stable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from string import Template
@@ -19,31 +18,7 @@ from compiler.ir.types import PrimitiveType as T
 _ENTRY_TYPES = {32: "uint32_t", 64: "uint64_t", 128: "unsigned __int128"}
 
 
-@dataclass(frozen=True)
-class OrderMethod:
-    """How the elements of a row are sorted or selected; the defaults suit most rows.
-
-    Attributes:
-        block: number of elements that are compared with the last of the best so far at once.
-        insertion: largest number of selected elements that are kept in order by insertion; more are sorted at times.
-        run: number of elements that are sorted by counting, for each, those before it.
-        merge: largest number of elements that are sorted by merging runs; more are sorted by the digits of their keys.
-        digit: bits of a digit.
-    """
-
-    block: int = 128
-    insertion: int = 64
-    run: int = 32
-    merge: int = 192
-    digit: int = 8
-
-
-DEFAULT = OrderMethod()
-
-
-def order_functions(
-    s: lir.SortByKey, function: str, attributes: str, read: str, write: str, method: OrderMethod | None = None
-) -> str:
+def order_functions(s: lir.SortByKey, function: str, attributes: str, read: str, write: str) -> str:
     """Return C functions that sort rows, the last of which is `void FUNCTION_rows(void *arguments, first, last)`.
 
     Args:
@@ -52,12 +27,11 @@ def order_functions(
         attributes: attributes of the functions.
         read: body of a function that stores the keys of elements `first` to `first + count` of `row` in `keys`.
         write: body of a function that runs for each position of `row`; `order` holds the sorted entries.
-        method: parameters of the algorithms; DEFAULT when None.
     """
-    method = method or DEFAULT
+    method = s.method
     n, k, key_bits = s.element.extent, s.position.extent, _key_bits(s.type)
-    room = 2 * k + method.block
-    if k <= method.insertion < n and k < n:
+    room = method.room * k + method.block
+    if k <= min(method.insertion, method.block) and k < n:
         algorithm = "insertion"
     elif room + method.block < n:
         algorithm = "compaction"

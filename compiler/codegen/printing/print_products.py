@@ -19,11 +19,12 @@ _MASKED = {T.F32: ("ps512", "float", "unsigned short"), T.F64: ("pd512", "double
 def product_call(s: lir.MatrixProduct, name: str) -> str:
     """Return the statement that calls the function of a product."""
     pointers = [f"&{m.array}[{m.offset.to_c()}]" for m in s.matrices]
-    sizes = [_size(span) for span in s.spans]
-    return f"{name}({', '.join([*pointers, s.decay or '0', *sizes])});"
+    sizes = [span_size(span) for span in s.spans]
+    return f"{name}({', '.join([*pointers, *([s.decay] if s.decay else []), *sizes])});"
 
 
-def _size(span: lir.Span) -> str:
+def span_size(span: lir.Span) -> str:
+    """Return the C expression of the number of elements of a span."""
     if span.base is None:
         return str(span.extent)
     rest = f"{span.limit} - {span.base.to_c()}"
@@ -60,6 +61,7 @@ class _Tiles:
         self.element = COMPUTE_TYPES[s.type]
         self.lanes = width // s.type.byte_size
         self.rows, self.panel = tile[0], tile[1] * self.lanes
+        self.decay = f" const {self.element} *decay," if s.decay else ""
 
     def function(self) -> str:
         s, c = self.s, self.element
@@ -71,7 +73,7 @@ class _Tiles:
                 lines += self._tile(height, width)
         lines += [
             f"__attribute__((noinline)) {self.attributes}static void {self.name}({c} *t, const {c} *a, const {c} *b,"
-            f" const {c} *decay, int64_t rows, int64_t columns, int64_t depth) {{",
+            f"{self.decay} int64_t rows, int64_t columns, int64_t depth) {{",
             "  int64_t j = 0;",
         ]
         if s.columns.total >= self.panel:
@@ -87,8 +89,8 @@ class _Tiles:
     def _rows(self, width: int, heights: list[int]) -> list[str]:
         """Return the loop over the tiles of one panel."""
         s = self.s
-        decay = "decay + j" if s.decay else "0"
-        arguments = f"(t + i * {s.target.row} + j, a + i * {s.lhs.row}, b + j, {decay}, depth);"
+        decay = " decay + j," if s.decay else ""
+        arguments = f"(t + i * {s.target.row} + j, a + i * {s.lhs.row}, b + j,{decay} depth);"
         lines = ["    int64_t i = 0;"]
         if s.rows.total >= self.rows:
             lines.append(
@@ -103,7 +105,7 @@ class _Tiles:
         vectors = -(-columns // self.lanes)
         lines = [
             f"{self.attributes}static void {self.name}_{rows}x{columns}({c} *restrict t, const {c} *a, const {c} *b,"
-            f" const {c} *decay, int64_t depth) {{"
+            f"{self.decay} int64_t depth) {{"
         ]
         names = [[f"s{r}_{n}" for n in range(vectors)] for r in range(rows)]
         if s.decay:

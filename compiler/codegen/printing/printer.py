@@ -47,6 +47,8 @@ class Printer:
             self.store(s)
         elif isinstance(s, lir.StorePair):
             self.store_pair(s)
+        elif isinstance(s, lir.StreamStore):
+            self.stream_store(s)
         elif isinstance(s, lir.Update):
             self.update(s)
         elif isinstance(s, lir.If):
@@ -121,6 +123,9 @@ class Printer:
 
     def pair(self, value: lir.PairLoad | lir.PairHalf) -> str:
         raise UnsupportedError("elements are not read in pairs in this language")
+
+    def stream_store(self, s: lir.StreamStore) -> None:
+        raise UnsupportedError("nothing is stored past the caches in this language")
 
     def update(self, s: lir.Update) -> None:
         raise NotImplementedError

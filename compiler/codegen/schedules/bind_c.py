@@ -6,6 +6,7 @@ The decisions are those of the `Schedule`; `print_c` prints the bound nest.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from compiler.codegen.nest import index as ix
@@ -18,6 +19,7 @@ from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.loop_transforms import (
     MAX_STAGED,
+    Tiling,
     collapse,
     has_loop,
     perfect_nest,
@@ -39,6 +41,7 @@ from compiler.codegen.schedules.splits import (
     may_be_split,
     split_reductions,
 )
+from compiler.codegen.schedules.streams import can_stream, streamed
 from compiler.errors import UnsupportedError
 
 MIN_ITEMS = 64
@@ -85,16 +88,18 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body = tile_columns(body, schedule)
     body = split_scatters(expand_scans(body, schedule), schedule)
     if schedule.tile and kind == "loop":
-        tiled = tile_transposes(body, schedule.tile, stage=True)
+        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk), stage=True))
         kind = "transpose" if tiled != body else kind
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = split_edges(replace(kernel, kind=kind), body, schedule)
-    body = pair_elements(kernel, _Binder(schedule).top(body))
+    body = pair_elements(kernel, _Binder(schedule, kernel.arguments).top(body))
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
-    return replace(kernel, body=body, kind=kind, vector_bits=schedule.vector if has_vectors else 0)
+    bits = schedule.vector if has_vectors else 0
+    flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice
+    return replace(kernel, body=body, kind=kind, vector_bits=bits, flags=flags)
 
 
 def local_bytes_bound(kernel: lir.Kernel) -> float:
@@ -152,8 +157,9 @@ def check_local_bytes(body: Body) -> None:
 class _Binder:
     """Binds the loops of one kernel, outer before inner."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, arguments: Sequence[lir.Argument]) -> None:
         self.schedule = schedule
+        self.arguments = {a.name: a.type for a in arguments}
 
     def top(self, body: Body) -> Body:
         """Bind the statements outside of all loops."""
@@ -185,7 +191,7 @@ class _Binder:
         body, grain = nest[-1].body, max(1, self.schedule.grain // max(1, work_of(nest[-1].body)))
         if has_loop(body):
             body = self._body(body)
-        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector:
+        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector and not self._streams(nest[0]):
             grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
             return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain)
         else:
@@ -211,10 +217,11 @@ class _Binder:
         return For(outer, LoopKind.PARALLEL, tuple(self._leaves(loop)))
 
     def _sort(self, s: lir.SortByKey) -> lir.SortByKey:
-        """Return a sort whose rows are distributed to threads if they are enough work."""
+        """Return a sort by the schedule's method, whose rows are distributed to threads if they are enough work."""
         work = work_of((s,))
         shared_out = self.schedule.threads and work >= THREAD_GRAINS * self.schedule.grain
-        return replace(s, grain=max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0)
+        grain = max(1, self.schedule.grain * s.row.extent // work) if shared_out else 0
+        return replace(s, grain=grain, method=self.schedule.order)
 
     # ---- inside a task
 
@@ -238,8 +245,13 @@ class _Binder:
         kind = LoopKind.VECTOR if self.schedule.vector else LoopKind.SERIAL
         return replace(s, kind=kind, body=self._body(s.body))
 
+    def _streams(self, s: For) -> bool:
+        return bool(self.schedule.stream and self.schedule.vector) and can_stream(s, self.arguments)
+
     def _leaves(self, s: For) -> list[lir.Stmt]:
         """Return a loop over single elements as vector loops, each of which computes `unroll` vectors at once."""
+        if self._streams(s):
+            return [streamed(s, self.arguments, self._leaf)]
         lanes = self.schedule.unroll * self.schedule.vector // 8 // LANE_BYTES
         if self.schedule.unroll == 1 or not lanes or s.base is not None or s.var.extent < 2 * lanes:
             return [self._leaf(s)]
@@ -266,7 +278,7 @@ class _Binder:
         """Return the number of elements that are accumulated side by side; 1 leaves it to the compiler."""
         widest = max(COMPUTE_BYTES[r.type] for r in s.reductions)
         vectors = min(self.schedule.accumulators, max(1, MAX_ACCUMULATORS // len(s.reductions)))
-        if not self.schedule.vector or vectors <= 1 or work_of(s.body) > LIGHT_WORK:
+        if not self.schedule.vector or vectors <= 1 or work_of(s.body, expensive=1) > LIGHT_WORK:
             return 1
         return vectors * (self.schedule.vector // 8 // widest)
 

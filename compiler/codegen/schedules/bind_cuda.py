@@ -19,7 +19,7 @@ from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules import accumulators
 from compiler.codegen.schedules.bind_c import check_local_bytes
 from compiler.codegen.schedules.lanes import tile_columns
-from compiler.codegen.schedules.loop_transforms import collapse, tile_transposes, without_dead_code
+from compiler.codegen.schedules.loop_transforms import Tiling, collapse, tile_transposes, without_dead_code
 from compiler.codegen.schedules.row_cache import cache_rows
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.errors import UnsupportedError
@@ -42,7 +42,7 @@ def bind_cuda(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     body, kind = cache_rows(body, schedule.cache), kernel.kind
     body = tile_columns(body, schedule)
     if schedule.tile and kind == "loop":
-        tiled = tile_transposes(body, schedule.tile)
+        tiled = tile_transposes(body, Tiling(schedule.tile, schedule.across, bool(schedule.walk)))
         kind = "transpose" if tiled != body else kind
         body = tiled
     whole = any(isinstance(s, lir.LocalArray) for s in body)

@@ -174,7 +174,7 @@ class _Lanes:
             if isinstance(s, lir.Let) and s.name in self.arrays and s.name in self.definitions
         ]
         position = self.base + self._lane_index
-        body = (*before.values(), *part, *after)
+        body = _used_definitions((*before.values(), *part, *after))
         return For(
             self.lane, LoopKind.INDEPENDENT, lir.map_indices(body, lambda i: i.substitute({self.loop.var: position}))
         )
@@ -183,6 +183,17 @@ class _Lanes:
         if name in self.arrays and name not in before:
             array, t = self.arrays[name]
             before[name] = lir.Let(name, t, lir.LocalLoad(array, self._lane_index))
+
+
+def _used_definitions(body: Body) -> Body:
+    """Return the statements without the values that only other parts use."""
+    used: set[str] = set()
+    kept: list[lir.Stmt] = []
+    for s in reversed(body):
+        if not isinstance(s, lir.Let) or s.name in used:
+            used.update(lir.names_used((s,)))
+            kept.append(s)
+    return tuple(reversed(kept))
 
 
 def _parts(body: Body) -> Iterable[Body]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -94,15 +94,34 @@ def _is_merged_index(i: IndexExpr, a: Var, b: Var) -> bool:
 # ---- tiling
 
 
-def tile_transposes(body: Body, size: int, stage: bool = False) -> Body:
-    """Tile each perfect nest by squares in which some access is contiguous along an outer loop and strided inside.
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a nest is tiled.
 
-    With `stage`, the tiles of such accesses are transposed into local arrays first.
+    Attributes:
+        size: edge of a tile along the inner loop.
+        across: edge of a tile along the outer loop; 0 for a square.
+        outer_first: whether neighbors along the outer loop follow each other.
+        stage: whether the tiles of accesses that are contiguous along the outer loop are transposed into local arrays.
     """
-    return tuple(_tile(s, size, stage) for s in body)
+
+    size: int
+    across: int = 0
+    outer_first: bool = False
+    stage: bool = False
+
+    @property
+    def edges(self) -> tuple[int, int]:
+        """Return the edges of a tile along the outer and the inner loop."""
+        return self.across or self.size, self.size
 
 
-def _tile(s: lir.Stmt, size: int, stage: bool) -> lir.Stmt:
+def tile_transposes(body: Body, tiling: Tiling) -> Body:
+    """Tile each perfect nest in which some access is contiguous along an outer loop and strided inside."""
+    return tuple(_tile(s, tiling) for s in body)
+
+
+def _tile(s: lir.Stmt, tiling: Tiling) -> lir.Stmt:
     nest = perfect_nest(s)
     if len(nest) < 2 or any(f.kind is not LoopKind.INDEPENDENT for f in nest) or has_loop(nest[-1].body):
         return s
@@ -110,22 +129,29 @@ def _tile(s: lir.Stmt, size: int, stage: bool) -> lir.Stmt:
     # Strip-mine the outer loop and the lanes, and move the loops over tiles outward. Within a tile, the cache lines
     # that the strided accesses touch are reused before they are evicted.
     outer = next((f for f in nest[:-1] if is_transposed(lane.body, f.var, lane.var)), None)
-    if outer is None or outer.var.extent < 2 * size or lane.var.extent < 2 * size:
+    height, width = tiling.edges
+    if outer is None or outer.var.extent < 2 * height or lane.var.extent < 2 * width:
         return s
     a, b = outer.var, lane.var
-    a_out, a_in = Var(a.name + "o", -(-a.extent // size)), Var(a.name + "i", size)
-    b_out, b_in = Var(b.name + "o", -(-b.extent // size)), Var(b.name + "i", size)
-    mapping: dict[IndexSymbol, IndexExpr] = {a: ix.of(a_out) * size + ix.of(a_in), b: ix.of(b_out) * size + ix.of(b_in)}
+    a_out, a_in = Var(a.name + "o", -(-a.extent // height)), Var(a.name + "i", height)
+    b_out, b_in = Var(b.name + "o", -(-b.extent // width)), Var(b.name + "i", width)
+    mapping: dict[IndexSymbol, IndexExpr] = {
+        a: ix.of(a_out) * height + ix.of(a_in), b: ix.of(b_out) * width + ix.of(b_in)
+    }  # fmt: skip
     inside = lir.map_indices(lane.body, lambda i: i.substitute(mapping))
     staged: Body = ()
-    if stage:
+    if tiling.stage:
         staged, inside = _staged(inside, (a_out, a_in, a.extent), (b_out, b_in, b.extent))
-    inner: lir.Stmt = bounded(For(b_in, LoopKind.INDEPENDENT, inside), b_out, b.extent, size)
-    inner = bounded(For(a_in, LoopKind.SERIAL, (inner,)), a_out, a.extent, size)
-    inner = For(b_out, LoopKind.INDEPENDENT, (*staged, inner))
-    for f in reversed(nest[:-1]):
-        inner = For(a_out if f is outer else f.var, LoopKind.INDEPENDENT, (inner,))
-    return inner
+    inner: lir.Stmt = bounded(For(b_in, LoopKind.INDEPENDENT, inside), b_out, b.extent, width)
+    inner = bounded(For(a_in, LoopKind.SERIAL, (inner,)), a_out, a.extent, height)
+    walk = [*(a_out if f is outer else f.var for f in nest[:-1]), b_out]
+    if tiling.outer_first:
+        at = walk.index(a_out)
+        walk[at], walk[-1] = b_out, a_out
+    body: Body = (*staged, inner)
+    for var in reversed(walk):
+        body = (For(var, LoopKind.INDEPENDENT, body),)
+    return body[0]
 
 
 def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tuple[Body, Body]:
@@ -134,7 +160,7 @@ def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tup
     The two tiled loops are given by the variable of the tile, that of the point in it, and the extent of both.
     """
     (a_out, a_in, a_extent), (b_out, b_in, b_extent) = a, b
-    size = a_in.extent
+    height, size = a_in.extent, b_in.extent
     arrays: dict[tuple[str, IndexExpr], str] = {}
     before: list[lir.Stmt] = []
     out: list[lir.Stmt] = []
@@ -152,11 +178,15 @@ def _staged(body: Body, a: tuple[Var, Var, int], b: tuple[Var, Var, int]) -> tup
         if array is None:
             array = arrays[s.value.buffer, origin] = f"{s.name}_tile"
             rows, columns = (
-                None if extent % size == 0 else ix.const(extent) - ix.of(tile) * size
-                for tile, extent in ((a_out, a_extent), (b_out, b_extent))
+                None if extent % edge == 0 else ix.const(extent) - ix.of(tile) * edge
+                for tile, extent, edge in ((a_out, a_extent, height), (b_out, b_extent, size))
             )
-            before.append(lir.LocalArray(array, s.type, size * size))
-            before.append(lir.TransposeTile(array, s.value.buffer, origin, stride, size, rows, columns))
+            before.append(lir.LocalArray(array, s.type, height * size))
+            before.append(
+                lir.TransposeTile(
+                    array, s.value.buffer, origin, stride, size, rows, columns, 0 if height == size else height
+                )
+            )
         out.append(replace(s, value=lir.LocalLoad(array, ix.of(a_in) * size + ix.of(b_in))))
     return tuple(before), tuple(out)
 

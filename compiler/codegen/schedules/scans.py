@@ -19,8 +19,6 @@ from compiler.codegen.schedules.loop_transforms import without_dead_code
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.ir.opcodes import Opcode
 
-CHAINS = 8
-"""Rows that advance together: enough to hide the latency of a combination."""
 MIN_COLUMNS = 16
 """Number of adjacent columns from which on they advance together in vectors."""
 ENOUGH_TASKS = 64
@@ -44,9 +42,9 @@ def _expand(s: Scan, schedule: Schedule) -> Body:
     s = _moved(s, {outer: ix.of(row).floordiv(inner.extent), inner: ix.of(row).mod(inner.extent)})
     tracks = schedule.splits or min(s.step.extent // MIN_TRACK, -(-ENOUGH_TASKS // row.extent))
     tracks = min(tracks, s.step.extent)
-    if s.combiner is not None and row.extent < 2 * CHAINS and tracks > 1:
-        return _tracks(s, row, s.combiner, tracks)
-    return _chains(s, row)
+    if s.combiner is not None and row.extent < 2 * schedule.chains and tracks > 1:
+        return _tracks(s, row, s.combiner, tracks, schedule.chains)
+    return _chains(s, row, schedule.chains)
 
 
 def _moved(s: Scan, at: dict[IndexSymbol, IndexExpr]) -> Scan:
@@ -89,16 +87,19 @@ def _nested(var: Var, body: Body) -> Body:
 # ---- several rows at once
 
 
-def _chains(s: Scan, row: Var, start: tuple[str, IndexExpr] | None = None) -> Body:
-    """Return loops over rows that advance together; `start` is an array of initial values and a row's place in it."""
-    together, rest = divmod(row.extent, CHAINS)
+def _chains(s: Scan, row: Var, count: int, start: tuple[str, IndexExpr] | None = None) -> Body:
+    """Return loops over rows, `count` of which advance together.
+
+    `start` is an array of initial values and a row's place in it.
+    """
+    together, rest = divmod(row.extent, count)
     out: list[lir.Stmt] = []
     if together:
         block = Var(f"{row.name}b", together)
-        out += _nested(block, _advance(s, row, [ix.of(block) * CHAINS + k for k in range(CHAINS)], start))
+        out += _nested(block, _advance(s, row, [ix.of(block) * count + k for k in range(count)], start))
     if rest:
         one = Var(f"{row.name}r", rest)
-        out += _nested(one, _advance(s, row, [ix.of(one) + together * CHAINS], start))
+        out += _nested(one, _advance(s, row, [ix.of(one) + together * count], start))
     return tuple(out)
 
 
@@ -145,7 +146,7 @@ def _renamed(s: Scan, suffix: str) -> Scan:
 # ---- few long rows in tracks
 
 
-def _tracks(s: Scan, row: Var, combiner: Opcode, count: int) -> Body:
+def _tracks(s: Scan, row: Var, combiner: Opcode, count: int, chains: int) -> Body:
     """Return loops over tracks of equal length, preceded by their totals, and the scans of what is left of each row."""
     (carry,) = s.carries
     size, rest = divmod(s.step.extent, count)
@@ -169,7 +170,7 @@ def _tracks(s: Scan, row: Var, combiner: Opcode, count: int) -> Body:
         *(lir.LocalArray(name, carry.type, row.extent * (count + 1), lir.Scope.KERNEL) for name in (totals, starts)),
         *_nested(row, _nested(part, (*reduced, stored))),
         For(row, LoopKind.SERIAL, _starts(carry, combiner, part, place, (totals, starts))),
-        *_chains(one, number, (starts, of_row * (count + 1) + of_part)),
+        *_chains(one, number, chains, (starts, of_row * (count + 1) + of_part)),
         *(_nested(row, _advance(left, row, [ix.of(row)], (starts, place + count))) if rest else ()),
     )
 

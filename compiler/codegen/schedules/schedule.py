@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
 
+from compiler.codegen.nest.order_method import OrderMethod
+from compiler.codegen.schedules.template_schedules import AttentionSchedule, ProductSchedule
 from compiler.errors import PlanError
 from compiler.support.untrusted import as_integer, short_repr
 
@@ -14,6 +18,17 @@ LOCAL_BYTES = 256 * 1024
 They are on the stack of a thread, which has 8 MiB on Linux and 512 KiB on macOS by default. Besides, local arrays that
 do not fit into the second-level cache would not make a kernel faster.
 """
+COMPILER_FLAGS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("-O2",),
+    ("-fno-tree-vectorize",),
+    ("-fno-tree-slp-vectorize",),
+    ("-funroll-loops",),
+    ("-ftree-pre", "-ftree-sink", "-fthread-jumps"),
+    ("-fno-ivopts",),
+    ("-fno-schedule-insns2",),
+)
+"""The flags that a kernel in C may be compiled with besides those of all kernels. None of them changes results."""
 FIELD_RANGES: Mapping[str, range] = {
     # Tiles of 1024 by 1024 elements exceed every cache.
     "tile": range(1025),
@@ -31,16 +46,41 @@ FIELD_RANGES: Mapping[str, range] = {
     "cache": range(3),
     "rare": range(0, 4097, 64),
     "edges": range(2),
+    "chains": range(1, 33),
+    "axis": range(3),
+    "across": range(1025),
+    "walk": range(2),
+    "flags": range(len(COMPILER_FLAGS)),
+    "stream": range(2),
+    "product.accumulators": range(4, 29, 4),
+    "product.row_block": range(8, 513, 8),
+    "product.column_block": range(16, 1025, 16),
+    "product.shared_rows": range(16, 4097, 16),
+    "product.tasks": range(1, 257),
+    "product.task_products": range(1 << 12, (1 << 24) + 1, 1 << 12),
+    "attention.accumulators": range(4, 29, 4),
+    "attention.queries": range(16, 257, 16),
+    "attention.keys": range(8, 257, 8),
+    # The vectors of a comparison of a block have 16 elements.
+    "order.block": range(16, 1025, 16),
+    "order.insertion": range(257),
+    "order.room": range(1, 65),
+    "order.run": range(4, 257, 4),
+    "order.merge": range(0, 1 << 16, 64),
+    # The counts of all digits of a key are on the stack.
+    "order.digit": range(4, 13),
 }
-"""The values that may be chosen for the fields of a `Schedule`; a kernel may support fewer."""
+"""The values that may be chosen for the fields of a `Schedule` and of its parts; a kernel may support fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The tunable parameters of a kernel; the defaults suit most kernels.
 
+    A field of a part has a name such as "product.row_block" in plans and choices.
+
     Attributes:
-        tile: edge of the square tiles of a loop that reads and writes along different dimensions; 0 for no tiling.
+        tile: edge of the tiles of a loop that reads and writes along different dimensions; 0 for no tiling.
         columns: number of adjacent columns in a tile of a column reduction.
         block: CUDA threads per block.
         lanes: number of positions in a tile of a loop kernel.
@@ -56,6 +96,18 @@ class Schedule:
             positions alone that select them; 0 computes them for every position, which is faster if a third of the
             positions selects them. Loop kernels have blocks by default, because simulators reset few environments.
         edges: 1 if the edges of windows and pads are split out of the loops of a CPU, 0 if each element tests for them.
+        chains: rows of a cumulative reduction that advance together, to hide the latency of its combiner.
+        axis: dimension of the carried arrays along which a loop kernel is divided: 0 for the longer of the first and
+            the last, 1 for the first, 2 for the last.
+        across: the other edge of a tile, along which reads are contiguous; 0 for a square tile.
+        walk: order of tiles: 0 for neighbors along the dimension in which writes are contiguous first, 1 for those
+            along the dimension in which reads are.
+        flags: position in COMPILER_FLAGS of the flags that the kernel is compiled with.
+        stream: 1 if vector loops store their results past the caches, which saves reading the lines they overwrite but
+            leaves nothing in the cache for the next kernel.
+        product: the part for matrix products.
+        attention: the part for attention.
+        order: the part for sorts and selections by key.
     """
 
     tile: int = 32
@@ -71,6 +123,31 @@ class Schedule:
     cache: int = 1
     rare: int = 0
     edges: int = 1
+    chains: int = 8
+    axis: int = 0
+    across: int = 0
+    walk: int = 0
+    flags: int = 0
+    stream: int = 0
+    product: ProductSchedule = field(default_factory=ProductSchedule)
+    attention: AttentionSchedule = field(default_factory=AttentionSchedule)
+    order: OrderMethod = field(default_factory=OrderMethod)
+
+    def value(self, name: str) -> int:
+        """Return a field by its name in FIELD_RANGES."""
+        found: int = attrgetter(name)(self)
+        return found
+
+    def with_values(self, values: Mapping[str, int]) -> Schedule:
+        """Return the schedule with some fields changed, by their names in FIELD_RANGES."""
+        changed: dict[str, Any] = {}
+        for name, value in values.items():
+            part, _, name_in_part = name.rpartition(".")
+            if part:
+                changed[part] = replace(changed.get(part, getattr(self, part)), **{name_in_part: value})
+            else:
+                changed[name] = value
+        return replace(self, **changed)
 
     def column_tile(self, width: int) -> int:
         """Return the number of columns in a tile, given `width` columns in total."""
@@ -83,12 +160,12 @@ class Schedule:
     def to_json(self) -> dict[str, int]:
         """Return the fields that differ from the defaults."""
         default = Schedule()
-        return {k: getattr(self, k) for k in self.__dataclass_fields__ if getattr(self, k) != getattr(default, k)}
+        return {name: self.value(name) for name in FIELD_RANGES if self.value(name) != default.value(name)}
 
     @staticmethod
     def from_json(data: Mapping[str, object], default: Schedule | None = None) -> Schedule:
         """Return a default schedule with some fields changed; raise PlanError for an unknown field or value."""
-        return replace(default or Schedule(), **parse_choice(data))
+        return (default or Schedule()).with_values(parse_choice(data))
 
 
 def parse_choice(data: Mapping[str, object]) -> dict[str, int]:

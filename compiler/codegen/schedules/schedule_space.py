@@ -1,15 +1,17 @@
 """The space of schedules of one kernel: its knobs, the values that are worth trying, and their combinations.
 
 The fields of `Schedule` and FIELD_RANGES are the only source of names and legal values. Generating a kernel shows which
-of them affect it: a knob whose values all give the same code does not belong to the kernel's space, and neither do
-values that the code generator refuses. A new field of `Schedule` therefore becomes a knob without a change here.
+of them affect it: a field that is not read or whose values all give the same code does not belong to the kernel's
+space, and neither do values that the code generator refuses. A new field of `Schedule` therefore becomes a knob without
+a change here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from compiler.codegen.schedules.schedule import FIELD_RANGES, Schedule
 
@@ -22,6 +24,9 @@ TYPICAL_VALUES: Mapping[str, tuple[int, ...]] = {
     "lanes": (16, 32, 64, 128, 256, 512, 1024),
     "rare": (0, 256, 1024),
     "edges": (0, 1),
+    "across": (0, 8, 16, 32, 64, 128),
+    "order.insertion": (0, 16, 64, 256),
+    "order.digit": (6, 8, 11),
 }
 """The values worth trying of fields for which the rule of `typical_values` does not suffice."""
 
@@ -131,25 +136,45 @@ def schedule_space(generate: Callable[[Schedule], Hashable | None], default: Sch
         generate: returns what identifies the code of the kernel with a schedule, or None if it refuses the schedule.
         default: the schedule of the kernel when none is chosen.
     """
-    plain = generate(default)
+    observed = _Observed.of(default)
+    plain = generate(observed)
     if plain is None:
         return ScheduleSpace()
-    found = (_knob(name, generate, default, plain) for name in FIELD_RANGES)
+    names = (name for name in FIELD_RANGES if name.partition(".")[0] in observed.reads)
+    found = (_knob(name, generate, default, plain) for name in names)
     return ScheduleSpace(tuple(k for k in found if k is not None))
+
+
+class _Observed(Schedule):
+    """A schedule that notes which of its fields are read; a field that is not read cannot change the code."""
+
+    reads: set[str]
+
+    @staticmethod
+    def of(schedule: Schedule) -> _Observed:
+        """Return a copy of a schedule with no reads so far."""
+        observed = _Observed(**{f.name: getattr(schedule, f.name) for f in fields(schedule)})
+        object.__setattr__(observed, "reads", set())
+        return observed
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in Schedule.__dataclass_fields__:
+            self.reads.add(name)
+        return super().__getattribute__(name)
 
 
 def _knob(
     name: str, generate: Callable[[Schedule], Hashable | None], default: Schedule, plain: Hashable
 ) -> Knob | None:
-    preset: int = getattr(default, name)
+    preset = default.value(name)
     values = [v for v in typical_values(name, preset) if v != preset]
     # The extremes show whether the field matters at all, so that fields without effect cost two kernels each.
-    ends = {v: generate(replace(default, **{name: v})) for v in values[:: max(1, len(values) - 1)]}
+    ends = {v: generate(default.with_values({name: v})) for v in values[:: max(1, len(values) - 1)]}
     if all(code == plain for code in ends.values()):
         return None
     codes: dict[Hashable, int] = {plain: preset}
     for v in values:
-        code = ends[v] if v in ends else generate(replace(default, **{name: v}))
+        code = ends[v] if v in ends else generate(default.with_values({name: v}))
         if code is not None:
             codes.setdefault(code, v)
     kept = tuple(sorted(codes.values()))

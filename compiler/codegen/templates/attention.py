@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from compiler.analysis.attention import Attention
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
@@ -24,6 +24,7 @@ from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.indexing_maps import INDEXING_MAPS
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import ScalarOp, binary, comparison, conversion
+from compiler.codegen.schedules.template_schedules import AttentionSchedule
 from compiler.codegen.templates.block_masks import BlockMask, block_mask
 from compiler.codegen.templates.products import (
     best_tile,
@@ -49,28 +50,11 @@ NEGLIGIBLE = 150.0
 """Scores that are lower than the maximum of their row by this have a weight of exactly 0 in f32."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSchedule:
-    """The tunable parameters of attention on a CPU.
-
-    Attributes:
-        queries, keys: maximum size of a block; queries are rounded up to whole vectors.
-        accumulators: maximum number of vectors of sums in a register tile.
-    """
-
-    queries: int = 64
-    keys: int = 64
-    accumulators: int = 24
-
-
-DEFAULT = AttentionSchedule()
-
-
 def lower_attention(
     fused: HloComputation,
     roots: Sequence[HloInstruction],
     attention: Attention,
-    schedule: AttentionSchedule = DEFAULT,
+    schedule: AttentionSchedule,
 ) -> lir.Kernel:
     """Return the kernel of a computation that is an attention and elementwise ops before and after it.
 

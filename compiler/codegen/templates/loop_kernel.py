@@ -81,7 +81,7 @@ def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | N
     if trips is None:
         raise UnsupportedError(f"%{loop.name}: the number of iterations is not a compile-time constant")
     state = _State(loop)
-    axis, extent = state.axis()
+    axis, extent = state.axis(0 if schedule is None else schedule.axis)
     schedule = schedule or _default_schedule(language, extent, state.bytes_per_lane(extent))
     with deep_recursion():
         kernel = _LoopLowering(state, axis, extent, trips, schedule).kernel()
@@ -171,8 +171,11 @@ class _State:
         shapes = [self.shapes[k] for k in self.per_position]
         return sum(s.num_elements // max(1, extent) * COMPUTE_BYTES[s.element_type] for s in shapes)
 
-    def axis(self) -> tuple[int, int]:
+    def axis(self, wanted: int = 0) -> tuple[int, int]:
         """Return the axis along which iterations are split and its extent: 0 for the first dimension, -1 for the last.
+
+        Args:
+            wanted: the field `axis` of a `Schedule`.
 
         Raises:
             UnsupportedError: no such dimension has one extent in all `per_position` arrays, or a position would carry
@@ -181,7 +184,7 @@ class _State:
         if not self.per_position:
             raise UnsupportedError("the loop carries no array large enough to split into positions")
         found = []
-        for axis in (0, -1):
+        for axis in ((0, -1), (0,), (-1,))[wanted]:
             extents = {self.shapes[k].dimensions[axis] for k in self.per_position}
             rest = max(
                 self.shapes[k].num_elements // max(1, self.shapes[k].dimensions[axis]) for k in self.per_position

@@ -10,7 +10,8 @@ vectors run: `_Orientation` says which is cheaper.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
@@ -21,34 +22,13 @@ from compiler.codegen.nest.index import Index, IndexExpr, IndexSymbol, Var
 from compiler.codegen.nest.loop_ir import LoopKind
 from compiler.codegen.nest.scalar_ops import conversion
 from compiler.codegen.schedules.schedule import LOCAL_BYTES
+from compiler.codegen.schedules.template_schedules import ProductSchedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
 from compiler.ir.types import PrimitiveType as T
 
-
-@dataclass(frozen=True, slots=True)
-class ProductSchedule:
-    """The tunable parameters of a matrix product on a CPU.
-
-    Attributes:
-        accumulators: maximum number of vectors of sums in a register tile.
-        row_block, column_block: maximum size of a block, whose sums are kept in the first-level cache.
-        shared_rows: rows of a task, over which the cost of packing columns is spread.
-        tasks: number of blocks below which they are divided further, for threads to share.
-        task_products: number of multiplications of a block below which it is not divided.
-    """
-
-    accumulators: int = 24
-    row_block: int = 64
-    column_block: int = 128
-    shared_rows: int = 256
-    tasks: int = 16
-    task_products: int = 1 << 18
-
-
-DEFAULT = ProductSchedule()
 ACCUMULATED_IN = {T.F16: T.F32, T.BF16: T.F32, T.F32: T.F32, T.F64: T.F64}
 """The type in which products of each element type are summed."""
 GATHER, SCATTER, VECTOR = 0.4, 1.2, 0.1
@@ -92,7 +72,7 @@ def product_of(fused: HloComputation) -> HloInstruction | None:
 
 
 def lower_product(
-    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule = DEFAULT
+    fused: HloComputation, roots: Sequence[HloInstruction], dot: HloInstruction, schedule: ProductSchedule
 ) -> lir.Kernel:
     """Return the kernel of a computation with one dot, each of whose outputs has one element per element of the dot.
 
@@ -246,6 +226,7 @@ class _Product:
         self.type = t
         self.emitter = Emitter(fused, STATEMENT_LIMIT)
         self.outputs = [f"o{k}" for k in range(len(roots))]
+        self.epilogue: tuple[lir.Stmt, ...] = ()
 
     def kernel(self) -> lir.Kernel:
         e, dot = self.emitter, self.dot
@@ -289,7 +270,34 @@ class _Product:
             lir.Argument(name, r.shape.element_type, r.shape.num_elements, True)
             for name, r in zip(self.outputs, self.roots, strict=True)
         ]
-        return lir.Kernel("product", tuple(arguments), tuple(e.frames[0].stmts))
+        body = tuple(e.frames[0].stmts)
+        return lir.Kernel("product", tuple(arguments), body, self._in_place_pairs(body))
+
+    def _in_place_pairs(self, body: lir.Body) -> tuple[tuple[int, int], ...]:
+        """Return the (input, output) argument positions that may share one buffer, such as a sum of products.
+
+        Only the epilogue may read the input, and each iteration of it reads and writes the same element of both.
+        """
+        if any(isinstance(s, lir.If) for s in lir.walk(self.epilogue)):
+            return ()
+        stores = {s.buffer: s.offset for s in self.epilogue if isinstance(s, lir.Store)}
+        offsets: dict[str, set[IndexExpr]] = {}
+        for load in _loads(self.epilogue):
+            offsets.setdefault(load.buffer, set()).add(load.offset)
+        inside, total = (Counter(load.buffer for load in _loads(b)) for b in (self.epilogue, body))
+        for s in lir.walk(body):
+            if isinstance(s, lir.MatrixProduct):
+                total.update((s.lhs.array, s.rhs.array))
+            elif isinstance(s, lir.TransposeTile):
+                total[s.buffer] += 1
+        pairs = []
+        for n, p in enumerate(self.fused.parameters):
+            for k, (out, r) in enumerate(zip(self.outputs, self.roots, strict=True)):
+                same_size = p.shape.element_type.byte_size == r.shape.element_type.byte_size
+                only_here = offsets.get(f"p{n}") == {stores.get(out)} and inside[f"p{n}"] == total[f"p{n}"]
+                if same_size and only_here:
+                    pairs.append((n, len(self.fused.parameters) + k))
+        return tuple(pairs)
 
     def _blocked(self, free: Sequence[Var]) -> Var:
         """Return the variable of a side that is divided into blocks: the last that is longer than 1."""
@@ -460,6 +468,7 @@ class _Product:
                 stores.append(lir.Store(out, ix.linearize(to, r.shape.dimensions), e.value(r, to)))
             for store in stores:
                 e.add(store)
+        self.epilogue = tuple(body.stmts)
         offset = ix.linearize(forward_index(self.dot, self.roots[0], self.at), self.roots[0].shape.dimensions)
         loops = [(i, pieces.row_span), (j, pieces.column_span)]
         if offset.coefficient(rows.var) == 1 and offset.coefficient(columns.var) != 1:
@@ -509,6 +518,10 @@ class _Pieces:
     def at_start(self, offset: IndexExpr) -> IndexExpr:
         """Return an offset at the first row and column of the block."""
         return offset.substitute({self.i: ix.const(0), self.j: ix.const(0)})
+
+
+def _loads(body: lir.Body) -> Iterator[lir.Load]:
+    return (s.value for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.Load))
 
 
 def _block(extent: int, preferred: int, multiple: int) -> int:

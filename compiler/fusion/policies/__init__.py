@@ -8,8 +8,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from compiler.errors import UnknownNameError
+from compiler.fusion.policies.annealing import Annealing
 from compiler.fusion.policies.basic import NoFusion, RandomFusion
+from compiler.fusion.policies.evolution import Evolution
+from compiler.fusion.policies.exhaustive import Exhaustive
 from compiler.fusion.policies.queue import GreedyFusion, PriorityFusion
+from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.policies.savings import InOrder, SavingsFusion
 from compiler.fusion.policies.search import BeamSearch
 from compiler.fusion.policies.xla import FusionMerger, HorizontalFusion, InstructionFusion, MultiOutputFusion
@@ -53,6 +57,9 @@ POLICIES: Mapping[str, Callable[..., FusionPolicy]] = MappingProxyType(
         "savings": SavingsFusion,
         "random": RandomFusion,
         "beam": BeamSearch,
+        "annealing": Annealing,
+        "evolution": Evolution,
+        "exhaustive": Exhaustive,
     }
 )
 """What makes a policy, by name; all arguments are options."""
@@ -60,6 +67,8 @@ MAX_TEXT = 1000
 """Longest text that is parsed as a list of policies."""
 _SPEC = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\{([^{}]*)\})?")
 
+SEARCHES = frozenset({"random", "beam", "annealing", "evolution", "exhaustive"})
+"""The policies that try many states; the others decide once."""
 DEFAULT_POLICY = "default"
 
 
@@ -103,11 +112,16 @@ def describe_policies() -> dict[str, tuple[str, str]]:
 __all__ = [
     "DEFAULT_POLICY",
     "POLICIES",
+    "SEARCHES",
+    "Annealing",
     "BeamSearch",
+    "Evolution",
+    "Exhaustive",
     "InOrder",
     "NoFusion",
     "PriorityFusion",
     "RandomFusion",
+    "RuledFusion",
     "SavingsFusion",
     "describe_policies",
     "make_policy",

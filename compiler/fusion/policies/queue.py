@@ -21,6 +21,7 @@ class ProducerQueue(ABC):
 
     def __init__(self) -> None:
         self._state: FusionState | None = None
+        self._undone = 0
         self._seen: dict[str, int] = {}
         self._heap: list[tuple[float, int, int, str, SequenceState, HloInstruction]] = []
         self._version: dict[HloInstruction, int] = {}
@@ -47,11 +48,11 @@ class ProducerQueue(ABC):
         return None
 
     def _update(self, state: FusionState) -> None:
-        if state is not self._state:
-            self._state, self._seen, self._heap, self._version = state, {}, [], {}
+        if state is not self._state or state.undone != self._undone:
+            self._state, self._undone, self._seen, self._heap, self._version = state, state.undone, {}, [], {}
             for name, sequence in state.sequences.items():
                 self._seen[name] = len(sequence.touched)
-                self._queue(sequence, sequence.nodes())
+                self._queue(sequence, sequence.instructions())
             return
         for name, sequence in state.sequences.items():
             start = self._seen[name]
@@ -79,7 +80,7 @@ class ProducerQueue(ABC):
 
 def all_users_action(sequence: SequenceState, producer: HloInstruction) -> FusionAction:
     """Return the action that fuses a producer into each of its users."""
-    names = tuple(u.name for u in sequence.order.sorted(consumers_of(producer)))
+    names = tuple(u.name for u in sequence.nodes.sorted(consumers_of(producer)))
     kind: FusionKind = "producer-into-all-users" if len(names) > 1 else "producer-consumer"
     return FusionAction(kind, sequence.computation.name, producer.name, names)
 
@@ -94,11 +95,11 @@ class PriorityFusion(ProducerQueue):
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the seconds saved per run of the sequence, or None when there are none or the fusion is illegal."""
         users = consumers_of(producer)
-        if not users or not sequence.table.may_go_into_all_users(producer, users):
+        if not users or not sequence.may_go_into_all_users(producer, users):
             return None
         saved = sequence.saving_into_all(producer, users)
         # Legality last: it may have to make kernels.
-        return saved if saved > 0 and sequence.table.into_all_users(producer, users) else None
+        return saved if saved > 0 and sequence.into_all_users(producer, users) else None
 
     def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
         """Return the fusion into all users if it still saves time."""
@@ -117,7 +118,7 @@ class GreedyFusion(ProducerQueue):
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the bytes that are no longer written and read, or None when there are none."""
         users = consumers_of(producer)
-        if not users or not sequence.table.into_all_users(producer, users):
+        if not users or not sequence.into_all_users(producer, users):
             return None
         own = sequence.legality.facts(producer).summary
         size = sum(s.byte_size for s in producer.shape.leaves())

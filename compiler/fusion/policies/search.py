@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies.savings import LEAST_SAVING
@@ -29,34 +30,52 @@ class BeamSearch:
         """Return the next action of the best sequence, which is searched for once per state."""
         if state is not self._state:
             self._state, self._start = state, len(state.history)
-            self._found = self._search(state)
+            self._found = self._search(state)  # which leaves the state as it was
         n = len(state.history) - self._start
         return self._found[n] if n < len(self._found) else None
 
-    def _search(self, start: FusionState) -> tuple[FusionAction, ...]:
-        best, best_seconds, waited = start, start.seconds(), 0
-        beam, seen = [start.fork()], set[str]()
-        while beam and waited <= self.patience:
-            if self.max_steps is not None and len(beam[0].history) - self._start >= self.max_steps:
-                break
-            beam = self._step(beam, seen)
+    def _search(self, state: FusionState) -> tuple[FusionAction, ...]:
+        best, best_seconds, waited = _Sequence((), state.seconds()), state.seconds(), 0
+        beam, seen, made = [best], set[str](), 0
+        while beam and waited <= self.patience and (self.max_steps is None or made < self.max_steps):
+            beam, made = self._step(state, beam, seen), made + 1
             if not beam:
                 break
-            seconds = beam[0].seconds()
+            seconds = beam[0].seconds
             waited = 0 if seconds < best_seconds - LEAST_SAVING else waited + 1
             if seconds < best_seconds:
                 best, best_seconds = beam[0], seconds
-        return tuple(best.history[self._start :])
+        self._move(state, ())
+        return best.actions
 
-    def _step(self, beam: list[FusionState], seen: set[str]) -> list[FusionState]:
-        children: list[FusionState] = []
-        for state in beam:
+    def _step(self, state: FusionState, beam: list[_Sequence], seen: set[str]) -> list[_Sequence]:
+        children: list[_Sequence] = []
+        for sequence in beam:
+            self._move(state, sequence.actions)
             scored = [(state.estimate(a), -n, a) for n, a in enumerate(state.actions())]
             for _, _, action in heapq.nlargest(self.branch, scored, key=lambda s: s[:2]):
-                child = state.fork()
-                child.apply(action)
-                key = child.module.fingerprint()
-                if key not in seen:
-                    seen.add(key)
-                    children.append(child)
-        return heapq.nsmallest(self.width, children, key=FusionState.seconds)
+                state.apply(action)
+                if state.fingerprint not in seen:
+                    seen.add(state.fingerprint)
+                    children.append(_Sequence((*sequence.actions, action), state.seconds()))
+                state.undo()
+        return heapq.nsmallest(self.width, children, key=lambda c: c.seconds)
+
+    def _move(self, state: FusionState, actions: tuple[FusionAction, ...]) -> None:
+        """Undo and apply actions, so that those since the start of the search are the given ones."""
+        done = state.history[self._start :]
+        common = 0
+        while common < min(len(done), len(actions)) and done[common] == actions[common]:
+            common += 1
+        for _ in done[common:]:
+            state.undo()
+        for action in actions[common:]:
+            state.apply(action)
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """Actions since the start of the search, and the estimated time of the module after them."""
+
+    actions: tuple[FusionAction, ...]
+    seconds: float

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from compiler.fusion.actions import KINDS, FusionKind
 from compiler.ir import HloInstruction
@@ -13,11 +16,13 @@ from compiler.learned.features.programs import EndpointNumbers, log_size, signed
 __all__ = [
     "CANDIDATE_FEATURES",
     "KERNEL_LOOP_COLUMN",
+    "KIND_COLUMNS",
     "MAX_CANDIDATES",
     "MAX_KNOBS",
     "SAVING_COLUMN",
     "STOP",
     "Candidate",
+    "CandidateColumns",
     "candidate_row",
 ]
 
@@ -28,13 +33,14 @@ for a kernel, a sample."""
 CandidateKind: TypeAlias = FusionKind | Literal["loop", "pass", "stop", "kernel", "expansion"]
 _KINDS: tuple[CandidateKind, ...] = (*KINDS, "loop", "pass", "stop", "kernel", "expansion")
 
+KIND_COLUMNS = {kind: n for n, kind in enumerate(_KINDS)}
 SAVING_COLUMN = len(_KINDS)
 """The candidate feature that holds the cost model's expected saving as a share of the program's time."""
 KERNEL_LOOP_COLUMN = len(_KINDS) + 19
 """The candidate feature that says that a loop would run inside one kernel."""
 EXPANSION_SLOTS = ("keep", "slices", "prefix-sums", "product", "patches", "loop", "sort", "loops")
 """The choices of expansions that have features; new ones belong at the end."""
-MAX_KNOBS = 32
+MAX_KNOBS = 40
 """Number of knobs of a kernel that have features."""
 CANDIDATE_FEATURES = len(_KINDS) + 26 + MAX_KNOBS + len(EXPANSION_SLOTS) + len(PASS_SLOTS)
 """Length of `candidate_row`."""
@@ -116,6 +122,74 @@ def candidate_row(c: Candidate, endpoints: EndpointNumbers, total: float) -> lis
         *(float(c.expansion == name) for name in EXPANSION_SLOTS),
         *pass_slots(c.pass_name),
     ]
+
+
+class CandidateColumns:
+    """The rows of `candidate_row` for many fusions at once, the last one for stopping.
+
+    Attributes:
+        rows: [count, CANDIDATE_FEATURES].
+    """
+
+    def __init__(self, count: int) -> None:
+        self.rows = np.zeros((count, CANDIDATE_FEATURES), np.float32)
+
+    def set_fusions(
+        self,
+        features: npt.NDArray[Any],
+        savings: npt.NDArray[Any],
+        total: float,
+        own: npt.NDArray[Any],
+        endpoints: npt.NDArray[Any],
+        users: npt.NDArray[Any],
+        is_root: npt.NDArray[Any],
+    ) -> None:
+        """Set the rows of fusions.
+
+        Args:
+            features: [c, 4]: the column of the kind, whether both have the same dimensions, number of consumers,
+                logarithm of the copies.
+            savings: [c] seconds.
+            total: seconds of the whole program.
+            own: [n, ENDPOINT_NUMBERS] of the nodes.
+            endpoints: [c, 2] numbers of nodes, -1 for one that is not among them.
+            users: [n] numbers of consumers of the nodes.
+            is_root: [n].
+        """
+        c, k = len(savings), len(_KINDS)
+        rows, there = self.rows[:c], (endpoints >= 0)[:, :, None]
+        producer, consumer = own[endpoints[:, 0]] * there[:, 0], own[endpoints[:, 1]] * there[:, 1]
+        consumers = features[:, 2]
+        rows[np.arange(c), features[:, 0].astype(np.int64)] = 1.0
+        rows[:, k] = _signed_logs(savings / total, 1e-3, 10)
+        rows[:, k + 1] = _signed_logs(savings, 1e-7, 16)
+        rows[:, k + 2 : k + 7] = producer[:, :5]
+        rows[:, k + 7 : k + 12] = consumer[:, :5]
+        rows[:, k + 12] = features[:, 1]
+        rows[:, k + 13] = producer[:, 5]
+        rows[:, k + 14] = np.log2(1.0 + consumers) / 4
+        rows[:, k + 15] = producer[:, 6]
+        rows[:, k + 16] = (users[endpoints[:, 0]] > consumers) | is_root[endpoints[:, 0]]
+        rows[:, k + 17] = features[:, 3]
+        self._set_constants(rows)
+
+    def set_stop(self) -> None:
+        """Set the last row: to stop."""
+        row = self.rows[-1:]
+        row[0, KIND_COLUMNS["stop"]] = 1.0
+        row[0, len(_KINDS) + 14] = log_size(1, 4)
+        row[0, len(_KINDS) + 17] = log_size(1, 4)
+        self._set_constants(row)
+
+    @staticmethod
+    def _set_constants(rows: npt.NDArray[Any]) -> None:
+        rows[:, len(_KINDS) + 21] = log_size(1, 8)  # the unroll factor of what is no loop
+
+
+def _signed_logs(values: npt.NDArray[Any], unit: float, scale: float) -> npt.NDArray[Any]:
+    """Return `signed_log` of each value."""
+    found: npt.NDArray[Any] = np.copysign(np.log2(1.0 + np.abs(values) / unit) / scale, values)
+    return found
 
 
 def _knob_row(c: Candidate) -> list[float]:

@@ -7,6 +7,7 @@ FEATURE_VERSION: weights learned on other features are refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +37,11 @@ __all__ = [
     "MAX_NODES",
     "NODE_FEATURES",
     "decision_graph",
+    "global_row",
+    "rounded",
 ]
 
-FEATURE_VERSION = 3
+FEATURE_VERSION = 4
 MAX_NODES = 256
 """Most nodes of a graph: those nearest to the candidates."""
 MAX_EDGES = 1024
@@ -72,18 +75,25 @@ def decision_graph(
     edges = [(index[p], i) for node, i in index.items() for p in producers_of(node) if p in index][:MAX_EDGES]
     ends = [[-1 if e is None else index.get(e, -1) for e in (c.producer, c.consumer)] for c in candidates]
     endpoints = EndpointNumbers(facts, total)
+    savings = np.array([c.saving for c in candidates])
     rows = [node_row(node, facts, total) for node in nodes] or [[0.0] * NODE_FEATURES]
     return DecisionGraph(
         nodes=_matrix(rows, NODE_FEATURES),
         edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
         candidates=_matrix([candidate_row(c, endpoints, total) for c in candidates], CANDIDATE_FEATURES),
         endpoints=np.array(ends, dtype=np.int64).reshape(-1, 2),
-        globals=_matrix([_global_row(candidates, facts, total, phase, kernel)], GLOBAL_FEATURES)[0],
+        globals=_matrix([global_row(savings, facts, total, phase, kernel)], GLOBAL_FEATURES)[0],
     )
 
 
 def _matrix(rows: list[list[float]], width: int) -> Array:
-    return np.clip(np.array(rows, dtype=np.float32).reshape(len(rows), width), -LIMIT, LIMIT)
+    return rounded(np.array(rows, dtype=np.float32).reshape(len(rows), width))
+
+
+def rounded(features: npt.NDArray[Any]) -> Array:
+    """Return features within LIMIT and with the precision of observations, float16."""
+    half: npt.NDArray[np.float16] = np.clip(features, -LIMIT, LIMIT).astype(np.float16)
+    return half.astype(np.float32)
 
 
 def _neighbourhood(candidates: Sequence[Candidate], extra: Iterable[HloInstruction]) -> list[HloInstruction]:
@@ -100,21 +110,30 @@ def _neighbourhood(candidates: Sequence[Candidate], extra: Iterable[HloInstructi
     return list(found)[:MAX_NODES]
 
 
-def _global_row(
-    candidates: Sequence[Candidate], facts: NodeFacts, total: float, phase: Phase, kernel: Sequence[float]
+def global_row(
+    savings: npt.NDArray[Any], facts: NodeFacts, total: float, phase: Phase, kernel: Sequence[float]
 ) -> list[float]:
+    """Return the features of a decision as a whole.
+
+    Args:
+        savings: [c] seconds that each candidate saves.
+        facts: of the module.
+        total: seconds of the whole program.
+        phase: the kind of decision.
+        kernel: the features of the kernel that is decided; empty for other decisions.
+    """
     instructions, kernels = facts.counts()
-    savings = [c.saving / total for c in candidates]
+    count = len(savings)
     return [
         *(float(phase == p) for p in _PHASES),
         log_size(instructions, 10),
         log_size(kernels, 8),
         log_size(total, 1) if total > 1 else signed_log(total, 1e-7, 24),
-        log_size(len(candidates), 8),
-        signed_log(max(savings, default=0.0), 1e-3, 10),
-        signed_log(min(savings, default=0.0), 1e-3, 10),
-        sum(s > 0 for s in savings) / max(1, len(savings)),
-        sum(s < 0 for s in savings) / max(1, len(savings)),
+        log_size(count, 8),
+        signed_log(float(savings.max()) / total if count else 0.0, 1e-3, 10),
+        signed_log(float(savings.min()) / total if count else 0.0, 1e-3, 10),
+        float((savings > 0).sum()) / max(1, count),
+        float((savings < 0).sum()) / max(1, count),
         1.0,
         *(kernel or [0.0] * len(FEATURE_NAMES)),
     ]

@@ -33,6 +33,6 @@ def _knobs(site: KernelSite, choice: KernelChoice) -> tuple[tuple[int, int, int]
     """Return slot, default and value of the knobs that differ; knobs of a library share the slots by their order."""
     if choice.implementation == GENERATED:
         preset = site.default_schedule
-        return tuple((_SLOTS[k], getattr(preset, k), v) for k, v in choice.schedule.items() if k in _SLOTS)
+        return tuple((_SLOTS[k], preset.value(k), v) for k, v in choice.schedule.items() if k in _SLOTS)
     knobs = site.choices.options[choice.implementation].knobs[:MAX_KNOBS]
     return tuple((n, k.default, choice.schedule[k.name]) for n, k in enumerate(knobs) if k.name in choice.schedule)

@@ -17,6 +17,7 @@ from compiler.ir import HloInstruction, HloModule, Opcode, Trait
 __all__ = [
     "ENDPOINT_NUMBERS",
     "NODE_FEATURES",
+    "SHARE_COLUMN",
     "EndpointNumbers",
     "ModuleFeatures",
     "NodeFacts",
@@ -40,6 +41,8 @@ _TRAIT_CLASSES = (
 )
 NODE_FEATURES = len(_CLASSES) + 16
 """Length of `node_row`."""
+SHARE_COLUMN = len(_CLASSES) + 11
+"""The feature of a node, and the first of its `EndpointNumbers`, that falls with the root of the program's time."""
 ENDPOINT_NUMBERS = 7
 """Length of `EndpointNumbers.of`."""
 

@@ -1,4 +1,4 @@
-"""Collective simplification: removes collectives and device placements from modules for a single device."""
+"""Collective simplification: removes placements of values, and collectives from modules for a single device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from compiler.analysis.devices import is_placement, needs_other_devices
 from compiler.ir import HloInstruction, HloModule, Opcode
 from compiler.passes.infrastructure.builder import Builder
 from compiler.passes.infrastructure.registry import register
@@ -18,33 +19,24 @@ _IDENTITIES = frozenset(
     }
 )  # fmt: skip
 _NUMBERS = (Opcode.REPLICA_ID, Opcode.PARTITION_ID)
-_PLACEMENTS = frozenset(
-    {
-        "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
-        "xla.sdy.FuncResultSharding", "MoveToHost", "MoveToDevice",
-    }
-)  # fmt: skip
-"""Custom calls that place a value; without effect on one device with one memory."""
 
 
 @register
 @dataclass(frozen=True)
 class CollectiveSimplifier:
-    """Replace collectives by their operands and device ids by 0 in a module for a single device.
+    """Replace custom calls that place a value, and collectives whose groups are single devices, by their operands.
 
-    A collective-permute that sends nothing to device 0 yields zeros there. Placement custom calls are replaced by their
-    operands, too.
+    A device id is replaced by 0 if there is one device. A collective-permute that sends nothing to device 0 yields
+    zeros there.
     """
 
     name: ClassVar[str] = "collective-simplifier"
 
     def run(self, module: HloModule) -> bool:
         """Run the pass; return whether the module changed."""
-        if not _single_device(module):
-            return False
         changed = False
         for computation in treatable(module):
-            found = [i for i in computation.instructions if _concerns_devices(i)]
+            found = [i for i in computation.instructions if _is_trivial(i, module)]
             fixed = pinned(computation) if found else set()
             for i in found:
                 changed |= i not in fixed and _simplify(i)
@@ -53,15 +45,10 @@ class CollectiveSimplifier:
         return changed
 
 
-def _single_device(module: HloModule) -> bool:
-    return all(str(module.header.get(k, "1")) == "1" for k in ("replica_count", "num_partitions"))
-
-
-def _concerns_devices(i: HloInstruction) -> bool:
-    if i.opcode is Opcode.CUSTOM_CALL:
-        placed = i.attributes["custom_call_target"] in _PLACEMENTS and len(i.operands) == 1
-        return placed and i.shape == i.operand(0).shape
-    return i.opcode in _NUMBERS or i.opcode in _IDENTITIES
+def _is_trivial(i: HloInstruction, module: HloModule) -> bool:
+    if i.opcode in _NUMBERS or i.opcode in _IDENTITIES:
+        return not needs_other_devices(i, module)
+    return is_placement(i)
 
 
 def _simplify(i: HloInstruction) -> bool:

@@ -28,8 +28,8 @@ class ConvolutionToPatches(RewritePass):
     """Rewrite a convolution as patches of the padded input, concatenated, and one matrix product per group.
 
     The parts that are concatenated are the input's slices under each kernel element or, if these are fewer, under each
-    window position. With one input and one output feature per group, the slices are scaled and added instead. Only for
-    f32 and f64.
+    window position. The patches of windows that do not overlap, as of patch embeddings, are a transpose of the input.
+    With one input and one output feature per group, the slices are scaled and added instead. Only for f32 and f64.
 
     Attributes:
         max_parts: maximum number of parts per convolution.
@@ -59,7 +59,7 @@ class ConvolutionToPatches(RewritePass):
         if form.is_depthwise and math.prod(form.kernel) <= self.max_parts:
             return form.scaled_and_added(b)
         fewer = min(math.prod(form.kernel), math.prod(form.positions))
-        if fewer > self.max_parts or form.patch_elements > self.max_elements:
+        if not form.is_tiled and (fewer > self.max_parts or form.patch_elements > self.max_elements):
             return None
         return form.product(b)
 
@@ -116,6 +116,14 @@ class _Form:
     def is_depthwise(self) -> bool:
         """Whether every feature has its own kernel and yields one output feature."""
         return self.groups > 1 and not self.by_batch and self.features == self.outputs == 1
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether the windows are tiles of the input, without padding, dilation or overlap."""
+        return all(
+            w.stride == w.size and (w.pad_low, w.pad_high, w.lhs_dilate, w.rhs_dilate) == (0, 0, 1, 1)
+            for w in self.window
+        )
 
     @property
     def patch_elements(self) -> int:
@@ -198,6 +206,8 @@ class _Form:
         """Return [groups, batch, positions..., kernel elements * features]; some dimensions may be merged."""
         whole = (SliceDim(0, self.groups), SliceDim(0, self.batch))
         features = SliceDim(0, self.features)
+        if self.is_tiled:
+            return self._tiles(x, b)
         if math.prod(self.kernel) <= math.prod(self.positions):
             parts = [
                 b.slice(x, (*whole, *under_element(at, self.window, self.positions), features))
@@ -213,6 +223,18 @@ class _Form:
             for position in itertools.product(*map(range, self.positions))
         ]
         return b.concatenate(parts, 2)
+
+    def _tiles(self, x: HloInstruction, b: Builder) -> HloInstruction:
+        """Return the patches of windows that do not overlap, by a transpose of the input."""
+        covered = [n * size for n, size in zip(self.positions, self.kernel, strict=True)]
+        whole = (self.groups, self.batch, *covered, self.features)
+        x = b.slice(x, [SliceDim(0, n) for n in whole])
+        split = [n for pair in zip(self.positions, self.kernel, strict=True) for n in pair]
+        x = b.reshape(x, (self.groups, self.batch, *split, self.features))
+        spatial = range(2, 2 + len(split))
+        x = b.transpose(x, (0, 1, *spatial[::2], *spatial[1::2], 2 + len(split)))
+        length = math.prod(self.kernel) * self.features
+        return b.reshape(x, (self.groups, self.batch, math.prod(self.positions), length))
 
     def _elements(self) -> Iterator[tuple[int, ...]]:
         return itertools.product(*map(range, self.kernel))

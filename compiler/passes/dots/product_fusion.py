@@ -17,6 +17,7 @@ from compiler.passes.infrastructure.sparing import Keeps
 
 _TYPES = frozenset({T.F32, T.F64, T.F16, T.BF16})
 _MOVED = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.TRANSPOSE})
+_SLICES = frozenset({Opcode.SLICE, Opcode.DYNAMIC_SLICE})
 MAX_OUTPUTS = 3
 """Maximum number of values of a fusion that others read; from more on, only the dot is fused."""
 NARROW = 16
@@ -170,7 +171,7 @@ def _side_producers(
     found: set[HloInstruction] = set()
     for i in reversed(computation.post_order()):
         only_here = bool(i.users) and all(u in found or (u in after and u is not dot) for u in i.users)
-        cheap = _keeps_elements(i, dot) and not i.opcode.has(Trait.EXPENSIVE)
+        cheap = (_keeps_elements(i, dot) and not i.opcode.has(Trait.EXPENSIVE)) or _is_slice_of_size(i, dot)
         if only_here and cheap and i not in after and i not in fixed:
             found.add(i)
     return found
@@ -184,6 +185,11 @@ def _keeps_elements(i: HloInstruction, dot: HloInstruction) -> bool:
     )
 
 
+def _is_slice_of_size(i: HloInstruction, dot: HloInstruction) -> bool:
+    """Check for a slice with one element per element of the dot, such as the present step of a loop's inputs."""
+    return i.opcode in _SLICES and i.shape.num_elements == dot.shape.num_elements and _is_kernel_type(i)
+
+
 def _is_elementwise(i: HloInstruction) -> bool:
     return i.opcode.is_elementwise and i.opcode not in (Opcode.COPY, Opcode.MAP) and bool(i.operands)
 
@@ -191,7 +197,7 @@ def _is_elementwise(i: HloInstruction) -> bool:
 def _is_cheap_producer(i: HloInstruction) -> bool:
     if not i.shape.is_array or not _is_kernel_type(i):
         return False
-    if i.opcode in _MOVED or i.opcode is Opcode.BROADCAST:
+    if i.opcode in _MOVED or i.opcode in _SLICES or i.opcode is Opcode.BROADCAST:
         return True
     return _is_elementwise(i) and not i.opcode.has(Trait.EXPENSIVE)
 

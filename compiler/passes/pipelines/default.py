@@ -13,6 +13,8 @@ from compiler.passes.infrastructure.base import HloPass
 from compiler.passes.infrastructure.pipeline import FixedPoint, PassPipeline, PipelineRun
 from compiler.passes.infrastructure.registry import make_pass
 from compiler.passes.infrastructure.sparing import Keeps, sparing
+from compiler.passes.loops.loop_weights import LoopWeightTranspose
+from compiler.passes.loops.stack_allocation import LoopStackAllocation
 
 STRUCTURE = (
     "async-expander",
@@ -50,6 +52,7 @@ LOOPS = (
     "range-simplifier",
     "while-loop-invariant-code-motion",
     "while-loop-widening",
+    "while-loop-slice-sinking",
     "state-splitting",
 )
 """Passes on whole loops: carried state, invariants, and unrolling of short loops."""
@@ -66,7 +69,8 @@ XLA_ORDER = (
     "dynamic-slice-simplifier", "unit-dimension-movement", "reduce-simplifier", "reduce-hoisting",
     "degenerate-dimensions", "dot-simplifier", "dot-of-blocks", "dot-slicing", "dot-distribution", "matrix-chain",
     "no-op-removal", "dce", "gather-simplifier", "while-loop-invariant-code-motion", "tuple-simplifier",
-    "while-loop-constant-sinking", "while-loop-simplifier", "while-loop-widening", "state-splitting",
+    "while-loop-constant-sinking", "while-loop-simplifier", "while-loop-widening",
+    "while-loop-slice-sinking", "state-splitting",
     "range-simplifier", "dce", "reshape-mover", "constant-folding", "conditional-simplifier",
     "conditional-dead-output", "transpose-folding", "transposed-dot-cse", "cse", "dce",
 )  # fmt: skip
@@ -77,9 +81,10 @@ are adjacent here as individual passes.
 """
 
 LOWERING = (
-    "rng-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander", "scan-expander",
+    "rng-expander", "complex-expander", "batch-norm-expander", "map-inliner", "select-and-scatter-expander",
+    "scan-expander",
     "reduce-window-rewriter", "reduce-window-to-slices", "operand-upcaster", "convolution-to-dot",
-    "convolution-to-patches", "scatter-expander{simple=false}", "argmax-rewriter",
+    "convolution-to-patches", "topk-by-rank", "scatter-expander{simple=false}", "argmax-rewriter",
     "dot-strength-reduction{max_contracted=4096,max_multiplications=4096}",
 )  # fmt: skip
 """Expanders of ops that kernels cannot compute, and of dots so small that a library call takes longer than the dot
@@ -118,10 +123,11 @@ def lower(module: HloModule, keeps: Keeps | None = None) -> bool:
         spared = (sparing(p, keeps) for p in lowering.passes)
         lowering = PassPipeline(lowering.name, (ConvolutionReversal(), *spared))
     run = PipelineRun()
-    if not run.run(lowering, module):
-        return False
-    run.run(tidying, module)
-    return True
+    changed = run.run(lowering, module)
+    changed |= LoopStackAllocation().run(module)
+    if changed:
+        run.run(tidying, module)
+    return changed
 
 
 def group_products(module: HloModule, library: Keeps) -> bool:
@@ -131,8 +137,10 @@ def group_products(module: HloModule, library: Keeps) -> bool:
         module: the module to change, after `lower`.
         library: says for a dot whether a library other than BLAS computes it.
     """
+    products = ProductFusion()
     changed = AttentionFusion().run(module)
-    changed |= ProductFusion().run_beside(module, library)
+    changed |= LoopWeightTranspose().run_where(module, products.is_small)
+    changed |= products.run_beside(module, library)
     if changed:
         PipelineRun().run(_lowering()[1], module)
     return changed

@@ -112,13 +112,17 @@ def why_unavailable() -> str | None:
     return None
 
 
+def onednn_source() -> str:
+    """Return the C source of the code that creates and runs oneDNN's primitives."""
+    folder = resources.files("compiler.backends.cpu.onednn")
+    return "\n".join(folder.joinpath(name).read_text() for name in SOURCES)
+
+
 @functools.lru_cache(maxsize=4)
 def _load(path: Path) -> OneDnn:
     tools = toolchain.toolchain()
     RUNTIME.load(tools.runtime())  # onednn.c calls its functions
-    folder = resources.files("compiler.backends.cpu.onednn")
-    source = "\n".join(folder.joinpath(name).read_text() for name in SOURCES)
-    library = ctypes.CDLL(str(tools.shared_object(source, "onednn", FLAGS)))
+    library = ctypes.CDLL(str(tools.shared_object(onednn_source(), "onednn", FLAGS)))
     pointer = ctypes.c_void_p
     library.hlogym_onednn_open.restype, library.hlogym_onednn_open.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
     library.hlogym_onednn_create.restype, library.hlogym_onednn_create.argtypes = pointer, [pointer, pointer]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from compiler.runtime.buffers import BufferKind
 from compiler.runtime.thunks import LibraryThunk
 
 Array = NDArray[Any]
-_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long)
 
 
 class LibrarySteps:
@@ -51,13 +50,6 @@ class LibrarySteps:
             self.steps.append(shared[key])
         self._table = (ctypes.c_void_p * len(thunks))(*(s.address for s in self.steps))
         self.run_address, self.table_address = library.run_address, ctypes.addressof(self._table)
-
-    def call(self, number: int, arrays: Sequence[Array]) -> Callable[[], object]:
-        """Return a function that runs one step; `arrays` are its inputs, its result and its scratch memory, if any."""
-        step, run = self.steps[number], _RUN(self.run_address)
-        pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
-        scratch, size = (arrays[-1].ctypes.data, arrays[-1].nbytes) if step.scratch_bytes else (None, 0)
-        return lambda: run(step.address, pointers, scratch, size)
 
 
 def _constant_addresses(t: LibraryThunk, constants: Sequence[Array]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies.queue import all_users_action
-from compiler.fusion.policies.walk import Walk
+from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.policies.xla import traits
 from compiler.fusion.rewriting import consumers_of
 from compiler.fusion.sequence import SequenceState
@@ -29,7 +29,7 @@ class FusionMerger(Walk):
     def steps(self, state: FusionState) -> Iterator[FusionAction]:
         """Yield the merges, producers before their users."""
         for sequence in state.sequences.values():
-            for producer in sequence.nodes():
+            for producer in nodes_of(sequence):
                 if producer.opcode is Opcode.FUSION and self.why_not(sequence, producer) is None:
                     yield all_users_action(sequence, producer)
 
@@ -45,7 +45,7 @@ class FusionMerger(Walk):
         reduced = next((u for u in users if traits.has_reduction(u)), None)
         if reduced is not None and traits.transposed_share(producer) >= self.transposed_share:
             return f"the reduction %{reduced.name} would read through the transposes of %{producer.name}"
-        decision = sequence.table.into_all_users(producer, users)
+        decision = sequence.into_all_users(producer, users)
         if not decision:
             return decision.reason
         if sequence.saving_into_all(producer, users) < 0:

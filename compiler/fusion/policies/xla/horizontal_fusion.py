@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies.walk import Walk
+from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.policies.xla import traits
 from compiler.fusion.rewriting import consumers_of, outputs_of, producers_of
 from compiler.fusion.sequence import SequenceState
@@ -37,7 +37,7 @@ class HorizontalFusion(Walk):
     def steps(self, state: FusionState) -> Iterator[FusionAction]:
         """Yield the fusions of what each consumer reads, from the results upwards, then of what a new fusion reads."""
         for sequence in state.sequences.values():
-            work = sequence.nodes()
+            work = nodes_of(sequence)
             while work:
                 consumer = work.pop()
                 if consumer.parent is None:
@@ -45,7 +45,7 @@ class HorizontalFusion(Walk):
                 for group in self._groups(sequence, consumer):
                     first = group[0]
                     for other in group[1:]:
-                        a, b = sequence.order.sorted([first, other])
+                        a, b = sequence.nodes.sorted([first, other])
                         action = FusionAction("horizontal", sequence.computation.name, a.name, (b.name,))
                         if sequence.decide(action):
                             yield action

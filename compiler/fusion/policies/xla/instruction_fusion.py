@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from compiler.fusion.action_table import has_other_use
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies.walk import Walk
+from compiler.fusion.kinds import has_other_use
+from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.policies.xla import traits
 from compiler.fusion.rewriting import consumers_of, producers_of
 from compiler.fusion.sequence import SequenceState
@@ -40,7 +40,7 @@ class InstructionFusion(Walk):
         """Yield the fusions of each consumer until it has no producer to take, then those of the one before it."""
         for sequence in state.sequences.values():
             kept = self._never_duplicated(sequence)
-            work = sequence.nodes()
+            work = nodes_of(sequence)
             while work:
                 consumer = work.pop()
                 producer = None if consumer.parent is None else self._producer_for(sequence, consumer, kept)
@@ -55,7 +55,7 @@ class InstructionFusion(Walk):
         """Return the last of the producers in post order that is fused into the consumer, or None."""
         if sequence.legality.refusal_of(consumer) is not None:
             return None
-        for p in reversed(sequence.order.sorted(producers_of(consumer))):
+        for p in reversed(sequence.nodes.sorted(producers_of(consumer))):
             if not (p in kept and has_other_use(p)) and self.why_not(sequence, p, consumer) is None:
                 return p
         return None
@@ -115,7 +115,7 @@ class InstructionFusion(Walk):
         to a user does not let through: computing them twice would read more than it saves.
         """
         kept: set[HloInstruction] = set()
-        for p in reversed(sequence.nodes()):
+        for p in reversed(nodes_of(sequence)):
             if len(consumers_of(p)) < 2 or _is_at_most_unary(p) or _elements_read(p) <= _elements_of(p):
                 continue
             if sequence.legality.refusal_of(p) is not None or not self._goes_through_all_paths(sequence, p, kept):
@@ -129,7 +129,7 @@ class InstructionFusion(Walk):
         between = self._between(sequence, producer)
         if between is None:
             return False
-        for node in sequence.order.sorted(between):
+        for node in sequence.nodes.sorted(between):
             for p in producers_of(node):
                 if (p is producer or p in between) and (p in kept or self.why_not(sequence, p, node) is not None):
                     return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compiler.fusion.action_table import has_other_use
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies.walk import Walk
+from compiler.fusion.kinds import has_other_use
+from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.policies.xla import traits
 from compiler.fusion.rewriting import body_of, consumers_of, is_multi_output
 from compiler.fusion.sequence import SequenceState
@@ -28,7 +28,7 @@ class MultiOutputFusion(Walk):
     def steps(self, state: FusionState) -> Iterator[FusionAction]:
         """Yield for each value the fusions of its readers, then that of its producer with one of them."""
         for sequence in state.sequences.values():
-            for producer in reversed(sequence.nodes()):
+            for producer in reversed(nodes_of(sequence)):
                 if producer.opcode is Opcode.CONSTANT:
                     continue
                 if producer.parent is not None:
@@ -42,7 +42,7 @@ class MultiOutputFusion(Walk):
         if all(s.num_elements == 1 for s in parent.shape.leaves()):
             return  # a scalar that two kernels read is no saving
         refusal = sequence.legality.refusal_of
-        readers = [u for u in sequence.order.sorted(consumers_of(parent)) if refusal(u) is None]
+        readers = [u for u in sequence.nodes.sorted(consumers_of(parent)) if refusal(u) is None]
         readers.sort(key=_preference, reverse=True)
         while readers:
             first = readers.pop(0)
@@ -53,7 +53,7 @@ class MultiOutputFusion(Walk):
                 if self.why_not_siblings(sequence, first, other, parent) is not None:
                     readers.append(other)
                     continue
-                a, b = sequence.order.sorted([first, other])
+                a, b = sequence.nodes.sorted([first, other])
                 yield FusionAction("sibling", sequence.computation.name, a.name, (b.name,))
                 first = state.find(sequence.computation.name, state.made[-1][-1])
 
@@ -83,7 +83,7 @@ class MultiOutputFusion(Walk):
     def _with_consumer(self, sequence: SequenceState, producer: HloInstruction) -> Iterator[FusionAction]:
         if sequence.legality.refusal_of(producer) is not None:
             return
-        users = sequence.order.sorted(consumers_of(producer))
+        users = sequence.nodes.sorted(consumers_of(producer))
         fitting = [u for u in users if self.why_not_together(sequence, producer, u) is None]
         if fitting:
             consumer = max(fitting, key=_preference)

@@ -1,0 +1,246 @@
+"""Complex expansion: complex arithmetic becomes arithmetic on real and imaginary parts, which kernels can compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from compiler.analysis.while_loop import LoopView
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, PrimitiveType, Shape
+from compiler.passes.infrastructure.builder import Builder
+from compiler.passes.infrastructure.registry import register
+from compiler.passes.infrastructure.rewrite_limits import pinned, treatable
+from compiler.passes.loops.loop_editing import LoopEdit, Loops
+
+_PARTS = {PrimitiveType.C64: PrimitiveType.F32, PrimitiveType.C128: PrimitiveType.F64}
+_LEAVES = (Opcode.CONSTANT, Opcode.COMPLEX)
+_BY_PART = frozenset(
+    {
+        Opcode.ADD, Opcode.SUBTRACT, Opcode.NEGATE, Opcode.COPY, Opcode.SELECT, Opcode.BROADCAST, Opcode.RESHAPE,
+        Opcode.TRANSPOSE, Opcode.SLICE, Opcode.REVERSE, Opcode.CONCATENATE, Opcode.PAD, Opcode.GATHER,
+        Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE,
+    }
+)  # fmt: skip
+"""Ops whose real part depends only on the real parts of their operands, and whose imaginary part only on theirs."""
+_EXPANDED = _BY_PART | {*_LEAVES, Opcode.CONVERT, Opcode.MULTIPLY}
+
+
+@register
+@dataclass(frozen=True)
+class ComplexExpander:
+    """Compute sums, products and movements of complex arrays on two arrays of real numbers.
+
+    Connected ops are expanded together, if that saves more complex ops than it adds where their values come from other
+    complex ops or go to them. A loop carries the two parts of an element on which such ops work.
+    """
+
+    name: ClassVar[str] = "complex-expander"
+
+    def run(self, module: HloModule) -> bool:
+        """Run the pass; return whether the module changed."""
+        treated = set(treatable(module))
+        found = [c for c in module.control_flow_computations() if c in treated]
+        if not any(_is_complex(i) for c in found for i in c.instructions):
+            return False
+        changed = _split_loops(module)
+        for computation in module.control_flow_computations():
+            if computation in treated:
+                changed |= _expand(computation)
+        return changed
+
+
+def _is_complex(i: HloInstruction) -> bool:
+    return i.shape.is_array and i.shape.element_type in _PARTS and not i.shape.is_dynamic
+
+
+def _is_expanded(i: HloInstruction) -> bool:
+    if not _is_complex(i) or i.opcode not in _EXPANDED:
+        return False
+    return i.opcode is not Opcode.CONVERT or not i.operand(0).shape.is_dynamic
+
+
+# ---- loops
+
+
+def _split_loops(module: HloModule) -> bool:
+    loops = Loops(module)
+    changed = False
+    for view in loops.views():
+        found = [n for n in range(view.size) if _is_split(view, n)]
+        if found:
+            _split_elements(loops.owned(view), found)
+            changed = True
+    return changed
+
+
+def _is_split(view: LoopView, n: int) -> bool:
+    if not _is_complex(view.init[n]) or view.condition_reads[n]:
+        return False
+    users = {u for g in view.body_reads[n] for u in g.users if u is not view.body.root}
+    return bool(users) and all(_is_expanded(u) or u.opcode in (Opcode.REAL, Opcode.IMAG) for u in users)
+
+
+def _split_elements(view: LoopView, found: list[int]) -> None:
+    """Carry the real and the imaginary parts of some elements instead of the elements."""
+    computation = view.instruction.parent
+    assert computation is not None  # noqa: S101 - the loop was found in it
+    around, inside = Builder(computation), Builder(view.body)
+    kept = [n for n in range(view.size) if n not in found]
+    new_index = {old: new for new, old in enumerate(kept)}
+    init = [view.init[n] for n in kept] + [p for n in found for p in _parts_of(around, view.init[n])]
+    outputs, results = list(view.outputs), view.results
+    reads = view.body_reads
+    edit = LoopEdit.begin(view, init, new_index)
+    joined = {}
+    for k, n in enumerate(found):
+        first = len(kept) + 2 * k
+        joined[n] = inside.add(Opcode.COMPLEX, edit.body_read(first), edit.body_read(first + 1))
+        for gte in reads[n]:
+            view.body.replace_uses(gte, joined[n])
+            outputs = [joined[n] if o is gte else o for o in outputs]
+    new = [outputs[n] for n in kept] + [p for n in found for p in _parts_of(inside, outputs[n])]
+    loop = edit.finish(new)
+    for k, n in enumerate(found):
+        for gte in results[n]:
+            parts = [around.add(Opcode.GET_TUPLE_ELEMENT, loop, index=len(kept) + 2 * k + p) for p in range(2)]
+            computation.replace_uses(gte, around.add(Opcode.COMPLEX, *parts))
+    edit.discard()
+
+
+def _parts_of(b: Builder, x: HloInstruction) -> list[HloInstruction]:
+    return [b.add(Opcode.REAL, x), b.add(Opcode.IMAG, x)]
+
+
+# ---- sequences
+
+
+def _expand(computation: HloComputation) -> bool:
+    fixed = pinned(computation)
+    nodes = [i for i in computation.post_order() if _is_expanded(i) and i not in fixed]
+    changed = False
+    for group in _connected(nodes):
+        if _is_worthwhile(group):
+            _expand_group(computation, group)
+            changed = True
+    return changed
+
+
+def _connected(nodes: list[HloInstruction]) -> list[list[HloInstruction]]:
+    """Return the groups of nodes that are connected by uses other than those of constants, in order."""
+    leader = {i: i for i in nodes}
+
+    def find(i: HloInstruction) -> HloInstruction:
+        while leader[i] is not i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    for i in nodes:
+        for o in i.operands:
+            if o in leader and o.opcode is not Opcode.CONSTANT:
+                leader[find(i)] = find(o)
+    groups: dict[HloInstruction, list[HloInstruction]] = {}
+    for i in nodes:
+        groups.setdefault(find(i), []).append(i)
+    return list(groups.values())
+
+
+def _is_worthwhile(group: list[HloInstruction]) -> bool:
+    inside = set(group)
+    work = [i for i in group if i.opcode not in _LEAVES]
+    entering = {o for i in work for o in i.operands if _enters(o, inside)}
+    leaving = [i for i in group if i.opcode is not Opcode.CONSTANT and _leaves(i, inside)]
+    reads = sum(1 for i in group for u in i.users if u.opcode in (Opcode.REAL, Opcode.IMAG))
+    if not work and not reads:
+        return False
+    return len(work) + reads > 2 * len(entering) + sum(i.opcode is not Opcode.COMPLEX for i in leaving)
+
+
+def _enters(operand: HloInstruction, inside: set[HloInstruction]) -> bool:
+    return _is_complex(operand) and operand not in inside and operand.opcode is not Opcode.CONSTANT
+
+
+def _leaves(i: HloInstruction, inside: set[HloInstruction]) -> bool:
+    return i.is_root or any(u not in inside and u.opcode not in (Opcode.REAL, Opcode.IMAG) for u in i.users)
+
+
+def _expand_group(computation: HloComputation, group: list[HloInstruction]) -> None:
+    b, inside = Builder(computation), set(group)
+    parts = _Parts(b)
+    for i in group:
+        parts.expand(i)
+    for i in group:
+        if i.opcode is Opcode.CONSTANT:
+            continue
+        for user in list(i.users):
+            if user.opcode in (Opcode.REAL, Opcode.IMAG):
+                computation.replace_uses(user, parts.known[i][user.opcode is Opcode.IMAG])
+        if i.opcode is not Opcode.COMPLEX and _leaves(i, inside):
+            _join(computation, i, inside, b.add(Opcode.COMPLEX, *parts.known[i]))
+    reads = [u for i in group for u in i.users if u.opcode in (Opcode.REAL, Opcode.IMAG)]
+    computation.remove_dead([*reads, *reversed(group)])
+
+
+def _join(
+    computation: HloComputation, i: HloInstruction, inside: Iterable[HloInstruction], joined: HloInstruction
+) -> None:
+    """Replace the uses of `i` by instructions that are not expanded."""
+    for user in list(i.users):
+        if user not in inside and user is not joined:
+            user.replace_operands(i, joined)
+    if i.is_root:
+        computation.root = joined
+
+
+class _Parts:
+    """The real and imaginary parts of complex values.
+
+    Attributes:
+        known: the parts by value.
+    """
+
+    def __init__(self, b: Builder) -> None:
+        self.b = b
+        self.known: dict[HloInstruction, tuple[HloInstruction, HloInstruction]] = {}
+
+    def expand(self, i: HloInstruction) -> None:
+        """Add the parts of an instruction; those of its operands are known, or are read from complex values."""
+        shape = Shape(_PARTS[i.shape.element_type], i.shape.dimensions)
+        if i.opcode is Opcode.CONSTANT:
+            array = i.value.array
+            assert array is not None  # noqa: S101 - the constant is an array
+            self.known[i] = self.b.constant(array.real), self.b.constant(array.imag)
+        elif i.opcode is Opcode.COMPLEX:
+            self.known[i] = i.operand(0), i.operand(1)
+        elif i.opcode is Opcode.CONVERT:
+            self.known[i] = self._converted(i.operand(0), shape)
+        elif i.opcode is Opcode.MULTIPLY:
+            self.known[i] = self._product(*i.operands)
+        else:
+            self.known[i] = self._by_part(i, 0, shape), self._by_part(i, 1, shape)
+
+    def of(self, x: HloInstruction) -> tuple[HloInstruction, HloInstruction]:
+        if x not in self.known:
+            if x.opcode is Opcode.CONSTANT:
+                self.expand(x)
+            else:
+                self.known[x] = self.b.add(Opcode.REAL, x), self.b.add(Opcode.IMAG, x)
+        return self.known[x]
+
+    def _converted(self, x: HloInstruction, shape: Shape) -> tuple[HloInstruction, HloInstruction]:
+        if _is_complex(x):
+            real, imaginary = self.of(x)
+            return self.b.convert(real, shape.element_type), self.b.convert(imaginary, shape.element_type)
+        return self.b.convert(x, shape.element_type), self.b.splat(0, shape)
+
+    def _product(self, x: HloInstruction, y: HloInstruction) -> tuple[HloInstruction, HloInstruction]:
+        (a, b), (c, d) = self.of(x), self.of(y)
+        add, mul = self.b.add, Opcode.MULTIPLY
+        return (
+            add(Opcode.SUBTRACT, add(mul, a, c), add(mul, b, d)),
+            add(Opcode.ADD, add(mul, a, d), add(mul, b, c)),
+        )
+
+    def _by_part(self, i: HloInstruction, part: int, shape: Shape) -> HloInstruction:
+        return self.b.with_operands(i, [self.of(o)[part] if _is_complex(o) else o for o in i.operands], shape)

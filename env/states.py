@@ -1,0 +1,218 @@
+"""The states of a program under decisions, remembered: a state that was met before costs a look-up and no compilation.
+
+A state has what an agent sees of it. Decisions lead from state to state; those that lead to the same module lead to the
+same state. The compilation itself follows only when it is needed: one episode is moved to a state by taking back
+decisions and making others, so most steps on new states make one fusion. Memory is bounded: the least recently used
+states are dropped, and computed again when they are reached again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.errors import HlogymError
+from compiler.plan import Phase
+from compiler.session import CompilationSession
+from compiler.support.lru_dict import LruDict
+from env.episode import Decision, Episode, Move
+from env.observations import CompactGraph, compact
+
+__all__ = ["DecisionMemory", "DecisionState", "DecisionStates"]
+
+MEMORY_BYTES = 48 << 20
+"""Remembered states of all programs of an environment, by estimate."""
+SESSIONS = 6
+"""Number of compilations of a program that are kept, besides that at its start."""
+_STATE_BYTES = 3000
+
+
+@dataclass(frozen=True, eq=False)
+class _Path:
+    """The decision that led to a state and those before it."""
+
+    before: _Path | None
+    decision: Decision
+    length: int
+    began: bool
+    """Whether fusion had begun when it was made, so that it can be undone."""
+
+
+@dataclass(eq=False)
+class DecisionState:
+    """What there is to see after some decisions.
+
+    Attributes:
+        key: equal for states that offer the same.
+        phase: of the next decision; "done" after the last one.
+        count: number of legal decisions now.
+        seconds: estimated time of the module by the cost model.
+        graph: features of the decision.
+        notes: facts that users of the state have computed, by names of their choice.
+    """
+
+    key: Hashable
+    phase: Phase
+    count: int
+    seconds: float
+    graph: CompactGraph
+    _texts: str
+    notes: dict[str, Any] = field(default_factory=dict)
+    _path: _Path | None = None
+    _next: dict[int, Hashable] = field(default_factory=dict)  # keys, so that a state keeps no other one alive
+
+    @property
+    def done(self) -> bool:
+        """Whether every decision has been taken."""
+        return self.phase == "done"
+
+    def text(self, index: int) -> str:
+        """Return a legal decision as text."""
+        return self._texts.split("\n")[index]
+
+
+class DecisionMemory(LruDict[Hashable, DecisionState]):
+    """States by program and key; the programs of an environment share one memory.
+
+    Args:
+        limit: estimated bytes of all states together.
+    """
+
+    def __init__(self, limit: float = MEMORY_BYTES) -> None:
+        super().__init__(limit, lambda _, s: _bytes_of(s))
+
+
+def _bytes_of(state: DecisionState) -> int:
+    return _STATE_BYTES + state.graph.nbytes + len(state._texts)
+
+
+class DecisionStates:
+    """The states of one program.
+
+    Args:
+        name: of the program, by which the memory tells it from others.
+        start: the session that episodes start from; it is not changed.
+        phases: what is decided.
+        memory: where states are stored.
+
+    Attributes:
+        root: the state at the start.
+        met: number of decisions that led to a state that was not known.
+        remembered: number of decisions that were looked up.
+    """
+
+    def __init__(self, name: str, start: CompilationSession, phases: Sequence[Phase], memory: DecisionMemory) -> None:
+        self._name, self._memory = name, memory
+        self._start = Episode(start.fork(), phases)
+        self._episodes: LruDict[_Path | None, tuple[Episode, _Path | None]] = LruDict(SESSIONS)
+        self.met = self.remembered = 0
+        self.root = self._see(self._start.fork(), None)
+
+    def take(self, state: DecisionState, index: int) -> DecisionState | str:
+        """Return the state after a decision, or the reason why it cannot be taken."""
+        if state.done:
+            return "the episode is over"
+        if not 0 <= index < state.count:
+            return f"action {index} is not among the {state.count} legal ones"
+        key = state._next.get(index)
+        found = None if key is None else self._known(key)
+        if found is not None:
+            self.remembered += 1
+            return found
+        self.met += 1
+        episode = self.episode(state)
+        decision = Decision.of(episode.moves[index])
+        path = _longer(state._path, decision, episode.is_fusing)
+        if not path.began:
+            episode = episode.fork()
+        try:
+            episode.decide(decision)
+        except HlogymError as error:
+            return f"{state.text(index)}: {error}"
+        self._keep(episode, path)
+        following = self._known(self._key(episode))
+        if following is None:
+            following = self._see(episode, path)
+        elif following is not self.root:
+            following._path = path  # which the compilation has just taken; equal states list their moves in one order
+        state._next[index] = following.key
+        return following
+
+    def episode(self, state: DecisionState) -> Episode:
+        """Return the compilation that leads to a state; it is valid, and must not be changed, until the next call."""
+        path = state._path
+        base = _base(path)
+        episode, at = self._episode_at(base)
+        back, forth = _between(at, path)
+        for step in back:
+            episode.undo(step.decision)
+        for step in forth:
+            episode.decide(step.decision)
+        self._keep(episode, path)
+        return episode
+
+    def moves(self, state: DecisionState) -> Sequence[Move]:
+        """Return the legal decisions of a state."""
+        return tuple(self.episode(state).moves)
+
+    # ---- inside
+
+    def _key(self, episode: Episode) -> Hashable:
+        return self._name, episode.key
+
+    def _known(self, key: Hashable) -> DecisionState | None:
+        return self.root if key == self.root.key else self._memory.get(key)
+
+    def _see(self, episode: Episode, path: _Path | None) -> DecisionState:
+        """Return the state that an episode is in, and remember it."""
+        key = self._key(episode)
+        moves = episode.moves
+        listed = "\n".join(map(str, moves))
+        graph = compact(episode.graph())
+        made = DecisionState(key, episode.phase, len(moves), episode.seconds(), graph, listed, _path=path)
+        if path is not None:
+            self._memory[key] = made
+        return made
+
+    def _episode_at(self, base: _Path | None) -> tuple[Episode, _Path | None]:
+        """Return an episode whose decisions before fusion are those of a path, and the path that it is at."""
+        found = self._episodes.get(base)
+        if found is not None:
+            return found
+        if base is None:
+            return self._start.fork(), None
+        before, _ = self._episode_at(base.before)
+        episode = before.fork()
+        episode.decide(base.decision)
+        self._keep(episode, base)
+        return episode, base
+
+    def _keep(self, episode: Episode, path: _Path | None) -> None:
+        self._episodes[_base(path)] = episode, path
+
+
+def _longer(path: _Path | None, decision: Decision, began: bool) -> _Path:
+    return _Path(path, decision, 1 if path is None else path.length + 1, began)
+
+
+def _base(path: _Path | None) -> _Path | None:
+    """Return the part of a path before fusion began."""
+    while path is not None and path.began:
+        path = path.before
+    return path
+
+
+def _between(start: _Path | None, end: _Path | None) -> tuple[list[_Path], list[_Path]]:
+    """Return the decisions to take back, the last one first, and those to make, from one path to another."""
+    back: list[_Path] = []
+    forth: list[_Path] = []
+    while start is not end:
+        if end is None or (start is not None and start.length >= end.length):
+            assert start is not None  # noqa: S101 - they are not the same
+            back.append(start)
+            start = start.before
+        else:
+            forth.append(end)
+            end = end.before
+    return back, forth[::-1]

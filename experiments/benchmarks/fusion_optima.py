@@ -1,0 +1,248 @@
+"""How far fusion policies are from proven optima, by the cost model and by measured time, on the cpu backend.
+
+python -m experiments.benchmarks.fusion_optima [--graphs 80] [--measured 60] [--suites quickstart jax/train]
+    [--seconds 1200] [--out results/fusion/optima.md]
+
+Connected subgraphs are cut out of real programs after the default passes. For each, exhaustive search visits every
+state that fusions reach, so that the least estimated time is proven. Of graphs with few states, every state is compiled
+and measured end to end, in turns; the fastest are measured again, and the fastest of these is the optimum by time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from compiler.api import CompileOptions
+from compiler.api import compile as compile_hlo
+from compiler.errors import HlogymError
+from compiler.fusion.policies import POLICIES, Exhaustive, make_policy
+from compiler.fusion.protocol import run_policy
+from compiler.fusion.state import FusionState
+from compiler.ir import HloModule
+from compiler.passes.pipelines.default import default_pipeline
+from compiler.runtime.executable import Executable, parameter_leaves
+from compiler.text import parse
+from env.suites import Program, load_suite
+from env.suites.programs.cutter import cut
+from experiments.provenance import provenance
+
+POLICY_NAMES = tuple(p for p in POLICIES if p != "exhaustive")
+SIZES = (5, 7, 9, 11, 13)
+"""Numbers of instructions of the subgraphs."""
+MIN_FUSIBLE, MAX_FUSIBLE = 3, 10
+MAX_STATES = 20_000
+MAX_MEASURED = 48
+"""Greatest number of states of a graph whose states are all measured."""
+MAX_BYTES = 1 << 26
+PER_PROGRAM = 2
+ROUNDS, FINAL_ROUNDS, FINALISTS = 5, 15, 6
+SAMPLE_SECONDS = 3e-4
+
+
+@dataclass
+class Graph:
+    """One subgraph with its proven optimum.
+
+    Attributes:
+        program: where it was cut out.
+        fusible: number of instructions that can be fused.
+        states: number of states that fusions reach, all of them visited.
+        unfused, best: estimated seconds without fusion and of the best state.
+        estimated: estimated seconds of the state that each policy makes.
+        fastest: measured seconds of the fastest state, None if they were not measured.
+        measured: measured seconds of the state that each policy makes, and of the one that the cost model prefers.
+    """
+
+    program: str
+    fusible: int
+    states: int
+    unfused: float
+    best: float
+    estimated: dict[str, float] = field(default_factory=dict)
+    fastest: float | None = None
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class _Ends:
+    """The states of a graph: all texts by fingerprint, the best by the cost model, and where policies end."""
+
+    texts: dict[str, str]
+    best: str
+    policies: dict[str, str]
+
+
+def subgraphs(programs: Sequence[Program]) -> Iterator[tuple[str, HloModule]]:
+    """Yield subgraphs of each program in turn, of several sizes and without repetitions."""
+    seen: set[str] = set()
+    for program in programs:
+        module = parse(program.text())
+        try:
+            default_pipeline().run(module)
+        except HlogymError as error:
+            print(f"{program.name}: {error}", file=sys.stderr)
+            continue
+        found = 0
+        for seed in range(4 * len(SIZES)):
+            piece = cut(module, seed, SIZES[seed % len(SIZES)])
+            if piece is None or found >= PER_PROGRAM:
+                continue
+            key = piece.module.fingerprint()
+            if key not in seen and _is_suitable(piece.module):
+                seen.add(key)
+                found += 1
+                yield program.name, piece.module
+
+
+def _is_suitable(module: HloModule) -> bool:
+    total = sum(s.byte_size for s in parameter_leaves(module))
+    return total <= MAX_BYTES and MIN_FUSIBLE <= _fusible(FusionState(module.clone())) <= MAX_FUSIBLE
+
+
+def _fusible(state: FusionState) -> int:
+    return sum(s.legality.refusal_of(i) is None for s, i in state.instructions())
+
+
+def examine(name: str, module: HloModule) -> tuple[Graph, _Ends] | None:
+    """Return a graph with its optimum and the results of all policies; None if there are too many states."""
+    start = FusionState(module)
+    texts: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+
+    def objective(state: FusionState) -> float:
+        texts[state.fingerprint] = str(state.module)
+        seconds[state.fingerprint] = state.seconds()
+        return seconds[state.fingerprint]
+
+    state = start.fork()
+    search = Exhaustive(limit=MAX_STATES, objective=objective)
+    run_policy(state, search)
+    (proof,) = search.proofs.values()
+    if not proof.complete or proof.states < 2:
+        return None
+    graph = Graph(name, _fusible(start), proof.states, proof.start, proof.best)
+    ends = _Ends(texts, state.fingerprint, {})
+    for policy in POLICY_NAMES:
+        end = start.fork()
+        run_policy(end, make_policy(policy))
+        ends.policies[policy] = end.fingerprint
+        graph.estimated[policy] = seconds[end.fingerprint]
+    return graph, ends
+
+
+def measure(graph: Graph, ends: _Ends) -> None:
+    """Measure every state of a graph, and set the times of the graph."""
+    module = parse(ends.texts[ends.best])
+    rng = np.random.default_rng(0)
+    inputs = [rng.uniform(0.5, 1.5, s.dimensions).astype(s.dtype) for s in parameter_leaves(module)]
+    options = CompileOptions(verify=False, optimize=False)
+    built = {key: compile_hlo(text, options=options) for key, text in ends.texts.items()}
+    seconds = _times(built, inputs, ROUNDS)
+    wanted = {*ends.policies.values(), ends.best, *sorted(seconds, key=seconds.__getitem__)[:FINALISTS]}
+    again = _times({k: e for k, e in built.items() if k in wanted}, inputs, FINAL_ROUNDS)
+    graph.fastest = min(again.values())
+    graph.measured = {p: again[key] for p, key in ends.policies.items()}
+    graph.measured["exhaustive"] = again[ends.best]
+
+
+def _times(built: dict[str, Executable], inputs: list[Any], rounds: int) -> dict[str, float]:
+    """Return the least seconds of a call of each executable, in turns."""
+    least = dict.fromkeys(built, float("inf"))
+    for n in range(rounds):
+        for key in built if n % 2 else reversed(built):
+            once = min(built[key].benchmark(inputs, 2))
+            repeats = max(3, min(300, round(SAMPLE_SECONDS / max(once, 1e-9))))
+            least[key] = min(least[key], *built[key].benchmark(inputs, repeats))
+    return least
+
+
+def report(graphs: Sequence[Graph], arguments: Sequence[str]) -> str:
+    """Return the tables in Markdown."""
+    origin = provenance()
+    measured = [g for g in graphs if g.fastest is not None]
+    states = sorted(g.states for g in graphs)
+    lines = [
+        "# Fusion policies beside proven optima",
+        "",
+        f"- command: `python -m experiments.benchmarks.fusion_optima {' '.join(arguments)}`",
+        *(f"- {key}: {origin[key]}" for key in ("commit", "machine", "date", "c_compiler")),
+        "",
+        f"{len(graphs)} subgraphs of {len({g.program for g in graphs})} programs, {MIN_FUSIBLE} to {MAX_FUSIBLE} "
+        f"fusible instructions, {states[0]} to {states[-1]} states (median {states[len(states) // 2]}). Every state "
+        "that fusions reach was visited. The ratio is the time of the state that a policy makes, divided by the least "
+        "time of all states.",
+        "",
+        "## By the cost model",
+        "",
+        *_table({p: [g.estimated[p] / g.best for g in graphs] for p in POLICY_NAMES}, 1e-9),
+    ]
+    if measured:
+        lines += [
+            "",
+            "## By measured time",
+            "",
+            f"{len(measured)} of them, those with at most {MAX_MEASURED} states: each state was compiled and measured "
+            f"end to end, the {FINALISTS} fastest and those of the policies again. Within 3% of the fastest counts as "
+            "optimal. `exhaustive` is the optimum of the cost model.",
+            "",
+            *_table({p: [g.measured[p] / (g.fastest or 1.0) for g in measured] for p in measured[0].measured}, 0.03),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(ratios: dict[str, list[float]], tolerance: float) -> list[str]:
+    rows = ["| policy | optimal | mean ratio | worst ratio |", "|---|---|---|---|"]
+    for policy, found in sorted(ratios.items(), key=lambda r: mean(r[1])):
+        optimal = sum(r <= 1 + tolerance for r in found)
+        rows.append(f"| {policy} | {optimal} of {len(found)} | {mean(found):.3f} | {max(found):.2f} |")
+    return rows
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--suites", nargs="+", default=["quickstart", "jax/train"])
+    parser.add_argument("--graphs", type=int, default=80, help="number of subgraphs")
+    parser.add_argument("--measured", type=int, default=60, help="greatest number of them that are measured too")
+    parser.add_argument("--seconds", type=float, default=1200, help="begin no further subgraph after this time")
+    parser.add_argument("--out", type=Path, help="Markdown file; a JSON file is written next to it")
+    options = parser.parse_args(arguments)
+    start = time.monotonic()
+    graphs: list[Graph] = []
+    measured = 0
+    for name, module in subgraphs([p for s in options.suites for p in load_suite(s).programs]):
+        if len(graphs) >= options.graphs or time.monotonic() - start > options.seconds:
+            break
+        found = examine(name, module)
+        if found is None:
+            continue
+        graph, ends = found
+        if graph.states <= MAX_MEASURED and measured < options.measured:
+            try:
+                measure(graph, ends)
+                measured += 1
+            except HlogymError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+        graphs.append(graph)
+        print(f"{name}: {graph.fusible} fusible, {graph.states} states, "
+              f"default {graph.estimated['default'] / graph.best:.3f}", flush=True)  # fmt: skip
+        if options.out is not None:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(report(graphs, arguments), encoding="utf-8")
+            data = {"provenance": provenance(), "graphs": [asdict(g) for g in graphs]}
+            options.out.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    return 0 if graphs else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

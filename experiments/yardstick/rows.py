@@ -1,0 +1,98 @@
+"""Rows of a yardstick run, one per program, in a file that a later run continues."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from compiler.errors import HlogymError
+from compiler.support.safe_names import markdown_cell
+from env.suites import Program, load_suite
+from experiments.console import error_console
+from experiments.provenance import provenance
+from experiments.results import ResultError, write_text
+
+__all__ = ["Row", "collect", "drawn_programs", "write_page"]
+
+Row: TypeAlias = dict[str, Any]
+SUITES = "jax,kernels,models,linear_algebra,quickstart"
+
+
+def drawn_programs(suites: str, seed: int = 0) -> list[Program]:
+    """Return the programs of suites in a random order that depends on the seed only."""
+    programs = list(load_suite(suites).programs)
+    random.Random(seed).shuffle(programs)
+    return programs
+
+
+def collect(
+    path: Path,
+    settings: Mapping[str, Any],
+    programs: Sequence[Program],
+    measure: Callable[[Program], Row],
+    limit: int,
+) -> list[Row]:
+    """Return the rows of programs: those in the file, if it has the same settings, and new ones, which are added to it.
+
+    A program that fails has a row with the reason under "failure", and is not tried again. The run ends once `limit`
+    programs have rows without "failure" or "skipped".
+
+    Raises:
+        ResultError: the file has other settings, or cannot be read or written.
+    """
+    rows = _known(path, settings)
+    used: list[Row] = []
+    for program in programs:
+        if sum(_is_whole(row) for row in used) >= limit:
+            break
+        if program.name in rows:
+            used.append(rows[program.name])
+            continue
+        start = time.monotonic()
+        try:
+            row = measure(program)
+        except HlogymError as error:
+            row = {"failure": " ".join(str(error).split())[:200]}
+        rows[program.name] = {"program": program.name, **row}
+        used.append(rows[program.name])
+        done = f"{sum(_is_whole(row) for row in used)}/{limit} {program.name}: {time.monotonic() - start:.1f} s"
+        error_console.print(f"{done} {row.get('failure', '')}", markup=False, soft_wrap=True)
+        lines = [json.dumps({"settings": dict(settings)}), *(json.dumps(r) for r in rows.values())]
+        write_text(path, "\n".join(lines) + "\n")
+    return used
+
+
+def _is_whole(row: Row) -> bool:
+    return "failure" not in row and "skipped" not in row
+
+
+def _known(path: Path, settings: Mapping[str, Any]) -> dict[str, Row]:
+    if not path.is_file():
+        return {}
+    try:
+        head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        known = {row["program"]: row for row in lines}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResultError(f"{path} cannot be continued: {error}; remove it, and the run starts again") from error
+    if head.get("settings") != dict(settings):
+        raise ResultError(f"{path} was written with other settings; remove it, or name another file with --out")
+    return known
+
+
+def write_page(path: Path, title: str, command: str, lines: Sequence[str], table: Sequence[Sequence[str]]) -> str:
+    """Write a page of results in Markdown: provenance, text, and a table whose first row is the header; return it."""
+    facts = provenance()
+    rows = ["| " + " | ".join(map(markdown_cell, row)) + " |" for row in table]
+    rows.insert(1, "|" + "---|" * len(table[0]))
+    text = "\n".join(
+        [
+            f"# {title}", "", f"- command: `{command}`", f"- commit: {facts['commit']}",
+            f"- machine: {facts['machine']}", f"- date: {facts['date']}", "", *lines, "", *rows, "",
+        ]
+    )  # fmt: skip
+    write_text(path, text)
+    return text

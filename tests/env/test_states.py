@@ -1,0 +1,108 @@
+"""Tests of the states that environments remember, against episodes that compile everything."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.plan import CompilationPlan, Phase
+from compiler.session import CompilationSession
+from compiler.text import parse
+from env.environments import CompileEnv, FusionEnv, UnrollEnv
+from env.episode import Episode
+from env.observations import observe
+from env.states import DecisionMemory, DecisionState, DecisionStates
+from tests.env.small_programs import CHAIN, LOOP, write_suite
+
+
+def _session(text: str) -> CompilationSession:
+    session = CompilationSession(parse(text))
+    session.run_passes()
+    return session
+
+
+def _same(states: DecisionStates, state: DecisionState, episode: Episode) -> None:
+    """Assert that a state is what an episode with the same decisions is."""
+    assert state.phase == episode.phase
+    assert [state.text(n) for n in range(state.count)] == [str(m) for m in episode.moves]
+    assert state.seconds == pytest.approx(episode.seconds(), rel=1e-12)
+    remembered, fresh = observe(state.graph), observe(episode.graph())
+    for name in remembered:
+        np.testing.assert_allclose(remembered[name], fresh[name], rtol=2e-3, atol=2e-3)
+    assert str(states.episode(state).session.module) == str(episode.session.module)
+
+
+@pytest.mark.parametrize("text", [CHAIN, LOOP])
+@pytest.mark.parametrize("memory", [1 << 20, 1])
+def test_states_are_those_of_episodes_whether_they_are_remembered_or_not(text: str, memory: int) -> None:
+    session, rng = _session(text), np.random.default_rng(0)
+    phases: tuple[Phase, ...] = ("loops", "fusion", "kernels")
+    states = DecisionStates("program", session, phases, DecisionMemory(memory))
+    for _ in range(3):
+        state, episode = states.root, Episode(session.fork(), phases)
+        while not state.done:
+            _same(states, state, episode)
+            index = int(rng.integers(state.count))
+            following = states.take(state, index)
+            assert isinstance(following, DecisionState)
+            assert episode.take(index) is None
+            state = following
+        assert episode.done
+
+
+def test_episodes_that_were_played_before_compile_nothing(tmp_path: Path) -> None:
+    env = FusionEnv(write_suite(tmp_path))
+    returns = []
+    for _ in range(2):
+        rng, total, done = np.random.default_rng(1), 0.0, False
+        env.reset(options={"program": "chain"})
+        while not done:
+            *_, reward, done, _, info = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+            total += reward
+        returns.append((total, info["plan"], info["plan_json"], info["speedup"]))
+        met = env.states(env.suite.find("chain")).met
+    assert returns[0] == returns[1]
+    assert met == len(returns[0][1])
+
+
+def test_decisions_that_lead_to_the_same_fusions_lead_to_the_same_state() -> None:
+    states = DecisionStates("chain", _session(CHAIN), ("fusion",), DecisionMemory())
+    found = {}
+
+    def explore(state: DecisionState, depth: int) -> None:
+        found[state.key] = state
+        for n in range(state.count if depth else 0):
+            following = states.take(state, n)
+            assert isinstance(following, DecisionState)
+            assert found.setdefault(following.key, following) is following
+            explore(following, depth - 1)
+
+    explore(states.root, 3)
+    assert states.met > len(found)
+
+
+def test_states_of_another_program_are_others(tmp_path: Path) -> None:
+    for env in (CompileEnv(write_suite(tmp_path)), UnrollEnv(write_suite(tmp_path))):
+        first, _ = env.reset(options={"program": "chain"})
+        env.reset(options={"program": "loop"})
+        again, _ = env.reset(options={"program": "chain"})
+        assert all(np.array_equal(first[k], again[k]) for k in first)
+
+
+def test_a_remembered_episode_has_a_plan_that_replays(tmp_path: Path) -> None:
+    env = FusionEnv(write_suite(tmp_path))
+    for seed in (3, 4, 3):
+        rng, done = np.random.default_rng(seed), False
+        env.reset(options={"program": "chain"})
+        while not done:
+            *_, done, _, info = env.step(int(rng.choice(np.flatnonzero(env.action_masks()))))
+        session = CompilationSession(parse(CHAIN))
+        session.replay(CompilationPlan.from_json(info["plan_json"]))
+        assert session.fusion.fingerprint == env.compilation.complete().fusion.fingerprint
+
+
+def test_each_choice_for_a_loop_leads_to_a_state_of_its_own() -> None:
+    states = DecisionStates("loop", _session(LOOP), ("loops", "fusion"), DecisionMemory())
+    following = [states.take(states.root, n) for n in range(states.root.count)]
+    assert all(isinstance(s, DecisionState) for s in following)
+    assert len({s.key for s in following if isinstance(s, DecisionState)}) == states.root.count > 2

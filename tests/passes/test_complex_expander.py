@@ -1,0 +1,140 @@
+"""Complex expansion against the interpreter, and what it leaves alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler import compile
+from compiler.interpreter import evaluate
+from compiler.ir import Opcode
+from compiler.passes import make_pass
+from compiler.runtime.thunks import HostThunk
+from compiler.text import parse
+
+ROTARY = """
+HloModule rotary
+ENTRY main {
+  x = f32[3,4] parameter(0)
+  y = f32[3,4] parameter(1)
+  angles = f32[7,4] parameter(2)
+  rows = s32[3,1] parameter(3)
+  i = c64[] constant((0, 1))
+  is = c64[3,4] broadcast(i), dimensions={}
+  re = c64[3,4] convert(x)
+  im = c64[3,4] convert(y)
+  turned = c64[3,4] multiply(im, is)
+  z = c64[3,4] add(re, turned)
+  c = f32[7,4] cosine(angles)
+  s = f32[7,4] sine(angles)
+  table = c64[7,4] complex(c, s)
+  taken = c64[3,4] gather(table, rows), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0},
+    index_vector_dim=1, slice_sizes={1,4}
+  w = c64[3,4] multiply(z, taken)
+  a = f32[3,4] real(w)
+  b = f32[3,4] imag(w)
+  ROOT t = (f32[3,4], f32[3,4]) tuple(a, b)
+}
+"""
+
+LOOP = """
+HloModule loop
+body {
+  p = (s32[], c64[4], c64[4]) parameter(0)
+  n = s32[] get-tuple-element(p), index=0
+  z = c64[4] get-tuple-element(p), index=1
+  w = c64[4] get-tuple-element(p), index=2
+  one = s32[] constant(1)
+  m = s32[] add(n, one)
+  zw = c64[4] multiply(z, w)
+  r = c64[4] reverse(zw), dimensions={0}
+  ROOT t = (s32[], c64[4], c64[4]) tuple(m, r, w)
+}
+condition {
+  p = (s32[], c64[4], c64[4]) parameter(0)
+  n = s32[] get-tuple-element(p), index=0
+  k = s32[] parameter_limit
+  ROOT c = pred[] compare(n, k), direction=LT
+}
+ENTRY main {
+  x = f32[4] parameter(0)
+  y = f32[4] parameter(1)
+  zero = s32[] constant(0)
+  z = c64[4] complex(x, y)
+  w = c64[4] complex(y, x)
+  start = (s32[], c64[4], c64[4]) tuple(zero, z, w)
+  l = (s32[], c64[4], c64[4]) while(start), condition=condition, body=body
+  g = c64[4] get-tuple-element(l), index=1
+  a = f32[4] real(g)
+  b = f32[4] imag(g)
+  ROOT t = (f32[4], f32[4]) tuple(a, b)
+}
+""".replace("parameter_limit", "constant(30)")
+
+RESULT = """
+HloModule result
+ENTRY main {
+  z = c64[2,3] parameter(0)
+  f = f32[2,3] parameter(1)
+  c = c64[2,3] convert(f)
+  a = c64[2,3] multiply(z, c)
+  k = c64[] constant((2, -1))
+  ks = c64[2,3] broadcast(k), dimensions={}
+  b = c64[2,3] subtract(a, ks)
+  d = c64[2,3] multiply(b, b)
+  t = c64[3,2] transpose(d), dimensions={1,0}
+  u = c64[3,2] negate(t)
+  ROOT r = c64[6] reshape(u)
+}
+"""
+
+
+def arrays(text: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    found = []
+    for shape in parse(text).parameter_shapes:
+        values = rng.normal(size=shape.dimensions)
+        if shape.dtype.kind == "c":
+            found.append((values + 1j * rng.normal(size=shape.dimensions)).astype(shape.dtype))
+        elif shape.dtype.kind == "i":
+            found.append(rng.integers(0, 7, shape.dimensions).astype(shape.dtype))
+        else:
+            found.append((0.5 * values).astype(shape.dtype))
+    return found
+
+
+@pytest.mark.parametrize("text", [ROTARY, LOOP, RESULT])
+def test_the_values_stay_the_same(text: str) -> None:
+    module, args = parse(text), arrays(text)
+    wanted = evaluate(module, args)
+    assert make_pass("complex-expander").run(module)
+    for found, value in zip(evaluate(module, args), wanted, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-6, atol=1e-6)
+    for found, value in zip(compile(text)(*args), wanted, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", [ROTARY, LOOP])
+def test_nothing_complex_is_left_to_the_interpreter(text: str) -> None:
+    assert not [t for t in compile(text).thunks if isinstance(t, HostThunk)]
+
+
+def test_the_result_of_a_program_is_joined_once() -> None:
+    module = parse(RESULT)
+    make_pass("complex-expander").run(module)
+    opcodes = [i.opcode for i in module.entry.instructions if i.shape.element_type.text == "c64"]
+    assert sorted(o.text for o in opcodes) == ["complex", "parameter"]
+
+
+def test_a_single_op_between_others_stays() -> None:
+    module = parse("""
+HloModule fft
+ENTRY main {
+  z = c64[8] parameter(0)
+  f = c64[8] fft(z), fft_type=FFT, fft_length={8}
+  p = c64[8] multiply(f, f)
+  ROOT g = c64[8] fft(p), fft_type=IFFT, fft_length={8}
+}
+""")
+    assert not make_pass("complex-expander").run(module)
+    assert Opcode.COMPLEX not in [i.opcode for i in module.entry.instructions]
