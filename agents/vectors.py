@@ -9,25 +9,22 @@ from typing import Any
 import gymnasium as gym
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 
-from env.base import CompilerEnv
-
 __all__ = ["VECTORS", "make_vector", "random_states", "set_random_states"]
 
 VECTORS = ("dummy", "subproc")
 """Kinds of vectors: one environment after the other in this process, and all at once in processes of their own."""
 
 
-def make_vector(makers: Sequence[Callable[[], CompilerEnv[Any]]], kind: str = "dummy") -> VecEnv:
+def make_vector(makers: Sequence[Callable[[], gym.Env[Any, Any]]], kind: str = "dummy") -> VecEnv:
     """Return a vector of environments whose `info` has the return and the length of each episode that ended.
 
     Args:
         makers: functions that make the environments; for "subproc", they are called in the new processes.
         kind: one of VECTORS.
     """
-    made: list[Callable[[], gym.Env[Any, Any]]] = list(makers)
     if kind == "subproc":
-        return VecMonitor(SubprocVecEnv([_without_interrupts(make) for make in made]))
-    return VecMonitor(DummyVecEnv(made))
+        return VecMonitor(SubprocVecEnv([_without_interrupts(make) for make in makers]))
+    return VecMonitor(DummyVecEnv(list(makers)))
 
 
 def _without_interrupts(make: Callable[[], gym.Env[Any, Any]]) -> Callable[[], gym.Env[Any, Any]]:

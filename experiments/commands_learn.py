@@ -25,16 +25,22 @@ def train(
         ),
     ] = None,
     env: Annotated[str, typer.Option(help="Environment id.")] = "hlogym/FusionMeasured-v0",
-    agent: Annotated[str, typer.Option(help="maskable-ppo; for PassOrder also a2c or dqn.")] = "maskable-ppo",
+    agent: Annotated[
+        str | None, typer.Option(help="maskable-ppo (the default); for PassOrder also a2c or dqn.")
+    ] = None,
     timesteps: Annotated[
         int | None,
         typer.Option(
             help="Total environment steps, rounded up to whole rollouts. Default: 20000; for PassOrder, 300000.", min=1
         ),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Time limit in minutes; 0 means no limit.", min=0)] = 0,
-    backend: Backend = "auto",
-    seed: Seed = 0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Time limit in minutes; 0, the default, means no limit.", min=0)
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="cpu, cuda, or auto (the default: cuda if there is a GPU, otherwise cpu).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers. Default: 0.")] = None,
     checkpoint_every: Annotated[
         int | None,
         typer.Option(help="Environment steps between checkpoints. Default: 512; for PassOrder, 16384.", min=1),
@@ -54,6 +60,12 @@ def train(
             "TrainConfig in experiments/config.py.",
         ),
     ] = None,
+    hyperparameters: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with settings by environment id, as in RL Zoo. Options of the command line precede it."
+        ),
+    ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
     """Train an agent and track the run in MLflow.
@@ -61,15 +73,21 @@ def train(
     Example: hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
 
     Example: hlogym train --env hlogym/PassOrder-v0 --agent a2c --set reward=op-count
+
+    Example: hlogym train --env hlogym/Fusion-v0 --hyperparameters hyperparameters.yaml --set vec_env=subproc
     """
     from experiments.config import TrainConfig
+    from experiments.hyperparameters import read_hyperparameters
     from experiments.train import start_or_resume
 
-    given: dict[str, Any] = {"suite": suite, "total_timesteps": timesteps, "checkpoint_every": checkpoint_every}
-    config = replace(
-        TrainConfig.defaults_for(env), agent=agent, minutes=minutes, backend=backend, seed=seed,
-        **{key: value for key, value in given.items() if value is not None},
-    )  # fmt: skip
+    config = TrainConfig.defaults_for(env)
+    if hyperparameters is not None:
+        config = read_hyperparameters(hyperparameters, config)
+    given: dict[str, Any] = {
+        "suite": suite, "agent": agent, "total_timesteps": timesteps, "minutes": minutes, "backend": backend,
+        "seed": seed, "checkpoint_every": checkpoint_every,
+    }  # fmt: skip
+    config = replace(config, **{key: value for key, value in given.items() if value is not None})
     start_or_resume(config.changed(settings or []), runs, name, resume)
 
 
@@ -140,6 +158,9 @@ def evaluate(
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a run, or an MLflow run id.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the policy to.")],
+    best: Annotated[
+        bool, typer.Option("--best", help="Export the policy with the best validation result, not the last one.")
+    ] = False,
     runs: Runs = Path("runs"),
 ) -> None:
     """Export the policy of a run to a folder that the compiler loads without PyTorch.
@@ -148,7 +169,7 @@ def export(
     """
     from experiments.export import export_run
 
-    export_run(run, output, runs)
+    export_run(run, output, runs, best)
 
 
 def report(

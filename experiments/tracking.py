@@ -185,8 +185,8 @@ class TrackedRun:
             )
 
 
-def download_policy(folder: Path, run_id: str, to: Path) -> Path:
-    """Download the policy folder among a run's artifacts to the folder `to` and return its path.
+def download_policy(folder: Path, run_id: str, to: Path, which: str = "policy") -> Path:
+    """Download a policy folder among a run's artifacts, "policy" or "best", to the folder `to` and return its path.
 
     Raises:
         TrackingError: there is no such run, it has no policy, or the store does not answer.
@@ -199,7 +199,7 @@ def download_policy(folder: Path, run_id: str, to: Path) -> Path:
     try:
         with _short_requests():
             path = mlflow.artifacts.download_artifacts(
-                run_id=run_id, artifact_path="policy", dst_path=str(to), tracking_uri=uri
+                run_id=run_id, artifact_path=which, dst_path=str(to), tracking_uri=uri
             )
     except (MlflowException, OSError) as error:
         raise TrackingError(

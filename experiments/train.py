@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import time
@@ -34,6 +35,7 @@ from experiments.run_folder import (
 from experiments.run_lock import sole_trainer
 from experiments.tracking import TrackedRun, check_store
 from experiments.training_callback import TrainingCallback
+from experiments.validation import Validation
 
 __all__ = ["check_programs", "policy_provenance", "start_or_resume", "train"]
 
@@ -179,10 +181,15 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         tracked.tags(provenance())
         task = bar.add_task(f"training {run.name}", total=config.total_timesteps, completed=model.num_timesteps)
         with _damage_in(checkpoint):
-            callback = TrainingCallback(
-                run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption
+            validation = Validation(
+                run, config, learner, tracked, extra, interruption, lambda: policy_provenance(config, learner)
             )
-        _learn(learner, config, callback, run, interruption)
+            callback = TrainingCallback(
+                run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption,
+                validation.extra,
+            )  # fmt: skip
+        with contextlib.closing(validation):
+            _learn(learner, config, callback, run, interruption, validation)
         callback.finish(model)
         callback.check_measured()
         save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
@@ -215,7 +222,12 @@ def _tracked(run: RunFolder) -> TrackedRun:
 
 
 def _learn(
-    learner: Learner, config: TrainConfig, callback: TrainingCallback, run: RunFolder, interruption: Interruption
+    learner: Learner,
+    config: TrainConfig,
+    callback: TrainingCallback,
+    run: RunFolder,
+    interruption: Interruption,
+    validation: Validation,
 ) -> None:
     """Train for the remaining steps; if a signal interrupts it in a consistent state, write a checkpoint.
 
@@ -227,7 +239,8 @@ def _learn(
     if left <= 0 or callback.out_of_time():
         return
     try:
-        model.learn(left, callback=callback, reset_num_timesteps=False)
+        evaluation = () if validation.callback is None else (validation.callback,)
+        model.learn(left, callback=[callback, *evaluation], reset_num_timesteps=False)
     except KeyboardInterrupt:
         if interruption.consistent:
             callback.finish(model)
@@ -256,6 +269,6 @@ def _log_artifacts(run: RunFolder, tracked: TrackedRun) -> None:
     if curve is not None:
         save_figure(curve, run.path / "learning.png")
         tracked.artifacts(run.path / "learning.png", "plots")
-    for path, under in ((run.policy, "policy"), (run.plans, "plans"), (run.progress, "tables")):
+    for path, under in ((run.policy, "policy"), (run.best, "best"), (run.plans, "plans"), (run.progress, "tables")):
         if path.exists():
             tracked.artifacts(path, under)
