@@ -93,7 +93,11 @@ def train(
 
 def evaluate(
     policy: Annotated[
-        Path, typer.Argument(metavar="POLICY", help="Folder of an exported fusion policy or pass order.")
+        str,
+        typer.Argument(
+            metavar="POLICY",
+            help="Exported fusion policy or pass order: a folder, or models:/NAME/VERSION of MLflow's registry.",
+        ),
     ],
     suite: Annotated[
         str | None,
@@ -120,6 +124,7 @@ def evaluate(
     backend: Backend = "auto",
     seed: Seed = 0,
     results: Results = Path("results"),
+    runs: Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Compare a policy with baselines that have the same budget, on held-out programs.
@@ -133,26 +138,32 @@ def evaluate(
     Example: hlogym evaluate runs/my-run/policy --suite test
 
     Example: hlogym evaluate runs/my-run/policy --suite corpus/test
+
+    Example: hlogym evaluate models:/hlogym-fusion/1
     """
     from compiler.learned.pass_order import LearnedPassOrder
     from experiments.learned import load_learned
     from experiments.opening import opened_for_evaluation
+    from experiments.registry import local_policy
 
-    learned = load_learned(policy)
+    folder = Path(local_policy(policy, runs))
+    learned = load_learned(folder)
     names = None if baselines is None else baselines.split(",")
     if isinstance(learned, LearnedPassOrder):
         from experiments.pass_orders.command import evaluate_pass_order
 
         suites, most = (suite or "jax/test").split(","), budget or learned.budget + learned.finish
-        with opened_for_evaluation(policy, results):
-            evaluate_pass_order(learned, suites, names, most, results, seed, as_json)
+        with opened_for_evaluation(folder, results):
+            evaluate_pass_order(learned, suites, names, most, results, seed, as_json, runs, policy)
         return
     from experiments.evaluate import evaluate_policy
 
     names = ["none", "priority", "random"] if names is None else names
     suites = (suite or "test").split(",")
-    with opened_for_evaluation(policy, results):
-        evaluate_policy(policy, suites, names, budget or 16, rounds, backend, seed, results, as_json)
+    with opened_for_evaluation(folder, results):
+        evaluate_policy(
+            folder, suites, names, budget or 16, rounds, backend, seed, results, as_json, runs, policy
+        )  # fmt: skip
 
 
 def export(

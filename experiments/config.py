@@ -37,6 +37,7 @@ class TrainConfig(PointerSettings):
     vec_env: str = "dummy"  # dummy: one after the other in this process; subproc: each in a process of its own
     eval_suite: str = "validation"  # programs on which the agent is evaluated between updates
     eval_freq: int = 4096  # steps between evaluations; the best agent is exported as `best`. 0: none
+    registered_model: str = "auto"  # name in MLflow's model registry; auto: by the environment, none: not registered
 
     # For PassOrder only; its defaults of the other settings are in `defaults_for`.
     budget: int = 150  # pass applications per episode

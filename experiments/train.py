@@ -14,7 +14,7 @@ from typing import Any
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, HlogymError, UnknownNameError
-from compiler.learned.policy_folder import check_policy_target
+from compiler.learned.policy_folder import check_policy_target, is_policy_folder
 from env.store import PlanStore, default_store_path
 from experiments.config import TrainConfig
 from experiments.console import error_console, progress, stdout
@@ -22,6 +22,7 @@ from experiments.interruption import Interruption
 from experiments.learners import AGENTS, Learner, make_learner
 from experiments.plots import learning_curve, save_figure
 from experiments.provenance import provenance
+from experiments.registry import registered_name
 from experiments.report import meaning_of_speedup
 from experiments.results import check_writable
 from experiments.run_folder import (
@@ -179,6 +180,7 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         run.write_state({"run_id": tracked.run_id, "finished": False})
         tracked.params(config.to_json())
         tracked.tags(provenance())
+        tracked.dataset(learner.programs, config.suite, "training")
         task = bar.add_task(f"training {run.name}", total=config.total_timesteps, completed=model.num_timesteps)
         with _damage_in(checkpoint):
             validation = Validation(
@@ -195,6 +197,7 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
         learner.export(run.policy, policy_provenance(config, learner))
         _log_artifacts(run, tracked)
+        _register(run, config, tracked)
     # Only after MLflow has recorded the end; a kill in between would leave the run unfinished in MLflow.
     run.write_state({"run_id": tracked.run_id, "finished": True})
     return tracked.uri, tracked.run_id
@@ -262,6 +265,16 @@ def policy_provenance(config: TrainConfig, learner: Learner) -> dict[str, Any]:
         "commit": facts["commit"],
         "machine": facts["machine"],
     }
+
+
+def _register(run: RunFolder, config: TrainConfig, tracked: TrackedRun) -> None:
+    """Register the policy with the best validation result, or the last one if there was no evaluation."""
+    name = registered_name(config.env) if config.registered_model == "auto" else config.registered_model
+    if name == "none":
+        return
+    which = run.best if is_policy_folder(run.best) else run.policy
+    tags = {"run": run.name, "policy": which.name, "environment": config.env, "suite": config.suite}
+    tracked.model(which, name, tags)
 
 
 def _log_artifacts(run: RunFolder, tracked: TrackedRun) -> None:

@@ -19,6 +19,7 @@ from experiments.failure_watch import FailureWatch
 from experiments.interruption import Interruption
 from experiments.learners import Learner
 from experiments.run_folder import RunFolder
+from experiments.system_metrics import SystemMetrics
 from experiments.tracking import TrackedRun
 
 __all__ = ["TrainingCallback"]
@@ -61,6 +62,7 @@ class TrainingCallback(BaseCallback):
         self._episodes: int = extra.get("episodes", 0)
         self._spent: float = extra.get("seconds", 0.0)
         self._start = time.monotonic()
+        self._system = SystemMetrics(run.path)
         self._saved_at: int | None = None
         self._logged_at: int = extra.get("timesteps", 0)
         self._logs: dict[str, list[float]] = {}
@@ -171,6 +173,7 @@ class TrainingCallback(BaseCallback):
             **{f"speedup.{p}": s for p, s in means.items()},
             **{f"best.{p}": s for p, s in self._best.speedups.items()},
             **self._episode_means(model),
+            **self._system.read(),
             **losses,
         }
         self._tracked.metrics(metrics, self.num_timesteps)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import experiments.tracking
+import experiments.mlflow_store
 from compiler.learned.fusion_policy import load_policy, network_shape
 from compiler.support.safe_names import metric_name
 from experiments.config import TrainConfig
@@ -135,7 +135,7 @@ def test_a_name_that_is_in_two_suites_is_an_error(hlogym: Shell, tmp_path: Path,
 def test_an_unresponsive_server_fails_before_training(
     hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 1)
+    monkeypatch.setattr(experiments.mlflow_store, "REQUEST_SECONDS", 1)
     write_suite(tmp_path / "suite")
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
