@@ -91,6 +91,44 @@ def train(
     start_or_resume(config.changed(settings or []), runs, name, resume)
 
 
+def tune_agent(
+    env: Annotated[str, typer.Option(help="Environment id.")] = "hlogym/Fusion-v0",
+    agent: Annotated[str, typer.Option(help="maskable-ppo; for PassOrder also a2c or dqn.")] = "maskable-ppo",
+    suite: Annotated[str | None, typer.Option(help="Suites to train on. Default: as in `hlogym train`.")] = None,
+    trials: Annotated[int, typer.Option(help="Number of trainings.", min=1)] = 20,
+    timesteps: Annotated[int, typer.Option(help="Environment steps of each training.", min=1)] = 10_000,
+    evaluations: Annotated[
+        int, typer.Option(help="Evaluations per training, after each of which it may be stopped.", min=1)
+    ] = 4,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the best settings to this file (YAML).")] = Path(
+        "hyperparameters.yaml"
+    ),
+    name: Annotated[
+        str | None, typer.Option(help="Name of the study; one that exists is continued. Default: a new one.")
+    ] = None,
+    backend: Backend = "auto",
+    seed: Seed = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting that is not searched.")
+    ] = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Search for good hyperparameters with Optuna, by the mean return on the validation programs.
+
+    Example: hlogym tune-agent --env hlogym/Fusion-v0 --trials 20 -o best.yaml
+
+    Example: hlogym train --env hlogym/Fusion-v0 --hyperparameters best.yaml
+    """
+    from experiments.config import TrainConfig
+    from experiments.hyperparameter_search import search_hyperparameters
+
+    config = TrainConfig.defaults_for(env)
+    config = replace(
+        config, agent=agent, total_timesteps=timesteps, backend=backend, seed=seed, suite=suite or config.suite
+    )
+    search_hyperparameters(config, settings or [], trials, evaluations, output, name, runs)
+
+
 def evaluate(
     policy: Annotated[
         str,
@@ -262,7 +300,7 @@ def suites(
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to `app`."""
     for name, function in (
-        ("demo", demo), ("train", train), ("evaluate", evaluate), ("export", export), ("report", report),
-        ("suites", suites),
+        ("demo", demo), ("train", train), ("tune-agent", tune_agent), ("evaluate", evaluate), ("export", export),
+        ("report", report), ("suites", suites),
     ):  # fmt: skip
         app.command(name, rich_help_panel="Learning")(function)

@@ -67,7 +67,7 @@ def _short(env: str) -> str:
 
 
 def _changed(config: TrainConfig, settings: Mapping[str, Any], where: str) -> TrainConfig:
-    texts: list[str] = []
+    given: list[str] = []
     for name, value in settings.items():
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise ConfigError(f"{where}: {name} must be a number or a string, not {value!r:.80}")
@@ -75,10 +75,10 @@ def _changed(config: TrainConfig, settings: Mapping[str, Any], where: str) -> Tr
         if name in _SCHEDULED:
             linear = text.startswith(_LINEAR)
             text = text.removeprefix(_LINEAR)
-            texts.append(f"{name}_schedule={'linear' if linear else 'constant'}")
-        texts.append(f"{name}={_plain(text)}")
+            given.append(f"{name}_schedule={'linear' if linear else 'constant'}")
+        given.append(f"{name}={_plain(text)}")
     try:
-        return config.changed(texts)
+        return config.changed(given)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 

@@ -44,7 +44,7 @@ class PolicyModel:
             params: `backend`, "cpu" or "cuda".
 
         Raises:
-            HloSyntaxError: a text is not HLO.
+            HloSyntaxError: a value is not HLO text.
         """
         from pandas import DataFrame
 

@@ -20,7 +20,7 @@ from experiments.run_folder import RunFolder
 from experiments.tracking import TrackedRun
 from experiments.training_env import Environment, make_env
 
-__all__ = ["EachProgram", "Validation"]
+__all__ = ["EachProgram", "Validation", "evaluation_callback"]
 
 
 class EachProgram(gym.Wrapper[Any, Any, Any, Any]):
@@ -71,20 +71,8 @@ class Validation:
         self._interruption, self._provenance = interruption, provenance
         self._best = extra.get("validation_best")
         self.callback: EvalCallback | None = None
-        if config.eval_freq == 0:
-            return
-        measurer = {"measurer": learner.first.measurer} if learner.measured else {}
-        self._env = EachProgram(make_env(config, suite=config.eval_suite, **measurer))
-        kind = MaskableEvalCallback if isinstance(learner.model, MaskablePPO) else EvalCallback
-        vector = make_vector([lambda: self._env])
-        self.callback = kind(
-            # SB3 warns unless both vectors are of one type; the monitor inside has the returns as they are.
-            ProgramBaseline(vector) if isinstance(learner.model.get_env(), ProgramBaseline) else vector,
-            callback_after_eval=_Notice(self._after),
-            n_eval_episodes=len(self._env.programs),
-            eval_freq=max(1, config.eval_freq // learner.vector.num_envs),
-            verbose=0,
-        )
+        if config.eval_freq > 0:
+            self.callback, self._env = evaluation_callback(config, learner, config.eval_freq, self._after)
 
     def extra(self) -> dict[str, Any]:
         """Return the best mean return so far, for a checkpoint."""
@@ -109,13 +97,38 @@ class Validation:
             self._env.close()
 
 
-class _Notice(BaseCallback):
-    """Calls a function with the number of steps."""
+def evaluation_callback(
+    config: TrainConfig, learner: Learner, eval_freq: int, after: Callable[[int], object]
+) -> tuple[EvalCallback, EachProgram]:
+    """Return a callback for `learn` that evaluates the agent on every validation program, and its environment.
 
-    def __init__(self, function: Callable[[int], None]) -> None:
+    Args:
+        config: the settings of the run.
+        learner: the learner being trained.
+        eval_freq: steps between evaluations.
+        after: called with the number of steps after each evaluation; training ends if it returns False.
+    """
+    measurer = {"measurer": learner.first.measurer} if learner.measured else {}
+    env = EachProgram(make_env(config, suite=config.eval_suite, **measurer))
+    kind = MaskableEvalCallback if isinstance(learner.model, MaskablePPO) else EvalCallback
+    vector = make_vector([lambda: env])
+    callback = kind(
+        # SB3 warns unless both vectors are of one type; the monitor inside has the returns as they are.
+        ProgramBaseline(vector) if isinstance(learner.model.get_env(), ProgramBaseline) else vector,
+        callback_after_eval=_Notice(after),
+        n_eval_episodes=len(env.programs),
+        eval_freq=max(1, eval_freq // learner.vector.num_envs),
+        verbose=0,
+    )
+    return callback, env
+
+
+class _Notice(BaseCallback):
+    """Calls a function with the number of steps; training ends if it returns False."""
+
+    def __init__(self, function: Callable[[int], object]) -> None:
         super().__init__()
         self._function = function
 
     def _on_step(self) -> bool:
-        self._function(self.num_timesteps)
-        return True
+        return self._function(self.num_timesteps) is not False
