@@ -25,12 +25,20 @@ def _local(policy: str | None) -> str | None:
 Policy = Annotated[
     str | None,
     typer.Option(
-        help="Fusion policy: a name such as priority, the folder of an exported policy, or one of MLflow's registry: "
-        "models:/NAME/VERSION. Default: the compiler's own.",
+        help="Fusion policy: a name such as priority, with options as in 'merger{transposed_share=0.3}', the folder of "
+        "an exported policy, or models:/NAME/VERSION of MLflow's registry. Default: the compiler's own.",
         callback=_local,
     ),
 ]
 Plan = Annotated[Path | None, typer.Option(help="Replay the decisions of this plan (JSON) instead of asking a policy.")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        help="Rule about fusions, such as 'forbid exp* with op:reduce', 'force a with b', 'require scope:*softmax*'. "
+        "May be given several times.",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=2**32 - 1)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -43,6 +51,7 @@ def run(
     seed: Seed = 0,
     backend: Backend = "auto",
     policy: Policy = None,
+    rule: Rules = None,
     plan: Plan = None,
     output: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz file.")] = None,
     profile: Annotated[bool, typer.Option(help="Print the time of each kernel.")] = False,
@@ -69,7 +78,17 @@ def run(
 
     if keep_fusions and plan is not None:
         raise typer.BadParameter("--keep-fusions and --plan exclude each other; give one of them")
-    run_program(program, inputs, seed, backend, policy, plan, output, profile, check, as_json, keep_fusions, explain)
+    rules = _rules(rule, plan, keep_fusions)
+    run_program(
+        program, inputs, seed, backend, policy, plan, output, profile, check, as_json, keep_fusions, explain, rules
+    )
+
+
+def _rules(given: list[str] | None, plan: Path | None, keep_fusions: bool = False) -> list[str]:
+    if given and (plan is not None or keep_fusions):
+        other = "--plan" if plan is not None else "--keep-fusions"
+        raise typer.BadParameter(f"--rule and {other} exclude each other: no fusions are chosen then")
+    return given or []
 
 
 def opt(
@@ -128,6 +147,7 @@ def compile_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the compiled program to.")],
     backend: Backend = "cpu",
     policy: Policy = None,
+    rule: Rules = None,
     plan: Plan = None,
 ) -> None:
     """Compile a program ahead of time; `hlogym.load(DIR)` loads the result without compiling.
@@ -136,7 +156,7 @@ def compile_command(
     """
     from experiments.run import compile_ahead
 
-    compile_ahead(program, output, backend, policy, plan)
+    compile_ahead(program, output, backend, policy, plan, _rules(rule, plan))
 
 
 def tune(

@@ -69,7 +69,9 @@ class Validation:
     ) -> None:
         self._run, self._learner, self._tracked = run, learner, tracked
         self._interruption, self._provenance = interruption, provenance
-        self._best = extra.get("validation_best")
+        self._best: float | None = extra.get("validation_best")
+        if not isinstance(self._best, int | float | None):
+            raise TypeError(f"validation_best is {self._best!r:.80}")
         self.callback: EvalCallback | None = None
         if config.eval_freq > 0:
             self.callback, self._env = evaluation_callback(config, learner, config.eval_freq, self._after)

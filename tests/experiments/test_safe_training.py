@@ -208,7 +208,9 @@ def test_a_damaged_checkpoint_is_reported_with_advice(hlogym: Shell, tmp_path: P
     run.write_state({**run.state(), "finished": False})
     (checkpoint,) = run.checkpoints.glob("step-*")
     state = json.loads((checkpoint / "state.json").read_text())
-    changes: tuple[dict[str, Any], ...] = ({"means": 3}, {"env_rng": "x"}, {"best": [3]}, {"episodes": []})
+    changes: tuple[dict[str, Any], ...] = (
+        {"means": 3}, {"env_rngs": ["x"]}, {"env_rngs": []}, {"best": [3]}, {"episodes": []}, {"validation_best": "x"},
+    )  # fmt: skip
     for damaged in changes:
         (checkpoint / "state.json").write_text(json.dumps({**state, "extra": {**state["extra"], **damaged}}))
         reply = hlogym("train", "--resume", "--name", "r")
