@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -124,7 +125,8 @@ class _Agent:
 
     def close(self) -> None:
         """Close the environments and end their processes."""
-        self.vector.close()
+        with contextlib.suppress(EOFError, ConnectionError):  # a process that was killed cannot be asked to end
+            self.vector.close()
         self.first.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ def describe_programs(programs: Sequence[Program], name: str) -> dict[str, Any]:
     ]  # fmt: skip
     digest = hashlib.sha256("\n".join(sorted(f"{r['program']} {r['sha256']}" for r in rows)).encode()).hexdigest()
     frame = pandas.DataFrame(rows)
-    made = from_pandas(frame, source=_folder(programs), name=name[:500], digest=digest[:_DIGEST])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow has several kinds of sources for a folder, and asks which one is meant
+        made = from_pandas(frame, source=_folder(programs), name=name[:500], digest=digest[:_DIGEST])
     return dict(made.to_dict())
 
 

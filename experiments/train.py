@@ -41,6 +41,10 @@ from experiments.validation import Validation
 __all__ = ["check_programs", "policy_provenance", "start_or_resume", "train"]
 
 
+class EnvironmentLostError(HlogymError, RuntimeError):
+    """A process of an environment that has ended, so that the training cannot continue."""
+
+
 def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: bool) -> RunFolder:
     """Run `hlogym train`; see its `--help`. Return the run's folder and print where its files are."""
     if config.agent not in AGENTS:
@@ -236,6 +240,7 @@ def _learn(
 
     Raises:
         KeyboardInterrupt: a signal stopped the training.
+        EnvironmentLostError: a process of an environment has ended.
     """
     model = learner.model
     left = config.total_timesteps - model.num_timesteps
@@ -244,6 +249,12 @@ def _learn(
     try:
         evaluation = () if validation.callback is None else (validation.callback,)
         model.learn(left, callback=[callback, *evaluation], reset_num_timesteps=False)
+    except (EOFError, ConnectionError) as error:
+        if config.vec_env != "subproc":
+            raise
+        raise EnvironmentLostError(
+            "a process of an environment has ended, perhaps killed because memory ran out; use fewer environments"
+        ) from error
     except KeyboardInterrupt:
         if interruption.consistent:
             callback.finish(model)

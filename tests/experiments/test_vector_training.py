@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -14,7 +15,7 @@ from experiments.config import TrainConfig
 from experiments.export import export_run
 from experiments.learners import make_learner
 from experiments.run_folder import RunFolder, new_run, read_progress
-from experiments.train import train
+from experiments.train import EnvironmentLostError, train
 from tests.env.small_programs import write_suite
 
 SMALL = TrainConfig(
@@ -98,3 +99,13 @@ def test_an_off_policy_agent_is_evaluated_and_resumed_with_its_buffer(tmp_path: 
     train(run, replace(dqn, total_timesteps=96), longer)
     buffer = longer.model.replay_buffer  # type: ignore[attr-defined]
     assert buffer.size() * 2 == 96
+
+
+def test_a_killed_process_of_an_environment_is_one_clear_error(tmp_path: Path, config: TrainConfig) -> None:
+    config = replace(config, vec_env="subproc")
+    run, learner = new_run(tmp_path / "runs", "run", config), make_learner(config)
+    vector: Any = learner.vector.unwrapped
+    vector.processes[0].kill()
+    vector.processes[0].join()
+    with pytest.raises(EnvironmentLostError, match="a process of an environment has ended"):
+        train(run, config, learner)
