@@ -71,7 +71,7 @@ class UnsupportedError(HlogymError, NotImplementedError):
 class UnknownNameError(HlogymError, ValueError):
     """Raised for an unknown name (of a program, pass, policy, environment...); suggests the closest known names.
 
-    With one argument, that is the message: Gymnasium raises errors of its processes anew in this way.
+    With one argument, that is the message: Gymnasium raises errors of its processes again in this way.
     """
 
     def __init__(self, kind: object, name: str | None = None, known: Iterable[str] = ()) -> None:

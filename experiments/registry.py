@@ -6,6 +6,7 @@ import atexit
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -54,10 +55,12 @@ def register_policy(client: MlflowClient, run: Run, policy: Path, name: str, tag
         data = Path(folder) / _POLICY
         shutil.copytree(policy, data)
         model = Path(folder) / _MODEL
-        mlflow.pyfunc.save_model(
-            str(model), loader_module="experiments.policy_model", data_path=str(data), signature=signature(),
-            pip_requirements=[f"hlogym=={version('hlogym')}"],
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no input example: it would be a whole program
+            mlflow.pyfunc.save_model(
+                str(model), loader_module="experiments.policy_model", data_path=str(data), signature=signature(),
+                pip_requirements=[f"hlogym=={version('hlogym')}"],
+            )  # fmt: skip
         client.log_artifacts(run.info.run_id, str(model), _MODEL)
     try:
         client.create_registered_model(name)
