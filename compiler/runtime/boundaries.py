@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from compiler.analysis.cost_model import DeviceModel, module_cost
 from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.rewriting import consumers_of, producers_of
+from compiler.fusion.rules import FusionRule, Restrictions
 from compiler.fusion.state import FusionState
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 
@@ -67,10 +68,12 @@ class Boundaries:
     Args:
         module: the module after all passes and fusion.
         device: the device that estimates costs.
+        rules: rules of the user that forbade fusions.
     """
 
-    def __init__(self, module: HloModule, device: DeviceModel) -> None:
+    def __init__(self, module: HloModule, device: DeviceModel, rules: Iterable[str] = ()) -> None:
         self._state = FusionState(module.clone(), device)
+        self._state.restrict(Restrictions(map(FusionRule.parse, rules)))
         self._seconds = module_cost(self._state.module, self._state.cost_model).by_instruction
 
     def __iter__(self) -> Iterator[Boundary]:

@@ -112,7 +112,8 @@ class Explanation:
     @cached_property
     def boundaries(self) -> list[Boundary]:
         """The boundaries, sequence by sequence; they are judged when they are first read."""
-        return list(Boundaries(self._module, self._device))
+        rules = () if self.plan is None else self.plan.rules
+        return list(Boundaries(self._module, self._device, rules))
 
     @property
     def seconds(self) -> float:
@@ -189,6 +190,8 @@ class Explanation:
         if plan.loop_passes:
             yield f"then passes {_list(plan.loop_passes)}"
         yield f"fusion      {_phase(by, 'fusion', 'single calls')}: {len(plan.steps)} fusions"
+        if plan.rules:
+            yield f"rules       the user: {'; '.join(plan.rules)}"
         chosen_kernels = sum(map(len, plan.kernels.values()))
         whose = _phase(by, "kernels", "single calls" if chosen_kernels else "the backend's rules")
         yield f"kernels     {whose}: {chosen_kernels or 'none'} with other than the default choice"
