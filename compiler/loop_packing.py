@@ -103,7 +103,7 @@ def _unpacking(
             inside.add(i)
     found = inside - elements
     while True:
-        # What goes on into other kernels is left to fusion.
+        # What other kernels read is left to fusion.
         used = {i for i in found if any(u not in found and u.opcode is not Opcode.TUPLE for u in i.users)}
         if not used:
             return found
