@@ -3,8 +3,8 @@
 python -m experiments.benchmarks.fusion_ladder [--out results/fusion/ladder.md]
 
 The rungs are the Cartpole programs of the suite quickstart. For the columns of rules, loops stay loops and only passes
-that XLA has run before fusion. Kernels of one number, such as the counter of the loop, are not counted: XLA computes them
-on the host or within other kernels.
+that XLA has run before fusion. Kernels of one number, such as the counter of the loop, are not counted: XLA computes
+them on the host or within other kernels.
 """
 
 from __future__ import annotations
@@ -93,10 +93,11 @@ def table() -> str:
     lines = [
         "# Kernels of the paper's ladder",
         "",
-        f"`python -m experiments.benchmarks.fusion_ladder`, commit {made['commit']}, {made['date']}, {made['machine']}.",
+        f"`python -m experiments.benchmarks.fusion_ladder`, commit {made['commit']}, {made['date']}, "
+        f"{made['machine']}.",
         "",
-        "Cartpole of 2048 environments, as in *Operator Fusion in XLA* (arXiv 2301.13062). The rules are those of XLA's",
-        f"passes, `{XLA}`; for *concatenate fused*, `{CONCATENATES}`.",
+        "Cartpole of 2048 environments, as in *Operator Fusion in XLA* (arXiv 2301.13062). The rules are those of",
+        f"XLA's passes, `{XLA}`; for *concatenate fused*, `{CONCATENATES}`.",
         "The last columns are what `hlogym.compile` makes by default.",
         "",
         "| rung | XLA's rules: kernels in the loop | outside | default: kernels | copies and other steps |",
