@@ -130,6 +130,7 @@ def test_the_plan_and_a_chosen_schedule_are_replayed() -> None:
     plan = compiler.CompilationPlan.from_json(session.plan.to_json())
     exe = compile_hlo(program("stacked"), plan=plan)
 
+    assert exe.plan is not None
     assert exe.plan.kernels == session.plan.kernels
     for got, want in zip(exe(*arguments), evaluate(parse(program("stacked")), arguments), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)

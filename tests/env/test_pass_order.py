@@ -280,6 +280,7 @@ def test_an_episode_completes_as_compile_does() -> None:
 
     plan = CompilationPlan.from_json(info["plan_json"])
     default = compile_hlo(find_program("cartpole_split").text()).plan
+    assert default is not None
     assert plan.loop_choices == default.loop_choices
     assert [c.choice for c in plan.loop_choices] == ["kernel"]
     assert info["speedup"] == pytest.approx(1.0)
