@@ -18,7 +18,7 @@ from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 _NOT_COMPUTED = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.AFTER_ALL})
 _ALIASES = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.COPY})
 _CUSTOM = "is a matrix product, attention or library call, into which the compiler fuses by rules and not by decisions"
-_LOOP = "runs a whole loop in one kernel, which takes in only what splits and stacks the state of the loop"
+_LOOP = "runs a whole loop in one kernel, which computes only what splits and stacks the state of the loop"
 _NAME = re.compile(r"%[^\s,:;()]+")
 _NUMBER = re.compile(r"\b\d+\b")
 _SHAPE = re.compile(r"\b[a-z]+\d*\[[\d,<=]*\](?:\{[^}]*\})?")

@@ -33,7 +33,7 @@ OURS = frozenset(
         "while-loop-slice-sinking",
     }
 )  # fmt: skip
-"""Passes of ours that XLA does not have and that change what a loop carries."""
+"""Passes that XLA does not have and that change what a loop carries."""
 UNROLL = ("while-loop-unroller{factor=10}", "tuple-simplifier", "algebraic-simplifier", "cse", "dce")
 XLA = "instruction,merger,multi-output,horizontal"
 CONCATENATES = "instruction{code_duplication=1000},merger,multi-output,horizontal"

@@ -136,6 +136,70 @@ def test_the_plan_and_a_chosen_schedule_are_replayed() -> None:
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
 
 
+SCAN = """
+HloModule scan
+
+condition {
+  c = (s32[], f32[100], f32[20,100]) parameter(0)
+  i = s32[] get-tuple-element(c), index=0
+  limit = s32[] constant(20)
+  ROOT less = pred[] compare(i, limit), direction=LT
+}
+
+body {
+  c = (s32[], f32[100], f32[20,100]) parameter(0)
+  i = s32[] get-tuple-element(c), index=0
+  x = f32[100] get-tuple-element(c), index=1
+  ys = f32[20,100] get-tuple-element(c), index=2
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  next = s32[] add(i, one)
+  half = f32[] constant(0.5)
+  halves = f32[100] broadcast(half), dimensions={}
+  scaled = f32[100] multiply(x, halves)
+  x1 = f32[100] cosine(scaled)
+  row = f32[1,100] reshape(x1)
+  ys1 = f32[20,100] dynamic-update-slice(ys, row, i, zero)
+  ROOT new = (s32[], f32[100], f32[20,100]) tuple(next, x1, ys1)
+}
+
+ENTRY main {
+  state = f32[100,2] parameter(0)
+  given = f32[20,100] parameter(1)
+  zero = s32[] constant(0)
+  column = f32[100,1] slice(state), slice={[0:100], [1:2]}
+  x0 = f32[100] reshape(column)
+  start = (s32[], f32[100], f32[20,100]) tuple(zero, x0, INIT)
+  w = (s32[], f32[100], f32[20,100]) while(start), condition=condition, body=body
+  x = f32[100] get-tuple-element(w), index=1
+  ys = f32[20,100] get-tuple-element(w), index=2
+  a = f32[100,1] reshape(x)
+  both = f32[100,2] concatenate(a, column), dimensions={1}
+  ROOT r = (f32[100,2], f32[20,100]) tuple(both, ys)
+}
+"""
+
+
+@pytest.mark.parametrize("start", ["given", "zeros", "negated"])
+def test_stacked_results_of_a_packed_loop(start: str) -> None:
+    made = {
+        "given": "",
+        "zeros": "fill = f32[] constant(0)\n  zeros = f32[20,100] broadcast(fill), dimensions={}\n  ",
+        "negated": "negated = f32[20,100] negate(given)\n  ",
+    }[start]
+    text = SCAN.replace("  start = ", f"  {made}start = ").replace("INIT", start)
+    rng = np.random.default_rng(2)
+    arguments = [rng.standard_normal(s).astype(np.float32) for s in ((100, 2), (20, 100))]
+    before = arguments[1].copy()
+
+    exe = compile_hlo(text)
+
+    assert "loop-kernel" in [k.kind for k in exe.kernels]
+    for got, want in zip(exe(*arguments), evaluate(parse(text), arguments), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-6)
+    np.testing.assert_array_equal(arguments[1], before)
+
+
 def test_the_explanation_names_the_decision() -> None:
     explanation = str(compile_hlo(program("stacked")).explain())
 
