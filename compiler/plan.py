@@ -324,7 +324,7 @@ def _names(value: object, where: str) -> tuple[str, ...]:
 
 
 def _rules(value: object, where: str) -> tuple[str, ...]:
-    """Return the texts of rules about fusions."""
+    """Return rules about fusions, as strings."""
     if not isinstance(value, tuple | list):
         raise PlanError(f"{where} must be a list of strings, got {short_repr(value)}")
     for n, rule in enumerate(value):

@@ -179,7 +179,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         shared: PassOrderEnv | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
-        super().__init__(suite, **options)
+        super().__init__(suite, shared=shared, **options)
         self.actions = _pass_texts(passes)
         self.max_steps, self.step_cost, self.verified = max_steps, step_cost, verified
         size = observation_size(len(self.actions))
@@ -187,18 +187,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
         self.action_space = spaces.Discrete(len(self.actions) + 1)
         self._memory: StateMemory = StateMemory(0) if shared is None else shared._memory
         self._memory.limit += STATE_BYTES
-        if shared is not None:
-            self._baselines = shared._baselines
         self._graphs: dict[str, PassGraph] = {} if shared is None else shared._graphs
         self._cost_model: CostModel | None = None
-
-    def render(self) -> str | None:
-        """Return the passes so far as text; None unless the render mode is "ansi"."""
-        if self.render_mode != "ansi" or self._compilation is None:
-            return None
-        root, state = self._episode.graph.root, self._episode.state
-        lines = [f"{self._compilation.program.name}: {root.ops} ops at first, {state.ops} now"]
-        return "\n".join([*lines, *(f"  {n + 1}. {p}" for n, p in enumerate(self._compilation.decisions))])
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are worth trying now, as `sb3_contrib.MaskablePPO` expects it."""
@@ -231,6 +221,9 @@ class PassOrderEnv(CompilerEnv[Vector]):
 
     def _observe(self) -> Vector:
         return self._episode.observation()
+
+    def _summary(self) -> str:
+        return f"{self._episode.graph.root.ops} ops at first, {self._episode.state.ops} now"
 
     def _info(self, refused: str | None, ended: bool) -> dict[str, Any]:
         info = super()._info(refused, ended)

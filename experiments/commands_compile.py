@@ -11,11 +11,23 @@ __all__ = ["register"]
 
 Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the suites.")]
 Backend = Annotated[str, typer.Option(help="cpu, cuda, interpreter, or auto (cuda if there is a GPU, otherwise cpu).")]
+
+
+def _local(policy: str | None) -> str | None:
+    """Return a policy of MLflow's registry as a folder, and others as they are."""
+    if policy is None or not policy.startswith("models:/"):
+        return policy
+    from experiments.registry import local_policy
+
+    return local_policy(policy)
+
+
 Policy = Annotated[
     str | None,
     typer.Option(
-        help="Fusion policy: a name such as priority, with options as in 'merger{transposed_share=0.3}', or the "
-        "folder of an exported policy. Default: the compiler's own."
+        help="Fusion policy: a name such as priority, with options as in 'merger{transposed_share=0.3}', the folder of "
+        "an exported policy, or models:/NAME/VERSION of MLflow's registry. Default: the compiler's own.",
+        callback=_local,
     ),
 ]
 Plan = Annotated[Path | None, typer.Option(help="Replay the decisions of this plan (JSON) instead of asking a policy.")]
@@ -153,7 +165,11 @@ def tune(
     budget: Annotated[int, typer.Option(help="Maximum number of plans to measure.", min=1)] = 64,
     backend: Backend = "auto",
     policy: Annotated[
-        str | None, typer.Option(help="Folder of an exported policy that also proposes plans. Default: none.")
+        str | None,
+        typer.Option(
+            help="Exported policy that also proposes plans: a folder, or models:/NAME/VERSION. Default: none.",
+            callback=_local,
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs and of the search.", min=0, max=2**32 - 1)] = 0,
     as_json: Json = False,
