@@ -31,6 +31,7 @@ from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.loop_packing import pack_loops
 from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
@@ -243,6 +244,7 @@ class CompilationSession:
             wrap_library_ops(self.module, self._library_computes)
             if self._backend.language == C.name:
                 group_products(self.module, self._library_computes)
+            pack_loops(self.module, language.name)
 
     def _library_computes(self, i: HloInstruction) -> bool:
         return self._backend.library_refusal(i) is None
