@@ -134,28 +134,27 @@ class DecisionEnv(CompilerEnv[Observation]):
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
         max_steps: number of steps after which an episode is truncated.
+        shared: another environment, whose compiled programs, explored states and measurer this one uses too.
         options: see `CompilerEnv`.
     """
 
     phases: ClassVar[tuple[Phase, ...]] = ("loops", "fusion")
 
     def __init__(
-        self, suite: str | Path | Suite = "train", *, max_steps: int = 1000, **options: Unpack[EnvOptions]
+        self,
+        suite: str | Path | Suite = "train",
+        *,
+        max_steps: int = 1000,
+        shared: DecisionEnv | None = None,
+        **options: Unpack[EnvOptions],
     ) -> None:
-        super().__init__(suite, **options)
+        super().__init__(suite, shared=shared, **options)
         self.max_steps = max_steps
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._steps = 0
-        self._memory = DecisionMemory()
-        self._states: dict[str, DecisionStates] = {}
-
-    def render(self) -> str | None:
-        """Return the decisions so far as text; None unless the render mode is "ansi"."""
-        if self.render_mode != "ansi" or self._compilation is None:
-            return None
-        lines = [f"{self._compilation.program.name}: {self._state.count} legal moves"]
-        return "\n".join([*lines, *(f"  {n + 1}. {t}" for n, t in enumerate(self._compilation.decisions))])
+        self._memory: DecisionMemory = DecisionMemory() if shared is None else shared._memory
+        self._states: dict[str, DecisionStates] = {} if shared is None else shared._states
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
@@ -204,6 +203,9 @@ class DecisionEnv(CompilerEnv[Observation]):
 
     def _observe(self) -> Observation:
         return observe(self._state.graph)
+
+    def _summary(self) -> str:
+        return f"{self._state.count} legal moves"
 
     def _is_truncated(self) -> bool:
         return not self._state.done and self._steps >= self.max_steps
