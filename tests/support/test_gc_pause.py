@@ -7,7 +7,7 @@ import pytest
 
 from compiler.ir import HloModule
 from compiler.passes.infrastructure.pipeline import PassPipeline
-from compiler.support.gc_pause import gc_paused
+from compiler.support.gc_pause import gc_paused, gc_rarely
 from compiler.text import parse
 
 
@@ -57,3 +57,12 @@ def test_pipelines_pause_it() -> None:
     PassPipeline("p", (look, PassPipeline("q", (look,)))).run(module)
     assert look.seen == [False, False]
     assert gc.isenabled()
+
+
+def test_it_runs_rarely_within_and_as_before_after() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(ValueError, match="no"), gc_rarely():
+        assert gc.isenabled()
+        assert gc.get_threshold()[0] > before[0]
+        raise ValueError("no")
+    assert gc.get_threshold() == before
