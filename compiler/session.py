@@ -43,6 +43,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.instruction_kernels import has_kernel
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector, as_selector
 from compiler.runtime.kernel_sites import KernelSite, KernelTarget, SiteChoice, find_kernel_site, kernel_sites
+from compiler.support.gc_pause import gc_rarely
 from compiler.support.untrusted import is_name, short_repr
 
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
@@ -226,10 +227,11 @@ class CompilationSession:
         return self._state
 
     def _start_fusion(self) -> None:
-        self._lower()
-        self._base = FusionBase.of(self.module)
-        self._unfused = self.module.clone()
-        self._state = FusionState(self.module, self.device)
+        with gc_rarely():
+            self._lower()
+            self._base = FusionBase.of(self.module)
+            self._unfused = self.module.clone()
+            self._state = FusionState(self.module, self.device)
 
     def _lower(self) -> None:
         """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""
@@ -279,11 +281,12 @@ class CompilationSession:
         self.rules = tuple(map(str, policy.rules)) if isinstance(policy, RuledFusion) else ()
         state = self.fusion
         start, self._sites = len(state.history), None
-        try:
-            return run_policy(state, policy)
-        finally:
-            taken = zip(state.history[start:], state.made[start:], strict=True)
-            self._decisions += [FusionStep(action, made) for action, made in taken]
+        with gc_rarely():
+            try:
+                return run_policy(state, policy)
+            finally:
+                taken = zip(state.history[start:], state.made[start:], strict=True)
+                self._decisions += [FusionStep(action, made) for action, made in taken]
 
     # ---- kernels
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.printing import canonical_order
@@ -61,6 +61,8 @@ class TopologicalOrder:
 
         A get-tuple-element of `first` that `last` uses counts as the direct edge.
         """
+        if not self._is_between(first, last):
+            return None
         # Depth-first search, limited to ranks up to that of `last`; `start` is the first instruction of the path.
         limit = self._rank[last]
         work: list[tuple[HloInstruction, HloInstruction]] = []
@@ -84,14 +86,47 @@ class TopologicalOrder:
         """Check whether `last` depends on `first`, directly or indirectly."""
         if first is last:
             return True
-        return last in self._region({first}, self._successors, lambda r: r <= self._rank[last])
+        low = self._rank[first]
+        return any(self._rank[p] == low for p in _predecessors(last)) or self._is_between(first, last)
+
+    def _is_between(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether a path from `first` to `last` leads through anything else.
+
+        The get-tuple-elements of the two do not count. The search goes forward from `first` and backward from `last`,
+        on the side that has seen less, until they meet or one side ends.
+        """
+        rank, low, high = self._rank, self._rank[first], self._rank[last]
+        back = [p for p in _predecessors(last) if rank[p] > low]
+        ahead: list[HloInstruction] = []
+        for user in self._successors(first):
+            users = self._successors(user) if rank[user] == low else (user,)
+            ahead += [u for u in users if rank[u] < high]
+        before, after = set(back), set(ahead)
+        if not before.isdisjoint(after):
+            return True
+        while ahead and back:
+            if len(after) <= len(before):
+                for n in self._successors(ahead.pop()):
+                    if rank[n] < high and n not in after:
+                        if n in before:
+                            return True
+                        after.add(n)
+                        ahead.append(n)
+            else:
+                for n in _predecessors(back.pop()):
+                    if rank[n] > low and n not in before:
+                        if n in after:
+                            return True
+                        before.add(n)
+                        back.append(n)
+        return False
 
     def around(
         self, nodes: Iterable[HloInstruction], low: int, high: int
     ) -> tuple[set[HloInstruction], set[HloInstruction]]:
         """Return nodes with what they depend on from rank `low`, and with what depends on them up to rank `high`."""
-        before = self._region(set(nodes), _predecessors, lambda r: r >= low)
-        return before, self._region(set(nodes), self._successors, lambda r: r <= high)
+        nodes = list(nodes)
+        return self._needed_by(nodes, low), self._depending_on(nodes, high)
 
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Give `new` the rank of `old`; its operands must not come later than those of `old`."""
@@ -115,9 +150,9 @@ class TopologicalOrder:
         # Only nodes ranked between the two move: those that `last` depends on first, then those that depend on `first`.
         # They share out the ranks that they had, so all other ranks stay.
         low, high = self._rank[first], self._rank[last]
-        followers = self._region({first}, self._successors, lambda r: r <= high) - {first}
+        followers = self._depending_on([first], high) - {first}
         followers -= {last} | {i for i in followers if self._rank[i] == low}
-        before = self._region({last}, _predecessors, lambda r: low < r) - {first}
+        before = self._needed_by([last], low + 1)
         moved = self.sorted(i for i in before | {last} if not _is_fusion_output(i))
         moved += self.sorted(i for i in followers if not _is_fusion_output(i))
         slots = sorted(self._rank[i] for i in moved)
@@ -148,17 +183,26 @@ class TopologicalOrder:
         extra = self._control_users.get(i)
         return i.users if extra is None else (*i.users, *extra)
 
-    def _region(
-        self,
-        start: set[HloInstruction],
-        step: Callable[[HloInstruction], Iterable[HloInstruction]],
-        inside: Callable[[int], bool],
-    ) -> set[HloInstruction]:
-        seen = set(start)
-        work = list(start)
+    def _needed_by(self, nodes: Iterable[HloInstruction], low: int) -> set[HloInstruction]:
+        """Return nodes with what they depend on from rank `low`."""
+        rank, work = self._rank, list(nodes)
+        seen = set(work)
         while work:
-            for n in step(work.pop()):
-                if n not in seen and inside(self._rank[n]):
+            i = work.pop()
+            for n in _predecessors(i) if i.attributes else i.operands:
+                if n not in seen and rank[n] >= low:
+                    seen.add(n)
+                    work.append(n)
+        return seen
+
+    def _depending_on(self, nodes: Iterable[HloInstruction], high: int) -> set[HloInstruction]:
+        """Return nodes with what depends on them up to rank `high`."""
+        rank, work, control = self._rank, list(nodes), self._control_users
+        seen = set(work)
+        while work:
+            i = work.pop()
+            for n in self._successors(i) if control else i.users:
+                if n not in seen and rank[n] <= high:
                     seen.add(n)
                     work.append(n)
         return seen

@@ -262,7 +262,7 @@ class ActionTable:
     def _legal_entries(self, key: int) -> list[Entry]:
         row = self._rows[key]
         if row.legal is None:
-            row.legal = [e for e in row.free if e.kind.kernel_reason(self._sequence, e) is None]
+            row.legal = [e for e in row.free if e.kind.has_kernel(self._sequence, e.producer, e.consumers)]
         return row.legal
 
     def _row_savings(self, key: int) -> list[float]:

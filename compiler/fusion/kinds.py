@@ -70,6 +70,10 @@ class ActionKind(ABC):
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """Return the reason against a candidate that only making its kernel shows, or None."""
 
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+        """Check whether `kernel_reason` is None; kinds may answer faster when the reason is not asked for."""
+        return self.kernel_reason(s, self.entry(s, producer, *consumers)) is None
+
     @abstractmethod
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """Return the reason against fusing any nodes of the sequence, or None when that is legal."""
@@ -105,6 +109,10 @@ class ProducerConsumer(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason(self.name, entry.producer, entry.consumer)
 
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+        """See `ActionKind.has_kernel`."""
+        return not s.legality.is_refused(self.name, producer, consumers[0])
+
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """See `ActionKind.reason`."""
         return s.legality.pair_reason(self.name, producer, consumers[0])
@@ -136,6 +144,10 @@ class ProducerIntoAllUsers(ActionKind):
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
         return s.into_all_users(entry.producer, entry.consumers).reason
+
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+        """See `ActionKind.has_kernel`."""
+        return s.can_go_into_all_users(producer, consumers)
 
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """See `ActionKind.reason`."""
@@ -178,6 +190,10 @@ class MultiOutput(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason(self.name, entry.producer, entry.consumer)
 
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+        """See `ActionKind.has_kernel`."""
+        return not s.legality.is_refused(self.name, producer, consumers[0])
+
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """See `ActionKind.reason`."""
         return s.legality.multi_output(producer, consumers[0]).reason
@@ -206,6 +222,10 @@ class SideBySide(ActionKind):
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason("sibling", entry.producer, entry.consumer)
+
+    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+        """See `ActionKind.has_kernel`."""
+        return not s.legality.is_refused("sibling", *s.nodes.sorted([producer, consumers[0]]))
 
     def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
         """See `ActionKind.reason`."""

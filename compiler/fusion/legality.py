@@ -93,9 +93,14 @@ MAX_CACHED = 200_000
 
 @dataclass(slots=True)
 class Verdicts:
-    """Facts of nodes and of pairs by their revisions, shared by forks: a node that comes back has its facts again."""
+    """Facts of nodes and of pairs by their revisions, shared by forks: a node that comes back has its facts again.
+
+    What depends on the structure alone is kept by it too (see `Trials`), because programs repeat themselves.
+    """
 
     facts: dict[int, KernelFacts] = field(default_factory=dict)
+    facts_by_structure: dict[int, KernelFacts] = field(default_factory=dict)
+    fitting_pairs: set[int] = field(default_factory=set)  # against which there is no quick reason without rules
     reasons: dict[tuple[str, int, int], str | None] = field(default_factory=dict)
     untried: set[tuple[str, int, int]] = field(default_factory=set)  # pairs against which there is no quick reason
     known_fusible: set[int] = field(default_factory=set)
@@ -174,6 +179,17 @@ class Legality:
             reasons[key] = reason or self.trials.refusal(kind, first, second)
         return reasons[key]
 
+    def is_refused(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether `pair_reason` has a reason, without finding it if it takes the kernel to state it."""
+        if self.quick_reason(kind, first, second) is not None:
+            return True
+        reasons, key = self._verdicts.reasons, self._key(kind, first, second)
+        if key not in reasons:
+            if self.trials.is_refused(kind, first, second):
+                return True
+            reasons[key] = None
+        return reasons[key] is not None
+
     def quick_reason(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """Return the reason against a pair that is found without making the kernel, or None; see `pair_reason`."""
         reasons, key = self._verdicts.reasons, self._key(kind, first, second)
@@ -194,10 +210,20 @@ class Legality:
         return kind, self.nodes.revision(first), self.nodes.revision(second)
 
     def _quick_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
+        reason = self._pair_refusal(first, second)
+        if reason is not None or self.restrictions.patterns:
+            return reason or self._pair_of_kernels_refusal(kind, first, second)
+        pair, fitting = self.trials.pair(kind, first, second), self._verdicts.fitting_pairs
+        if pair not in fitting:
+            reason = self._pair_of_kernels_refusal(kind, first, second)
+            if reason is None:
+                fitting.add(pair)
+        return reason
+
+    def _pair_of_kernels_refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         keep = kind != "producer-consumer"
         return (
-            self._pair_refusal(first, second)
-            or self.restrictions.refusal(self.facts(first).marks, self.facts(second).marks)
+            self.restrictions.refusal(self.facts(first).marks, self.facts(second).marks)
             or (self._edge_refusal(first, second) if kind != "sibling" else None)
             or (self._outputs_refusal(first, second) if keep else None)
             or self._size_refusal(first, second, keep)
@@ -277,10 +303,17 @@ class Legality:
         refusal = self._node_refusal(node)
         if refusal is not None:
             return KernelFacts(refusal, tuple(node.shape.leaves()))
-        summary = summarize(node)
-        outputs = tuple(s for o in outputs_of(node) for s in _computed(o, summary).leaves())
-        size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
-        return KernelFacts(None, outputs, size, summary, self.restrictions.marks(node))
+        marks = self.restrictions.marks(node)
+        shared = self.trials.structure(node) if not marks and self.trials.is_shared(node) else None
+        found = None if shared is None else self._verdicts.facts_by_structure.get(shared)
+        if found is None:
+            summary = summarize(node)
+            outputs = tuple(s for o in outputs_of(node) for s in _computed(o, summary).leaves())
+            size = len(body_of(node)) if node.opcode is Opcode.FUSION else 1
+            found = KernelFacts(None, outputs, size, summary, marks)
+            if shared is not None:
+                self._verdicts.facts_by_structure[shared] = found
+        return found
 
     def _node_refusal(self, node: HloInstruction) -> str | None:
         op = node.opcode

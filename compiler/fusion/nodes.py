@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from compiler.fusion.rewriting import outputs_of, source_of
@@ -11,6 +11,15 @@ from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.printing import canonical_order
 
 _revisions = itertools.count()
+
+
+class _Revisions(dict[HloInstruction, int]):
+    """The revisions of nodes; one that has none yet gets one."""
+
+    def __missing__(self, node: HloInstruction) -> int:
+        found = self[node] = next(_revisions)
+        return found
+
 
 SavedNode: TypeAlias = tuple[HloInstruction, int | None, tuple[int, ...]]
 
@@ -24,11 +33,15 @@ class Nodes:
 
     Attributes:
         values: the numbers of the values that a node yields, in the order of its outputs.
+        revision: returns a number of a node that changes whenever the node does, and that no other node has or had.
     """
+
+    revision: Callable[[HloInstruction], int]
 
     def __init__(self, computation: HloComputation) -> None:
         self.values: dict[HloInstruction, tuple[int, ...]] = {}
-        self._revision: dict[HloInstruction, int] = {}
+        self._revision = _Revisions()
+        self.revision = self._revision.__getitem__
         count = 0
         for i in canonical_order(computation):
             self._revision[i] = next(_revisions)
@@ -43,18 +56,12 @@ class Nodes:
         other = Nodes.__new__(Nodes)
         image = computation.find
         other.values = {new: v for i, v in self.values.items() if (new := image(i.name)) is not None}
-        other._revision = {new: r for i, r in self._revision.items() if (new := image(i.name)) is not None}
+        other._revision = _Revisions((new, r) for i, r in self._revision.items() if (new := image(i.name)) is not None)
+        other.revision = other._revision.__getitem__
         return other
 
     def __contains__(self, node: object) -> bool:
         return node in self.values
-
-    def revision(self, node: HloInstruction) -> int:
-        """Return a number that changes whenever the node does, and that no other node has or had."""
-        found = self._revision.get(node)
-        if found is None:
-            found = self._revision[node] = next(_revisions)
-        return found
 
     def key(self, node: HloInstruction) -> int:
         """Return the number by which nodes are ordered: that of the last value that it yields."""

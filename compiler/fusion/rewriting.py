@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
+from compiler.analysis.structure import StructuralIds
 from compiler.fusion.edits import Edits
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.passes.cleanup.cse import merge_equal
 
 FUSED_COMPUTATION = "fused_computation"
+
+_MERGED: WeakSet[HloComputation] = WeakSet()
+"""Fused computations that were made here: no two of their instructions are equal."""
 
 
 def outputs_of(instruction: HloInstruction) -> tuple[HloInstruction, ...]:
@@ -71,11 +76,15 @@ class FusionRewriter:
         body: where instructions are added; it belongs to no module.
         parameters: outer operand -> parameter of the body.
         constants: outer inlined constant -> its copy in the body, so that each is copied once.
+        copies: instructions that were added.
+        is_merged: whether no two other instructions are equal.
     """
 
     body: HloComputation
     parameters: dict[HloInstruction, HloInstruction] = field(default_factory=dict)
     constants: dict[HloInstruction, HloInstruction] = field(default_factory=dict)
+    copies: list[HloInstruction] = field(default_factory=list)
+    is_merged: bool = True
 
     @staticmethod
     def of(instruction: HloInstruction) -> FusionRewriter:
@@ -87,10 +96,11 @@ class FusionRewriter:
             rewriter.inline_constants()
             return rewriter
         body = body_of(instruction).clone()
-        rewriter = FusionRewriter(body)
+        rewriter = FusionRewriter(body, is_merged=body_of(instruction) in _MERGED)
         for outer, parameter in zip(instruction.operands, body.parameters, strict=True):
             first = rewriter.parameters.setdefault(outer, parameter)
             if first is not parameter:
+                rewriter.is_merged = False
                 body.replace_uses(parameter, first)
                 body.remove(parameter)
         return rewriter
@@ -112,13 +122,17 @@ class FusionRewriter:
         """Copy an instruction, or the whole body of a fusion, into this body; return the copies of its outputs."""
         if instruction.opcode is not Opcode.FUSION:
             operands = [self.input(o) for o in instruction.operands]
-            return [self.body.clone_instruction(instruction, operands)]
+            self.copies.append(self.body.clone_instruction(instruction, operands))
+            return [self.copies[-1]]
         inner = body_of(instruction)
         image = {p: self.input(o) for p, o in zip(inner.parameters, instruction.operands, strict=True)}
         for i in inner.post_order():
             if i not in image and not (i is inner.root and i.opcode is Opcode.TUPLE):
                 image[i] = self.body.clone_instruction(i, [image[o] for o in i.operands])
-        return [image[o] for o in outputs_of(instruction)]
+                self.copies.append(image[i])
+        outputs = [image[o] for o in outputs_of(instruction)]
+        self.is_merged = self.is_merged and len(set(outputs)) == len(outputs)
+        return outputs
 
     def inline_producer(self, producer: HloInstruction, keep: bool = False) -> None:
         """Compute a producer in the body instead of reading its value.
@@ -157,9 +171,29 @@ class FusionRewriter:
 
     def finish(self) -> None:
         """Merge equal values, and give the parameters their numbers in the order of the operands."""
-        merge_equal(self.body)
+        if not self.is_merged or self._may_repeat():
+            merge_equal(self.body)
+        _MERGED.add(self.body)
         for n, p in enumerate(self.parameters.values()):
             p.parameter_number = n
+
+    def _may_repeat(self) -> bool:
+        """Check whether a copy may be equal to another instruction, without looking at the whole body."""
+        leaves = False
+        for i in self.copies:
+            if i.parent is not self.body:
+                continue
+            if not i.operands:
+                leaves = True
+                continue
+            for u in i.operands[0].users:
+                if u is not i and u.opcode is i.opcode and set(u.operands) == set(i.operands):
+                    return True
+        if not leaves:
+            return False
+        ids = StructuralIds()
+        found = [ids.key(i, ()) for i in self.body.instructions if not i.operands and i.opcode is not Opcode.PARAMETER]
+        return len(set(found)) < len(found)
 
     def _drop_unused_parameters(self) -> None:
         for outer in [o for o, p in self.parameters.items() if not p.users and not p.is_root]:
@@ -176,6 +210,7 @@ class FusionRewriter:
         if found is None:
             operands = [self._copy_constant(o) for o in outer.operands]
             found = self.constants[outer] = self.body.clone_instruction(outer, operands)
+            self.copies.append(found)
         return found
 
     def _replace_parameter(self, outer: HloInstruction, value: HloInstruction) -> None:

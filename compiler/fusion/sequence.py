@@ -22,6 +22,8 @@ from compiler.fusion.rewriting import (
     FusionResult,
     consumers_of,
     fuse_into,
+    fuse_multi_output,
+    fuse_side_by_side,
     is_inlined_constant,
     is_multi_output,
     producers_of,
@@ -32,6 +34,8 @@ from compiler.ir import HloComputation, HloInstruction, Opcode
 
 Rewrite: TypeAlias = Callable[[HloInstruction, HloInstruction, Edits], FusionResult]
 """Makes two nodes one that yields the outputs of the second and then of the first."""
+_KIND_OF_REWRITE: Mapping[Rewrite, str] = {fuse_multi_output: "multi-output", fuse_side_by_side: "sibling"}
+"""The kinds of trials whose fused computation a rewrite makes."""
 
 FEW = 8
 """A constant that more instructions read is not counted among those that a fusion makes superfluous."""
@@ -41,10 +45,11 @@ _FIXED_POINT = 2.0**100
 
 @dataclass(slots=True)
 class _Known:
-    """Facts by the revisions of nodes, shared by forks."""
+    """Facts by the revisions of nodes, and the seconds of kernels by the pairs that they compute; forks share them."""
 
     times: dict[int, float] = field(default_factory=dict)
     savings: dict[tuple[str, int, int], float] = field(default_factory=dict)
+    kernels: dict[int, float] = field(default_factory=dict)
     digests: dict[int, int] = field(default_factory=dict)
 
 
@@ -179,6 +184,14 @@ class SequenceState:
         """Return whether the producer may be computed within the consumer."""
         return self.legality.producer_consumer(producer, consumer)
 
+    def is_legal(self, action: FusionAction) -> bool:
+        """Check whether an action is legal now, without stating the reason against it."""
+        nodes = [self.computation.find(n) for n in (action.producer, *action.consumers)]
+        found = [n for n in nodes if n is not None and n in self.nodes]
+        if len(found) < len(nodes) or not KIND_OF[action.kind].has_kernel(self, found[0], found[1:]):
+            return False
+        return bool(self.decide(action))
+
     def decide(self, action: FusionAction) -> FusionDecision:
         """Return whether an action is legal now."""
         problem = action.consumers_problem()
@@ -195,6 +208,11 @@ class SequenceState:
         """Check whether nothing is known against fusing the producer into all its users without making kernels."""
         quick = self.legality.quick_reason
         return not is_result(producer) and all(quick("producer-consumer", producer, u) is None for u in users)
+
+    def can_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
+        """Check whether `into_all_users` allows it, without finding the reason against it."""
+        refused = self.legality.is_refused
+        return not is_result(producer) and not any(refused("producer-consumer", producer, u) for u in users)
 
     def into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> FusionDecision:
         """Return whether the producer may be computed within each of `users`, which are all its users."""
@@ -250,8 +268,20 @@ class SequenceState:
         if found is None:
             if len(known) >= MAX_CACHED:
                 known.clear()
-            after = self.cost_model.kernel(self._summary_after(kind, first, second))
-            found = known[key] = self.time_of(second) - after
+            found = known[key] = self.time_of(second) - self._seconds_after(kind, first, second)
+        return found
+
+    def _seconds_after(self, kind: str, first: HloInstruction, second: HloInstruction) -> float:
+        """Return the seconds of the kernel that computes both nodes; it is found once for all pairs of a structure."""
+        trials, known = self.legality.trials, self._known.kernels
+        if not (trials.is_shared(first) and trials.is_shared(second)):
+            return self.cost_model.kernel(self._summary_after(kind, first, second))
+        pair = trials.pair(kind, first, second)
+        found = known.get(pair)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            found = known[pair] = self.cost_model.kernel(self._summary_after(kind, first, second))
         return found
 
     def _summary_after(self, kind: str, first: HloInstruction, second: HloInstruction) -> KernelSummary:
@@ -308,6 +338,7 @@ class SequenceState:
         ranks = self.order.rank(producer), self.order.rank(consumer)
         values, own = self.nodes.values[consumer], self.nodes.values[producer]
         several, constants = is_multi_output(producer), _constants_of(producer, consumer)
+        pair = self.legality.trials.pair("producer-consumer", producer, consumer)
         result = fuse_into(producer, consumer, step.edits)
         if result.fusion is not consumer:
             self.order.replace(consumer, result.fusion)
@@ -315,6 +346,7 @@ class SequenceState:
         if several and producer.parent is not None:  # it may have lost outputs
             made[producer] = own if result.kept is None else tuple(own[k] for k in result.kept)
         self._update(result, made, [*around, producer, *_few_readers(constants)], ranks)
+        self.legality.trials.note_origin(result.fusion, pair, None)
         return result.fusion
 
     def merge(self, first: HloInstruction, second: HloInstruction, rewrite: Rewrite) -> HloInstruction:
@@ -328,6 +360,8 @@ class SequenceState:
         self.order.make_adjacent(before, after)
         values = (*self.nodes.values[second], *self.nodes.values[first])
         constants = _constants_of(first, second)
+        kind = _KIND_OF_REWRITE.get(rewrite)
+        pair = None if kind is None else self.legality.trials.pair(kind, first, second)
         result = rewrite(first, second, step.edits)
         if result.kept is not None:
             values = tuple(values[k] for k in result.kept)
@@ -337,6 +371,8 @@ class SequenceState:
             **{u: self.nodes.values[u] for u in readers if u in self.nodes and u.parent is not None},
         }
         self._update(result, made, [*around, *_few_readers(constants)], ranks)
+        if pair is not None:
+            self.legality.trials.note_origin(result.fusion, pair, result.kept)
         return result.fusion
 
     def _update(

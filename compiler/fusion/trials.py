@@ -7,19 +7,50 @@ nodes and by the operands that they share, so that equal pairs are judged once.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.analysis.structure import StructuralIds, shape_key
 from compiler.codegen.buildability import kernel_refusal
 from compiler.fusion.nodes import Nodes
-from compiler.fusion.rewriting import body_of, is_inlined_constant, source_of, trial_fusion
+from compiler.fusion.rewriting import body_of, is_inlined_constant, is_multi_output, trial_fusion
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
 MAX_BODIES = 64
 """Maximum number of fused computations that are kept for a second question about the same pair."""
+MAX_KNOWN = 500_000
+"""Maximum number of nodes and of pairs whose structure is kept; beyond it, it is found again."""
 _IDENTIFIED = frozenset({Opcode.GATHER, Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE})
 """Opcodes whose uses a summary tells apart by the instruction, so that equal computations have different summaries."""
+_CONSTANTS = frozenset({Opcode.CONSTANT, Opcode.BROADCAST})
+_Origin: TypeAlias = tuple[int, tuple[int, ...] | None]
+
+
+@dataclass(slots=True)
+class _Structures:
+    """Numbers of structures; forks share them.
+
+    Attributes:
+        ids: numbers of the computations that instructions call.
+        numbers: the structure of a node by its key.
+        identified: structures with an instruction of `_IDENTIFIED`.
+        of_node: the structure of a node by its revision.
+        pairs: the structure of a pair by its key.
+        of_pair: the structure of a pair by its kind and the revisions of its nodes.
+        origins: how a fusion was made, by its revision: the pair, and which outputs are left.
+        of_origin: the structure of what is made in this way.
+    """
+
+    ids: StructuralIds = field(default_factory=StructuralIds)
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    identified: set[int] = field(default_factory=set)
+    of_node: dict[int, int] = field(default_factory=dict)
+    pairs: dict[Hashable, int] = field(default_factory=dict)
+    of_pair: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    origins: dict[int, _Origin] = field(default_factory=dict)
+    of_origin: dict[_Origin, int] = field(default_factory=dict)
 
 
 class Trials:
@@ -27,11 +58,9 @@ class Trials:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._ids = StructuralIds()
-        self._numbers: dict[Hashable, int] = {}
-        self._structures: dict[int, int] = {}
-        self._buildable: set[Hashable] = set()
-        self._summaries: dict[Hashable, KernelSummary] = {}
+        self._structures = _Structures()
+        self._refused: dict[int, bool] = {}
+        self._summaries: dict[int, KernelSummary] = {}
         self._bodies: dict[tuple[str, int, int], HloComputation] = {}
 
     def copy_for(self, nodes: Nodes) -> Trials:
@@ -40,25 +69,32 @@ class Trials:
         other._nodes = nodes
         return other
 
+    def is_refused(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether the fused computation of two nodes cannot be one kernel; `refusal` says why."""
+        pair = self.pair(kind, first, second)
+        found = self._refused.get(pair)
+        if found is None:
+            found = self._refused[pair] = kernel_refusal(self._body(kind, first, second)) is not None
+        return found
+
     def refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
         """Return why the fused computation of two nodes cannot be one kernel, or None when it can."""
-        key = self._key(kind, first, second)
-        if key in self._buildable:
+        pair = self.pair(kind, first, second)
+        if self._refused.get(pair) is False:
             return None
+        # A reason names instructions of this pair, so that no other pair can have it.
         reason = kernel_refusal(self._body(kind, first, second))
-        if reason is None:  # a reason names instructions of this pair
-            self._buildable.add(key)
+        self._refused[pair] = reason is not None
         return reason
 
     def summary(self, kind: str, first: HloInstruction, second: HloInstruction) -> KernelSummary:
         """Return the summary of the fused computation of two nodes."""
-        key = self._key(kind, first, second)
-        found = self._summaries.get(key)
+        pair = self.pair(kind, first, second)
+        found = self._summaries.get(pair)
         if found is None:
-            body = self._body(kind, first, second)
-            found = summarize_body(body)
-            if all(i.opcode not in _IDENTIFIED for i in body.instructions):
-                self._summaries[key] = found
+            found = summarize_body(self._body(kind, first, second))
+            if self.is_shared(first) and self.is_shared(second):
+                self._summaries[pair] = found
         return found
 
     def _body(self, kind: str, first: HloInstruction, second: HloInstruction) -> HloComputation:
@@ -72,38 +108,88 @@ class Trials:
 
     # ---- structure
 
+    def pair(self, kind: str, first: HloInstruction, second: HloInstruction) -> int:
+        """Return a number such that pairs of equal numbers have the same fused computation up to names."""
+        known = self._structures
+        at = kind, self._nodes.revision(first), self._nodes.revision(second)
+        found = known.of_pair.get(at)
+        if found is None:
+            if len(known.of_pair) >= MAX_KNOWN:
+                known.of_pair.clear()
+            key = self._key(kind, first, second)
+            found = known.of_pair[at] = known.pairs.setdefault(key, len(known.pairs))
+        return found
+
+    def structure(self, node: HloInstruction) -> int:
+        """Return a number that is equal for nodes that compute the same from their operands."""
+        known, revision = self._structures, self._nodes.revision(node)
+        found = known.of_node.get(revision)
+        if found is None:
+            if len(known.of_node) >= MAX_KNOWN:
+                known.of_node.clear()
+            origin = known.origins.pop(revision, None)
+            found = None if origin is None else known.of_origin.get(origin)
+            if found is None:
+                found = self._number(node)
+                if origin is not None:
+                    known.of_origin[origin] = found
+            known.of_node[revision] = found
+        return found
+
+    def is_shared(self, node: HloInstruction) -> bool:
+        """Check whether nodes of the same structure have equal summaries."""
+        return self.structure(node) not in self._structures.identified
+
+    def note_origin(self, node: HloInstruction, made_from: int, kept: tuple[int, ...] | None) -> None:
+        """Note how a fusion was made, so that its structure need not be found by looking at all it computes.
+
+        Args:
+            node: the fusion.
+            made_from: the number of the pair that it was made from.
+            kept: which of its outputs are left, or None for all.
+        """
+        origins = self._structures.origins
+        if len(origins) >= MAX_KNOWN:
+            origins.clear()
+        origins[self._nodes.revision(node)] = made_from, kept
+
     def _key(self, kind: str, first: HloInstruction, second: HloInstruction) -> Hashable:
-        """Return a key such that pairs of equal keys have the same fused computation up to names."""
         outer: dict[HloInstruction, int] = {}
         wires: list[Hashable] = [outer.setdefault(o, len(outer)) for o in first.operands]
         for o in second.operands:
-            if kind != "sibling" and source_of(o) is first:
-                wires.append("first" if o is first else ("first", o.attributes["index"]))
+            if o is first:
+                wires.append("first")
+            elif o.opcode is Opcode.GET_TUPLE_ELEMENT and o.operands[0] is first and is_multi_output(first):
+                wires.append(("first", o.attributes["index"]))
             else:
                 wires.append(outer.setdefault(o, len(outer)))
-        constants = tuple(
-            (n, self._structure(o), *map(self._structure, o.operands))
+        structure = self.structure
+        constants = [
+            (n, structure(o), *map(structure, o.operands))
             for o, n in outer.items()
-            if is_inlined_constant(o)
-        )
-        return kind, self._structure(first), self._structure(second), tuple(wires), constants
+            if o.opcode in _CONSTANTS and is_inlined_constant(o)
+        ]
+        return kind, structure(first), structure(second), tuple(wires), tuple(constants)
 
-    def _structure(self, node: HloInstruction) -> int:
-        """Return a number that is equal for nodes that compute the same from their operands."""
-        revision = self._nodes.revision(node)
-        found = self._structures.get(revision)
-        if found is None:
-            key = self._computation_key(body_of(node)) if node.opcode is Opcode.FUSION else self._instruction_key(node)
-            found = self._structures[revision] = self._numbers.setdefault(key, len(self._numbers))
+    def _number(self, node: HloInstruction) -> int:
+        known = self._structures
+        if node.opcode is Opcode.FUSION:
+            inside: Sequence[HloInstruction] = body_of(node).instructions
+            key = self._computation_key(inside, body_of(node).root)
+        else:
+            inside, key = (node,), self._instruction_key(node)
+        found = known.numbers.setdefault(key, len(known.numbers))
+        if any(i.opcode in _IDENTIFIED for i in inside):
+            known.identified.add(found)
         return found
 
     def _instruction_key(self, node: HloInstruction) -> Hashable:
         shapes = tuple([shape_key(o.shape) for o in node.operands])
         same = tuple(map(node.operands.index, node.operands))
-        return self._ids.key(node, (shapes, same))
+        return self._structures.ids.key(node, (shapes, same))
 
-    def _computation_key(self, body: HloComputation) -> Hashable:
-        instructions = body.instructions
-        position = {i: n for n, i in enumerate(instructions)}
-        parts = [self._ids.key(i, tuple([position[o] for o in i.operands])) for i in instructions]
-        return tuple(parts), position[body.root]
+    def _computation_key(self, inside: Sequence[HloInstruction], root: HloInstruction) -> Hashable:
+        position = {i: n for n, i in enumerate(inside)}
+        key = self._structures.ids.key
+        parts = [key(i, tuple([position[o] for o in i.operands])) for i in inside]
+        return tuple(parts), position[root]

@@ -1,4 +1,4 @@
-"""Python's garbage collector, paused while a graph is changed."""
+"""Python's garbage collector, paused or slowed down while a graph is changed."""
 
 from __future__ import annotations
 
@@ -23,3 +23,22 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+RARELY = 1_000_000
+"""New objects between two collections inside `gc_rarely`."""
+
+
+@contextmanager
+def gc_rarely() -> Iterator[None]:
+    """Let the garbage collector run rarely inside a `with` block, which may make garbage for as long as it likes.
+
+    `gc_paused` is for blocks that make little garbage.
+    """
+    before = gc.get_threshold()
+    if 0 < before[0] < RARELY:
+        gc.set_threshold(RARELY, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -99,7 +99,7 @@ class PriorityFusion(ProducerQueue):
             return None
         saved = sequence.saving_into_all(producer, users)
         # Legality last: it may have to make kernels.
-        return saved if saved > 0 and sequence.into_all_users(producer, users) else None
+        return saved if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
 
     def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
         """Return the fusion into all users if it still saves time."""
@@ -124,7 +124,7 @@ class GreedyFusion(ProducerQueue):
         size = sum(s.byte_size for s in producer.shape.leaves())
         saved = size + own.bytes_read + size * len(users) - own.bytes_read * len(users)
         # Legality last: it may have to make kernels.
-        return float(saved) if saved > 0 and sequence.into_all_users(producer, users) else None
+        return float(saved) if saved > 0 and sequence.can_go_into_all_users(producer, users) else None
 
     def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
         """Return the fusion into all users if it still saves bytes."""

@@ -35,7 +35,7 @@ class SavingsFusion:
         while True:
             while self._round:
                 action = self._round.pop()
-                if state.why_not(action) is None and state.estimate(action) > LEAST_SAVING:
+                if state.is_legal(action) and state.estimate(action) > LEAST_SAVING:
                     return action
             if self._listed_at == len(state.history):
                 return None
@@ -48,7 +48,7 @@ class SavingsFusion:
         scored = [
             (saved, -n)
             for n, a in enumerate(actions)
-            if (saved := state.estimate(a)) > LEAST_SAVING and state.why_not(a) is None
+            if (saved := state.estimate(a)) > LEAST_SAVING and state.is_legal(a)
         ]
         return [actions[-n] for _, n in sorted(scored)]
 

@@ -127,12 +127,13 @@ def product_region(
         fixed: instructions that must stay.
         after_too: whether consumers are included.
     """
-    after = _consumers(computation, dot, fixed) if after_too else {dot}
+    order = computation.post_order()
+    after = _consumers(order, dot, fixed) if after_too else {dot}
     outputs = [i for i in after if i.is_root or any(u not in after for u in i.users)]
     if len(outputs) > MAX_OUTPUTS:
         after = {dot}
     if after_too:
-        after |= _side_producers(computation, dot, after, fixed)
+        after |= _side_producers(dot, after, fixed)
     before: set[HloInstruction] = set()
     few_columns = ProductSizes.of(dot).n < MIN_COLUMNS
     for operand in dot.operands:
@@ -146,16 +147,15 @@ def product_region(
             work += i.operands
         if not (few_columns and operand is dot.operands[0] and any(_is_elementwise(i) for i in computed)):
             before |= computed
-    return [i for i in computation.post_order() if i in before or i in after]
+    return [i for i in order if i in before or i in after]
 
 
-def _consumers(computation: HloComputation, dot: HloInstruction, fixed: set[HloInstruction]) -> set[HloInstruction]:
+def _consumers(order: Sequence[HloInstruction], dot: HloInstruction, fixed: set[HloInstruction]) -> set[HloInstruction]:
     """Return the dot and the ops after it that compute one element from each of its elements.
 
     An op that also needs the dot by another way than through these stays outside, so that no cycle arises.
     """
     inside, outside = {dot}, set[HloInstruction]()
-    order = computation.post_order()
     for i in order[order.index(dot) + 1 :]:
         if inside.isdisjoint(i.operands) and outside.isdisjoint(i.operands):
             continue
@@ -164,16 +164,18 @@ def _consumers(computation: HloComputation, dot: HloInstruction, fixed: set[HloI
     return inside
 
 
-def _side_producers(
-    computation: HloComputation, dot: HloInstruction, after: set[HloInstruction], fixed: set[HloInstruction]
-) -> set[HloInstruction]:
+def _side_producers(dot: HloInstruction, after: set[HloInstruction], fixed: set[HloInstruction]) -> set[HloInstruction]:
     """Return the cheap elementwise ops that only the consumers of a dot need, such as a sum of two vectors."""
     found: set[HloInstruction] = set()
-    for i in reversed(computation.post_order()):
-        only_here = bool(i.users) and all(u in found or (u in after and u is not dot) for u in i.users)
-        cheap = (_keeps_elements(i, dot) and not i.opcode.has(Trait.EXPENSIVE)) or _is_slice_of_size(i, dot)
-        if only_here and cheap and i not in after and i not in fixed:
+    ends = after - {dot}
+    work = [o for i in ends for o in i.operands]
+    while work:
+        i = work.pop()
+        if i in found or i in after or i in fixed or not all(u in found or u in ends for u in i.users):
+            continue  # it is looked at again when the last of its users is found
+        if (_keeps_elements(i, dot) and not i.opcode.has(Trait.EXPENSIVE)) or _is_slice_of_size(i, dot):
             found.add(i)
+            work += i.operands
     return found
 
 
