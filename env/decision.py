@@ -134,16 +134,22 @@ class DecisionEnv(CompilerEnv[Observation]):
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
         max_steps: number of steps after which an episode is truncated.
+        splits: whether fissions, which take fusions apart, are among the actions.
         options: see `CompilerEnv`.
     """
 
     phases: ClassVar[tuple[Phase, ...]] = ("loops", "fusion")
 
     def __init__(
-        self, suite: str | Path | Suite = "train", *, max_steps: int = 1000, **options: Unpack[EnvOptions]
+        self,
+        suite: str | Path | Suite = "train",
+        *,
+        max_steps: int = 1000,
+        splits: bool = False,
+        **options: Unpack[EnvOptions],
     ) -> None:
         super().__init__(suite, **options)
-        self.max_steps = max_steps
+        self.max_steps, self.splits = max_steps, splits
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._steps = 0
@@ -191,7 +197,7 @@ class DecisionEnv(CompilerEnv[Observation]):
         """Return the states of a program, which all episodes on it share."""
         if program.name not in self._states:
             start = self.baseline(program).start
-            self._states[program.name] = DecisionStates(program.name, start, self.phases, self._memory)
+            self._states[program.name] = DecisionStates(program.name, start, self.phases, self._memory, self.splits)
         return self._states[program.name]
 
     def _start(self, program: Program) -> Compilation:

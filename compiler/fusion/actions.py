@@ -14,7 +14,7 @@ FusionKind: TypeAlias = Literal[
 ]
 KINDS: tuple[FusionKind, ...] = get_args(FusionKind)
 SPLITTING_KINDS: frozenset[FusionKind] = frozenset({"fission"})
-"""The kinds that take fusions apart. Only policies that ask for them use them: others would go round in circles."""
+"""The kinds that take fusions apart. Only policies that ask for them use them: for others, choosing would not end."""
 FUSING_KINDS: tuple[FusionKind, ...] = tuple(k for k in KINDS if k not in SPLITTING_KINDS)
 
 

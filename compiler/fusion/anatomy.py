@@ -2,7 +2,7 @@
 
 A fusion's body is walked side by side with the instructions from which it was made: an output of the body computes the
 value that the node yields, and the operands of an instruction compute the values that its original read. So every state
-can be taken apart exactly as it was put together, whatever the order, and nothing has to be recorded when fusing.
+can be split exactly as it was put together, whatever the order, and nothing has to be recorded when fusing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Part:
     """A kernel that computes some values of a fusion.
 
     Attributes:
-        rewriter: its body; one of its operands may be the stand-in.
+        rewriter: its body; one of its operands may be `stand_in`.
         single: the instruction of the fusion's body that is all that it computes; None if there are several.
         stand_in: the operand of the body that stands for the value that is cut off, if it reads it.
     """

@@ -241,7 +241,7 @@ class SequenceState:
         return cuts
 
     def constant_reason(self, fusion: HloInstruction) -> str | None:
-        """Return why a fusion cannot be taken apart: another fusion yields a constant that a part would need."""
+        """Return why a fusion cannot be split: another fusion yields a constant that a part would need."""
         self.watched_cuts(fusion)
         for v in self._known.cuts[self.nodes.revision(fusion)][1]:
             node = self.nodes.yields(v)
@@ -251,7 +251,7 @@ class SequenceState:
         return None
 
     def parts(self, fusion: HloInstruction, cut: int) -> PartFacts:
-        """Return whether a fusion can be taken apart at a value, and how long the two kernels take."""
+        """Return whether a fusion can be split at a value, and how long the two kernels take."""
         known, key = self._known.parts, (self.nodes.revision(fusion), cut)
         found = known.get(key)
         if found is None:

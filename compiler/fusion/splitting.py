@@ -20,7 +20,7 @@ from compiler.ir import HloInstruction
 
 @dataclass(frozen=True, slots=True)
 class PartFacts:
-    """The two kernels of a fusion that is taken apart.
+    """The two kernels of a fusion that is split.
 
     Attributes:
         reason: why one of them cannot be built, or None.
