@@ -6,57 +6,47 @@ A value network learns the mean of each program too, but only after many episode
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
-
-from env.decision import DecisionEnv
-from env.observations import Observation
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 __all__ = ["ProgramBaseline"]
 
 RATE = 0.2
 
 
-class ProgramBaseline(gym.Wrapper[Observation, np.int64, Observation, np.int64]):
+class ProgramBaseline(VecEnvWrapper):
     """Subtracts the running mean of a program's returns from the last reward of each episode on it.
 
-    A constant subtracted at the end changes no preference between the plans of a program. `info` is not changed.
+    A constant subtracted at the end changes no preference between the plans of a program. `info` is not changed. All
+    environments of the vector share the means.
 
     Attributes:
         means: running mean of the returns by program.
     """
 
-    def __init__(self, env: DecisionEnv) -> None:
-        super().__init__(env)
+    def __init__(self, environments: VecEnv) -> None:
+        super().__init__(environments)
         self.means: dict[str, float] = {}
-        self._return = 0.0
+        self._returns = np.zeros(self.num_envs)
 
-    def reset(
-        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Reset the environment."""
-        self._return = 0.0
-        return self.env.reset(seed=seed, options=dict(options) if options is not None else None)
+    def reset(self) -> VecEnvObs:
+        """Reset the environments."""
+        self._returns[:] = 0
+        return self.venv.reset()
 
-    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Step the environment and adjust the last reward of an episode."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        adjusted = float(reward)
-        self._return += adjusted
-        if terminated:
-            program: str = info["program"]
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step the environments and adjust the last reward of each episode."""
+        observations, rewards, dones, infos = self.venv.step_wait()
+        self._returns += rewards
+        adjusted = rewards.copy()
+        for n in np.flatnonzero(dones):
+            total, info = float(self._returns[n]), infos[n]
+            self._returns[n] = 0
+            if info.get("TimeLimit.truncated", False):
+                continue
             # The first episode of a program is its own mean.
-            mean = self.means.get(program, self._return)
-            self.means[program] = mean + RATE * (self._return - mean)
-            adjusted -= mean
-        return observation, adjusted, terminated, truncated, info
-
-    def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Return which actions are legal now."""
-        env = self.unwrapped
-        assert isinstance(env, DecisionEnv)  # noqa: S101 - guaranteed by the type of the constructor's argument
-        return env.action_masks()
+            mean = self.means.get(info["program"], total)
+            self.means[info["program"]] = mean + RATE * (total - mean)
+            adjusted[n] -= mean
+        return observations, adjusted, dones, infos

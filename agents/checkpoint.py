@@ -1,4 +1,6 @@
-"""Checkpoints of a training run: tensors as safetensors, counters as JSON, complete before they become visible.
+"""Checkpoints of a training run, complete before they become visible.
+
+Tensors are safetensors, counters are JSON, and the replay buffer of an off-policy agent is an .npz file of arrays.
 
 SB3's own zip files unpickle what they load; these cannot run code.
 """
@@ -23,7 +25,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from agents.replay import load_replay, save_replay
 from compiler.errors import HlogymError
 from compiler.support.json_reading import read_object
 
@@ -31,7 +35,7 @@ __all__ = ["CheckpointError", "InputFeatures", "latest_checkpoint", "load_checkp
 
 KEPT = 2
 ABANDONED_SECONDS = 3600.0
-_TENSORS, _STATE, _DRAFT = "tensors.safetensors", "state.json", ".draft-"
+_TENSORS, _STATE, _REPLAY, _DRAFT = "tensors.safetensors", "state.json", "replay.npz", ".draft-"
 _NAME = re.compile(r"step-(\d{10,})(?:-(\d+))?")
 _DAMAGES = (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RuntimeError)
 """What reading a damaged checkpoint may raise; CheckpointError is among them."""
@@ -94,10 +98,13 @@ def save_checkpoint(model: BaseAlgorithm, folder: Path, features: InputFeatures,
         draft = folder / f"{_DRAFT}{secrets.token_hex(8)}"
         draft.mkdir()
         save_file(_tensors(model), draft / _TENSORS)
+        if isinstance(model, OffPolicyAlgorithm) and model.replay_buffer is not None:
+            save_replay(model.replay_buffer, draft / _REPLAY)
         _, _, position, has_gauss, cached = _numpy_state()
         state = {
             "timesteps": model.num_timesteps,
             "updates": model._n_updates,
+            "calls": getattr(model, "_n_calls", 0),
             "numpy": {"position": position, "has_gauss": has_gauss, "cached": cached},
             "features": asdict(features),
             "extra": dict(extra),
@@ -136,7 +143,7 @@ def _remove(checkpoint: Path) -> None:
     """Remove what `save_checkpoint` wrote; a folder that holds anything else stays, with its other files."""
     with contextlib.suppress(OSError):
         # The description first: without it the folder is no checkpoint any more.
-        for name in (_STATE, _TENSORS):
+        for name in (_STATE, _TENSORS, _REPLAY):
             (checkpoint / name).unlink(missing_ok=True)
         checkpoint.rmdir()
 
@@ -208,6 +215,9 @@ def load_checkpoint(model: BaseAlgorithm, checkpoint: Path, features: InputFeatu
         if not (type(state["timesteps"]) is type(state["updates"]) is int and isinstance(extra, dict)):
             raise ValueError(f"{_STATE} has a value of another type")
         model.num_timesteps, model._n_updates = state["timesteps"], state["updates"]
+        if isinstance(model, OffPolicyAlgorithm) and model.replay_buffer is not None:
+            load_replay(model.replay_buffer, checkpoint / _REPLAY)
+            model._n_calls = int(state["calls"])  # type: ignore[attr-defined]  # DQN's steps until the next target
     return extra
 
 

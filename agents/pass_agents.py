@@ -17,10 +17,11 @@ from stable_baselines3 import A2C, DQN
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 
 from agents.settings import A2C_ARGUMENTS, PPO_ARGUMENTS, LearningSettings
+from agents.vectors import make_vector
 from compiler.errors import UnknownNameError
 from compiler.learned.features.passes import mask_of
 from compiler.learned.pass_order import Activation, Layer, LearnedPassOrder
@@ -90,37 +91,39 @@ def _mask(observations: torch.Tensor, actions: int) -> torch.Tensor:
     return observations[..., -actions:] > 0.5
 
 
-def _ppo(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
+def _ppo(environments: VecEnv, s: LearningSettings) -> PassAgent:
     return MaskablePPO(
         "MlpPolicy", environments, n_steps=max(1, s.n_steps // environments.num_envs),
+        learning_rate=s.learning_rates(), clip_range=s.clip_ranges(),
         policy_kwargs={"net_arch": [s.hidden, s.hidden]}, device="cpu", **s.arguments(PPO_ARGUMENTS),
     )  # fmt: skip
 
 
-def _a2c(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
+def _a2c(environments: VecEnv, s: LearningSettings) -> PassAgent:
     return A2C(
         MaskedActorCritic, environments, n_steps=max(1, s.n_steps // environments.num_envs // 16),
+        learning_rate=s.learning_rates(),
         policy_kwargs={"net_arch": [s.hidden, s.hidden]}, device="cpu", **s.arguments(A2C_ARGUMENTS),
     )  # fmt: skip
 
 
-def _dqn(environments: DummyVecEnv, s: LearningSettings) -> PassAgent:
+def _dqn(environments: VecEnv, s: LearningSettings) -> PassAgent:
     return MaskedDQN(
-        MaskedDQNPolicy, environments, learning_rate=s.learning_rate, buffer_size=100_000, learning_starts=2_000,
+        MaskedDQNPolicy, environments, learning_rate=s.learning_rates(), buffer_size=100_000, learning_starts=2_000,
         batch_size=s.batch_size, gamma=s.gamma, train_freq=4, gradient_steps=environments.num_envs, n_steps=8,
         target_update_interval=2_000, exploration_fraction=s.exploration_fraction, exploration_final_eps=0.05,
         policy_kwargs={"net_arch": [s.hidden, s.hidden]}, seed=s.seed, device="cpu",
     )  # fmt: skip
 
 
-PASS_AGENTS: dict[str, Callable[[DummyVecEnv, LearningSettings], PassAgent]] = {
+PASS_AGENTS: dict[str, Callable[[VecEnv, LearningSettings], PassAgent]] = {
     "maskable-ppo": _ppo,
     "a2c": _a2c,
     "dqn": _dqn,
 }
 
 
-def make_pass_agent(kind: str, environments: Sequence[PassOrderEnv], settings: LearningSettings) -> PassAgent:
+def make_pass_agent(kind: str, environments: Sequence[PassOrderEnv] | VecEnv, settings: LearningSettings) -> PassAgent:
     """Return an untrained agent; the same settings and seed give the same agent.
 
     Raises:
@@ -129,8 +132,9 @@ def make_pass_agent(kind: str, environments: Sequence[PassOrderEnv], settings: L
     if kind not in PASS_AGENTS:
         raise UnknownNameError("agent for pass orders", kind, PASS_AGENTS)
     torch.set_num_threads(1)  # networks this small are slower on several threads
-    vector = DummyVecEnv([lambda env=env: env for env in environments])  # type: ignore[misc]
-    return PASS_AGENTS[kind](vector, settings)
+    if not isinstance(environments, VecEnv):
+        environments = make_vector([lambda env=env: env for env in environments])  # type: ignore[misc]
+    return PASS_AGENTS[kind](environments, settings)
 
 
 def layers_of(agent: PassAgent) -> list[Layer]:

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class HlogymError(Exception):
-    """Base class of every error that hlogym raises on purpose; the message is written for the user."""
+    """Base class of every error that hlogym raises on purpose; the message is written for the user.
+
+    Errors can be pickled, whatever the arguments of their constructors, so that they keep their type on the way out of
+    another process, such as one of `gymnasium.vector.AsyncVectorEnv`.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _same_error, (type(self), self.args, dict(self.__dict__))
+
+
+def _same_error(kind: type[HlogymError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HlogymError:
+    """Return an error without calling the constructor of its class."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class HloSyntaxError(HlogymError, ValueError):
@@ -54,16 +69,24 @@ class UnsupportedError(HlogymError, NotImplementedError):
 
 
 class UnknownNameError(HlogymError, ValueError):
-    """Raised for an unknown name (of a program, pass, policy, environment...); suggests the closest known names."""
+    """Raised for an unknown name (of a program, pass, policy, environment...); suggests the closest known names.
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    With one argument, that is the message: Gymnasium raises errors of its processes again in this way.
+    """
+
+    def __init__(self, kind: object, name: str | None = None, known: Iterable[str] = ()) -> None:
+        if name is None:
+            self.kind, self.name = "", ""
+            self.near: tuple[str, ...] = ()
+            super().__init__(str(kind))
+            return
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         if near:
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
         else:
             hint = "known: " + (", ".join(names[:12]) + (", ..." if len(names) > 12 else "") if names else "none")
-        self.kind, self.name, self.near = kind, name, tuple(near)
+        self.kind, self.name, self.near = str(kind), name, tuple(near)
         super().__init__(f"unknown {kind} {name!r}; {hint}")
 
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from compiler.codegen.schedules.kernel_choice import KernelChoice
-from compiler.errors import PlanError
+from compiler.errors import FusionError, PlanError
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.rules import FusionRule
 from compiler.ir import HloModule
 from compiler.support.files import write_file
 from compiler.support.json_reading import parse_object, read_object
@@ -104,6 +105,7 @@ class CompilationPlan:
         steps: the fusions.
         kernels: sequence -> instruction -> the choice of a kernel, for kernels that do not have their default.
         decided_by: phase -> the name of who decided it, such as a policy; for readers, and not compared.
+        rules: rules of the user that the fusions obey (see `compiler.fusion.rules`); for readers, and not compared.
         backend: the backend it was made for. Other backends can replay it if it has no kernel choices; one that
             compiles no kernels ignores these.
     """
@@ -120,6 +122,7 @@ class CompilationPlan:
     kernels: Mapping[str, Mapping[str, KernelChoice]] = field(default_factory=dict)
     backend: str = "cpu"
     decided_by: Mapping[str, str] = field(default_factory=dict, compare=False)
+    rules: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         _fingerprint(self.fingerprint, "fingerprint")
@@ -137,6 +140,7 @@ class CompilationPlan:
             "places": _rows(self.places, "places", _positions),
             "kernels": _kernels(self.kernels, "kernels"),
             "decided_by": _deciders(self.decided_by, "decided_by"),
+            "rules": _rules(self.rules, "rules"),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -184,6 +188,7 @@ class CompilationPlan:
             "fingerprint": self.fingerprint,
             "backend": self.backend,
             **({"decided_by": dict(self.decided_by)} if self.decided_by else {}),
+            **({"rules": list(self.rules)} if self.rules else {}),
             "passes": list(self.passes),
             "expansions": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.expansions],
             "loops": [{"id": c.id, "position": c.position, "choice": c.choice} for c in self.loop_choices],
@@ -239,12 +244,13 @@ class CompilationPlan:
                 kernels=_read_kernels(data.get("kernels", {}), "kernels"),
                 backend=data.get("backend", "cpu"),
                 decided_by=data.get("decided_by", {}),
+                rules=_list(data.get("rules", []), "rules", "strings"),
             )
 
 
 _KEYS = frozenset(
     {"format", "fingerprint", "backend", "passes", "expansions", "loops", "loop_passes", "base", "sequences", "places",
-     "fusions", "kernels", "decided_by"}
+     "fusions", "kernels", "decided_by", "rules"}
 )  # fmt: skip
 
 
@@ -315,6 +321,18 @@ def _names(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, tuple | list):
         raise PlanError(f"{where} must be a list of strings, got {short_repr(value)}")
     return tuple(_name(v, f"{where}[{n}]") for n, v in enumerate(value))
+
+
+def _rules(value: object, where: str) -> tuple[str, ...]:
+    """Return rules about fusions, as strings."""
+    if not isinstance(value, tuple | list):
+        raise PlanError(f"{where} must be a list of strings, got {short_repr(value)}")
+    for n, rule in enumerate(value):
+        try:
+            FusionRule.parse(rule if isinstance(rule, str) else "")
+        except FusionError as e:
+            raise PlanError(f"{where}[{n}]: {e}") from None
+    return tuple(value)
 
 
 def _deciders(value: object, where: str) -> dict[str, str]:

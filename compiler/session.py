@@ -27,9 +27,11 @@ from compiler.expansions import (
 )
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.library_fusions import wrap_library_ops
+from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy, as_policy, run_policy
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, HloModule, Opcode
+from compiler.loop_packing import pack_loops
 from compiler.loops import KEEP, KnownLoops, LoopPolicy, LoopSite, apply_loop_choice, find_site, loop_sites
 from compiler.passes import HloPass, PassPipeline, PipelineRun, make_pass
 from compiler.passes.infrastructure.registry import pass_text
@@ -107,6 +109,7 @@ class CompilationSession:
         self.phase: Phase = "passes"
         self._decisions: list[_Decision] = []
         self.decided_by: dict[str, str] = {}
+        self.rules: tuple[str, ...] = ()
         self._state: FusionState | None = None
         self._unfused: HloModule | None = None
         self._base: FusionBase | None = None
@@ -241,6 +244,7 @@ class CompilationSession:
             wrap_library_ops(self.module, self._library_computes)
             if self._backend.language == C.name:
                 group_products(self.module, self._library_computes)
+            pack_loops(self.module, language.name)
 
     def _library_computes(self, i: HloInstruction) -> bool:
         return self._backend.library_refusal(i) is None
@@ -272,6 +276,7 @@ class CompilationSession:
         policy = as_policy(policy)
         self._enter("fusion")
         self.decided_by["fusion"] = decider_name(policy)
+        self.rules = tuple(map(str, policy.rules)) if isinstance(policy, RuledFusion) else ()
         state = self.fusion
         start, self._sites = len(state.history), None
         try:
@@ -380,6 +385,7 @@ class CompilationSession:
             kernels=kernels,
             backend=self.backend,
             decided_by=dict(self.decided_by),
+            rules=self.rules,
         )
 
     def cost(self) -> Cost:
@@ -419,6 +425,7 @@ class CompilationSession:
             )
 
     def _replay(self, plan: CompilationPlan) -> None:
+        self.rules = plan.rules
         self.decided_by = {phase: replayed_from(plan.decided_by.get(phase, "")) for phase in PHASES[:-1]}
         for text in (*plan.passes, *plan.loop_passes):
             make_pass(text)  # reports a bad pass before any work is done
@@ -553,6 +560,8 @@ def cleanup_pipeline() -> HloPass:
 
 def decider_name(policy: object) -> str:
     """Return the name of a policy for readers: its `name`, that of the function that it asks, or that of its class."""
+    if isinstance(policy, RuledFusion):
+        return policy.name or decider_name(policy.policy)
     asked = getattr(policy, "function", None) or getattr(policy, "name", None)
     name = asked if isinstance(asked, str) else getattr(asked, "__qualname__", type(policy).__qualname__)
     return name if is_name(name) else type(policy).__qualname__

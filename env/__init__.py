@@ -26,6 +26,7 @@ def register_environments() -> None:
                 register(
                     env_id,
                     entry_point=f"env.environments:{entry}",
+                    vector_entry_point=f"env.vector:{name}VectorEnv",
                     kwargs={"measured": measured},
                     nondeterministic=measured,
                 )

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
 from compiler.plan import CompilationPlan, Phase
 from env.baseline import Baseline, ProgramError
@@ -48,7 +49,9 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         reward: a `Reward`, or a name in `REWARDS`; None: "measured-time" if `measured`, else "estimated-time".
         measurer: one that is shared with others; None: one is made when it is first needed.
         store: file of times for the measurer that is made; None: the one in the user's cache folder.
-        render_mode: "ansi" or None.
+        render_mode: "ansi": `render` returns text; "rgb_array": a picture, [height, width, 3] uint8; or None.
+        shared: another environment of the same kind, backend and suite, whose compiled programs, explored states and
+            measurer this one uses too. Both must run in the same thread.
 
     Attributes:
         reward: what the agent is rewarded for.
@@ -57,7 +60,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         UnknownNameError: no such suite or reward.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares it so
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012 - Gymnasium declares it so
     phases: ClassVar[tuple[Phase, ...]] = ()
     step_cost: float = 0.0
 
@@ -70,14 +73,18 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         measurer: Measurer | None = None,
         store: str | Path | None = None,
         render_mode: str | None = None,
+        shared: CompilerEnv[Any] | None = None,
     ) -> None:
         self.reward = make_reward(("measured-time" if measured else "estimated-time") if reward is None else reward)
         self.suite = suite if isinstance(suite, Suite) else load_suite(suite)
         self.backend, self.render_mode = backend, render_mode
-        self._measurer = SpeedupMeasurer(backend, measurer, store)
-        self._baselines: dict[str, Baseline] = {}
+        own = SpeedupMeasurer(backend, measurer, store)
+        self._measurer: SpeedupMeasurer = own if shared is None else shared._measurer
+        self._owns_measurer = shared is None
+        self._baselines: dict[str, Baseline] = {} if shared is None else shared._baselines
         self._compilation: Compilation | None = None
         self._speedup = math.nan
+        self._speedups: list[float] = []
 
     # ---- Gymnasium's methods
 
@@ -94,6 +101,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         self._compilation = self._start(self._draw(options))
         self.reward.reset(self._compilation)
         self._speedup = self.reward.speedup(self._compilation)
+        self._speedups = [self._speedup]
         return self._observe(), self._info(None, False)
 
     def step(self, action: np.int64 | int) -> tuple[ObsType, float, bool, bool, dict[str, Any]]:
@@ -105,13 +113,31 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
         compilation = self.compilation
         refused = self._take(int(action))
         reward = REFUSED_REWARD if refused is not None else self._reward_decision(compilation)
+        if refused is None:
+            self._speedups.append(self._speedup)
         terminated = compilation.done
         info = self._info(refused, ended=terminated and refused is None)
         return self._observe(), reward, terminated, self._is_truncated(), info
 
+    def render(self) -> str | npt.NDArray[np.uint8] | None:
+        """Return the episode as the render mode says: text, or a picture [height, width, 3]; None without a mode.
+
+        Raises:
+            ResetNeeded: `reset` was not called yet.
+        """
+        if self.render_mode == "ansi":
+            lines = [f"{self.compilation.program.name}: {self._summary()}"]
+            return "\n".join([*lines, *(f"  {n + 1}. {t}" for n, t in enumerate(self.compilation.decisions))])
+        if self.render_mode == "rgb_array":
+            from env.picture import draw_episode  # importing Matplotlib takes a second
+
+            return draw_episode(self.compilation, self._speedups, self._summary())
+        return None
+
     def close(self) -> None:
         """End the worker process, if this environment started it."""
-        self._measurer.close()
+        if self._owns_measurer:
+            self._measurer.close()
 
     # ---- what the environments differ in
 
@@ -126,6 +152,14 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
     @abstractmethod
     def _observe(self) -> ObsType:
         """Return the observation of the current step."""
+
+    @abstractmethod
+    def _summary(self) -> str:
+        """Return the state of the episode in a few words, for `render`."""
+
+    @abstractmethod
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
 
     def _is_truncated(self) -> bool:
         """Check whether the episode has used up its steps without an end."""
@@ -158,6 +192,14 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
     def plan(self) -> CompilationPlan:
         """The plan of a compilation that takes the decisions so far and continues with the defaults."""
         return self.compilation.plan
+
+    def random_state(self) -> dict[str, Any]:
+        """Return the state of the random generator that draws programs, as JSON; for checkpoints."""
+        return dict(self.np_random.bit_generator.state)
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Restore what `random_state` returned."""
+        self.np_random.bit_generator.state = state
 
     def baseline(self, program: Program) -> Baseline:
         """Return the default compilation of a program; each program is compiled once.

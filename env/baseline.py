@@ -33,8 +33,9 @@ class Baseline:
     Args:
         program: what to compile.
         backend: "cpu" or "cuda".
-        phases: what the environment decides. The baseline fuses by default unless fusion is among them. If only kernels
-            are decided, it is what `compile` does by default, with loops inside one kernel where that is possible.
+        phases: what the environment decides. The baseline fuses by default unless fusion is among them. If the
+            environment decides only passes or only kernels, it is what `compile` does by default, with loops inside one
+            kernel where that is possible.
 
     Attributes:
         start: session that episodes start from; before the passes if the environment decides those, else after the
@@ -52,10 +53,10 @@ class Baseline:
             verify(module)
             self._default = CompilationSession(module, backend=backend)
             self._default.run_passes()
-            if tuple(phases) == ("kernels",):
+            self.ops = op_count(self._default.module)
+            if tuple(phases) in (("passes",), ("kernels",)):
                 self._default.run_loop_policy(KernelLoops())
         self._policy = "none" if "fusion" in phases else COMPLETION_POLICY
-        self.ops = op_count(self._default.module)
         self.start = CompilationSession(module, backend=backend) if "passes" in phases else self._default
 
     def complete(self) -> CompilationSession:

@@ -135,6 +135,7 @@ class DecisionEnv(CompilerEnv[Observation]):
         suite: name of a suite, or a folder of HLO files, or a suite.
         max_steps: number of steps after which an episode is truncated.
         splits: whether fissions, which take fusions apart, are among the actions.
+        shared: another environment, whose compiled programs, explored states and measurer this one uses too.
         options: see `CompilerEnv`.
     """
 
@@ -146,22 +147,17 @@ class DecisionEnv(CompilerEnv[Observation]):
         *,
         max_steps: int = 1000,
         splits: bool = False,
+        shared: DecisionEnv | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
-        super().__init__(suite, **options)
+        super().__init__(suite, shared=shared, **options)
         self.max_steps, self.splits = max_steps, splits
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._steps = 0
-        self._memory = DecisionMemory()
-        self._states: dict[str, DecisionStates] = {}
-
-    def render(self) -> str | None:
-        """Return the decisions so far as text; None unless the render mode is "ansi"."""
-        if self.render_mode != "ansi" or self._compilation is None:
-            return None
-        lines = [f"{self._compilation.program.name}: {self._state.count} legal moves"]
-        return "\n".join([*lines, *(f"  {n + 1}. {t}" for n, t in enumerate(self._compilation.decisions))])
+        same = shared if shared is not None and shared.splits == splits else None  # else other states are reached
+        self._memory: DecisionMemory = DecisionMemory() if same is None else same._memory
+        self._states: dict[str, DecisionStates] = {} if same is None else same._states
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
@@ -210,6 +206,9 @@ class DecisionEnv(CompilerEnv[Observation]):
 
     def _observe(self) -> Observation:
         return observe(self._state.graph)
+
+    def _summary(self) -> str:
+        return f"{self._state.count} legal moves"
 
     def _is_truncated(self) -> bool:
         return not self._state.done and self._steps >= self.max_steps

@@ -17,6 +17,7 @@ from compiler.ir import HloModule
 from compiler.learned.features.passes import LIMIT, Vector, observation_size
 from compiler.learned.pass_episode import PassEpisode
 from compiler.learned.pass_states import PassGraph, StateMemory, default_pass_actions
+from compiler.loops import KernelLoops
 from compiler.passes.infrastructure.registry import make_pass, make_passes, pass_text
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
@@ -100,6 +101,7 @@ class _PassCompilation(Compilation):
         session.run_passes(self.episode.effective())
         self._own_passes = len(session.plan.passes)
         session.run_passes()
+        session.run_loop_policy(KernelLoops())
         session.run_fusion_policy(make_policy(COMPLETION_POLICY))
         return session
 
@@ -108,8 +110,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
     """Choose which pass runs next, one sweep at a time, until the agent stops.
 
     Description:
-        A pass order is chosen in place of the default one. The compilation then continues with the default passes and
-        the default fusion.
+        A pass order is chosen in place of the default one. The compilation then continues as `compile` does: with the
+        default passes, loops inside one kernel where that is possible, and the default fusion.
 
     Action space:
         `Discrete(n + 1)`. Action i runs pass `actions[i]`, the last action stops. A pass that changes nothing is no
@@ -125,7 +127,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         - "op-count": the op count before a step to the one after it; in all, of the start to the end. What follows the
           stop does not count.
         - "estimated-time" (default): the same of the cost model's time of the unfused program, and at the end what is
-          missing to the estimated speedup over the baseline: the default passes, fused.
+          missing to the estimated speedup over the baseline, which is what `compile` makes by default.
         - "measured-time": nothing until the end, then the measured speedup over the baseline.
 
     Starting state:
@@ -177,7 +179,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         shared: PassOrderEnv | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
-        super().__init__(suite, **options)
+        super().__init__(suite, shared=shared, **options)
         self.actions = _pass_texts(passes)
         self.max_steps, self.step_cost, self.verified = max_steps, step_cost, verified
         size = observation_size(len(self.actions))
@@ -185,18 +187,8 @@ class PassOrderEnv(CompilerEnv[Vector]):
         self.action_space = spaces.Discrete(len(self.actions) + 1)
         self._memory: StateMemory = StateMemory(0) if shared is None else shared._memory
         self._memory.limit += STATE_BYTES
-        if shared is not None:
-            self._baselines = shared._baselines
         self._graphs: dict[str, PassGraph] = {} if shared is None else shared._graphs
         self._cost_model: CostModel | None = None
-
-    def render(self) -> str | None:
-        """Return the passes so far as text; None unless the render mode is "ansi"."""
-        if self.render_mode != "ansi" or self._compilation is None:
-            return None
-        root, state = self._episode.graph.root, self._episode.state
-        lines = [f"{self._compilation.program.name}: {root.ops} ops at first, {state.ops} now"]
-        return "\n".join([*lines, *(f"  {n + 1}. {p}" for n, p in enumerate(self._compilation.decisions))])
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are worth trying now, as `sb3_contrib.MaskablePPO` expects it."""
@@ -229,6 +221,9 @@ class PassOrderEnv(CompilerEnv[Vector]):
 
     def _observe(self) -> Vector:
         return self._episode.observation()
+
+    def _summary(self) -> str:
+        return f"{self._episode.graph.root.ops} ops at first, {self._episode.state.ops} now"
 
     def _info(self, refused: str | None, ended: bool) -> dict[str, Any]:
         info = super()._info(refused, ended)

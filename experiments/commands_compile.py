@@ -11,13 +11,34 @@ __all__ = ["register"]
 
 Program = Annotated[str, typer.Argument(metavar="FILE.hlo", help="HLO file, or name of a program in the suites.")]
 Backend = Annotated[str, typer.Option(help="cpu, cuda, interpreter, or auto (cuda if there is a GPU, otherwise cpu).")]
+
+
+def _local(policy: str | None) -> str | None:
+    """Return a policy of MLflow's registry as a folder, and others as they are."""
+    if policy is None or not policy.startswith("models:/"):
+        return policy
+    from experiments.registry import local_policy
+
+    return local_policy(policy)
+
+
 Policy = Annotated[
     str | None,
     typer.Option(
-        help="Fusion policy: a name such as priority, or the folder of an exported policy. Default: the compiler's own."
+        help="Fusion policy: a name such as priority, with options as in 'merger{transposed_share=0.3}', the folder of "
+        "an exported policy, or models:/NAME/VERSION of MLflow's registry. Default: the compiler's own.",
+        callback=_local,
     ),
 ]
 Plan = Annotated[Path | None, typer.Option(help="Replay the decisions of this plan (JSON) instead of asking a policy.")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        help="Rule about fusions, such as 'forbid exp* with op:reduce', 'force a with b', 'require scope:*softmax*'. "
+        "May be given several times.",
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=2**32 - 1)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -30,6 +51,7 @@ def run(
     seed: Seed = 0,
     backend: Backend = "auto",
     policy: Policy = None,
+    rule: Rules = None,
     plan: Plan = None,
     output: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz file.")] = None,
     profile: Annotated[bool, typer.Option(help="Print the time of each kernel.")] = False,
@@ -56,7 +78,17 @@ def run(
 
     if keep_fusions and plan is not None:
         raise typer.BadParameter("--keep-fusions and --plan exclude each other; give one of them")
-    run_program(program, inputs, seed, backend, policy, plan, output, profile, check, as_json, keep_fusions, explain)
+    rules = _rules(rule, plan, keep_fusions)
+    run_program(
+        program, inputs, seed, backend, policy, plan, output, profile, check, as_json, keep_fusions, explain, rules
+    )
+
+
+def _rules(given: list[str] | None, plan: Path | None, keep_fusions: bool = False) -> list[str]:
+    if given and (plan is not None or keep_fusions):
+        other = "--plan" if plan is not None else "--keep-fusions"
+        raise typer.BadParameter(f"--rule and {other} exclude each other: no fusions are chosen then")
+    return given or []
 
 
 def opt(
@@ -115,6 +147,7 @@ def compile_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the compiled program to.")],
     backend: Backend = "cpu",
     policy: Policy = None,
+    rule: Rules = None,
     plan: Plan = None,
 ) -> None:
     """Compile a program ahead of time; `hlogym.load(DIR)` loads the result without compiling.
@@ -123,7 +156,7 @@ def compile_command(
     """
     from experiments.run import compile_ahead
 
-    compile_ahead(program, output, backend, policy, plan)
+    compile_ahead(program, output, backend, policy, plan, _rules(rule, plan))
 
 
 def tune(
@@ -132,7 +165,11 @@ def tune(
     budget: Annotated[int, typer.Option(help="Maximum number of plans to measure.", min=1)] = 64,
     backend: Backend = "auto",
     policy: Annotated[
-        str | None, typer.Option(help="Folder of an exported policy that also proposes plans. Default: none.")
+        str | None,
+        typer.Option(
+            help="Exported policy that also proposes plans: a folder, or models:/NAME/VERSION. Default: none.",
+            callback=_local,
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs and of the search.", min=0, max=2**32 - 1)] = 0,
     as_json: Json = False,

@@ -25,16 +25,22 @@ def train(
         ),
     ] = None,
     env: Annotated[str, typer.Option(help="Environment id.")] = "hlogym/FusionMeasured-v0",
-    agent: Annotated[str, typer.Option(help="maskable-ppo; for PassOrder also a2c or dqn.")] = "maskable-ppo",
+    agent: Annotated[
+        str | None, typer.Option(help="maskable-ppo (the default); for PassOrder also a2c or dqn.")
+    ] = None,
     timesteps: Annotated[
         int | None,
         typer.Option(
             help="Total environment steps, rounded up to whole rollouts. Default: 20000; for PassOrder, 300000.", min=1
         ),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Time limit in minutes; 0 means no limit.", min=0)] = 0,
-    backend: Backend = "auto",
-    seed: Seed = 0,
+    minutes: Annotated[
+        float | None, typer.Option(help="Time limit in minutes; 0, the default, means no limit.", min=0)
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="cpu, cuda, or auto (the default: cuda if there is a GPU, otherwise cpu).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers. Default: 0.")] = None,
     checkpoint_every: Annotated[
         int | None,
         typer.Option(help="Environment steps between checkpoints. Default: 512; for PassOrder, 16384.", min=1),
@@ -54,6 +60,12 @@ def train(
             "TrainConfig in experiments/config.py.",
         ),
     ] = None,
+    hyperparameters: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file with settings by environment id, as in RL Zoo. Options of the command line precede it."
+        ),
+    ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
     """Train an agent and track the run in MLflow.
@@ -61,21 +73,69 @@ def train(
     Example: hlogym train --suite train --env hlogym/FusionMeasured-v0 --timesteps 20000
 
     Example: hlogym train --env hlogym/PassOrder-v0 --agent a2c --set reward=op-count
+
+    Example: hlogym train --env hlogym/Fusion-v0 --hyperparameters hyperparameters.yaml --set vec_env=subproc
     """
     from experiments.config import TrainConfig
+    from experiments.hyperparameters import read_hyperparameters
     from experiments.train import start_or_resume
 
-    given: dict[str, Any] = {"suite": suite, "total_timesteps": timesteps, "checkpoint_every": checkpoint_every}
-    config = replace(
-        TrainConfig.defaults_for(env), agent=agent, minutes=minutes, backend=backend, seed=seed,
-        **{key: value for key, value in given.items() if value is not None},
-    )  # fmt: skip
+    config = TrainConfig.defaults_for(env)
+    if hyperparameters is not None:
+        config = read_hyperparameters(hyperparameters, config)
+    given: dict[str, Any] = {
+        "suite": suite, "agent": agent, "total_timesteps": timesteps, "minutes": minutes, "backend": backend,
+        "seed": seed, "checkpoint_every": checkpoint_every,
+    }  # fmt: skip
+    config = replace(config, **{key: value for key, value in given.items() if value is not None})
     start_or_resume(config.changed(settings or []), runs, name, resume)
+
+
+def tune_agent(
+    env: Annotated[str, typer.Option(help="Environment id.")] = "hlogym/Fusion-v0",
+    agent: Annotated[str, typer.Option(help="maskable-ppo; for PassOrder also a2c or dqn.")] = "maskable-ppo",
+    suite: Annotated[str | None, typer.Option(help="Suites to train on. Default: as in `hlogym train`.")] = None,
+    trials: Annotated[int, typer.Option(help="Number of trainings.", min=1)] = 20,
+    timesteps: Annotated[int, typer.Option(help="Environment steps of each training.", min=1)] = 10_000,
+    evaluations: Annotated[
+        int, typer.Option(help="Evaluations per training, after each of which it may be stopped.", min=1)
+    ] = 4,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the best settings to this file (YAML).")] = Path(
+        "hyperparameters.yaml"
+    ),
+    name: Annotated[
+        str | None, typer.Option(help="Name of the study; one that exists is continued. Default: a new one.")
+    ] = None,
+    backend: Backend = "auto",
+    seed: Seed = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting that is not searched.")
+    ] = None,
+    runs: Runs = Path("runs"),
+) -> None:
+    """Search for good hyperparameters with Optuna, by the mean return on the validation programs.
+
+    Example: hlogym tune-agent --env hlogym/Fusion-v0 --trials 20 -o best.yaml
+
+    Example: hlogym train --env hlogym/Fusion-v0 --hyperparameters best.yaml
+    """
+    from experiments.config import TrainConfig
+    from experiments.hyperparameter_search import search_hyperparameters
+
+    config = TrainConfig.defaults_for(env)
+    config = replace(
+        config, agent=agent, total_timesteps=timesteps, backend=backend, seed=seed, suite=suite or config.suite
+    )
+    search_hyperparameters(config, settings or [], trials, evaluations, output, name, runs)
 
 
 def evaluate(
     policy: Annotated[
-        Path, typer.Argument(metavar="POLICY", help="Folder of an exported fusion policy or pass order.")
+        str,
+        typer.Argument(
+            metavar="POLICY",
+            help="Exported fusion policy or pass order: a folder, or models:/NAME/VERSION of MLflow's registry.",
+        ),
     ],
     suite: Annotated[
         str | None,
@@ -102,6 +162,7 @@ def evaluate(
     backend: Backend = "auto",
     seed: Seed = 0,
     results: Results = Path("results"),
+    runs: Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Compare a policy with baselines that have the same budget, on held-out programs.
@@ -115,31 +176,40 @@ def evaluate(
     Example: hlogym evaluate runs/my-run/policy --suite test
 
     Example: hlogym evaluate runs/my-run/policy --suite corpus/test
+
+    Example: hlogym evaluate models:/hlogym-fusion/1
     """
     from compiler.learned.pass_order import LearnedPassOrder
     from experiments.learned import load_learned
     from experiments.opening import opened_for_evaluation
+    from experiments.registry import local_policy
 
-    learned = load_learned(policy)
+    folder = Path(local_policy(policy, runs))
+    learned = load_learned(folder)
     names = None if baselines is None else baselines.split(",")
     if isinstance(learned, LearnedPassOrder):
         from experiments.pass_orders.command import evaluate_pass_order
 
         suites, most = (suite or "jax/test").split(","), budget or learned.budget + learned.finish
-        with opened_for_evaluation(policy, results):
-            evaluate_pass_order(learned, suites, names, most, results, seed, as_json)
+        with opened_for_evaluation(folder, results):
+            evaluate_pass_order(learned, suites, names, most, results, seed, as_json, runs, policy)
         return
     from experiments.evaluate import evaluate_policy
 
     names = ["none", "priority", "random"] if names is None else names
     suites = (suite or "test").split(",")
-    with opened_for_evaluation(policy, results):
-        evaluate_policy(policy, suites, names, budget or 16, rounds, backend, seed, results, as_json)
+    with opened_for_evaluation(folder, results):
+        evaluate_policy(
+            folder, suites, names, budget or 16, rounds, backend, seed, results, as_json, runs, policy
+        )  # fmt: skip
 
 
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name or folder of a run, or an MLflow run id.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the policy to.")],
+    best: Annotated[
+        bool, typer.Option("--best", help="Export the policy with the best validation result, not the last one.")
+    ] = False,
     runs: Runs = Path("runs"),
 ) -> None:
     """Export the policy of a run to a folder that the compiler loads without PyTorch.
@@ -148,7 +218,7 @@ def export(
     """
     from experiments.export import export_run
 
-    export_run(run, output, runs)
+    export_run(run, output, runs, best)
 
 
 def report(
@@ -230,7 +300,7 @@ def suites(
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to `app`."""
     for name, function in (
-        ("demo", demo), ("train", train), ("evaluate", evaluate), ("export", export), ("report", report),
-        ("suites", suites),
+        ("demo", demo), ("train", train), ("tune-agent", tune_agent), ("evaluate", evaluate), ("export", export),
+        ("report", report), ("suites", suites),
     ):  # fmt: skip
         app.command(name, rich_help_panel="Learning")(function)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from agents.schedules import SCHEDULES
 from agents.settings import PointerSettings
+from agents.vectors import VECTORS
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.pass_order import MOST_APPLICATIONS
 from compiler.learned.pointer_network import MAX_SIZE
@@ -31,11 +33,15 @@ class TrainConfig(PointerSettings):
 
     checkpoint_every: int = 512  # steps between checkpoints, rounded up to whole updates
     reward: str = ""  # op-count, estimated-time or measured-time; empty: the default of the environment id
+    environments: int = 1  # number of environments that the agent plays at once
+    vec_env: str = "dummy"  # dummy: one after the other in this process; subproc: each in a process of its own
+    eval_suite: str = "validation"  # programs on which the agent is evaluated between updates
+    eval_freq: int = 4096  # steps between evaluations; the best agent is exported as `best`. 0: none
+    registered_model: str = "auto"  # name in MLflow's model registry; auto: by the environment, none: not registered
 
     # For PassOrder only; its defaults of the other settings are in `defaults_for`.
     budget: int = 150  # pass applications per episode
     step_cost: float = 0.0  # subtracted from the reward of each pass application
-    environments: int = 16  # number of parallel environments; 1 if the reward is measured
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a run's folder stores them."""
@@ -43,24 +49,34 @@ class TrainConfig(PointerSettings):
 
     @staticmethod
     def defaults_for(env: str) -> TrainConfig:
-        """Return the default settings for an environment."""
+        """Return the default settings for an environment.
+
+        Pass orders are rewarded step by step unless they are measured, which is what gamma and gae_lambda below 1 are
+        for: they reduce the variance of long episodes.
+        """
         if "PassOrder" not in env:
             return TrainConfig(env=env)
-        return TrainConfig(
+        made = TrainConfig(
             env=env, suite="jax/train,train", total_timesteps=300_000, checkpoint_every=16384, n_steps=2048,
-            batch_size=256, n_epochs=6, learning_rate=5e-4, gamma=0.995, ent_coef=0.01, hidden=256,
+            batch_size=256, n_epochs=6, learning_rate=5e-4, ent_coef=0.01, hidden=256, eval_suite="jax/validation",
+            eval_freq=32768,
         )  # fmt: skip
+        return made if "Measured" in env else replace(made, environments=16, gamma=0.995, gae_lambda=0.95)
 
     def check(self) -> None:
         """Raise an error if a setting is out of its bounds.
 
         Raises:
             ConfigError: a setting is out of its bounds, or two settings contradict each other.
+            UnknownNameError: a setting has a value that is not among its choices.
         """
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
             if not least <= value <= most:  # NaN is within no bounds
                 raise ConfigError(f"setting {name!r} must be from {least:g} to {most:g}, not {value:g}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UnknownNameError(f"value of {name}", getattr(self, name), choices)
         if self.agent == "maskable-ppo" and self.n_steps % self.batch_size == 1:
             raise ConfigError(
                 f"n_steps={self.n_steps} and batch_size={self.batch_size} leave a batch of one, whose advantages "
@@ -121,8 +137,12 @@ class TrainConfig(PointerSettings):
 _FORMER_NAMES: Mapping[str, str] = {
     "rollout": "n_steps", "batch": "batch_size", "epochs": "n_epochs", "clip": "clip_range", "entropy": "ent_coef",
     "value": "vf_coef", "exploration": "exploration_fraction", "timesteps": "total_timesteps",
+    "n_timesteps": "total_timesteps", "n_envs": "environments",
 }  # fmt: skip
-"""Former names of settings that now have SB3's names; run folders and the command line may still use them."""
+"""Former names of settings and those of RL Zoo; run folders, files and the command line may use them."""
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "vec_env": VECTORS, "learning_rate_schedule": SCHEDULES, "clip_range_schedule": SCHEDULES,
+}  # fmt: skip
 _DEFAULTS = TrainConfig()
 _TINY, _HUGE = 1e-12, 1e12
 _BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -131,6 +151,6 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "max_grad_norm": (_TINY, _HUGE), "exploration_fraction": (0, 1), "hidden": (1, MAX_SIZE), "rounds": (1, MAX_SIZE),
     "prior": (-_HUGE, _HUGE), "seed": (0, (1 << 32) - 1), "total_timesteps": (1, _HUGE), "minutes": (0, _HUGE),
     "checkpoint_every": (1, _HUGE), "budget": (1, MOST_APPLICATIONS), "step_cost": (-_HUGE, _HUGE),
-    "environments": (1, 10_000),
+    "environments": (1, 10_000), "eval_freq": (0, _HUGE),
 }  # fmt: skip
 """Smallest and largest values. Larger networks could be trained, but their policies could not be loaded."""

@@ -20,6 +20,7 @@ from env.suites import Program, load_suite
 from experiments.config import TrainConfig
 from experiments.console import progress, stdout
 from experiments.evaluate import compare_strategies, print_evaluation, report_failures, write_evaluation
+from experiments.evaluation_tracking import track_evaluation
 from experiments.provenance import machine_class, provenance
 from experiments.report import build_report
 from experiments.results import Evaluation, ResultError, check_writable
@@ -58,6 +59,7 @@ def run_demo(minutes: float, backend: str, folder: Path, seed: int, budget: int)
         evaluation = _evaluate(run, measurer, backend, budget, seed)
     kernels = _compile_in_fresh_process(run.policy, backend)
     path = write_evaluation(evaluation, folder / "results")
+    track_evaluation(evaluation, path, str(run.policy), _evaluated(), {}, folder)
     page = folder / "report.html"
     build_report(evaluation, read_progress(run.progress), page)
     print_evaluation(evaluation)
@@ -112,9 +114,13 @@ def _train(minutes: float, backend: str, folder: Path, seed: int) -> tuple[RunFo
     return run, uri, run_id
 
 
+def _evaluated() -> list[Program]:
+    return [p for name in ("test", "validation", "train") for p in load_suite(name).programs]
+
+
 def _evaluate(run: RunFolder, measurer: Measurer, backend: str, budget: int, seed: int) -> Evaluation:
     policy = load_policy(run.policy)
-    programs = [*load_suite("test").programs, *load_suite("validation").programs, *load_suite("train").programs]
+    programs = _evaluated()
     stdout.print(f"evaluating on {len(programs)} programs; each search measures {budget} plans per program ...")
     with progress() as bar:
         task = bar.add_task("evaluating", total=len(programs) * (len(STRATEGIES) + 1))

@@ -12,6 +12,7 @@ from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
+from compiler.plan import CompilationPlan
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import PlanStore, default_store_path
@@ -19,6 +20,8 @@ from env.suites import Program, load_suite
 from env.summaries import paired_ratios
 from env.worker_process import WorkerStartError
 from experiments.console import error_console, progress, stdout
+from experiments.evaluation_tracking import track_evaluation
+from experiments.mlflow_store import check_store
 from experiments.provenance import provenance
 from experiments.results import (
     REFERENCE,
@@ -58,12 +61,20 @@ def evaluate_policy(
     seed: int,
     results: Path,
     as_json: bool,
+    runs: Path | None = None,
+    named: str = "",
 ) -> Evaluation:
-    """Run `hlogym evaluate` for a fusion policy; see its `--help`."""
+    """Run `hlogym evaluate` for a fusion policy; see its `--help`.
+
+    It is tracked in the MLflow store of the folder `runs`, if that is given, under the name `named` of the policy.
+    """
     policy = load_policy(folder)
     strategies = _strategies(baselines)
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
+    if runs is not None:
+        check_store(runs)
+    plans: dict[str, dict[str, CompilationPlan]] = {}
     backend = find_backend(backend).name
     store = PlanStore(default_store_path())
     with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed, rounds=rounds)) as measurer:
@@ -72,10 +83,12 @@ def evaluate_policy(
         def step(what: str) -> None:
             bar.update(task, advance=1, description=what)
 
-        found = [_compared(p, strategies, measurer, budget, policy, backend, seed, step) for p in programs]
+        found = [_compared(p, strategies, measurer, budget, policy, backend, seed, step, plans) for p in programs]
     evaluation = Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
     report_failures(evaluation)
     path = write_evaluation(evaluation, results)
+    if runs is not None:
+        track_evaluation(evaluation, path, named or str(folder), programs, plans, runs)
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
     else:
@@ -101,10 +114,12 @@ def _compared(
     backend: str,
     seed: int,
     step: Callable[[str], None],
+    plans: dict[str, dict[str, CompilationPlan]],
 ) -> ProgramResult:
     """Call `compare_strategies`; if the program cannot be used, return a result in which all strategies failed."""
     try:
-        return compare_strategies(program, strategies, measurer, budget, policy, backend, seed, step)
+        kept = plans.setdefault(program.name, {})
+        return compare_strategies(program, strategies, measurer, budget, policy, backend, seed, step, kept)
     except (MeasurementError, WorkerStartError):  # would also fail for all other programs
         raise
     except (HlogymError, OSError, UnicodeError) as error:
@@ -141,6 +156,7 @@ def compare_strategies(
     backend: str,
     seed: int = 0,
     step: Callable[[str], None] = lambda _: None,
+    found_plans: dict[str, CompilationPlan] | None = None,
 ) -> ProgramResult:
     """Let each strategy find its plan, then time all plans end to end and interleaved, after checking their outputs.
 
@@ -155,6 +171,7 @@ def compare_strategies(
         backend: the backend to compile for.
         seed: the seed of the searches.
         step: called with a description before each stage.
+        found_plans: receives the plan of each strategy that found one.
     """
     starts = Starts(backend)
     found: dict[str, Found] = {}
@@ -165,6 +182,8 @@ def compare_strategies(
             found[name] = find_plan(name, starts, program, measurer, budget, policy, seed)
         except NoPlanError as error:
             failures[name] = " ".join(str(error).split())
+    if found_plans is not None:
+        found_plans.update({name: f.plan for name, f in found.items()})
     step(f"{program.name}: comparing")
     plans = {f.plan.to_json(): f.plan for f in found.values()}
     labels = {text: f"plan {i}" for i, text in enumerate(plans)}

@@ -18,13 +18,14 @@ from experiments.train import policy_provenance
 __all__ = ["export_run"]
 
 
-def export_run(name: str, output: Path, runs: Path) -> None:
+def export_run(name: str, output: Path, runs: Path, best: bool = False) -> None:
     """Write the policy of a run: the final one, that of its last checkpoint if it is unfinished, or one from MLflow.
 
     Args:
         name: name or folder of a run, or an MLflow run id.
         output: the folder to write.
         runs: the folder of training runs and of the local MLflow store.
+        best: write the policy with the best validation result instead.
 
     Raises:
         UnknownNameError: there is no run of that name.
@@ -37,9 +38,9 @@ def export_run(name: str, output: Path, runs: Path) -> None:
     except UnknownNameError:
         if len(name) != 32:  # not an MLflow run id
             raise
-        _from_mlflow(name, output, runs)
+        _from_mlflow(name, output, runs, "best" if best else "policy")
     else:
-        _from_folder(run, output)
+        _best_of(run, output) if best else _from_folder(run, output)
     policy = load_learned(output)
     stdout.print(f"policy    {output} (after {policy.provenance.get('timesteps', '?')} steps)", soft_wrap=True)
 
@@ -60,6 +61,15 @@ def _from_folder(run: RunFolder, output: Path) -> None:
         learner.close()
 
 
-def _from_mlflow(run_id: str, output: Path, runs: Path) -> None:
+def _best_of(run: RunFolder, output: Path) -> None:
+    if not is_policy_folder(run.best):
+        raise PolicyError(
+            f"run {run.name} was not evaluated on validation programs yet; leave out --best, or train with a smaller "
+            "eval_freq"
+        )
+    copy_policy_folder(run.best, output)
+
+
+def _from_mlflow(run_id: str, output: Path, runs: Path, which: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        copy_policy_folder(download_policy(runs, run_id, Path(folder)), output)
+        copy_policy_folder(download_policy(runs, run_id, Path(folder), which), output)

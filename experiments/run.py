@@ -15,6 +15,7 @@ from rich.table import Table
 from compiler.api import CompileOptions
 from compiler.api import compile as compile_hlo
 from compiler.errors import HlogymError
+from compiler.fusion.policies import DEFAULT_POLICY, RuledFusion, make_policy
 from compiler.learned.fusion_policy import load_policy
 from env.reference import Reference, drawn_reference, on_host, unchecked_outputs
 from experiments.console import duration, error_console, stdout
@@ -50,16 +51,29 @@ def chosen_policy(name: str | None) -> str | FusionPolicy | None:
 
 
 def compile_program(
-    module: HloModule, backend: str, policy: str | None, plan: Path | None, keep_fusions: bool = False
+    module: HloModule,
+    backend: str,
+    policy: str | None,
+    plan: Path | None,
+    keep_fusions: bool = False,
+    rules: Sequence[str] = (),
 ) -> Executable:
-    """Compile with the policy and plan given on the command line."""
-    return compile_hlo(
+    """Compile with the policy, the rules and the plan given on the command line; warn of rules that are not met."""
+    chosen = chosen_policy(policy)
+    if isinstance(chosen, str | None):
+        ruled = RuledFusion(rules, make_policy(chosen or DEFAULT_POLICY), chosen or DEFAULT_POLICY)
+    else:
+        ruled = RuledFusion(rules, chosen)
+    executable = compile_hlo(
         module,
         backend=backend,
-        fusion_policy=chosen_policy(policy),
+        fusion_policy=ruled if rules else chosen,
         plan=None if plan is None else read_plan(plan),
         options=CompileOptions(keep_fusions=keep_fusions),
     )
+    for what in ruled.unmet:
+        error_console.print(f"warning: {what}", markup=False, soft_wrap=True)
+    return executable
 
 
 def run_program(
@@ -75,6 +89,7 @@ def run_program(
     as_json: bool,
     keep_fusions: bool = False,
     explain: bool = False,
+    rules: Sequence[str] = (),
 ) -> None:
     """Run `hlogym run`; see its `--help`."""
     program = program_of(name)
@@ -82,7 +97,7 @@ def run_program(
         check_output(output, program.path, *(p for p in (inputs, plan) if p is not None))
     module = read_valid_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
-    executable = compile_program(read_valid_module(program), backend, policy, plan, keep_fusions)
+    executable = compile_program(read_valid_module(program), backend, policy, plan, keep_fusions, rules)
     outputs = [on_host(o) for o in executable(*(a[...] for a in arguments))]  # views are never overwritten
     unchecked: list[str] = []
     if check:
@@ -133,9 +148,11 @@ def _profile_table(rows: Sequence[ThunkTime], choices: Mapping[str, str]) -> Tab
     return table
 
 
-def compile_ahead(name: str, output: Path, backend: str, policy: str | None, plan: Path | None) -> None:
+def compile_ahead(
+    name: str, output: Path, backend: str, policy: str | None, plan: Path | None, rules: Sequence[str] = ()
+) -> None:
     """Run `hlogym compile`; see its `--help`."""
-    executable = compile_program(read_valid_module(program_of(name)), backend, policy, plan)
+    executable = compile_program(read_valid_module(program_of(name)), backend, policy, plan, rules=rules)
     executable.save(output)
     stdout.print(f"{output}: {len(executable.kernels)} kernels")
 

@@ -50,6 +50,11 @@ class RunFolder:
         return self.path / "policy"
 
     @property
+    def best(self) -> Path:
+        """The folder of the policy with the best mean return on the validation programs."""
+        return self.path / "best"
+
+    @property
     def plans(self) -> Path:
         """The folder of the best plan found for each program."""
         return self.path / "plans"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import signal
 import time
@@ -13,7 +14,7 @@ from typing import Any
 from agents.checkpoint import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from compiler.backends.registry import find_backend
 from compiler.errors import ArgumentError, HlogymError, UnknownNameError
-from compiler.learned.policy_folder import check_policy_target
+from compiler.learned.policy_folder import check_policy_target, is_policy_folder
 from env.store import PlanStore, default_store_path
 from experiments.config import TrainConfig
 from experiments.console import error_console, progress, stdout
@@ -21,6 +22,7 @@ from experiments.interruption import Interruption
 from experiments.learners import AGENTS, Learner, make_learner
 from experiments.plots import learning_curve, save_figure
 from experiments.provenance import provenance
+from experiments.registry import registered_name
 from experiments.report import meaning_of_speedup
 from experiments.results import check_writable
 from experiments.run_folder import (
@@ -34,8 +36,13 @@ from experiments.run_folder import (
 from experiments.run_lock import sole_trainer
 from experiments.tracking import TrackedRun, check_store
 from experiments.training_callback import TrainingCallback
+from experiments.validation import Validation
 
 __all__ = ["check_programs", "policy_provenance", "start_or_resume", "train"]
+
+
+class EnvironmentLostError(HlogymError, RuntimeError):
+    """A process of an environment that has ended, so that the training cannot continue."""
 
 
 def start_or_resume(config: TrainConfig, runs: Path, name: str | None, resume: bool) -> RunFolder:
@@ -177,17 +184,24 @@ def _train(run: RunFolder, config: TrainConfig, learner: Learner) -> tuple[str, 
         run.write_state({"run_id": tracked.run_id, "finished": False})
         tracked.params(config.to_json())
         tracked.tags(provenance())
+        tracked.dataset(learner.programs, config.suite, "training")
         task = bar.add_task(f"training {run.name}", total=config.total_timesteps, completed=model.num_timesteps)
         with _damage_in(checkpoint):
-            callback = TrainingCallback(
-                run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption
+            validation = Validation(
+                run, config, learner, tracked, extra, interruption, lambda: policy_provenance(config, learner)
             )
-        _learn(learner, config, callback, run, interruption)
+            callback = TrainingCallback(
+                run, config, learner, tracked, extra, lambda n: bar.update(task, completed=n), interruption,
+                validation.extra,
+            )  # fmt: skip
+        with contextlib.closing(validation):
+            _learn(learner, config, callback, run, interruption, validation)
         callback.finish(model)
         callback.check_measured()
         save_checkpoint(model, run.checkpoints, learner.features, callback.extra())
         learner.export(run.policy, policy_provenance(config, learner))
         _log_artifacts(run, tracked)
+        _register(run, config, tracked)
     # Only after MLflow has recorded the end; a kill in between would leave the run unfinished in MLflow.
     run.write_state({"run_id": tracked.run_id, "finished": True})
     return tracked.uri, tracked.run_id
@@ -215,19 +229,32 @@ def _tracked(run: RunFolder) -> TrackedRun:
 
 
 def _learn(
-    learner: Learner, config: TrainConfig, callback: TrainingCallback, run: RunFolder, interruption: Interruption
+    learner: Learner,
+    config: TrainConfig,
+    callback: TrainingCallback,
+    run: RunFolder,
+    interruption: Interruption,
+    validation: Validation,
 ) -> None:
     """Train for the remaining steps; if a signal interrupts it in a consistent state, write a checkpoint.
 
     Raises:
         KeyboardInterrupt: a signal stopped the training.
+        EnvironmentLostError: a process of an environment has ended.
     """
     model = learner.model
     left = config.total_timesteps - model.num_timesteps
     if left <= 0 or callback.out_of_time():
         return
     try:
-        model.learn(left, callback=callback, reset_num_timesteps=False)
+        evaluation = () if validation.callback is None else (validation.callback,)
+        model.learn(left, callback=[callback, *evaluation], reset_num_timesteps=False)
+    except (EOFError, ConnectionError) as error:
+        if config.vec_env != "subproc":
+            raise
+        raise EnvironmentLostError(
+            "a process of an environment has ended, perhaps killed because memory ran out; use fewer environments"
+        ) from error
     except KeyboardInterrupt:
         if interruption.consistent:
             callback.finish(model)
@@ -251,11 +278,21 @@ def policy_provenance(config: TrainConfig, learner: Learner) -> dict[str, Any]:
     }
 
 
+def _register(run: RunFolder, config: TrainConfig, tracked: TrackedRun) -> None:
+    """Register the policy with the best validation result, or the last one if there was no evaluation."""
+    name = registered_name(config.env) if config.registered_model == "auto" else config.registered_model
+    if name == "none":
+        return
+    which = run.best if is_policy_folder(run.best) else run.policy
+    tags = {"run": run.name, "policy": which.name, "environment": config.env, "suite": config.suite}
+    tracked.model(which, name, tags)
+
+
 def _log_artifacts(run: RunFolder, tracked: TrackedRun) -> None:
     curve = learning_curve(read_progress(run.progress), meaning_of_speedup(run.config()))
     if curve is not None:
         save_figure(curve, run.path / "learning.png")
         tracked.artifacts(run.path / "learning.png", "plots")
-    for path, under in ((run.policy, "policy"), (run.plans, "plans"), (run.progress, "tables")):
+    for path, under in ((run.policy, "policy"), (run.best, "best"), (run.plans, "plans"), (run.progress, "tables")):
         if path.exists():
             tracked.artifacts(path, under)

@@ -19,6 +19,7 @@ from experiments.failure_watch import FailureWatch
 from experiments.interruption import Interruption
 from experiments.learners import Learner
 from experiments.run_folder import RunFolder
+from experiments.system_metrics import SystemMetrics
 from experiments.tracking import TrackedRun
 
 __all__ = ["TrainingCallback"]
@@ -35,6 +36,7 @@ class TrainingCallback(BaseCallback):
         extra: the state of this callback in the checkpoint resumed from; empty for a new run.
         progress: called with the number of steps after each step.
         interruption: its `consistent` is True between updates, when the agent can be saved.
+        more_state: returns further JSON to store in a checkpoint.
 
     Attributes:
         watch: counts failed measurements.
@@ -49,8 +51,10 @@ class TrainingCallback(BaseCallback):
         extra: Mapping[str, Any],
         progress: Callable[[int], None],
         interruption: Interruption,
+        more_state: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         super().__init__()
+        self._more_state = more_state
         self._run, self._config, self._learner, self._tracked = run, config, learner, tracked
         self._progress, self._interruption = progress, interruption
         self.watch = FailureWatch()
@@ -58,6 +62,7 @@ class TrainingCallback(BaseCallback):
         self._episodes: int = extra.get("episodes", 0)
         self._spent: float = extra.get("seconds", 0.0)
         self._start = time.monotonic()
+        self._system = SystemMetrics(run.path)
         self._saved_at: int | None = None
         self._logged_at: int = extra.get("timesteps", 0)
         self._logs: dict[str, list[float]] = {}
@@ -79,6 +84,7 @@ class TrainingCallback(BaseCallback):
             "seconds": self.seconds(),
             "timesteps": self.num_timesteps,
             **self._learner.extra(),
+            **self._more_state(),
         }
 
     def check_measured(self) -> None:
@@ -166,10 +172,19 @@ class TrainingCallback(BaseCallback):
             **({"speedup": point["speedup"]} if values else {}),
             **{f"speedup.{p}": s for p, s in means.items()},
             **{f"best.{p}": s for p, s in self._best.speedups.items()},
+            **self._episode_means(model),
+            **self._system.read(),
             **losses,
         }
         self._tracked.metrics(metrics, self.num_timesteps)
         self._logs, self._failures = {}, 0
+
+    @staticmethod
+    def _episode_means(model: BaseAlgorithm) -> dict[str, float]:
+        """Return the means over the latest hundred episodes, which the monitor has noted."""
+        latest = model.ep_info_buffer or ()
+        names = {"rollout.ep_rew_mean": "r", "rollout.ep_len_mean": "l"}
+        return {name: sum(e[key] for e in latest) / len(latest) for name, key in names.items()} if latest else {}
 
 
 def _is_number(value: object) -> bool:

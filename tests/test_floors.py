@@ -19,7 +19,7 @@ LAYERS = (
     ("compiler.passes",),
     ("compiler.codegen",),
     ("compiler.fusion",),
-    ("compiler.loops", "compiler.plan", "compiler.plan_binding"),
+    ("compiler.loops", "compiler.loop_packing", "compiler.plan", "compiler.plan_binding"),
     ("compiler.runtime",),
     ("compiler.backends",),
     ("compiler.expansions",),

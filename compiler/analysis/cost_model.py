@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize, summary_key
-from compiler.analysis.loop_marks import is_kernel_loop
+from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.analysis.trip_count import trip_count_of
 from compiler.errors import UnknownNameError
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode, Trait
@@ -127,8 +127,9 @@ class CostModel:
         """Return the seconds of one execution of an instruction, without the computations it calls as control flow."""
         if i.opcode in _NO_KERNEL:
             return 0.0
-        if i.opcode is Opcode.WHILE and is_kernel_loop(i):
-            return self._kernel_loop(i)
+        loop = kernel_loop_of(i)
+        if loop is not None:
+            return self._kernel_loop(loop)
         if i.opcode is Opcode.WHILE:
             return self.device.loop_iteration * self.trip_count(i)
         if i.opcode is Opcode.FUSION:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from compiler.analysis.loop_marks import packed_loop
+from compiler.analysis.trip_count import trip_count_of
 from compiler.codegen.languages import default_schedule, find_language
 from compiler.codegen.lowering.lower import SCHEDULED_KINDS, lower, roots_of
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, Schedule
+from compiler.codegen.templates.loop_lowering import default_loop_schedule
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -115,9 +118,14 @@ class LoweredKernel:
         Raises:
             UnsupportedError: the nest cannot be bound with this schedule.
         """
-        schedule = schedule or default_schedule(self.language)
+        schedule = schedule or _default_schedule(self.fused, self.language)
         nest = lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
         return build_spec(self.name, nest, self.language, schedule, self.inputs, self.outputs, self.flops)
+
+
+def _default_schedule(fused: HloComputation, language: str) -> Schedule:
+    loop = packed_loop(fused)
+    return default_schedule(language) if loop is None else default_loop_schedule(loop, language)
 
 
 def lower_instruction(i: HloInstruction, language: str) -> LoweredKernel:
@@ -183,11 +191,18 @@ def build_spec(
 
 
 def flops_of(computation: HloComputation) -> int:
-    """Return the flops of one execution: per element those of the opcode table, for a reduction its input elements."""
+    """Return the flops of one execution: per element those of the opcode table, for a reduction its input elements.
+
+    Those of a fusion are those of its body; a loop has those of its body in each iteration.
+    """
     total = 0
     for i in computation.instructions:
         if i.opcode is Opcode.REDUCE:
             total += sum(o.shape.num_elements for o in i.operands[: len(i.operands) // 2])
+        elif i.opcode is Opcode.FUSION:
+            total += flops_of(i.attributes["calls"])
+        elif i.opcode is Opcode.WHILE:
+            total += (trip_count_of(i) or 1) * flops_of(i.attributes["body"])
         else:
             total += i.opcode.row.flops * i.shape.num_elements
     return total

@@ -184,7 +184,7 @@ class Legality:
         if len(reasons) + len(self._verdicts.untried) >= MAX_CACHED:
             reasons.clear()
             self._verdicts.untried.clear()
-        if reason is None and self._needs_trial(first, second):
+        if reason is None and self._needs_trial(kind, first, second):
             self._verdicts.untried.add(key)
         else:
             reasons[key] = reason
@@ -264,10 +264,12 @@ class Legality:
             return f"%{second.name} needs %{first.name}"
         return None
 
-    def _needs_trial(self, first: HloInstruction, second: HloInstruction) -> bool:
-        """Check whether only making the fused computation shows that it can be built: one reduces or updates."""
+    def _needs_trial(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether only making the kernel shows that it can be built: it reduces, or updates an output."""
         a, b = self.facts(first), self.facts(second)
-        return a.looped_reduction or b.looped_reduction or a.summary.in_place or b.summary.in_place
+        several = kind != "producer-consumer" or len(a.outputs) + len(b.outputs) > 2
+        in_place = a.summary.in_place or b.summary.in_place
+        return a.looped_reduction or b.looped_reduction or (in_place and several)
 
     # ---- facts
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from compiler.analysis.cost_model import DeviceModel, module_cost
+from compiler.analysis.loop_marks import kernel_loop_of
 from compiler.fusion.actions import FusionAction, FusionKind
 from compiler.fusion.rewriting import consumers_of, producers_of
+from compiler.fusion.rules import FusionRule, Restrictions
 from compiler.fusion.state import FusionState
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 
 _NOT_COMPUTED = frozenset({Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE, Opcode.GET_TUPLE_ELEMENT, Opcode.AFTER_ALL})
 _ALIASES = frozenset({Opcode.RESHAPE, Opcode.BITCAST, Opcode.COPY})
 _CUSTOM = "is a matrix product, attention or library call, into which the compiler fuses by rules and not by decisions"
+_LOOP = "runs a whole loop in one kernel, which computes only what splits and stacks the state of the loop"
 _NAME = re.compile(r"%[^\s,:;()]+")
 _NUMBER = re.compile(r"\b\d+\b")
 _SHAPE = re.compile(r"\b[a-z]+\d*\[[\d,<=]*\](?:\{[^}]*\})?")
@@ -67,10 +70,12 @@ class Boundaries:
     Args:
         module: the module after all passes and fusion.
         device: the device that estimates costs.
+        rules: rules of the user that forbade fusions.
     """
 
-    def __init__(self, module: HloModule, device: DeviceModel) -> None:
+    def __init__(self, module: HloModule, device: DeviceModel, rules: Iterable[str] = ()) -> None:
         self._state = FusionState(module.clone(), device)
+        self._state.restrict(Restrictions(map(FusionRule.parse, rules)))
         self._seconds = module_cost(self._state.module, self._state.cost_model).by_instruction
 
     def __iter__(self) -> Iterator[Boundary]:
@@ -95,7 +100,8 @@ class Boundaries:
         refusals: list[str] = []
         custom = next((i for i in (producer, consumer) if i.attributes.get("kind") == "kCustom"), None)
         if custom is not None:
-            return Boundary(*pair, size, f"%{custom.name} {_CUSTOM}")
+            what = _CUSTOM if kernel_loop_of(custom) is None else _LOOP
+            return Boundary(*pair, size, f"%{custom.name} {what}")
         for action in self._actions(computation, producer, consumer):
             refusal = self._state.why_not(action)
             if refusal is None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from compiler.analysis.cost_model import DeviceModel, module_cost
-from compiler.analysis.loop_marks import is_kernel_loop
+from compiler.analysis.loop_marks import kernel_loop_of
 from compiler.fusion.actions import SPLITTING_KINDS
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.plan import CompilationPlan, FusionStep
@@ -113,7 +113,8 @@ class Explanation:
     @cached_property
     def boundaries(self) -> list[Boundary]:
         """The boundaries, sequence by sequence; they are judged when they are first read."""
-        return list(Boundaries(self._module, self._device))
+        rules = () if self.plan is None else self.plan.rules
+        return list(Boundaries(self._module, self._device, rules))
 
     @property
     def seconds(self) -> float:
@@ -190,6 +191,8 @@ class Explanation:
         if plan.loop_passes:
             yield f"then passes {_list(plan.loop_passes)}"
         yield f"fusion      {_phase(by, 'fusion', 'single calls')}: {len(plan.steps)} fusions"
+        if plan.rules:
+            yield f"rules       the user: {'; '.join(plan.rules)}"
         chosen_kernels = sum(map(len, plan.kernels.values()))
         whose = _phase(by, "kernels", "single calls" if chosen_kernels else "the backend's rules")
         yield f"kernels     {whose}: {chosen_kernels or 'none'} with other than the default choice"
@@ -287,7 +290,9 @@ def _inside(i: HloInstruction) -> list[HloInstruction]:
     """Return the instructions that a kernel computes, without parameters and constants."""
     if i.opcode is Opcode.FUSION:
         body: HloComputation = i.attributes["calls"]
-        return [j for j in body.instructions if j.opcode not in (Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE)]
+        found = [j for j in body.instructions if j.opcode not in (Opcode.PARAMETER, Opcode.CONSTANT, Opcode.TUPLE)]
+        loop = kernel_loop_of(i)
+        return found if loop is None else [*found, *_inside(loop)[1:]]
     if i.opcode is Opcode.WHILE:
         body = i.attributes["body"]
         return [i, *(j for j in body.instructions if j.opcode not in (Opcode.PARAMETER, Opcode.CONSTANT))]
@@ -295,12 +300,13 @@ def _inside(i: HloInstruction) -> list[HloInstruction]:
 
 
 def _rule(i: HloInstruction, fused: bool) -> str:
+    if kernel_loop_of(i) is not None:
+        packed = ", with the packing of its state" if i.opcode is Opcode.FUSION else ""
+        return f"the decision to run the whole loop in one kernel{packed}"
     if i.opcode is Opcode.FUSION and not fused:
         if i.attributes["kind"] == "kCustom":
             return "a rule of the compiler: products, attention and library calls are grouped after the passes"
         return "the program: it was fused when compilation began"
-    if i.opcode is Opcode.WHILE and is_kernel_loop(i):
-        return "the decision to run the whole loop in one kernel"
     return ""
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from compiler.analysis.loop_marks import is_kernel_loop
+from compiler.analysis.loop_marks import is_kernel_loop, kernel_loop_of
 from compiler.codegen.kernel_spec import KernelSpec, lower_instruction
 from compiler.codegen.languages import default_schedule
 from compiler.codegen.schedules.schedule import Schedule
-from compiler.codegen.templates.loop_kernel import LoopKernel, default_loop_schedule, make_loop_kernel
+from compiler.codegen.templates.loop_kernel import LoopKernel, make_loop_kernel
+from compiler.codegen.templates.loop_lowering import default_loop_schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.instruction import HloInstruction
 from compiler.ir.opcodes import Opcode
@@ -109,11 +110,12 @@ def default_kernel_schedule(i: HloInstruction, language: str, preset: Schedule) 
         language: a name in `codegen.languages.LANGUAGES`.
         preset: the default schedule of the backend. A loop kernel has fewer lanes if its state would not fit.
     """
-    if i.opcode is not Opcode.WHILE or not is_kernel_loop(i):
+    loop = kernel_loop_of(i)
+    if loop is None:
         return preset
     if preset == default_schedule(language):
         with contextlib.suppress(UnsupportedError):
-            return default_loop_schedule(i, language)
+            return default_loop_schedule(loop, language)
         return preset
     fitted = preset
     while fitted.lanes > 1 and kernel_refusal(i, language, fitted) is not None:

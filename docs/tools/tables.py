@@ -11,6 +11,7 @@ import env
 from compiler.errors import UnknownNameError
 from compiler.fusion.policies import POLICIES
 from compiler.learned.features import decisions
+from compiler.support.options import describe_options
 from docs.tools.markdown import sentence, table
 from env.rewards import REWARDS
 from env.suites import SUITE_NAMES, load_suite
@@ -41,8 +42,11 @@ def environments() -> str:
 
 def policies() -> str:
     """Return a table of the fusion policies by name."""
-    rows = [[f"`{name}`", _result(inspect.getdoc(make))] for name, make in POLICIES.items()]
-    return table(["Name", "Strategy"], rows)
+    rows = []
+    for name, make in POLICIES.items():
+        options = describe_options(make) if isinstance(make, type) else ""
+        rows.append([f"`{name}`", _result(inspect.getdoc(make)), f"`{options}`" if options else ""])
+    return table(["Name", "Strategy", "Options"], rows)
 
 
 def _result(doc: str | None) -> str:

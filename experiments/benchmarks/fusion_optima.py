@@ -75,9 +75,9 @@ class Graph:
 
 @dataclass
 class _Ends:
-    """The states of a graph: all texts by fingerprint, the best by the cost model, and where policies end."""
+    """The states of a graph: all sources by fingerprint, the best by the cost model, and where policies end."""
 
-    texts: dict[str, str]
+    sources: dict[str, str]
     best: str
     policies: dict[str, str]
 
@@ -116,11 +116,11 @@ def _fusible(state: FusionState) -> int:
 def examine(name: str, module: HloModule) -> tuple[Graph, _Ends] | None:
     """Return a graph with its optimum and the results of all policies; None if there are too many states."""
     start = FusionState(module)
-    texts: dict[str, str] = {}
+    sources: dict[str, str] = {}
     seconds: dict[str, float] = {}
 
     def objective(state: FusionState) -> float:
-        texts[state.fingerprint] = str(state.module)
+        sources[state.fingerprint] = str(state.module)
         seconds[state.fingerprint] = state.seconds()
         return seconds[state.fingerprint]
 
@@ -131,7 +131,7 @@ def examine(name: str, module: HloModule) -> tuple[Graph, _Ends] | None:
     if not proof.complete or proof.states < 2:
         return None
     graph = Graph(name, _fusible(start), proof.states, proof.start, proof.best)
-    ends = _Ends(texts, state.fingerprint, {})
+    ends = _Ends(sources, state.fingerprint, {})
     for policy in POLICY_NAMES:
         end = start.fork()
         run_policy(end, make_policy(policy))
@@ -142,11 +142,11 @@ def examine(name: str, module: HloModule) -> tuple[Graph, _Ends] | None:
 
 def measure(graph: Graph, ends: _Ends) -> None:
     """Measure every state of a graph, and set the times of the graph."""
-    module = parse(ends.texts[ends.best])
+    module = parse(ends.sources[ends.best])
     rng = np.random.default_rng(0)
     inputs = [rng.uniform(0.5, 1.5, s.dimensions).astype(s.dtype) for s in parameter_leaves(module)]
     options = CompileOptions(verify=False, optimize=False)
-    built = {key: compile_hlo(text, options=options) for key, text in ends.texts.items()}
+    built = {key: compile_hlo(text, options=options) for key, text in ends.sources.items()}
     seconds = _times(built, inputs, ROUNDS)
     wanted = {*ends.policies.values(), ends.best, *sorted(seconds, key=seconds.__getitem__)[:FINALISTS]}
     again = _times({k: e for k, e in built.items() if k in wanted}, inputs, FINAL_ROUNDS)

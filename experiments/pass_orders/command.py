@@ -12,6 +12,8 @@ from compiler.errors import UnknownNameError
 from compiler.learned.pass_order import LearnedPassOrder
 from env.suites import load_suite
 from experiments.console import progress, stdout
+from experiments.evaluation_tracking import track_orders
+from experiments.mlflow_store import check_store
 from experiments.pass_orders.contenders import evaluate_orders
 from experiments.pass_orders.evaluation import BASELINE, DEFAULT, OrderEvaluation
 from experiments.pass_orders.tables import print_summary, program_table, summary_table
@@ -29,6 +31,8 @@ def evaluate_pass_order(
     results: Path,
     seed: int,
     as_json: bool,
+    runs: Path | None = None,
+    named: str = "",
 ) -> OrderEvaluation:
     """Evaluate a pass order, print a table and write the results.
 
@@ -40,6 +44,8 @@ def evaluate_pass_order(
         results: folder of the results.
         seed: seed of the searches.
         as_json: print JSON instead of a table.
+        runs: the folder of the MLflow store that tracks the evaluation; None: it is not tracked.
+        named: the policy, as the user named it.
 
     Raises:
         UnknownNameError: there is no such suite or search.
@@ -48,6 +54,8 @@ def evaluate_pass_order(
     names = tuple(PASS_SEARCHES) if searches is None else _check_searches(searches)
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
+    if runs is not None:
+        check_store(runs)
     facts = provenance()
     with progress() as bar:
         task = bar.add_task("evaluating", total=len(programs))
@@ -59,6 +67,8 @@ def evaluate_pass_order(
     write_text(results / f"{stem}.json", json.dumps(evaluation.to_json(), indent=1) + "\n")
     tables = [*summary_table(evaluation), "", *program_table(evaluation, [BASELINE, DEFAULT, "learned"])]
     write_text(results / f"{stem}.md", "\n".join(["# Pass orders", "", *markdown_facts(facts), "", *tables]) + "\n")
+    if runs is not None:
+        track_orders(evaluation, results / f"{stem}.json", named, programs, runs)
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
     else:

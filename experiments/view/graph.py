@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compiler.analysis.cost_model import DeviceModel, module_cost
-from compiler.analysis.loop_marks import is_kernel_loop
+from compiler.analysis.loop_marks import kernel_loop_of
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.ir.printing import PrintOptions, print_instruction
 from compiler.plan import CompilationPlan
@@ -139,7 +139,7 @@ def _flags(i: HloInstruction) -> str:
     constant = i.opcode is Opcode.BROADCAST and i.operands[0].opcode is Opcode.CONSTANT
     marks = {
         "r": i.is_root,
-        "k": i.opcode is Opcode.WHILE and is_kernel_loop(i),
+        "k": kernel_loop_of(i) is not None,
         "c": i.attributes.get("kind") == "kCustom",
         "b": constant,
     }

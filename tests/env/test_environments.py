@@ -49,7 +49,7 @@ def test_environments_pass_the_checkers_of_gymnasium_and_sb3(env_id: str, suite:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         env = gym.make(f"env:{env_id}", suite=str(suite), backend="cpu", store=":memory:")
-        check_env(env.unwrapped, skip_render_check=True)
+        check_env(env.unwrapped)
         check_sb3(env.unwrapped)
         env.close()
 

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from compiler.api import compile as compile_hlo
 from compiler.errors import UnknownNameError
 from compiler.interpreter import evaluate
 from compiler.learned.features.passes import mask_of
@@ -20,7 +21,7 @@ from compiler.session import CompilationSession
 from compiler.text import parse
 from env.base import REFUSED_REWARD
 from env.pass_order import PassOrderEnv
-from env.suites import QUICKSTART
+from env.suites import QUICKSTART, find_program
 from tests.env.small_programs import write_suite
 
 TEXT = """HloModule m
@@ -270,3 +271,16 @@ def test_a_plan_has_the_passes_of_its_own_episode(tmp_path: Path) -> None:
         session.replay(plan)
         fingerprints.append(session.module.fingerprint())
     assert fingerprints[0] == fingerprints[1]
+
+
+def test_an_episode_completes_as_compile_does() -> None:
+    env = PassOrderEnv("quickstart", backend="cpu")
+    env.reset(seed=0, options={"program": "cartpole_split"})
+    *_, info = env.step(len(env.actions))
+
+    plan = CompilationPlan.from_json(info["plan_json"])
+    default = compile_hlo(find_program("cartpole_split").text()).plan
+    assert default is not None
+    assert plan.loop_choices == default.loop_choices
+    assert [c.choice for c in plan.loop_choices] == ["kernel"]
+    assert info["speedup"] == pytest.approx(1.0)

@@ -87,7 +87,7 @@ def play(env: CompilerEnv[Any], seed: int = 0, program: str = "chain") -> tuple[
     _, info = env.reset(seed=seed, options={"program": program})
     rewards, infos, ended = [], [info], False
     while not ended:
-        action = int(rng.choice(np.flatnonzero(env.action_masks())))  # type: ignore[attr-defined]
+        action = int(rng.choice(np.flatnonzero(env.action_masks())))
         _, reward, terminated, truncated, info = env.step(action)
         rewards.append(reward)
         infos.append(info)

@@ -20,6 +20,7 @@ COMMANDS = (
     "tune",
     "bench",
     "train",
+    "tune-agent",
     "evaluate",
     "export",
     "report",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import experiments.tracking
+import experiments.mlflow_store
 from compiler.learned.fusion_policy import load_policy, network_shape
 from compiler.support.safe_names import metric_name
 from experiments.config import TrainConfig
@@ -135,7 +135,7 @@ def test_a_name_that_is_in_two_suites_is_an_error(hlogym: Shell, tmp_path: Path,
 def test_an_unresponsive_server_fails_before_training(
     hlogym: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 1)
+    monkeypatch.setattr(experiments.mlflow_store, "REQUEST_SECONDS", 1)
     write_suite(tmp_path / "suite")
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -208,7 +208,9 @@ def test_a_damaged_checkpoint_is_reported_with_advice(hlogym: Shell, tmp_path: P
     run.write_state({**run.state(), "finished": False})
     (checkpoint,) = run.checkpoints.glob("step-*")
     state = json.loads((checkpoint / "state.json").read_text())
-    changes: tuple[dict[str, Any], ...] = ({"means": 3}, {"env_rng": "x"}, {"best": [3]}, {"episodes": []})
+    changes: tuple[dict[str, Any], ...] = (
+        {"means": 3}, {"env_rngs": ["x"]}, {"env_rngs": []}, {"best": [3]}, {"episodes": []}, {"validation_best": "x"},
+    )  # fmt: skip
     for damaged in changes:
         (checkpoint / "state.json").write_text(json.dumps({**state, "extra": {**state["extra"], **damaged}}))
         reply = hlogym("train", "--resume", "--name", "r")

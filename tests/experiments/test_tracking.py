@@ -15,6 +15,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+import experiments.mlflow_store
 import experiments.tracking
 from compiler.support.safe_names import metric_name
 from experiments.tracking import TrackedRun, TrackingError, check_store, download_policy
@@ -66,7 +67,7 @@ def test_metrics_params_and_tags_of_any_name(store: Path, tmp_path: Path) -> Non
 def test_a_server_that_does_not_answer_raises_one_error_within_seconds(
     tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 1)
+    monkeypatch.setattr(experiments.mlflow_store, "REQUEST_SECONDS", 1)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", silent)
     before = dict(os.environ)
     start = time.monotonic()
@@ -87,8 +88,8 @@ def test_a_server_that_does_not_answer_raises_one_error_within_seconds(
 def test_a_request_that_blocks_for_too_long_is_given_up(
     tmp_path: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiments.tracking, "REQUEST_SECONDS", 3600)
-    monkeypatch.setattr(experiments.tracking, "OPENING_SECONDS", 0.5)
+    monkeypatch.setattr(experiments.mlflow_store, "REQUEST_SECONDS", 3600)
+    monkeypatch.setattr(experiments.mlflow_store, "OPENING_SECONDS", 0.5)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", silent)
     with pytest.raises(TrackingError, match="does not answer"):
         check_store(tmp_path)
@@ -155,7 +156,7 @@ def test_an_unusable_local_store_raises_one_error_within_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     """MLflow alone would retry for 100 s."""
-    monkeypatch.setattr(experiments.tracking, "OPENING_SECONDS", 0.2)
+    monkeypatch.setattr(experiments.mlflow_store, "OPENING_SECONDS", 0.2)
     database = tmp_path / "mlflow.db"
     if named:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
@@ -175,7 +176,7 @@ def test_an_unusable_local_store_raises_one_error_within_seconds(
 def test_a_store_that_another_run_has_created_is_kept(tmp_path: Path) -> None:
     (tmp_path / "draft").write_text("ours")
     (tmp_path / "mlflow.db").write_text("theirs")
-    experiments.tracking._put_in_place(tmp_path / "draft", tmp_path / "mlflow.db")
+    experiments.mlflow_store._put_in_place(tmp_path / "draft", tmp_path / "mlflow.db")
     assert (tmp_path / "mlflow.db").read_text() == "theirs"
 
 

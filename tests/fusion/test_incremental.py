@@ -20,7 +20,7 @@ from tests.fusion.programs import optimized, random_graph
 from tests.fuzz.random_modules import random_module
 
 PERMUTED = ("softmax", "layer_norm_backward", "mlp_train_step", "cartpole_precomputed")
-SLOW = SEARCHES
+SLOW = SEARCHES | {"instruction", "fusion-merger", "xla-instruction"}
 
 
 def _module(seed: int) -> HloModule:

@@ -1,13 +1,15 @@
 import pytest
 
 from compiler import compile
-from compiler.errors import FusionError
+from compiler.errors import FusionError, PlanError
 from compiler.fusion.policies import NoFusion, make_policy
 from compiler.fusion.policies.ruled import RuledFusion
 from compiler.fusion.protocol import run_policy
 from compiler.fusion.rules import FusionRule
 from compiler.fusion.state import FusionState
 from compiler.ir import HloModule
+from compiler.plan import CompilationPlan
+from compiler.runtime.executable import Executable
 from compiler.text import parse
 from tests.fusion.programs import optimized
 from tests.passes.programs import difference, program_inputs, program_results, run
@@ -38,6 +40,12 @@ def kernels(module: HloModule) -> list[set[str]]:
         names = {j.name for j in inside if j.opcode.text not in ("parameter", "tuple", "get-tuple-element")}
         found += [names] if names else []
     return found
+
+
+def plan_of(executable: Executable) -> CompilationPlan:
+    plan = executable.plan
+    assert plan is not None
+    return plan
 
 
 def fuse(text: str, rules: list[str], policy: str = "default") -> list[set[str]]:
@@ -128,3 +136,23 @@ def test_results_are_kept_under_rules(program: str) -> None:
 def test_compile_takes_rules() -> None:
     policy = RuledFusion(["forbid a with b"], make_policy("default"))
     assert len(compile(CHAIN, fusion_policy=policy).kernels) == 2
+
+
+def test_a_plan_and_its_explanation_keep_the_rules() -> None:
+    executable = compile(CHAIN, fusion_policy=RuledFusion(["forbid a with b"], make_policy("priority"), "priority"))
+    plan = CompilationPlan.from_json(plan_of(executable).to_json())
+
+    assert plan.rules == ("forbid a with b",)
+    assert plan.decided_by["fusion"] == "priority"
+    again = compile(CHAIN, plan=plan)
+    for e in (executable, again):
+        (boundary,) = e.explain().boundaries
+        assert boundary.refusal == "the rule 'forbid a with b' forbids it"
+        assert "rules       the user: forbid a with b" in str(e.explain())
+
+
+def test_a_plan_with_a_malformed_rule_is_rejected() -> None:
+    data = plan_of(compile(CHAIN)).to_dict() | {"rules": ["forbid a", "fuse b"]}
+
+    with pytest.raises(PlanError, match=r"plan: rules\[1\]: cannot read 'fuse b' as a fusion rule"):
+        CompilationPlan.from_json(data)

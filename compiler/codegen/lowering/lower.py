@@ -10,6 +10,7 @@ The loop nest has one of these forms, the kinds of `loop_ir.Kernel`:
     sort: the root is a sort of parameters, see `sort`.
     scan: the root is a cumulative reduction of parameters, see `running`.
     top-k: the root is a topk of a parameter, see `sort`.
+    loop-kernel: there is a marked loop, see `packed_loop`.
     scatter: the root is a scatter into a parameter, see `scatter`.
     in-place-update: the root is a dynamic-update-slice of a parameter; only the window is written.
 
@@ -32,6 +33,7 @@ from compiler.codegen.nest.index import Index, Var
 from compiler.codegen.nest.scalar_ops import is_supported_type
 from compiler.codegen.schedules.schedule import Schedule
 from compiler.codegen.templates.attention import lower_attention
+from compiler.codegen.templates.packed_loop import lower_packed_loop, packed_loop
 from compiler.codegen.templates.products import lower_product, product_of
 from compiler.codegen.templates.running import lower_running, running_of
 from compiler.codegen.templates.scatter import lower_scatter
@@ -50,8 +52,8 @@ MAX_CALLS = 500
 """Maximum nesting depth of calls in a fused computation."""
 
 
-SCHEDULED_KINDS = frozenset({"product", "attention"})
-"""The kinds of nests that depend on a schedule, namely on its part for the template."""
+SCHEDULED_KINDS = frozenset({"product", "attention", "loop-kernel"})
+"""The kinds of nests that depend on a schedule: on its part for the template, or on the lanes and axis of a loop."""
 
 
 def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel:
@@ -59,7 +61,8 @@ def lower(fused: HloComputation, schedule: Schedule | None = None) -> lir.Kernel
 
     Args:
         fused: the computation.
-        schedule: the parameters of products and attention, which are divided into blocks as they are lowered.
+        schedule: the parameters of products, attention and loops, which are divided into blocks or tiles as they are
+            lowered.
 
     Raises:
         UnsupportedError: the computation cannot become one kernel.
@@ -95,6 +98,9 @@ class _Lowering:
         """Return the kernel in the form that fits."""
         if not self.roots:
             raise UnsupportedError("nothing to compute")
+        loop = packed_loop(self.fused)
+        if loop is not None:
+            return lower_packed_loop(self.fused, self.roots, loop, self.schedule)
         if self.roots[0].opcode is Opcode.SCATTER and len(self.roots) == 1:
             return lower_scatter(self.fused, self.roots[0])
         sort = sort_of(self.roots)

@@ -635,55 +635,65 @@ def _map_one(s: Stmt, f: Callable[[IndexExpr], IndexExpr]) -> Stmt:
 def indices_in(body: Body) -> Iterator[IndexExpr]:
     """Yield every index expression in the statements."""
     for s in walk(body):
-        if isinstance(s, Let):
-            found = index_of(s.value)
-            if found is not None:
-                yield found
-        elif isinstance(s, Store | StorePair | LocalStore | Update):
-            yield s.offset
-        elif isinstance(s, StreamStore):
-            yield from (x for x in (s.offset, s.span.base) if x is not None)
-        elif isinstance(s, TransposeTile):
-            yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
-        elif isinstance(s, For) and s.base is not None:
-            yield s.base
-        elif isinstance(s, MatrixProduct):
-            yield from s.indices
+        yield from _indices_of(s)
+
+
+def _indices_of(s: Stmt) -> Iterator[IndexExpr]:
+    """Yield the index expressions of a statement, without those of the statements nested in it."""
+    if isinstance(s, Let):
+        found = index_of(s.value)
+        if found is not None:
+            yield found
+    elif isinstance(s, Store | StorePair | LocalStore | Update):
+        yield s.offset
+    elif isinstance(s, StreamStore):
+        yield from (x for x in (s.offset, s.span.base) if x is not None)
+    elif isinstance(s, TransposeTile):
+        yield from (x for x in (s.offset, s.rows, s.columns) if x is not None)
+    elif isinstance(s, For) and s.base is not None:
+        yield s.base
+    elif isinstance(s, MatrixProduct):
+        yield from s.indices
 
 
 def names_used(body: Body) -> Iterator[str]:
     """Yield the names that statements read or assign: values, accumulators, local arrays and loop variables."""
     for s in walk(body):
-        if isinstance(s, Let):
-            yield from _names_of(s.value)
-        elif isinstance(s, Accumulator):
-            yield s.init
-        elif isinstance(s, Assign):
-            yield from (s.name, s.value)
-        elif isinstance(s, LocalStore):
-            yield from (s.array, s.value)
-        elif isinstance(s, TransposeTile | StreamStore):
-            yield s.array
-        elif isinstance(s, Store | Update):
-            yield s.value
-        elif isinstance(s, StorePair):
-            yield from (s.first, s.second)
-        elif isinstance(s, If):
-            yield s.condition
-        elif isinstance(s, Reduce):
-            yield from (r.value for r in s.reductions)
-        elif isinstance(s, Sort):
-            yield s.before
-        elif isinstance(s, MatrixProduct):
-            yield from (*(m.array for m in s.matrices), s.decay)
-        elif isinstance(s, SortByKey):
-            yield s.key
-        elif isinstance(s, Scan):
-            yield from (name for c in s.carries for name in (c.start, c.next))
-            yield s.value
-        elif isinstance(s, ForFlagged):
-            yield s.flags
-    for i in indices_in(body):
+        yield from names_of(s)
+
+
+def names_of(s: Stmt) -> Iterator[str]:
+    """Yield the names that a statement itself reads or assigns, without those of the statements nested in it."""
+    if isinstance(s, Let):
+        yield from _names_of(s.value)
+    elif isinstance(s, Accumulator):
+        yield s.init
+    elif isinstance(s, Assign):
+        yield from (s.name, s.value)
+    elif isinstance(s, LocalStore):
+        yield from (s.array, s.value)
+    elif isinstance(s, TransposeTile | StreamStore):
+        yield s.array
+    elif isinstance(s, Store | Update):
+        yield s.value
+    elif isinstance(s, StorePair):
+        yield from (s.first, s.second)
+    elif isinstance(s, If):
+        yield s.condition
+    elif isinstance(s, Reduce):
+        yield from (r.value for r in s.reductions)
+    elif isinstance(s, Sort):
+        yield s.before
+    elif isinstance(s, MatrixProduct):
+        yield from (*(m.array for m in s.matrices), s.decay)
+    elif isinstance(s, SortByKey):
+        yield s.key
+    elif isinstance(s, Scan):
+        yield from (name for c in s.carries for name in (c.start, c.next))
+        yield s.value
+    elif isinstance(s, ForFlagged):
+        yield s.flags
+    for i in _indices_of(s):
         yield from (v.name for v in i.variables())
 
 

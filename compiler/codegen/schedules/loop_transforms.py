@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from compiler.codegen.nest import index as ix
@@ -16,27 +17,36 @@ MAX_STAGED = 8
 
 
 def without_dead_code(body: Body) -> Body:
-    """Return the statements without values that nothing uses and without local arrays that are never read."""
-    while True:
-        used = set(lir.names_used(body))
-        read = {s.value.array for s in lir.walk(body) if isinstance(s, lir.Let) and isinstance(s.value, lir.LocalLoad)}
-        read |= {name for s in lir.walk(body) if isinstance(s, lir.MatrixProduct) for name in lir.names_used((s,))}
-        kept = _keep(body, used, read)
-        if kept == body:
-            return body
-        body = kept
+    """Return the statements without values that nothing uses and without local arrays that are never read.
+
+    It takes time linear in the number of statements.
+    """
+    definitions: dict[str, list[lir.Stmt]] = defaultdict(list)  # of values and, by stores, of local arrays
+    work: list[str] = []
+    for s in lir.walk(body):
+        if isinstance(s, lir.Let):
+            definitions[s.name].append(s)
+        elif isinstance(s, lir.LocalStore):
+            definitions[s.array].append(s)
+        elif not isinstance(s, lir.LocalArray):
+            work.extend(lir.names_of(s))
+    used: set[str] = set()
+    while work:
+        name = work.pop()
+        if name not in used:
+            used.add(name)
+            work.extend(n for s in definitions.get(name, ()) for n in lir.names_of(s))
+    return _keep(body, used)
 
 
-def _keep(body: Body, used: set[str], read: set[str]) -> Body:
+def _keep(body: Body, used: set[str]) -> Body:
     out: list[lir.Stmt] = []
     for s in body:
-        if isinstance(s, lir.Let) and s.name not in used:
-            continue
-        if isinstance(s, lir.LocalArray) and s.name not in read:
-            continue
-        if isinstance(s, lir.LocalStore) and s.array not in read:
-            continue
-        out.append(lir.map_bodies(s, lambda inner: _keep(inner, used, read)))
+        dead = (isinstance(s, lir.Let | lir.LocalArray) and s.name not in used) or (
+            isinstance(s, lir.LocalStore) and s.array not in used
+        )
+        if not dead:
+            out.append(lir.map_bodies(s, lambda inner: _keep(inner, used)))
     return tuple(out)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -175,7 +176,8 @@ def parse_choice(data: Mapping[str, object]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, value in data.items():
         if name not in FIELD_RANGES:
-            raise PlanError(f"a kernel has no choice {short_repr(name)}; choices: {', '.join(FIELD_RANGES)}")
+            near = difflib.get_close_matches(str(name)[:60], FIELD_RANGES, n=3) or list(FIELD_RANGES)[:6]
+            raise PlanError(f"a kernel has no choice {short_repr(name)}; there are {', '.join(near)}, ...")
         number, allowed = as_integer(value), FIELD_RANGES[name]
         if number is None or number not in allowed:
             of = f"a multiple of {allowed.step}" if allowed.step > 1 else "an integer"

@@ -118,12 +118,13 @@ class GreedyFusion(ProducerQueue):
     def priority(self, sequence: SequenceState, producer: HloInstruction) -> float | None:
         """Return the bytes that are no longer written and read, or None when there are none."""
         users = consumers_of(producer)
-        if not users or not sequence.into_all_users(producer, users):
+        if not users or not sequence.may_go_into_all_users(producer, users):
             return None
         own = sequence.legality.facts(producer).summary
         size = sum(s.byte_size for s in producer.shape.leaves())
         saved = size + own.bytes_read + size * len(users) - own.bytes_read * len(users)
-        return float(saved) if saved > 0 else None
+        # Legality last: it may have to make kernels.
+        return float(saved) if saved > 0 and sequence.into_all_users(producer, users) else None
 
     def action_for(self, sequence: SequenceState, producer: HloInstruction) -> FusionAction | None:
         """Return the fusion into all users if it still saves bytes."""

@@ -22,10 +22,12 @@ class RuledFusion(Walk):
     Attributes:
         rules: the rules.
         policy: decides about everything else.
+        name: of that policy, for readers.
         unmet: what could not be done, each with the rule and the reason, once the policy is done.
     """
 
-    def __init__(self, rules: Iterable[str | FusionRule], policy: FusionPolicy) -> None:
+    def __init__(self, rules: Iterable[str | FusionRule], policy: FusionPolicy, name: str = "") -> None:
+        self.name = name
         self.rules = tuple(r if isinstance(r, FusionRule) else FusionRule.parse(r) for r in rules)
         self.policy = policy
         self.unmet: list[str] = []

@@ -3,10 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
 _COPIED = frozenset({Opcode.BROADCAST, Opcode.IOTA})
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A fusion that could be made of some instructions.
+
+    Attributes:
+        body: what it would compute; belongs to no module yet.
+        operands: the operands, in the order of the parameters of `body`.
+        outputs: the instructions that it would replace, in the order of its results.
+        copied: instructions that stay where others use them.
+        inside: all instructions of the region.
+    """
+
+    body: HloComputation
+    operands: tuple[HloInstruction, ...]
+    outputs: tuple[HloInstruction, ...]
+    copied: tuple[HloInstruction, ...]
+    inside: frozenset[HloInstruction]
+
+    @staticmethod
+    def of(region: Sequence[HloInstruction], name: str, copied: Collection[HloInstruction] = ()) -> Outline:
+        """Return the fusion of a region; the arguments are those of `outline`."""
+        inside = frozenset(region)
+        outputs = [i for i in region if i not in copied and (i.is_root or any(u not in inside for u in i.users))]
+        body = HloComputation(f"{name}_computation")
+        image: dict[HloInstruction, HloInstruction] = {}
+        parameters: list[HloInstruction] = []
+
+        def read(outer: HloInstruction) -> HloInstruction:
+            found = image.get(outer)
+            if found is None:
+                if _is_copied(outer):
+                    found = body.clone_instruction(outer, [read(o) for o in outer.operands])
+                else:
+                    found = body.add_parameter(len(parameters), outer.shape, f"param_{len(parameters)}")
+                    parameters.append(outer)
+                image[outer] = found
+            return found
+
+        for i in region:
+            image[i] = body.clone_instruction(i, [read(o) for o in i.operands])
+        results = [image[o] for o in outputs]
+        body.root = results[0] if len(results) == 1 else body.add(Opcode.TUPLE, results)
+        return Outline(body, tuple(parameters), tuple(outputs), tuple(copied), inside)
+
+    def apply(self, computation: HloComputation, name: str) -> HloInstruction:
+        """Make the fusion in the computation that owns the region, which belongs to a module; return it."""
+        module = computation.parent
+        if module is None:
+            raise ValueError(f"computation %{computation.name} is in no module")
+        attributes = {"kind": "kCustom", "calls": module.add(self.body)}
+        if "metadata" in self.outputs[-1].attributes:
+            attributes["metadata"] = self.outputs[-1].attributes["metadata"]
+        fusion = computation.add(Opcode.FUSION, self.operands, name=f"{name}_fusion", attributes=attributes)
+        fusion.shape = self.body.root.shape
+        alone = len(self.outputs) == 1
+        for n, old in enumerate(self.outputs):
+            new = fusion if alone else computation.add(Opcode.GET_TUPLE_ELEMENT, [fusion], index=n)
+            was_root = old.is_root
+            for user in [u for u in old.users if u not in self.inside]:
+                user.replace_operands(old, new)
+            if was_root:
+                computation.root = new
+        computation.remove_dead([*self.outputs, *self.copied])
+        return fusion
 
 
 def outline(
@@ -22,44 +89,7 @@ def outline(
         name: prefix of the names of the fusion and its body.
         copied: instructions of the region that are copied and stay where others use them.
     """
-    module = computation.parent
-    if module is None:
-        raise ValueError(f"computation %{computation.name} is in no module")
-    inside = set(region)
-    outputs = [i for i in region if i not in copied and (i.is_root or any(u not in inside for u in i.users))]
-    body = HloComputation(f"{name}_computation")
-    image: dict[HloInstruction, HloInstruction] = {}
-    parameters: list[HloInstruction] = []
-
-    def read(outer: HloInstruction) -> HloInstruction:
-        found = image.get(outer)
-        if found is None:
-            if _is_copied(outer):
-                found = body.clone_instruction(outer, [read(o) for o in outer.operands])
-            else:
-                found = body.add_parameter(len(parameters), outer.shape, f"param_{len(parameters)}")
-                parameters.append(outer)
-            image[outer] = found
-        return found
-
-    for i in region:
-        image[i] = body.clone_instruction(i, [read(o) for o in i.operands])
-    results = [image[o] for o in outputs]
-    body.root = results[0] if len(results) == 1 else body.add(Opcode.TUPLE, results)
-    attributes = {"kind": "kCustom", "calls": module.add(body)}
-    if "metadata" in outputs[-1].attributes:
-        attributes["metadata"] = outputs[-1].attributes["metadata"]
-    fusion = computation.add(Opcode.FUSION, parameters, name=f"{name}_fusion", attributes=attributes)
-    fusion.shape = body.root.shape
-    for n, old in enumerate(outputs):
-        new = fusion if len(outputs) == 1 else computation.add(Opcode.GET_TUPLE_ELEMENT, [fusion], index=n)
-        was_root = old.is_root
-        for user in [u for u in old.users if u not in inside]:
-            user.replace_operands(old, new)
-        if was_root:
-            computation.root = new
-    computation.remove_dead([*outputs, *copied])
-    return fusion
+    return Outline.of(region, name, copied).apply(computation, name)
 
 
 def is_fused(computation: HloComputation) -> bool:

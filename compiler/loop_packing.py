@@ -1,0 +1,118 @@
+"""Packing of loop kernels: what splits and stacks the state of a loop becomes part of its kernel."""
+
+from __future__ import annotations
+
+from compiler.analysis.loop_marks import is_kernel_loop
+from compiler.codegen.buildability import is_emittable
+from compiler.codegen.lowering.lower import lower
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.templates.loop_lowering import LoopState, default_loop_schedule
+from compiler.errors import UnsupportedError
+from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
+from compiler.passes.dots.outlining import Outline
+from compiler.passes.infrastructure.rewrite_limits import pinned
+
+__all__ = ["pack_loops"]
+
+_MOVES = frozenset(
+    {
+        Opcode.RESHAPE, Opcode.BITCAST, Opcode.SLICE, Opcode.BROADCAST, Opcode.TRANSPOSE, Opcode.CONCATENATE,
+        Opcode.PAD, Opcode.REVERSE, Opcode.IOTA,
+    }
+)  # fmt: skip
+_COPIED = frozenset({Opcode.BROADCAST, Opcode.IOTA, Opcode.CONSTANT})
+"""Opcodes that `outline` copies into a fusion, so that they may have other users."""
+
+
+def pack_loops(module: HloModule, language: str) -> bool:
+    """Make a fusion of each kernel loop with the packing and unpacking of its state; return whether any was made.
+
+    A loop whose kernel cannot compute them is left alone.
+
+    Args:
+        module: the module to change, after its loops were decided.
+        language: language of the kernels, a name in `codegen.languages.LANGUAGES`.
+    """
+    changed = False
+    for computation in list(module.control_flow_computations()):
+        for loop in [i for i in computation.instructions if i.opcode is Opcode.WHILE and is_kernel_loop(i)]:
+            changed |= _pack(computation, loop, language)
+    return changed
+
+
+def _pack(computation: HloComputation, loop: HloInstruction, language: str) -> bool:
+    start, fixed = loop.operands[0], pinned(computation)
+    if start.opcode is not Opcode.TUPLE or list(start.users) != [loop] or loop.is_root or loop in fixed:
+        return False
+    if start in fixed or any(i.opcode is not Opcode.GET_TUPLE_ELEMENT or i in fixed for i in loop.users):
+        return False
+    state = LoopState(loop)
+    changed = False
+    for element in list(loop.users):
+        if (k := element.attributes["index"]) not in state.changed:
+            computation.replace_uses(element, start.operands[k])
+            computation.remove_dead([element])
+            changed = True
+    before = _packing(state, start, fixed)
+    after = _unpacking(computation, state, loop, fixed)
+    constants = [o for k, o in enumerate(start.operands) if k in state.per_position and o.opcode in _COPIED]
+    if not before and not after and not constants:
+        return changed
+    schedule = default_loop_schedule(loop, language)
+    for around in ({*before, *after}, before, after):
+        region = {start, loop, *loop.users, *around}
+        outline = Outline.of([i for i in computation.post_order() if i in region], "loop")
+        if _refusal(outline, schedule) is None:
+            outline.apply(computation, "loop")
+            return True
+    return changed
+
+
+def _refusal(outline: Outline, schedule: Schedule) -> str | None:
+    try:
+        lower(outline.body, schedule)
+    except UnsupportedError as e:
+        return str(e)
+    return None
+
+
+def _packing(state: LoopState, start: HloInstruction, fixed: set[HloInstruction]) -> set[HloInstruction]:
+    """Return what computes the initial state of positions and nothing else, element by element."""
+    inside = {start}
+    carried = {*state.per_position, *state.shared}
+    work = [start.operands[k] for k in sorted(carried)]
+    kept = {start.operands[k] for k in range(len(state.shapes)) if k not in carried}
+    while work:
+        i = work.pop()
+        if i in inside or i in kept or i in fixed or not _is_pointwise(i) or any(u not in inside for u in i.users):
+            continue
+        inside.add(i)
+        work.extend(i.operands)
+    return inside - {start}
+
+
+def _unpacking(
+    computation: HloComputation, state: LoopState, loop: HloInstruction, fixed: set[HloInstruction]
+) -> set[HloInstruction]:
+    """Return what is computed from the final state of positions alone, element by element, and not computed with."""
+    elements = {i for i in loop.users if i.attributes["index"] in (*state.per_position, *state.shared)}
+    inside = set(elements)
+    for i in computation.post_order():
+        from_state = any(o in inside for o in i.operands) and all(o in inside or _is_copied(o) for o in i.operands)
+        if from_state and i not in fixed and _is_pointwise(i):
+            inside.add(i)
+    found = inside - elements
+    while True:
+        # What other kernels read is left to fusion.
+        used = {i for i in found if any(u not in found and u.opcode is not Opcode.TUPLE for u in i.users)}
+        if not used:
+            return found
+        found -= used
+
+
+def _is_copied(i: HloInstruction) -> bool:
+    return i.opcode in _COPIED and all(_is_copied(o) for o in i.operands) and is_emittable(i)
+
+
+def _is_pointwise(i: HloInstruction) -> bool:
+    return (i.opcode in _MOVES or i.opcode.is_elementwise) and is_emittable(i)

@@ -1,0 +1,181 @@
+"""`hlogym tune-agent`: search the hyperparameters of an agent with Optuna."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compiler.backends.registry import find_backend
+from compiler.errors import HlogymError, UnknownNameError
+from experiments.config import ConfigError, TrainConfig
+from experiments.console import progress, stdout
+from experiments.hyperparameters import write_hyperparameters
+from experiments.learners import AGENTS, make_learner
+from experiments.mlflow_store import check_store
+from experiments.provenance import provenance
+from experiments.results import check_output, check_writable
+from experiments.tracking import TrackedRun
+from experiments.validation import evaluation_callback
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+
+__all__ = ["SearchError", "sampled", "search_hyperparameters"]
+
+
+class SearchError(HlogymError, RuntimeError):
+    """A search that cannot run, or in which no training was completed."""
+
+
+def search_hyperparameters(
+    config: TrainConfig,
+    fixed: Sequence[str],
+    trials: int,
+    evaluations: int,
+    output: Path,
+    name: str | None,
+    runs: Path,
+) -> dict[str, Any]:
+    """Run `hlogym tune-agent`; see its `--help`. Return the best settings that were found.
+
+    Args:
+        config: the settings that all trainings start from.
+        fixed: settings, as `name=value`, that override what is searched.
+        trials: number of trainings.
+        evaluations: evaluations in each of them.
+        output: the file of the best settings.
+        name: of the study; one that exists is continued.
+        runs: the folder of the study and of the local MLflow store.
+
+    Raises:
+        SearchError: Optuna is not installed, or no training was completed.
+    """
+    optuna = _optuna()
+    if config.agent not in AGENTS:
+        raise UnknownNameError("agent", config.agent, AGENTS)
+    config = config.with_backend(find_backend(config.backend).name).changed(fixed)
+    config.check()
+    check_writable(runs)
+    check_output(output)
+    check_store(runs)
+    runs.mkdir(parents=True, exist_ok=True)
+    study: Study = optuna.create_study(
+        study_name=name or time.strftime("tune-agent-%Y%m%d-%H%M%S"), direction="maximize", load_if_exists=True,
+        storage=f"sqlite:///{runs.resolve() / 'optuna.db'}", sampler=optuna.samplers.TPESampler(seed=config.seed),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+    )  # fmt: skip
+    with progress() as bar, TrackedRun(runs, study.study_name) as tracked:
+        tracked.params(config.to_json())
+        tracked.tags({**provenance(), "kind": "tune-agent"})
+        task = bar.add_task("searching", total=trials)
+
+        def objective(trial: Trial) -> float:
+            bar.update(task, description=f"trial {trial.number}")
+            value = _train(trial, config, fixed, evaluations, tracked.run_id, runs)
+            tracked.metrics({"value": value}, trial.number)
+            bar.update(task, advance=1)
+            return value
+
+        # A setting that another one excludes is a failed trial, and the search continues.
+        study.optimize(objective, n_trials=trials, catch=(ConfigError,))
+        done = [t for t in study.trials if t.state is optuna.trial.TrialState.COMPLETE]
+        if not done:
+            raise SearchError(f"none of {len(study.trials)} trials was completed; try more --trials or --timesteps")
+        best = {k: v for k, v in study.best_params.items() if k not in {f.partition("=")[0] for f in fixed}}
+        found = {"agent": config.agent, **best, **_given(config, fixed)}
+        write_hyperparameters(output, config.env, found)
+        tracked.artifacts(output)
+        tracked.metrics({"best": study.best_value}, len(study.trials))
+    stdout.print(
+        f"best      trial {study.best_trial.number} of {len(study.trials)}: mean return {study.best_value:.4g}"
+    )
+    stdout.print(f"settings  {output}", soft_wrap=True)
+    stdout.print(f"train     hlogym train --env {config.env} --hyperparameters {output}", soft_wrap=True)
+    return found
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise SearchError("hlogym tune-agent needs Optuna: pip install 'hlogym[tune]'") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _given(config: TrainConfig, fixed: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the settings that are not searched."""
+    values = asdict(config)
+    return {name: values[name] for name in (f.partition("=")[0] for f in fixed) if name in values}
+
+
+def _train(trial: Trial, base: TrainConfig, fixed: Sequence[str], evaluations: int, parent: str, runs: Path) -> float:
+    """Train an agent with settings that a trial suggests; return its last mean return on the validation programs."""
+    config = replace(base, **sampled(trial, base.agent, "PassOrder" not in base.env)).changed(fixed)
+    config.check()
+    import optuna
+
+    learner = make_learner(config)
+    try:
+        with TrackedRun(runs, f"trial-{trial.number}", parent=parent) as tracked:
+            tracked.params(config.to_json())
+            pruned = False
+
+            def after(steps: int) -> bool:
+                nonlocal pruned
+                mean = float(callback.last_mean_reward)
+                tracked.metrics({"eval.mean_reward": mean}, steps)
+                trial.report(mean, steps)
+                pruned = trial.should_prune()
+                return not pruned
+
+            callback, env = evaluation_callback(config, learner, -(-config.total_timesteps // evaluations), after)
+            try:
+                learner.model.learn(config.total_timesteps, callback=callback)
+            finally:
+                env.close()
+            if pruned:
+                tracked.tags({"pruned": True})
+                raise optuna.TrialPruned
+            if not math.isfinite(callback.last_mean_reward):
+                raise ConfigError("the training ended before its first evaluation")
+            return float(callback.last_mean_reward)
+    finally:
+        learner.close()
+
+
+def sampled(trial: Trial, agent: str, pointer: bool) -> dict[str, Any]:
+    """Return the settings that a trial suggests for an agent.
+
+    Args:
+        trial: the trial.
+        agent: one of AGENTS.
+        pointer: whether the agent has a pointer network.
+    """
+    choose: Callable[[str, Sequence[Any]], Any] = trial.suggest_categorical
+    found: dict[str, Any] = {
+        "learning_rate": trial.suggest_float("learning_rate", 1e-5, 3e-3, log=True),
+        "learning_rate_schedule": choose("learning_rate_schedule", ["constant", "linear"]),
+        "gamma": choose("gamma", [0.98, 0.99, 0.995, 1.0]),
+        "hidden": choose("hidden", [32, 64, 128, 256]),
+    }
+    if agent == "dqn":
+        found["exploration_fraction"] = trial.suggest_float("exploration_fraction", 0.05, 0.6)
+    else:
+        found["n_steps"] = choose("n_steps", [128, 256, 512, 1024, 2048])
+        found["gae_lambda"] = choose("gae_lambda", [0.9, 0.95, 0.98, 1.0])
+        found["ent_coef"] = trial.suggest_float("ent_coef", 1e-5, 0.1, log=True)
+        found["max_grad_norm"] = choose("max_grad_norm", [0.3, 0.5, 1.0, 2.0])
+    if agent != "a2c":
+        found["batch_size"] = choose("batch_size", [32, 64, 128])
+    if agent == "maskable-ppo":
+        found["n_epochs"] = choose("n_epochs", [1, 4, 8])
+        found["clip_range"] = choose("clip_range", [0.1, 0.2, 0.3])
+    if pointer:
+        found["rounds"] = choose("rounds", [1, 2, 3])
+        found["prior"] = choose("prior", [0.0, 1.0, 4.0, 8.0])
+    return found

@@ -1,0 +1,92 @@
+"""Files of hyperparameters: YAML with settings by environment id, as in RL Zoo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.config import ConfigError, TrainConfig
+from experiments.results import write_text
+
+__all__ = ["read_hyperparameters", "write_hyperparameters"]
+
+_EVERY = "default"
+"""The section whose settings hold for all environments."""
+_SCHEDULED = ("learning_rate", "clip_range")
+_LINEAR = "lin_"
+
+
+def read_hyperparameters(file: Path, config: TrainConfig) -> TrainConfig:
+    """Return settings changed by those that a file has for their environment.
+
+    The file maps ids of environments, with or without the namespace, to settings. Names are those of `TrainConfig` or
+    of RL Zoo (`n_timesteps`, `n_envs`); `lin_3e-4` is a linear schedule for `learning_rate` and `clip_range`. Settings
+    of the section `default` hold for all environments; those of an environment's own section override them.
+
+    Raises:
+        ConfigError: the file cannot be read, has no section for the environment, or a value has another type.
+        UnknownNameError: there is no setting of that name.
+    """
+    sections = _read(file)
+    wanted = _short(config.env)
+    found = {_short(name): settings for name, settings in sections.items()}
+    if wanted not in found and _EVERY not in found:
+        raise ConfigError(f"{file} has no settings for {config.env}, only for {', '.join(sections) or 'nothing'}")
+    for name in (_EVERY, wanted):
+        config = _changed(config, found.get(name, {}), f"{file}: {name}")
+    return config
+
+
+def write_hyperparameters(file: Path, env: str, settings: Mapping[str, Any]) -> None:
+    """Write a file with settings for one environment.
+
+    Raises:
+        ResultError: the file cannot be written.
+    """
+    write_text(file, yaml.safe_dump({env: dict(settings)}, sort_keys=False))
+
+
+def _read(file: Path) -> dict[str, Mapping[str, Any]]:
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict) or not all(isinstance(k, str) and isinstance(v, dict) for k, v in data.items()):
+        raise ConfigError(f"{file} must map ids of environments to settings")
+    return data
+
+
+def _short(env: str) -> str:
+    return env.removeprefix("env:").removeprefix("hlogym/")
+
+
+def _changed(config: TrainConfig, settings: Mapping[str, Any], where: str) -> TrainConfig:
+    given: list[str] = []
+    for name, value in settings.items():
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise ConfigError(f"{where}: {name} must be a number or a string, not {value!r:.80}")
+        text = str(value)
+        if name in _SCHEDULED:
+            linear = text.startswith(_LINEAR)
+            text = text.removeprefix(_LINEAR)
+            given.append(f"{name}_schedule={'linear' if linear else 'constant'}")
+        given.append(f"{name}={_plain(text)}")
+    try:
+        return config.changed(given)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _plain(text: str) -> str:
+    """Return a number such as 1e5 as an integer if it is one; other strings as they are."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if math.isfinite(number) and number.is_integer() else text

@@ -1,0 +1,136 @@
+"""Evaluation of an agent on validation programs between updates; the best agent so far is exported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.callbacks import MaskableEvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
+
+from agents.baseline import ProgramBaseline
+from agents.vectors import make_vector
+from experiments.config import TrainConfig
+from experiments.interruption import Interruption
+from experiments.learners import Learner
+from experiments.run_folder import RunFolder
+from experiments.tracking import TrackedRun
+from experiments.training_env import Environment, make_env
+
+__all__ = ["EachProgram", "Validation", "evaluation_callback"]
+
+
+class EachProgram(gym.Wrapper[Any, Any, Any, Any]):
+    """Resets to each program of the suite in turn, so that as many episodes as programs cover all of them."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        self.programs = [p.name for p in env.suite.programs]
+        self._next = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Reset to the next program."""
+        name = self.programs[self._next]
+        self._next = (self._next + 1) % len(self.programs)
+        return self.env.reset(seed=seed, options={"program": name, **(options or {})})
+
+
+class Validation:
+    """The evaluations of a training run.
+
+    Each one plays an episode on every validation program, with the most probable actions and the reward of the
+    training. Their mean return decides which agent is the best.
+
+    Args:
+        run: the folder of the run; the best policy is exported to its `best`.
+        config: the settings of the run.
+        learner: the learner being trained.
+        tracked: the MLflow run that receives the results.
+        extra: what `extra` returned in the checkpoint resumed from; empty for a new run.
+        interruption: signals wait while the best policy is written.
+        provenance: returns the provenance to store in the exported policy.
+
+    Attributes:
+        callback: for `learn`; None if the settings ask for no evaluations.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        config: TrainConfig,
+        learner: Learner,
+        tracked: TrackedRun,
+        extra: Mapping[str, Any],
+        interruption: Interruption,
+        provenance: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._run, self._learner, self._tracked = run, learner, tracked
+        self._interruption, self._provenance = interruption, provenance
+        self._best: float | None = extra.get("validation_best")
+        if not isinstance(self._best, int | float | None):
+            raise TypeError(f"validation_best is {self._best!r:.80}")
+        self.callback: EvalCallback | None = None
+        if config.eval_freq > 0:
+            self.callback, self._env = evaluation_callback(config, learner, config.eval_freq, self._after)
+
+    def extra(self) -> dict[str, Any]:
+        """Return the best mean return so far, for a checkpoint."""
+        return {} if self._best is None else {"validation_best": self._best}
+
+    def _after(self, steps: int) -> None:
+        """Note the result of an evaluation, and export the agent if it is the best so far."""
+        if self.callback is None:
+            return
+        mean = self.callback.last_mean_reward
+        if self._best is None or mean > self._best:
+            before, self._interruption.consistent = self._interruption.consistent, False
+            self._learner.export(self._run.best, {**self._provenance(), "validation": mean})
+            self._best = mean
+            self._interruption.consistent = before
+        if math.isfinite(mean):
+            self._tracked.metrics({"eval.mean_reward": mean, "eval.best_mean_reward": self._best}, steps)
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self.callback is not None:
+            self._env.close()
+
+
+def evaluation_callback(
+    config: TrainConfig, learner: Learner, eval_freq: int, after: Callable[[int], object]
+) -> tuple[EvalCallback, EachProgram]:
+    """Return a callback for `learn` that evaluates the agent on every validation program, and its environment.
+
+    Args:
+        config: the settings of the run.
+        learner: the learner being trained.
+        eval_freq: steps between evaluations.
+        after: called with the number of steps after each evaluation; training ends if it returns False.
+    """
+    measurer = {"measurer": learner.first.measurer} if learner.measured else {}
+    env = EachProgram(make_env(config, suite=config.eval_suite, **measurer))
+    kind = MaskableEvalCallback if isinstance(learner.model, MaskablePPO) else EvalCallback
+    vector = make_vector([lambda: env])
+    callback = kind(
+        # SB3 warns unless both vectors are of one type; the monitor inside has the returns as they are.
+        ProgramBaseline(vector) if isinstance(learner.model.get_env(), ProgramBaseline) else vector,
+        callback_after_eval=_Notice(after),
+        n_eval_episodes=len(env.programs),
+        eval_freq=max(1, eval_freq // learner.vector.num_envs),
+        verbose=0,
+    )
+    return callback, env
+
+
+class _Notice(BaseCallback):
+    """Calls a function with the number of steps; training ends if it returns False."""
+
+    def __init__(self, function: Callable[[int], object]) -> None:
+        super().__init__()
+        self._function = function
+
+    def _on_step(self) -> bool:
+        return self._function(self.num_timesteps) is not False

@@ -1,0 +1,77 @@
+"""Files of hyperparameters in the manner of RL Zoo, schedules, and the defaults they change."""
+
+from pathlib import Path
+
+import pytest
+
+from agents.schedules import schedule
+from compiler.errors import UnknownNameError
+from experiments.config import ConfigError, TrainConfig
+from experiments.hyperparameters import read_hyperparameters, write_hyperparameters
+
+FUSION = TrainConfig.defaults_for("hlogym/Fusion-v0")
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "h.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_settings_of_an_environment_override_those_of_all(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "default:\n  batch_size: 32\n  hidden: 8\n"
+        "hlogym/Fusion-v0:\n  batch_size: 16\n  n_timesteps: !!float 1e5\n  n_envs: 4\n  learning_rate: lin_3e-4\n"
+        "  clip_range: 0.1\n  n_steps: 1e3\nPassOrder-v0:\n  hidden: 99\n",
+    )
+    config = read_hyperparameters(file, FUSION)
+    assert (config.batch_size, config.hidden, config.total_timesteps, config.environments) == (16, 8, 100_000, 4)
+    assert (config.learning_rate, config.learning_rate_schedule) == (3e-4, "linear")
+    assert (config.clip_range, config.clip_range_schedule, config.n_steps) == (0.1, "constant", 1000)
+    assert read_hyperparameters(file, TrainConfig(env="hlogym/PassOrder-v0")).hidden == 99
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hlogym/Unroll-v0: {hidden: 8}", "has no settings for hlogym/Fusion-v0, only for hlogym/Unroll-v0"),
+        ("hlogym/Fusion-v0: {hidden: wide}", "'hidden' takes a int, got 'wide'"),
+        ("hlogym/Fusion-v0: {policy_kwargs: {net_arch: 3}}", "policy_kwargs must be a number or a string"),
+        ("- 1", "must map ids of environments to settings"),
+        ("a: [", "is not YAML"),
+        ("hlogym/Fusion-v0: !!python/object/apply:os.system [echo]", "is not YAML"),
+    ],
+)
+def test_faults_of_a_file_are_one_message(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=r"h\.yaml") as raised:
+        read_hyperparameters(written(tmp_path, text), FUSION)
+    assert message in str(raised.value)
+
+
+def test_an_unknown_setting_is_named_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="learning_rate"):
+        read_hyperparameters(written(tmp_path, "default: {lerning_rate: 1}"), FUSION)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_hyperparameters(tmp_path / "none.yaml", FUSION)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_hyperparameters(tmp_path / "h.yaml", "hlogym/Fusion-v0", {"gamma": 0.99, "n_steps": 64, "agent": "a2c"})
+    config = read_hyperparameters(tmp_path / "h.yaml", FUSION)
+    assert (config.gamma, config.n_steps, config.agent) == (0.99, 64, "a2c")
+
+
+def test_schedules() -> None:
+    assert [schedule(0.4, "linear")(r) for r in (1.0, 0.5, 0.0)] == [0.4, 0.2, 0.0]
+    assert [schedule(0.4, "constant")(r) for r in (1.0, 0.5, 0.0)] == [0.4, 0.4, 0.4]
+    with pytest.raises(UnknownNameError, match=r"learning_rate_schedule.*linear"):
+        TrainConfig(learning_rate_schedule="liner").check()
+
+
+def test_rewards_at_the_end_of_an_episode_are_not_discounted() -> None:
+    for env in ("Fusion-v0", "FusionMeasured-v0", "CompileMeasured-v0", "PassOrderMeasured-v0"):
+        config = TrainConfig.defaults_for(f"hlogym/{env}")
+        assert (config.gamma, config.gae_lambda) == (1.0, 1.0)
+    dense = TrainConfig.defaults_for("hlogym/PassOrder-v0")
+    assert (dense.gamma, dense.gae_lambda) == (0.995, 0.95)

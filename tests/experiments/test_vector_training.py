@@ -1,0 +1,111 @@
+"""Training on several environments: in this process and in others, with validation and with linear schedules."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from agents.checkpoint import latest_checkpoint
+from compiler.learned.fusion_policy import load_policy
+from compiler.learned.pass_order import load_pass_order
+from experiments.config import TrainConfig
+from experiments.export import export_run
+from experiments.learners import make_learner
+from experiments.run_folder import RunFolder, new_run, read_progress
+from experiments.train import EnvironmentLostError, train
+from tests.env.small_programs import write_suite
+
+SMALL = TrainConfig(
+    env="hlogym/Fusion-v0", backend="cpu", total_timesteps=64, n_steps=32, batch_size=16, n_epochs=1, hidden=8,
+    rounds=1, environments=2, checkpoint_every=32, eval_freq=32, learning_rate_schedule="linear",
+    clip_range_schedule="linear",
+)  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    suite = str(write_suite(tmp_path / "suite"))
+    return replace(SMALL, suite=suite, eval_suite=suite)
+
+
+def trained(tmp_path: Path, config: TrainConfig) -> tuple[RunFolder, str]:
+    run = new_run(tmp_path / "runs", "run", config)
+    return run, train(run, config)[1]
+
+
+@pytest.mark.parametrize("vec_env", ["dummy", "subproc"])
+def test_several_environments_learn_and_the_best_agent_is_kept(
+    tmp_path: Path, config: TrainConfig, vec_env: str
+) -> None:
+    run, run_id = trained(tmp_path, replace(config, vec_env=vec_env))
+    assert read_progress(run.progress)[-1]["timesteps"] == 64
+    best = load_policy(run.best).provenance
+    assert best["timesteps"] in (32, 64)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'runs' / 'mlflow.db'}")
+    history = client.get_metric_history(run_id, "eval.mean_reward")
+    assert [m.step for m in history] == [32, 64]
+    assert best["validation"] == pytest.approx(max(m.value for m in history))
+    assert client.get_metric_history(run_id, "rollout.ep_len_mean")
+    assert {a.path for a in client.list_artifacts(run_id)} >= {"policy", "best"}
+    checkpoint = latest_checkpoint(run.checkpoints)
+    assert checkpoint is not None
+    extra = json.loads((checkpoint / "state.json").read_text())["extra"]
+    assert extra["validation_best"] == best["validation"]
+    assert len(extra["env_rngs"]) == 2
+    export_run("run", tmp_path / "exported", tmp_path / "runs", best=True)
+    assert load_policy(tmp_path / "exported").provenance == best
+
+
+def test_a_resumed_run_keeps_its_best_result_and_its_schedules(tmp_path: Path, config: TrainConfig) -> None:
+    run = new_run(tmp_path / "runs", "run", config)
+    learner = make_learner(config)
+    rates: list[float] = []
+    train(run, config, learner)
+    first = load_policy(run.best).provenance["validation"]
+    longer = replace(config, total_timesteps=128)
+    learner = make_learner(longer)
+    model = learner.model
+    schedule = model.lr_schedule
+
+    def noted(remaining: float) -> float:
+        rates.append(remaining)
+        return schedule(remaining)
+
+    model.lr_schedule = noted
+    train(run, longer, learner)
+    assert list(dict.fromkeys(rates)) == pytest.approx([1 - 96 / 128, 0.0])
+    assert load_policy(run.best).provenance["validation"] >= first
+
+
+def test_measured_environments_in_several_processes(
+    tmp_path: Path, config: TrainConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path / "cache"))
+    run, _ = trained(tmp_path, replace(config, env="hlogym/UnrollMeasured-v0", vec_env="subproc", total_timesteps=32))
+    points = read_progress(run.progress)
+    assert points[-1]["episodes"] > 0
+    assert points[-1]["failures"] == 0
+
+
+def test_an_off_policy_agent_is_evaluated_and_resumed_with_its_buffer(tmp_path: Path, config: TrainConfig) -> None:
+    dqn = replace(config, env="hlogym/PassOrder-v0", agent="dqn", budget=6)
+    run, _ = trained(tmp_path, dqn)
+    assert load_pass_order(run.best).actions
+    longer = make_learner(replace(dqn, total_timesteps=96))
+    train(run, replace(dqn, total_timesteps=96), longer)
+    buffer = longer.model.replay_buffer  # type: ignore[attr-defined]
+    assert buffer.size() * 2 == 96
+
+
+def test_a_killed_process_of_an_environment_is_one_clear_error(tmp_path: Path, config: TrainConfig) -> None:
+    config = replace(config, vec_env="subproc")
+    run, learner = new_run(tmp_path / "runs", "run", config), make_learner(config)
+    vector: Any = learner.vector.unwrapped
+    vector.processes[0].kill()
+    vector.processes[0].join()
+    with pytest.raises(EnvironmentLostError, match="a process of an environment has ended"):
+        train(run, config, learner)
