@@ -134,6 +134,7 @@ class DecisionEnv(CompilerEnv[Observation]):
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
         max_steps: number of steps after which an episode is truncated.
+        splits: whether fissions, which take fusions apart, are among the actions.
         shared: another environment, whose compiled programs, explored states and measurer this one uses too.
         options: see `CompilerEnv`.
     """
@@ -145,16 +146,18 @@ class DecisionEnv(CompilerEnv[Observation]):
         suite: str | Path | Suite = "train",
         *,
         max_steps: int = 1000,
+        splits: bool = False,
         shared: DecisionEnv | None = None,
         **options: Unpack[EnvOptions],
     ) -> None:
         super().__init__(suite, shared=shared, **options)
-        self.max_steps = max_steps
+        self.max_steps, self.splits = max_steps, splits
         self.observation_space = cast("spaces.Space[Observation]", observation_space())
         self.action_space = spaces.Discrete(MAX_CANDIDATES)
         self._steps = 0
-        self._memory: DecisionMemory = DecisionMemory() if shared is None else shared._memory
-        self._states: dict[str, DecisionStates] = {} if shared is None else shared._states
+        same = shared if shared is not None and shared.splits == splits else None  # else other states are reached
+        self._memory: DecisionMemory = DecisionMemory() if same is None else same._memory
+        self._states: dict[str, DecisionStates] = {} if same is None else same._states
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Return which actions are legal now, as `sb3_contrib.MaskablePPO` expects it."""
@@ -190,7 +193,7 @@ class DecisionEnv(CompilerEnv[Observation]):
         """Return the states of a program, which all episodes on it share."""
         if program.name not in self._states:
             start = self.baseline(program).start
-            self._states[program.name] = DecisionStates(program.name, start, self.phases, self._memory)
+            self._states[program.name] = DecisionStates(program.name, start, self.phases, self._memory, self.splits)
         return self._states[program.name]
 
     def _start(self, program: Program) -> Compilation:

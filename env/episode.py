@@ -139,9 +139,11 @@ class Episode:
     Args:
         session: takes the decisions; at its start if "passes" is among the phases, else after its passes.
         phases: what is decided, in the order of compilation.
+        splits: whether fissions are among the moves.
     """
 
-    def __init__(self, session: CompilationSession, phases: Sequence[Phase]) -> None:
+    def __init__(self, session: CompilationSession, phases: Sequence[Phase], splits: bool = False) -> None:
+        self._splits = splits
         self.session = session
         self._left: tuple[Phase, ...] = tuple(phases)
         self._fuses = "fusion" in phases
@@ -328,7 +330,7 @@ class Episode:
 
     def _offer_fusions(self) -> bool:
         if self._features is None:
-            self._features = FusionFeatures(self.session.fusion)
+            self._features = FusionFeatures(self.session.fusion, self._splits)
         self._entries = self._features.entries()
         if not self._entries:
             return False

@@ -95,6 +95,7 @@ class DecisionStates:
         start: the session that episodes start from; it is not changed.
         phases: what is decided.
         memory: where states are stored.
+        splits: whether fissions are among the decisions.
 
     Attributes:
         root: the state at the start.
@@ -102,9 +103,16 @@ class DecisionStates:
         remembered: number of decisions that were looked up.
     """
 
-    def __init__(self, name: str, start: CompilationSession, phases: Sequence[Phase], memory: DecisionMemory) -> None:
+    def __init__(
+        self,
+        name: str,
+        start: CompilationSession,
+        phases: Sequence[Phase],
+        memory: DecisionMemory,
+        splits: bool = False,
+    ) -> None:
         self._name, self._memory = name, memory
-        self._start = Episode(start.fork(), phases)
+        self._start = Episode(start.fork(), phases, splits)
         self._episodes: LruDict[_Path | None, tuple[Episode, _Path | None]] = LruDict(SESSIONS)
         self.met = self.remembered = 0
         self.root = self._see(self._start.fork(), None)

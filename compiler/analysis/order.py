@@ -8,6 +8,11 @@ from collections.abc import Iterable, Mapping
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.printing import canonical_order
 
+STRIDE_BITS = 60
+"""log2 of the distance between ranks at the start, which leaves room for new instructions between two others."""
+_NUMBER_BITS = 20
+"""The last bits of the rank of a new instruction hold a running number, so that no two ranks are equal."""
+
 
 class TopologicalOrder:
     """Ranks that increase along every edge (operands and control predecessors).
@@ -18,12 +23,13 @@ class TopologicalOrder:
 
     def __init__(self, computation: HloComputation) -> None:
         order = canonical_order(computation)
-        self._rank: dict[HloInstruction, int] = {i: n for n, i in enumerate(order)}
+        self._rank: dict[HloInstruction, int] = {i: n << STRIDE_BITS for n, i in enumerate(order)}
         for i in order:
             if _is_fusion_output(i):
                 self._rank[i] = self._rank[i.operands[0]]
         self._control_users: dict[HloInstruction, list[HloInstruction]] = {}
         self._former: dict[HloInstruction, int | None] = {}
+        self._placed = 0
         for i in order:
             for p in i.control_predecessors:
                 self._control_users.setdefault(p, []).append(i)
@@ -40,6 +46,9 @@ class TopologicalOrder:
             if (p := image(i.name)) is not None
         }
         return other
+
+    def __contains__(self, instruction: object) -> bool:
+        return instruction in self._rank
 
     def rank(self, instruction: HloInstruction) -> int:
         """Return the rank of an instruction, which is at least that of each operand."""
@@ -132,6 +141,31 @@ class TopologicalOrder:
         """Give `new` the rank of `old`; its operands must not come later than those of `old`."""
         self._set(new, self._rank[old])
         self.remove(old)
+
+    def place(self, new: HloInstruction, after: Iterable[HloInstruction], before: Iterable[HloInstruction]) -> bool:
+        """Give an instruction a rank of its own between others; return whether all ranks were changed to make room."""
+        after, before = list(after), list(before)
+        low, high = self._gap(after, before)
+        renumbered = (high - low) >> (_NUMBER_BITS + 6) == 0
+        if renumbered:
+            self._renumber(new)
+            low, high = self._gap(after, before)
+        # Close to the lower end, because what is taken out of a fusion next mostly comes after what was taken out.
+        self._placed += 1
+        number = self._placed % (1 << _NUMBER_BITS)
+        self._set(new, ((low + (high - low) // 32 >> _NUMBER_BITS) + 1 << _NUMBER_BITS) | number)
+        return renumbered
+
+    def _gap(self, after: Iterable[HloInstruction], before: Iterable[HloInstruction]) -> tuple[int, int]:
+        low = max((self._rank[i] for i in after), default=-1 << STRIDE_BITS)
+        return low, min((self._rank[i] for i in before), default=low + (2 << STRIDE_BITS))
+
+    def _renumber(self, new: HloInstruction) -> None:
+        ranks = sorted({r for i, r in self._rank.items() if i is not new})
+        spread = {r: n << STRIDE_BITS for n, r in enumerate(ranks)}
+        for i, r in list(self._rank.items()):
+            if i is not new:
+                self._set(i, spread[r])
 
     def move(self, where: HloInstruction, instruction: HloInstruction) -> None:
         """Give an instruction the rank of another one."""

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from compiler.analysis.order import STRIDE_BITS
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.interval_grid import IntervalGrid
 from compiler.fusion.rewriting import consumers_of, outputs_of, producers_of
@@ -19,7 +20,7 @@ from compiler.fusion.row_list import RowList
 from compiler.ir import HloInstruction
 
 if TYPE_CHECKING:
-    from compiler.fusion.kinds import Entry
+    from compiler.fusion.kinds import ActionKind, Entry
     from compiler.fusion.sequence import SequenceState
 
 MANY_CHANGES = 32
@@ -61,16 +62,20 @@ class ActionTable:
     """The legal actions of a sequence in a fixed order: by the key of the node at which they are listed, then by kind.
 
     After each change, call `change`.
+
+    Args:
+        sequence: whose actions are listed.
+        kinds: the kinds of these actions.
     """
 
-    def __init__(self, sequence: SequenceState) -> None:
-        self._sequence = sequence
+    def __init__(self, sequence: SequenceState, kinds: Sequence[ActionKind]) -> None:
+        self._sequence, self._kinds = sequence, tuple(kinds)
         self._rows: dict[int, _Row] = {}
         self._places: dict[HloInstruction, _Place] = {}
         self._node_at: dict[int, HloInstruction] = {}
         self._readers: dict[HloInstruction, list[int]] = {}
         self._alike: dict[Hashable, list[int]] = {}
-        self._spans: IntervalGrid[int] = IntervalGrid()
+        self._spans: IntervalGrid[int] = IntervalGrid(STRIDE_BITS + 4)
         self._listing: RowList[Any] = RowList(self._free_entries, self._legal_entries, self._row_savings)
         self._changed: dict[HloInstruction, None] = dict.fromkeys(sequence.nodes.values)
         self._stale: dict[HloInstruction, None] = {}
@@ -208,7 +213,7 @@ class ActionTable:
 
     def _make_row(self, i: HloInstruction) -> int:
         key = self._places[i].key
-        row = self._rows[key] = _Row([e for kind in self._sequence.kinds for e in kind.entries(self._sequence, i)])
+        row = self._rows[key] = _Row([e for kind in self._kinds for e in kind.entries(self._sequence, i)])
         self._judge_paths(key, row)
         self._listing.touch(key)
         return key
@@ -262,14 +267,14 @@ class ActionTable:
     def _legal_entries(self, key: int) -> list[Entry]:
         row = self._rows[key]
         if row.legal is None:
-            row.legal = [e for e in row.free if e.kind.has_kernel(self._sequence, e.producer, e.consumers)]
+            row.legal = [e for e in row.free if e.kind.has_kernel(self._sequence, e)]
         return row.legal
 
     def _row_savings(self, key: int) -> list[float]:
         found = []
         for e in self._legal_entries(key):
             if e.saving is None:
-                e.saving = e.kind.saving(self._sequence, e.producer, e.consumers)
+                e.saving = e.kind.saving(self._sequence, e)
             found.append(e.saving)
         return found
 

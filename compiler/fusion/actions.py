@@ -9,8 +9,13 @@ from typing import Any, Literal, TypeAlias, get_args
 from compiler.errors import PlanError
 from compiler.support.untrusted import is_name, short_repr
 
-FusionKind: TypeAlias = Literal["producer-consumer", "producer-into-all-users", "multi-output", "sibling", "horizontal"]
+FusionKind: TypeAlias = Literal[
+    "producer-consumer", "producer-into-all-users", "multi-output", "sibling", "horizontal", "fission"
+]
 KINDS: tuple[FusionKind, ...] = get_args(FusionKind)
+SPLITTING_KINDS: frozenset[FusionKind] = frozenset({"fission"})
+"""The kinds that take fusions apart. Only policies that ask for them use them: for others, choosing would not end."""
+FUSING_KINDS: tuple[FusionKind, ...] = tuple(k for k in KINDS if k not in SPLITTING_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +26,12 @@ class FusionAction:
         kind: "producer-consumer": compute the producer within this consumer; the producer remains where others use
             it. "producer-into-all-users": within every user, and remove it. "multi-output": within the consumer, which
             yields its value for the other users as well. "sibling": make two users of one value one kernel with the
-            outputs of both. "horizontal": the same for two nodes that share no operand.
+            outputs of both. "horizontal": the same for two nodes that share no operand. "fission": compute a value of
+            a fusion, the producer, in a kernel of its own, which the fusion then reads.
         computation: name of the sequence.
         producer: name of the producer; the earlier of the two for "sibling" and "horizontal".
-        consumers: the consumer; the users of an all-users action, in topological order; the later of two siblings.
+        consumers: the consumer; the users of an all-users action, in topological order; the later of two siblings;
+            for "fission" the instruction whose value is taken out, by the name that it had when fusion began.
     """
 
     kind: FusionKind

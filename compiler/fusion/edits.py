@@ -47,6 +47,13 @@ class Edits:
         self._inverses.append((self._take_back, (made, base, suffix)))
         return made
 
+    def add_clone(self, original: HloInstruction, operands: Sequence[HloInstruction], name: str) -> HloInstruction:
+        """Add a copy of an instruction, which may be one of a fused computation."""
+        suffix = self.sequence.next_suffix(name)
+        made = self.sequence.clone_instruction(original, operands, name=name)
+        self._inverses.append((self._take_back, (made, name, suffix)))
+        return made
+
     def _take_back(self, made: HloInstruction, base: str, suffix: int | None) -> None:
         self.sequence.remove(made)
         self.sequence.set_next_suffix(base, suffix)

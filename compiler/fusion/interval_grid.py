@@ -6,8 +6,6 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-_FINEST = 4
-"""log2 of the width of the smallest cells."""
 _STEP = 2
 """log2 of the ratio of widths between resolutions."""
 
@@ -17,16 +15,20 @@ class IntervalGrid(Generic[T]):
 
     A thing is listed in the one or two cells that its interval touches at the finest resolution where there are no
     more. Finding what overlaps an interval takes time proportional to its length and to what is found, about.
+
+    Args:
+        finest: log2 of the width of the smallest cells.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, finest: int = 4) -> None:
+        self._finest = finest
         self._cells: dict[int, dict[int, dict[T, None]]] = {}
         self._where: dict[T, tuple[int, int, int]] = {}
         self._spans: dict[T, tuple[int, int]] = {}
 
     def put(self, thing: T, low: int, high: int) -> None:
         """Set the interval of a thing."""
-        shift = _FINEST
+        shift = self._finest
         while (high >> shift) - (low >> shift) > 1:
             shift += _STEP
         where = (shift, low >> shift, high >> shift)

@@ -1,20 +1,20 @@
 """The kinds of fusion actions: for each which candidates there are, why one is refused, what it saves, how it is done.
 
-A new kind is a class here, a name in `actions.FusionKind` and a place in `KINDS`. Nothing says how an action is undone:
-what `apply` changes, it changes through `SequenceState.fuse`, `SequenceState.merge` or `SequenceState.edit`, which keep
-the inverse.
+A new kind is a class here, a name in `actions.FusionKind` and a place in `KINDS`. Nothing says how an action is
+undone: what `apply` changes, it changes through `SequenceState.fuse`, `merge` or `split`, which keep the inverse.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compiler.fusion.actions import FusionAction, FusionKind
+from compiler.fusion.anatomy import Anatomy
 from compiler.fusion.rewriting import consumers_of, fuse_multi_output, fuse_side_by_side, is_multi_output, producers_of
-from compiler.ir import HloInstruction
+from compiler.ir import HloInstruction, Opcode
 
 if TYPE_CHECKING:
     from compiler.fusion.sequence import SequenceState
@@ -25,6 +25,7 @@ class Entry:
     """An action with its kind and its nodes.
 
     Attributes:
+        cut: the number of the value that a fission computes elsewhere; -1 for other kinds.
         saving: what it saves, if it has been computed, see `ActionTable.savings`.
         features: what a policy sees of it apart from its nodes, if it has been computed.
     """
@@ -33,6 +34,7 @@ class Entry:
     kind: ActionKind
     producer: HloInstruction
     consumers: tuple[HloInstruction, ...]
+    cut: int = -1
     saving: float | None = None
     features: Any = None
 
@@ -70,23 +72,30 @@ class ActionKind(ABC):
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """Return the reason against a candidate that only making its kernel shows, or None."""
 
-    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
         """Check whether `kernel_reason` is None; kinds may answer faster when the reason is not asked for."""
-        return self.kernel_reason(s, self.entry(s, producer, *consumers)) is None
+        return self.kernel_reason(s, entry) is None
 
     @abstractmethod
-    def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
-        """Return the reason against fusing any nodes of the sequence, or None when that is legal."""
+    def reason(self, s: SequenceState, e: Entry) -> str | None:
+        """Return the reason against an action on any nodes of the sequence, or None when that is legal."""
 
     @abstractmethod
-    def saving(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> float:
+    def saving(self, s: SequenceState, e: Entry) -> float:
         """Return the seconds that a legal action saves per run of the sequence; negative when it loses time."""
 
     @abstractmethod
-    def apply(
-        self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]
-    ) -> list[HloInstruction]:
+    def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """Carry out a legal action; return the fusions that it made or changed, in order."""
+
+    def resolve(self, s: SequenceState, action: FusionAction) -> Entry | str:
+        """Return an action with the nodes that it names, or why there are none."""
+        found = [s.computation.find(n) for n in (action.producer, *action.consumers)]
+        for name, node in zip((action.producer, *action.consumers), found, strict=True):
+            if node is None:
+                return f"there is no instruction %{name} in computation %{s.computation.name}"
+        producer, *consumers = (n for n in found if n is not None)
+        return Entry(action, self, producer, tuple(consumers))
 
     def entry(self, s: SequenceState, producer: HloInstruction, *consumers: HloInstruction) -> Entry:
         """Return an entry of this kind."""
@@ -109,25 +118,23 @@ class ProducerConsumer(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason(self.name, entry.producer, entry.consumer)
 
-    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
         """See `ActionKind.has_kernel`."""
-        return not s.legality.is_refused(self.name, producer, consumers[0])
+        return not s.legality.is_refused(self.name, entry.producer, entry.consumer)
 
-    def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
+    def reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.reason`."""
-        return s.legality.pair_reason(self.name, producer, consumers[0])
+        return s.legality.pair_reason(self.name, e.producer, e.consumer)
 
-    def saving(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> float:
+    def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        if not has_other_use(producer):
-            return s.saving_into_all(producer, consumers)
-        return s.edge_saving(producer, consumers[0]) + s.unused_constants_seconds(consumers)
+        if not has_other_use(e.producer):
+            return s.saving_into_all(e.producer, e.consumers)
+        return s.edge_saving(e.producer, e.consumer) + s.unused_constants_seconds(e.consumers)
 
-    def apply(
-        self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]
-    ) -> list[HloInstruction]:
+    def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        return [s.fuse(producer, consumers[0])]
+        return [s.fuse(e.producer, e.consumer)]
 
 
 class ProducerIntoAllUsers(ActionKind):
@@ -145,27 +152,25 @@ class ProducerIntoAllUsers(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.into_all_users(entry.producer, entry.consumers).reason
 
-    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
         """See `ActionKind.has_kernel`."""
-        return s.can_go_into_all_users(producer, consumers)
+        return s.can_go_into_all_users(entry.producer, entry.consumers)
 
-    def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
+    def reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.reason`."""
-        users = consumers_of(producer)
-        if set(users) != set(consumers):
+        users = consumers_of(e.producer)
+        if set(users) != set(e.consumers):
             named = ", ".join("%" + u.name for u in s.order.sorted(users))
-            return f"the users of %{producer.name} are {named or 'none'}"
-        return s.into_all_users(producer, users).reason
+            return f"the users of %{e.producer.name} are {named or 'none'}"
+        return s.into_all_users(e.producer, users).reason
 
-    def saving(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> float:
+    def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        return s.saving_into_all(producer, consumers)
+        return s.saving_into_all(e.producer, e.consumers)
 
-    def apply(
-        self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]
-    ) -> list[HloInstruction]:
+    def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        return [s.fuse(producer, c) for c in s.nodes.sorted(consumers)]
+        return [s.fuse(e.producer, c) for c in s.nodes.sorted(e.consumers)]
 
 
 class MultiOutput(ActionKind):
@@ -190,24 +195,22 @@ class MultiOutput(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason(self.name, entry.producer, entry.consumer)
 
-    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
         """See `ActionKind.has_kernel`."""
-        return not s.legality.is_refused(self.name, producer, consumers[0])
+        return not s.legality.is_refused(self.name, entry.producer, entry.consumer)
 
-    def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
+    def reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.reason`."""
-        return s.legality.multi_output(producer, consumers[0]).reason
+        return s.legality.multi_output(e.producer, e.consumer).reason
 
-    def saving(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> float:
+    def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        saved = s.pair_saving(self.name, producer, consumers[0])
-        return saved + s.time_of(producer) + s.unused_constants_seconds([producer, consumers[0]])
+        saved = s.pair_saving(self.name, e.producer, e.consumer)
+        return saved + s.time_of(e.producer) + s.unused_constants_seconds([e.producer, e.consumer])
 
-    def apply(
-        self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]
-    ) -> list[HloInstruction]:
+    def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        return [s.merge(producer, consumers[0], fuse_multi_output)]
+        return [s.merge(e.producer, e.consumer, fuse_multi_output)]
 
 
 class SideBySide(ActionKind):
@@ -223,25 +226,23 @@ class SideBySide(ActionKind):
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason("sibling", entry.producer, entry.consumer)
 
-    def has_kernel(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> bool:
+    def has_kernel(self, s: SequenceState, entry: Entry) -> bool:
         """See `ActionKind.has_kernel`."""
-        return not s.legality.is_refused("sibling", *s.nodes.sorted([producer, consumers[0]]))
+        return not s.legality.is_refused("sibling", *s.nodes.sorted([entry.producer, entry.consumer]))
 
-    def reason(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> str | None:
+    def reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.reason`."""
-        return s.legality.side_by_side(producer, consumers[0]).reason
+        return s.legality.side_by_side(e.producer, e.consumer).reason
 
-    def saving(self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]) -> float:
+    def saving(self, s: SequenceState, e: Entry) -> float:
         """See `ActionKind.saving`."""
-        first, second = s.nodes.sorted([producer, consumers[0]])
+        first, second = s.nodes.sorted([e.producer, e.consumer])
         saved = s.pair_saving("sibling", first, second)
         return saved + s.time_of(first) + s.unused_constants_seconds([first, second])
 
-    def apply(
-        self, s: SequenceState, producer: HloInstruction, consumers: Sequence[HloInstruction]
-    ) -> list[HloInstruction]:
+    def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
         """See `ActionKind.apply`."""
-        first, second = s.nodes.sorted([producer, consumers[0]])
+        first, second = s.nodes.sorted([e.producer, e.consumer])
         return [s.merge(first, second, fuse_side_by_side)]
 
     def _entries(self, s: SequenceState, node: HloInstruction, other: HloInstruction | None) -> Iterator[Entry]:
@@ -270,15 +271,77 @@ class Horizontal(SideBySide):
         return self._entries(s, node, None if other is s.table.next_reader(node) else other)
 
 
-KINDS: tuple[ActionKind, ...] = (
+class Fission(ActionKind):
+    """Compute one value of a fusion in a kernel of its own, which the fusion then reads. Listed at the fusion.
+
+    The inverse of every other kind: as the cuts that are listed include the values that need nothing else of the
+    fusion, fissions lead from every state to the one without fusions. If a node yields the value already, as when a
+    producer was fused into some of its users only, the fusion reads it from there.
+    """
+
+    name = "fission"
+    needs_path = True
+
+    def entries(self, s: SequenceState, node: HloInstruction) -> Iterator[Entry]:
+        """See `ActionKind.entries`."""
+        if node.opcode is Opcode.FUSION:
+            cuts = s.watched_cuts(node)
+            if s.constant_reason(node) is None:
+                for cut in cuts:
+                    yield self._entry(s, node, cut)
+
+    def path_reason(self, s: SequenceState, e: Entry) -> str | None:
+        """See `ActionKind.path_reason`."""
+        if e.consumer is e.producer or not s.order.reaches(e.producer, e.consumer):
+            return None
+        return f"%{e.consumer.name}, which yields %{e.action.consumer}, needs %{e.producer.name}"
+
+    def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
+        """See `ActionKind.kernel_reason`."""
+        return s.parts(entry.producer, entry.cut).reason
+
+    def resolve(self, s: SequenceState, action: FusionAction) -> Entry | str:
+        """See `ActionKind.resolve`."""
+        fusion, cut = s.computation.find(action.producer), s.nodes.origins.number_of(action.consumer)
+        if fusion is None:
+            return f"there is no instruction %{action.producer} in computation %{s.computation.name}"
+        if cut is None:
+            return f"there was no instruction %{action.consumer} in %{s.computation.name} when fusion began"
+        if fusion.opcode is not Opcode.FUSION:
+            return f"%{fusion.name} is no fusion"
+        return self._entry(s, fusion, cut)
+
+    def reason(self, s: SequenceState, e: Entry) -> str | None:
+        """See `ActionKind.reason`."""
+        refusal = s.legality.refusal_of(e.producer) or Anatomy(e.producer, s.nodes).refusal(e.cut)
+        return refusal or s.constant_reason(e.producer) or self.path_reason(s, e) or self.kernel_reason(s, e)
+
+    def saving(self, s: SequenceState, e: Entry) -> float:
+        """See `ActionKind.saving`."""
+        parts = s.parts(e.producer, e.cut)
+        return s.time_of(e.producer) - parts.rest - (parts.own if e.consumer is e.producer else 0.0)
+
+    def apply(self, s: SequenceState, e: Entry) -> list[HloInstruction]:
+        """See `ActionKind.apply`."""
+        return [s.split(e.producer, e.cut)]
+
+    def _entry(self, s: SequenceState, fusion: HloInstruction, cut: int) -> Entry:
+        """Return the action; its consumer is the node that yields the value, or the fusion itself."""
+        action = FusionAction(self.name, s.computation.name, fusion.name, (s.nodes.origins.name(cut),))
+        return Entry(action, self, fusion, (s.nodes.yields(cut) or fusion,), cut)
+
+
+FUSING: tuple[ActionKind, ...] = (
     ProducerConsumer(),
     MultiOutput(),
     ProducerIntoAllUsers(),
     Sibling(),
     Horizontal(),
 )
-"""Every kind, in the order in which the actions of a node are listed."""
-KIND_OF: dict[FusionKind, ActionKind] = {k.name: k for k in KINDS}
+"""The kinds that make fusions, in the order in which the actions of a node are listed."""
+SPLITTING: tuple[ActionKind, ...] = (Fission(),)
+"""The kinds that take fusions apart."""
+KIND_OF: dict[FusionKind, ActionKind] = {k.name: k for k in (*FUSING, *SPLITTING)}
 
 
 def is_result(node: HloInstruction) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compiler.fusion.rewriting import outputs_of, source_of
+from compiler.fusion.rewriting import is_multi_output, outputs_of, source_of
 from compiler.ir import HloComputation, HloInstruction, Opcode
 from compiler.ir.printing import canonical_order
 
@@ -24,6 +25,36 @@ class _Revisions(dict[HloInstruction, int]):
 SavedNode: TypeAlias = tuple[HloInstruction, int | None, tuple[int, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What computed a value when fusion began: the instruction's name, its opcode, and the values that it read."""
+
+    name: str
+    opcode: Opcode
+    operands: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Origins:
+    """The values that a sequence computed when fusion began, by number."""
+
+    values: list[Origin] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, instruction: HloInstruction, operands: tuple[int, ...]) -> None:
+        """Add the next value."""
+        self._numbers.setdefault(instruction.name, len(self.values))
+        self.values.append(Origin(instruction.name, instruction.opcode, operands))
+
+    def name(self, value: int) -> str:
+        """Return the name of the instruction that computed a value."""
+        return self.values[value].name
+
+    def number_of(self, name: str) -> int | None:
+        """Return the number of the value that an instruction computed, the first one of a multi-output fusion."""
+        return self._numbers.get(name)
+
+
 class Nodes:
     """The nodes of a sequence: its instructions, where a multi-output fusion stands for its get-tuple-elements too.
 
@@ -34,6 +65,8 @@ class Nodes:
     Attributes:
         values: the numbers of the values that a node yields, in the order of its outputs.
         revision: returns a number of a node that changes whenever the node does, and that no other node has or had.
+        origins: what computed each value at the start.
+        moved: values that another node yields than when the set was last cleared, or none.
     """
 
     revision: Callable[[HloInstruction], int]
@@ -42,6 +75,9 @@ class Nodes:
         self.values: dict[HloInstruction, tuple[int, ...]] = {}
         self._revision = _Revisions()
         self.revision = self._revision.__getitem__
+        self._node_of: dict[int, HloInstruction] = {}
+        self.origins = Origins()
+        self.moved: set[int] = set()
         count = 0
         for i in canonical_order(computation):
             self._revision[i] = next(_revisions)
@@ -49,6 +85,10 @@ class Nodes:
                 continue
             outputs = len(outputs_of(i)) if i.opcode is Opcode.FUSION else 1
             self.values[i] = tuple(range(count, count + outputs))
+            read = tuple(map(self.value_of, i.operands))
+            for v in self.values[i]:
+                self._node_of[v] = i
+                self.origins.add(i, read)
             count += outputs
 
     def copy_for(self, computation: HloComputation) -> Nodes:
@@ -58,6 +98,8 @@ class Nodes:
         other.values = {new: v for i, v in self.values.items() if (new := image(i.name)) is not None}
         other._revision = _Revisions((new, r) for i, r in self._revision.items() if (new := image(i.name)) is not None)
         other.revision = other._revision.__getitem__
+        other._node_of = {v: i for i, values in other.values.items() for v in values}
+        other.origins, other.moved = self.origins, set()
         return other
 
     def __contains__(self, node: object) -> bool:
@@ -76,6 +118,18 @@ class Nodes:
         node = source_of(operand)
         return self.values[node][0 if node is operand else operand.attributes["index"]]
 
+    def yields(self, value: int) -> HloInstruction | None:
+        """Return the node that yields a value, or None."""
+        return self._node_of.get(value)
+
+    def operand_of(self, value: int) -> HloInstruction | None:
+        """Return the instruction to read for a value: a node or its get-tuple-element; None if no node yields it."""
+        node = self._node_of.get(value)
+        if node is None or not is_multi_output(node):
+            return node
+        index = self.values[node].index(value)
+        return next((g for g in node.users if g.attributes.get("index") == index), None)
+
     # ---- changes
 
     def save(self, nodes: Iterable[HloInstruction]) -> list[SavedNode]:
@@ -89,17 +143,25 @@ class Nodes:
                 self._revision.pop(i, None)
             else:
                 self._revision[i] = revision
-            if values:
-                self.values[i] = values
-            else:
-                self.values.pop(i, None)
+            self._set(i, values)
 
     def change(self, node: HloInstruction, values: tuple[int, ...]) -> None:
         """Note that a node was made or changed, and what it yields now."""
         self._revision[node] = next(_revisions)
-        self.values[node] = values
+        self._set(node, values)
 
     def remove(self, node: HloInstruction) -> None:
         """Forget a node that was removed."""
         self._revision.pop(node, None)
-        self.values.pop(node, None)
+        self._set(node, ())
+
+    def _set(self, node: HloInstruction, values: tuple[int, ...]) -> None:
+        former = self.values.pop(node, ())
+        for v in former:
+            if self._node_of.get(v) is node:
+                del self._node_of[v]
+        if values:
+            self.values[node] = values
+            self._node_of.update(dict.fromkeys(values, node))
+        if former != values:
+            self.moved.update(former, values)

@@ -172,7 +172,7 @@ class FusionRewriter:
     def finish(self) -> None:
         """Merge equal values, and give the parameters their numbers in the order of the operands."""
         if not self.is_merged or self._may_repeat():
-            merge_equal(self.body)
+            merge_equal(self.body, commute=False)  # operands stay where the original instructions have them
         _MERGED.add(self.body)
         for n, p in enumerate(self.parameters.values()):
             p.parameter_number = n
@@ -263,7 +263,7 @@ def fuse_into(producer: HloInstruction, consumer: HloInstruction, edits: Edits |
     edits = edits or Edits(_sequence_of(consumer))
     rewriter = FusionRewriter.of(consumer)
     rewriter.inline_producer(producer)
-    fusion = _write_back(rewriter, consumer, edits)
+    fusion = write_back(rewriter, consumer, edits)
     removed = [] if fusion is consumer else [consumer]
     if fusion is not consumer:
         edits.replace_uses(consumer, fusion)
@@ -298,7 +298,7 @@ def _merge_outputs(
 ) -> FusionResult:
     """Write back a body that yields the values of `second`, then those of `first`."""
     count, was_tuple = len(outputs_of(second)), is_multi_output(second)
-    fusion = _write_back(rewriter, second, edits)
+    fusion = write_back(rewriter, second, edits)
     if not was_tuple:
         _replace_by_output(second, fusion, 0, edits)
     if is_multi_output(first):
@@ -325,7 +325,7 @@ def _replace_by_output(old: HloInstruction, fusion: HloInstruction, index: int, 
         edits.set_root(output)
 
 
-def _write_back(rewriter: FusionRewriter, instruction: HloInstruction, edits: Edits) -> HloInstruction:
+def write_back(rewriter: FusionRewriter, instruction: HloInstruction, edits: Edits) -> HloInstruction:
     """Return the fusion instruction of a body: the one the rewriter was made from, or a new one without users."""
     rewriter.finish()
     if instruction.opcode is Opcode.FUSION:
@@ -359,7 +359,7 @@ def _drop_unused_outputs(fusion: HloInstruction, edits: Edits) -> tuple[list[Hlo
     rewriter = FusionRewriter.of(fusion)
     before = fusion.operands
     rewriter.keep_outputs(used)
-    _write_back(rewriter, fusion, edits)
+    write_back(rewriter, fusion, edits)
     if len(used) == 1:
         for g in list(fusion.users):
             edits.replace_uses(g, fusion)
@@ -382,6 +382,36 @@ def _remove_dead_constants(constants: Iterable[HloInstruction], edits: Edits) ->
             edits.remove(i)
             removed.append(i)
     return removed
+
+
+def remove_unneeded(
+    instructions: Iterable[HloInstruction], edits: Edits
+) -> tuple[list[HloInstruction], dict[HloInstruction, tuple[int, ...]]]:
+    """Remove those of these instructions that nothing reads any more, and then what only they read.
+
+    Return what was removed, and which outputs are left of fusions that lost some.
+    """
+    removed: list[HloInstruction] = []
+    kept: dict[HloInstruction, tuple[int, ...]] = {}
+    work = list(dict.fromkeys(instructions))
+    while work:
+        node = source_of(work.pop())
+        if node.parent is not edits.sequence or node.opcode is Opcode.PARAMETER:
+            continue
+        if is_multi_output(node) and any(g.is_dead for g in node.users):
+            count, before = len(outputs_of(node)), node.operands
+            dropped, left = _drop_unused_outputs(node, edits)
+            removed += dropped
+            if left is not None:
+                former = kept.get(node, tuple(range(count)))
+                kept[node] = tuple(former[k] for k in left)
+                work += before
+        if node.is_dead:
+            work += node.operands
+            _remove(node, edits)
+            removed.append(node)
+            kept.pop(node, None)
+    return removed, kept
 
 
 def _remove(instruction: HloInstruction, edits: Edits) -> None:

@@ -13,9 +13,10 @@ from compiler.analysis.kernel_summary import Contexts, KernelSummary
 from compiler.analysis.order import TopologicalOrder
 from compiler.fusion.action_table import ActionTable
 from compiler.fusion.actions import FusionAction
+from compiler.fusion.anatomy import Anatomy
 from compiler.fusion.digests import MODULUS, Digests
 from compiler.fusion.edits import Edits
-from compiler.fusion.kinds import KIND_OF, KINDS, is_result
+from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, is_result
 from compiler.fusion.legality import ALLOW, MAX_CACHED, FusionDecision, Legality, Limits, forbid
 from compiler.fusion.nodes import Nodes, SavedNode
 from compiler.fusion.rewriting import (
@@ -27,9 +28,11 @@ from compiler.fusion.rewriting import (
     is_inlined_constant,
     is_multi_output,
     producers_of,
+    source_of,
 )
 from compiler.fusion.rules import Restrictions
 from compiler.fusion.running_sum import RunningSum
+from compiler.fusion.splitting import PartFacts, part_facts, split_fusion
 from compiler.ir import HloComputation, HloInstruction, Opcode
 
 Rewrite: TypeAlias = Callable[[HloInstruction, HloInstruction, Edits], FusionResult]
@@ -41,6 +44,8 @@ FEW = 8
 """A constant that more instructions read is not counted among those that a fusion makes superfluous."""
 _FIXED_POINT = 2.0**100
 """Units per second of times that are added up: integers, so that a sum does not depend on its history."""
+_EVERYWHERE = (-1 << 100, 1 << 100)
+"""Below and above every rank."""
 
 
 @dataclass(slots=True)
@@ -51,6 +56,8 @@ class _Known:
     savings: dict[tuple[str, int, int], float] = field(default_factory=dict)
     kernels: dict[int, float] = field(default_factory=dict)
     digests: dict[int, int] = field(default_factory=dict)
+    cuts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    parts: dict[tuple[int, int], PartFacts] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -66,6 +73,7 @@ class Step:
         around: nodes whose consumers changed.
         low: least rank of a node on whose paths something changed.
         high: the greatest one.
+        renumbered: whether all ranks changed.
     """
 
     edits: Edits
@@ -74,8 +82,9 @@ class Step:
     ranks: list[dict[HloInstruction, int | None]] = field(default_factory=list)
     changed: list[HloInstruction] = field(default_factory=list)
     around: list[HloInstruction] = field(default_factory=list)
-    low: int = 1 << 62
-    high: int = 0
+    low: int = 1 << 100
+    high: int = -1 << 100
+    renumbered: bool = False
 
 
 class SequenceState:
@@ -94,7 +103,6 @@ class SequenceState:
         self.computation = computation
         self.weight = weight
         self.cost_model = cost_model
-        self.kinds = KINDS
         self.nodes = Nodes(computation)
         self.order = TopologicalOrder(computation)
         self.legality = Legality(self.order, self.nodes, limits)
@@ -107,11 +115,16 @@ class SequenceState:
         self.touched: list[HloInstruction] = []
         self.stamps: dict[HloInstruction, int] = {}
         self._changes = 0
-        self.table = ActionTable(self)
+        self._make_tables()
         self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
         self._fused = RunningSum(self._digest_of, self.nodes.values)
         self._fusions = RunningSum(self._is_fusion, self.nodes.values)
         self._step: Step | None = None
+
+    def _make_tables(self) -> None:
+        self.table = ActionTable(self, FUSING)
+        self.splits = ActionTable(self, SPLITTING)
+        self._watched: dict[int, dict[HloInstruction, None]] = {}
 
     def copy_for(self, computation: HloComputation) -> SequenceState:
         """Return the same state for a clone of the computation; it cannot undo what was done before."""
@@ -127,7 +140,7 @@ class SequenceState:
     def restrict(self, restrictions: Restrictions) -> None:
         """Make fusions illegal that rules of the user forbid; rules given before no longer hold."""
         self.legality = self.legality.restricted(restrictions)
-        self.table = ActionTable(self)
+        self._make_tables()
 
     # ---- queries
 
@@ -186,23 +199,20 @@ class SequenceState:
 
     def is_legal(self, action: FusionAction) -> bool:
         """Check whether an action is legal now, without stating the reason against it."""
-        nodes = [self.computation.find(n) for n in (action.producer, *action.consumers)]
-        found = [n for n in nodes if n is not None and n in self.nodes]
-        if len(found) < len(nodes) or not KIND_OF[action.kind].has_kernel(self, found[0], found[1:]):
+        if action.consumers_problem() is not None:
             return False
-        return bool(self.decide(action))
+        entry = KIND_OF[action.kind].resolve(self, action)
+        if isinstance(entry, str) or not entry.kind.has_kernel(self, entry):
+            return False
+        return entry.kind.reason(self, entry) is None
 
     def decide(self, action: FusionAction) -> FusionDecision:
         """Return whether an action is legal now."""
         problem = action.consumers_problem()
         if problem is not None:
             return forbid(problem)
-        nodes = [self.computation.find(n) for n in (action.producer, *action.consumers)]
-        for name, node in zip((action.producer, *action.consumers), nodes, strict=True):
-            if node is None:
-                return forbid(f"there is no instruction %{name} in computation %{self.computation.name}")
-        producer, *consumers = (n for n in nodes if n is not None)
-        return FusionDecision(KIND_OF[action.kind].reason(self, producer, consumers))
+        entry = KIND_OF[action.kind].resolve(self, action)
+        return forbid(entry) if isinstance(entry, str) else FusionDecision(entry.kind.reason(self, entry))
 
     def may_go_into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> bool:
         """Check whether nothing is known against fusing the producer into all its users without making kernels."""
@@ -223,21 +233,58 @@ class SequenceState:
                 return decision
         return ALLOW
 
-    def actions(self) -> list[FusionAction]:
-        """Return the legal actions in a fixed order."""
-        return self.table.actions()
+    def tables(self, splits: bool) -> tuple[ActionTable, ...]:
+        """Return the tables of actions: of those that fuse, and with `splits` also of those that take fusions apart."""
+        return (self.table, self.splits) if splits else (self.table,)
 
-    def candidates(self) -> list[FusionAction]:
+    def actions(self, splits: bool = False) -> list[FusionAction]:
+        """Return the legal actions in a fixed order."""
+        return [a for t in self.tables(splits) for a in t.actions()]
+
+    def candidates(self, splits: bool = False) -> list[FusionAction]:
         """Return the legal actions, in the same order, and others that fail only when their kernel is made."""
-        return self.table.candidates()
+        return [a for t in self.tables(splits) for a in t.candidates()]
+
+    def watched_cuts(self, fusion: HloInstruction) -> tuple[int, ...]:
+        """Return the values at which the fissions of a fusion are listed; its row is made again when they move."""
+        known, revision = self._known.cuts, self.nodes.revision(fusion)
+        found = known.get(revision)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            anatomy = Anatomy(fusion, self.nodes)
+            found = known[revision] = anatomy.cuts(), tuple(anatomy.constants())
+        cuts, constants = found
+        for v in (*cuts, *constants):
+            self._watched.setdefault(v, {})[fusion] = None
+        return cuts
+
+    def constant_reason(self, fusion: HloInstruction) -> str | None:
+        """Return why a fusion cannot be split: another fusion yields a constant that a part would need."""
+        self.watched_cuts(fusion)
+        for v in self._known.cuts[self.nodes.revision(fusion)][1]:
+            node = self.nodes.yields(v)
+            if node is not None and node is not fusion and node.opcode is Opcode.FUSION:
+                name = self.nodes.origins.name(v)
+                return f"%{name}, a constant of which %{fusion.name} has a copy, is a result of %{node.name}"
+        return None
+
+    def parts(self, fusion: HloInstruction, cut: int) -> PartFacts:
+        """Return whether a fusion can be split at a value, and how long the two kernels take."""
+        known, key = self._known.parts, (self.nodes.revision(fusion), cut)
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model)
+        return found
 
     # ---- estimates
 
     def saving(self, action: FusionAction) -> float:
         """Return the seconds that an action saves per run of the sequence; negative when it loses time."""
-        producer = self._find(action.producer)
-        consumers = [self._find(c) for c in action.consumers]
-        return KIND_OF[action.kind].saving(self, producer, consumers)
+        entry = self._resolve(action)
+        return entry.kind.saving(self, entry)
 
     def saving_into_all(self, producer: HloInstruction, users: Sequence[HloInstruction]) -> float:
         """Return the seconds saved by fusing the producer into all its users and removing it."""
@@ -299,19 +346,18 @@ class SequenceState:
         own = [None if is_inlined_constant(o) else o for o in first.operands]
         return compose(a, b, own, inputs, contexts, keep=keep)
 
-    def _find(self, name: str) -> HloInstruction:
-        found = self.computation.find(name)
-        if found is None:
-            raise KeyError(name)
-        return found
+    def _resolve(self, action: FusionAction) -> Entry:
+        entry = KIND_OF[action.kind].resolve(self, action)
+        if isinstance(entry, str):
+            raise KeyError(entry)
+        return entry
 
     # ---- fusing
 
     def apply(self, action: FusionAction) -> list[HloInstruction]:
         """Apply a legal action and return the fusions it made or changed, in order."""
-        producer = self._find(action.producer)
-        consumers = [self._find(c) for c in action.consumers]
-        return KIND_OF[action.kind].apply(self, producer, consumers)
+        entry = self._resolve(action)
+        return entry.kind.apply(self, entry)
 
     def begin(self) -> None:
         """Start to note what an action changes."""
@@ -375,6 +421,44 @@ class SequenceState:
             self.legality.trials.note_origin(result.fusion, pair, result.kept)
         return result.fusion
 
+    def split(self, fusion: HloInstruction, cut: int) -> HloInstruction:
+        """Compute a value of a fusion elsewhere; return the node that yields it."""
+        step, order = self._noting(), self.order
+        around = [*producers_of(fusion), *consumers_of(fusion)]
+        ranks = [order.rank(fusion)]
+        yields = self.nodes.yields(cut)
+        moves = yields is not None and yields is not fusion and order.rank(yields) > order.rank(fusion)
+        if yields is not None and yields is not fusion:
+            around.append(yields)
+            if moves:
+                order.make_adjacent(fusion, yields)
+                ranks.append(order.rank(yields))
+        done = split_fusion(fusion, cut, self.nodes, step.edits)
+        own, rest = done.own, done.rest
+        for c in dict.fromkeys((*done.constants, *_read_constants(own, rest))):
+            if c not in order or order.rank(c) > order.rank(fusion):  # the fusion did not read it
+                step.renumbered |= order.place(c, c.operands, [fusion])
+        if rest is None and own not in done.constants and yields is fusion:
+            if own in order:  # a constant that was there
+                order.remove(fusion)
+            else:
+                order.replace(fusion, own)
+        elif own in done.made and own not in order:
+            step.renumbered |= order.place(own, own.operands, [fusion])
+        if rest is not None and rest is not fusion:
+            order.replace(fusion, rest)
+        if rest is not None and moves:
+            step.renumbered |= order.place(rest, rest.operands, consumers_of(rest))
+        made = done.made
+        around += [p for i in made for p in producers_of(i)]
+        around += _few_readers(_constants_of(*made))
+        if rest is not None and is_multi_output(rest):
+            _move_outputs(order, rest)
+        fusible = [i for i in (own, rest) if i is not None and i in made]
+        ranks += [order.rank(i) for i in made]
+        self._note(made, done.removed, around, ranks, fusible)
+        return source_of(own)
+
     def _update(
         self,
         result: FusionResult,
@@ -390,25 +474,45 @@ class SequenceState:
             around: nodes whose consumers changed.
             ranks: of the two nodes that were fused.
         """
-        step, fusion = self._noting(), result.fusion
-        for g in fusion.users:
-            if g.opcode is Opcode.GET_TUPLE_ELEMENT:
-                self.order.move(fusion, g)
-        for i in result.removed:
+        _move_outputs(self.order, result.fusion)
+        self._note(made, result.removed, around, ranks, [result.fusion])
+
+    def _note(
+        self,
+        made: Mapping[HloInstruction, tuple[int, ...]],
+        removed: Sequence[HloInstruction],
+        around: Iterable[HloInstruction],
+        ranks: Iterable[int],
+        fusions: Sequence[HloInstruction],
+    ) -> None:
+        """Update what is known of the nodes; see `_update`.
+
+        Args:
+            made: the nodes that were made or changed, with the values that they yield now.
+            removed: instructions that were removed.
+            around: nodes whose consumers changed.
+            ranks: of the nodes that the action is about.
+            fusions: those of `made` that legal steps made of others, so that they can be fused.
+        """
+        step, around = self._noting(), list(around)
+        made = {**made, **{u: self.nodes.values[u] for p in around for u in _updates_of(p) if u not in made}}
+        for i in removed:
             self.order.remove(i)
         former = self.order.take_changes()
-        changed = [*made, *result.removed]
+        changed = [*made, *removed]
         step.nodes += self.nodes.save(changed)
-        for i in result.removed:
+        for i in removed:
             self.nodes.remove(i)
         for i, values in made.items():
-            fusible = i is fusion or self.legality.refusal_of(i) is None
+            fusible = i in fusions or self.legality.refusal_of(i) is None
             self.nodes.change(i, values)
             if fusible and i.opcode is Opcode.FUSION:
                 self.legality.mark_fusible(i)
-        around = dict.fromkeys((*around, *(o for i in result.removed for o in i.operands)))
+        around = dict.fromkeys((*around, *(o for i in removed for o in i.operands)))
         near = [i for i in around if i in self.nodes and i not in made]
         places = [r for r in (*ranks, *former.values()) if r is not None]
+        if step.renumbered:
+            places += _EVERYWHERE
         step.ranks.append(former)
         step.changed += changed
         step.around += near
@@ -428,7 +532,10 @@ class SequenceState:
             for n in (i, *consumers_of(i)):
                 self.stamps[n] = self._changes
         self.stamps.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
+        watching = dict.fromkeys(i for v in self.nodes.moved for i in self._watched.get(v, ()) if i in self.nodes)
+        self.nodes.moved.clear()
         self.table.change(changed, around, low, high)
+        self.splits.change(changed, [*around, *watching], low, high)
         self._cost.change(changed)
         self._fused.change(changed)
         self._fusions.change(changed)
@@ -437,6 +544,26 @@ class SequenceState:
         if self._step is None:
             raise ValueError("a sequence is changed between begin() and end() only")
         return self._step
+
+
+def _updates_of(parameter: HloInstruction) -> list[HloInstruction]:
+    """Return the updates of a parameter, which write to it in place if nothing else reads it."""
+    if parameter.opcode is not Opcode.PARAMETER or len(parameter.users) > 2:
+        return []
+    return [u for u in parameter.users if u.opcode is Opcode.DYNAMIC_UPDATE_SLICE and u.operands[0] is parameter]
+
+
+def _read_constants(*nodes: HloInstruction | None) -> list[HloInstruction]:
+    """Return the constants that these nodes read, operands first."""
+    found = [o for i in nodes if i is not None for o in i.operands if is_inlined_constant(o)]
+    return [c for o in found for c in (*o.operands, o)]
+
+
+def _move_outputs(order: TopologicalOrder, fusion: HloInstruction) -> None:
+    """Give the outputs of a multi-output fusion its rank."""
+    for g in fusion.users:
+        if g.opcode is Opcode.GET_TUPLE_ELEMENT:
+            order.move(fusion, g)
 
 
 def _constants_of(*nodes: HloInstruction) -> list[HloInstruction]:

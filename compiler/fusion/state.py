@@ -9,7 +9,7 @@ from hashlib import blake2b
 from compiler.analysis.cost_model import CostModel, DeviceModel
 from compiler.analysis.trip_count import annotate_trip_counts
 from compiler.errors import FusionError, UnknownNameError
-from compiler.fusion.actions import KINDS, FusionAction, FusionKind
+from compiler.fusion.actions import FUSING_KINDS, KINDS, SPLITTING_KINDS, FusionAction, FusionKind
 from compiler.fusion.digests import DIGEST_BYTES, Digests
 from compiler.fusion.legality import Limits
 from compiler.fusion.rules import Restrictions
@@ -62,12 +62,14 @@ class FusionState:
         any other pair.
 
         Args:
-            kinds: the kinds of actions to list; None: all.
+            kinds: the kinds of actions to list; None: those that make fusions, and none that take them apart.
 
         Raises:
             UnknownNameError: there is no such kind.
         """
-        return _of_kinds((a for s in self.sequences.values() for a in s.actions()), kinds)
+        wanted = _checked(kinds)
+        splits = not SPLITTING_KINDS.isdisjoint(wanted)
+        return _of_kinds((a for s in self.sequences.values() for a in s.actions(splits)), wanted)
 
     def candidates(self, kinds: Iterable[FusionKind] | None = None) -> list[FusionAction]:
         """Return the legal actions, in the order of `actions`, and others that fail only when their kernel is made.
@@ -75,7 +77,9 @@ class FusionState:
         They are listed much faster than `actions`, because no kernels are made. A policy that drops most actions by
         their estimates asks `why_not` only about the rest.
         """
-        return _of_kinds((a for s in self.sequences.values() for a in s.candidates()), kinds)
+        wanted = _checked(kinds)
+        splits = not SPLITTING_KINDS.isdisjoint(wanted)
+        return _of_kinds((a for s in self.sequences.values() for a in s.candidates(splits)), wanted)
 
     def why_not(self, action: FusionAction) -> str | None:
         """Return the reason why an action is refused, or None when it is legal now."""
@@ -192,11 +196,13 @@ class FusionState:
         return other
 
 
-def _of_kinds(actions: Iterable[FusionAction], kinds: Iterable[FusionKind] | None) -> list[FusionAction]:
-    """Return the actions of these kinds; None: all."""
-    if kinds is None:
-        return list(actions)
-    wanted = frozenset(kinds)
+def _checked(kinds: Iterable[FusionKind] | None) -> frozenset[FusionKind]:
+    """Return the kinds; None: those that make fusions."""
+    wanted = frozenset(FUSING_KINDS if kinds is None else kinds)
     for kind in wanted.difference(KINDS):
         raise UnknownNameError("kind of fusion", kind, KINDS)
-    return [a for a in actions if a.kind in wanted]
+    return wanted
+
+
+def _of_kinds(actions: Iterable[FusionAction], wanted: frozenset[FusionKind]) -> list[FusionAction]:
+    return list(actions) if wanted.issuperset(FUSING_KINDS) else [a for a in actions if a.kind in wanted]

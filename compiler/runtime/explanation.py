@@ -11,6 +11,7 @@ from typing import Any
 
 from compiler.analysis.cost_model import DeviceModel, module_cost
 from compiler.analysis.loop_marks import kernel_loop_of
+from compiler.fusion.actions import SPLITTING_KINDS
 from compiler.ir import HloComputation, HloInstruction, HloModule, Opcode
 from compiler.plan import CompilationPlan, FusionStep
 from compiler.runtime.boundaries import Boundaries, Boundary
@@ -277,6 +278,8 @@ def _steps_of(plan: CompilationPlan | None) -> dict[tuple[str, str], list[Fusion
             mine = owners.get((sequence, made), {made})
             taken |= mine
             owners[sequence, consumer] = owners.get((sequence, consumer), set()) | mine
+        if step.action.kind in SPLITTING_KINDS:  # what remains of the fusion was made by this step too
+            taken |= owners.get((sequence, step.action.producer), {step.action.producer})
         owners[sequence, step.action.producer] = owners.get((sequence, step.action.producer), set()) | taken
         for name in taken:
             found.setdefault((sequence, name), []).append(step)

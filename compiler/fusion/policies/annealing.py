@@ -24,12 +24,14 @@ class Annealing(Walk):
         changes: number of changes tried.
         hot, cold: temperature of the first and of the last change: the loss, as a share, kept with probability 1/e.
         seed: equal seeds give equal results.
+        splits: whether fissions are among the changes.
     """
 
     changes: int = 300
     hot: float = 0.05
     cold: float = 0.0005
     seed: int = 0
+    splits: bool = False
     objective: Objective = estimated_seconds
 
     def steps(self, state: FusionState) -> Iterator[FusionAction]:
@@ -39,7 +41,7 @@ class Annealing(Walk):
     def search(self, state: FusionState) -> tuple[FusionAction, ...]:
         """Return the actions that lead to the best state found; the state is left as it was."""
         rng = random.Random(self.seed)
-        runner = ScriptRunner(state, self.objective)
+        runner = ScriptRunner(state, self.objective, self.splits)
         start = cost = least = runner.cost()
         current: Script = ()
         best: tuple[FusionAction, ...] = ()

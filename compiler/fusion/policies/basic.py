@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from compiler.fusion.actions import FusionAction
+from compiler.errors import ArgumentError
+from compiler.fusion.actions import FUSING_KINDS, KINDS, FusionAction
 from compiler.fusion.state import FusionState
 
 
@@ -30,17 +31,21 @@ class RandomFusion:
         seed: equal seeds make equal choices on equal modules.
         stop_probability: 0 continues until nothing is legal, or `max_actions` have been taken.
         max_actions: greatest number of actions; None: no limit.
+        splits: whether fissions are among the actions; there must be a limit then, or a probability of stopping.
     """
 
     seed: int = 0
     stop_probability: float = 0.0
     max_actions: int | None = None
+    splits: bool = False
     _random: random.Random = field(init=False, repr=False)
     _state: FusionState | None = field(init=False, default=None, repr=False)
     _pending: list[FusionAction] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
+        if self.splits and self.max_actions is None and self.stop_probability <= 0:
+            raise ArgumentError("random fusion with splits does not end by itself: set max_actions or stop_probability")
 
     def choose(self, state: FusionState) -> FusionAction | None:
         """Return the next random action."""
@@ -54,7 +59,7 @@ class RandomFusion:
 
     def _next_pending(self, state: FusionState, list_again: bool = False) -> FusionAction | None:
         if list_again:
-            self._pending = state.actions()
+            self._pending = state.actions(KINDS if self.splits else FUSING_KINDS)
             self._random.shuffle(self._pending)
         while self._pending:
             action = self._pending.pop()

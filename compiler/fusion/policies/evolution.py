@@ -21,12 +21,14 @@ class Evolution(Walk):
         generations: number of generations after the first, which is random.
         survivors: number of scripts that live on as they are, and from which the others descend.
         seed: equal seeds give equal results.
+        splits: whether fissions are among the changes.
     """
 
     population: int = 24
     generations: int = 12
     survivors: int = 6
     seed: int = 0
+    splits: bool = False
     objective: Objective = estimated_seconds
 
     def steps(self, state: FusionState) -> Iterator[FusionAction]:
@@ -36,7 +38,7 @@ class Evolution(Walk):
     def search(self, state: FusionState) -> tuple[FusionAction, ...]:
         """Return the actions that lead to the best state found; the state is left as it was."""
         rng = random.Random(self.seed)
-        runner = ScriptRunner(state, self.objective)
+        runner = ScriptRunner(state, self.objective, self.splits)
         least = runner.cost()
         best: tuple[FusionAction, ...] = ()
         scripts: list[Script] = [()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from compiler.fusion.actions import FusionAction
+from compiler.fusion.actions import FUSING_KINDS, KINDS, FusionAction
 from compiler.fusion.policies.scripts import Objective, estimated_seconds
 from compiler.fusion.policies.walk import Walk
 from compiler.fusion.state import FusionState
@@ -37,10 +37,12 @@ class Exhaustive(Walk):
 
     Attributes:
         limit: greatest number of states; the search ends there without a proof.
+        splits: whether fissions are actions too; each state is still visited once.
         proofs: by sequence, what was seen.
     """
 
     limit: int = 100_000
+    splits: bool = False
     objective: Objective = estimated_seconds
     proofs: dict[str, Proof] = field(init=False, default_factory=dict)
 
@@ -90,7 +92,7 @@ class Exhaustive(Walk):
             work.append(self._actions(state, sequence))
         return Proof(len(seen), complete, start, best, worst), found
 
-    @staticmethod
-    def _actions(state: FusionState, sequence: str | None) -> list[FusionAction]:
-        actions = [a for a in state.actions() if sequence is None or a.computation == sequence]
+    def _actions(self, state: FusionState, sequence: str | None) -> list[FusionAction]:
+        kinds = KINDS if self.splits else FUSING_KINDS
+        actions = [a for a in state.actions(kinds) if sequence is None or a.computation == sequence]
         return actions[::-1]

@@ -19,7 +19,7 @@ class SavingsFusion:
     are few listings even for large programs.
 
     Args:
-        kinds: the kinds of fusion to consider; None: all.
+        kinds: the kinds of actions to consider; None: those that make fusions, and none that take them apart.
     """
 
     def __init__(self, kinds: Iterable[FusionKind] | None = None) -> None:

@@ -16,7 +16,7 @@ from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 
 Step: TypeAlias = tuple[str, str, int, tuple[int, ...]]
-"""Kind, sequence, and the keys of the producer and of the consumers, see `Nodes.key`."""
+"""Kind, sequence, and the keys of the producer and of the consumers, see `Nodes.key`; for a fission that of its cut."""
 Script: TypeAlias = tuple[Step, ...]
 Objective: TypeAlias = Callable[[FusionState], float]
 """What a search makes small: the estimated or measured time of a state, in seconds."""
@@ -30,14 +30,17 @@ def estimated_seconds(state: FusionState) -> float:
 class ScriptRunner:
     """Takes a state from script to script; what two scripts begin with in common is not done again.
 
+    Args:
+        splits: whether fissions are among the steps.
+
     Attributes:
         state: the state; after `restore` it is as it was.
         done: the steps that are applied, without those that were not legal.
         costs: by fingerprint, the objective of every state met.
     """
 
-    def __init__(self, state: FusionState, objective: Objective = estimated_seconds) -> None:
-        self.state = state
+    def __init__(self, state: FusionState, objective: Objective = estimated_seconds, splits: bool = False) -> None:
+        self.state, self.splits = state, splits
         self.objective = objective
         self.done: list[Step] = []
         self.costs: dict[str, float] = {}
@@ -66,7 +69,8 @@ class ScriptRunner:
 
     def actions(self) -> dict[Step, FusionAction]:
         """Return the legal actions by step, in order."""
-        return {_step(s, e): e.action for s in self.state.sequences.values() for e in s.table.entries()}
+        tables = [(s, t) for s in self.state.sequences.values() for t in s.tables(self.splits)]
+        return {_step(s, e): e.action for s, t in tables for e in t.entries()}
 
     def extend(self, rng: random.Random) -> bool:
         """Apply one random legal action; return whether there was one."""
@@ -93,4 +97,5 @@ class ScriptRunner:
 
 
 def _step(s: SequenceState, e: Entry) -> Step:
-    return e.action.kind, s.computation.name, s.nodes.key(e.producer), tuple(map(s.nodes.key, e.consumers))
+    others = (e.cut,) if e.cut >= 0 else tuple(map(s.nodes.key, e.consumers))
+    return e.action.kind, s.computation.name, s.nodes.key(e.producer), others

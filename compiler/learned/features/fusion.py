@@ -45,10 +45,15 @@ class _NodeNumbers(NamedTuple):
 
 
 class FusionFeatures:
-    """Numbers of a module while it is being fused (see `programs.NodeFacts`), and its candidates."""
+    """Numbers of a module while it is being fused (see `programs.NodeFacts`), and its candidates.
 
-    def __init__(self, state: FusionState) -> None:
-        self.state = state
+    Args:
+        state: the fusions of the module.
+        splits: whether fissions are among the candidates.
+    """
+
+    def __init__(self, state: FusionState, splits: bool = False) -> None:
+        self.state, self.splits = state, splits
         self._known: dict[HloInstruction, _NodeNumbers] = {}
 
     # ---- facts of nodes
@@ -92,7 +97,8 @@ class FusionFeatures:
 
     def entries(self) -> list[WeighedEntry]:
         """Return the legal actions in order, as many as fit besides stopping: those that save most."""
-        parts = [(s, s.table.entries(), np.array(s.table.savings()) * s.weight) for s in self.state.sequences.values()]
+        tables = [(s, t) for s in self.state.sequences.values() for t in s.tables(self.splits)]
+        parts = [(s, t.entries(), np.array(t.savings()) * s.weight) for s, t in tables]
         savings = np.concatenate([p[2] for p in parts])
         kept: npt.NDArray[Any] = np.arange(len(savings))
         if len(savings) >= MAX_CANDIDATES:

@@ -30,12 +30,13 @@ class CommonSubexpressionElimination:
         return sum(merge_equal(c, ids) for c in module.post_order()) > 0
 
 
-def merge_equal(computation: HloComputation, ids: StructuralIds | None = None) -> int:
+def merge_equal(computation: HloComputation, ids: StructuralIds | None = None, commute: bool = True) -> int:
     """Merge the instructions of one computation that compute the same; return how many were removed.
 
     Args:
         computation: whose instructions are merged.
         ids: the numbers of called computations, which calls for the same module may share.
+        commute: whether operands of commutative ops may be in another order.
     """
     ids = ids or StructuralIds()
     known: dict[Hashable, HloInstruction] = {}
@@ -46,7 +47,7 @@ def merge_equal(computation: HloComputation, ids: StructuralIds | None = None) -
         if not may_merge(i) or (i.attributes and has_side_effect(i)):
             continue
         operands = [numbers[o] for o in i.operands]
-        if is_commutative(i):
+        if commute and is_commutative(i):
             operands.sort()
         first = known.setdefault(ids.key(i, tuple(operands)), i)
         if first is i:

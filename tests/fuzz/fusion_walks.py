@@ -1,0 +1,154 @@
+"""Fuzz fusion states: random modules, random legal actions with fissions and undos among them.
+
+After each walk the module must equal the interpreter's results of the original, the actions, savings and digests must
+be those of a recomputation, `undo` must restore the text, and fissions must lead back to the module without fusions.
+
+python -m tests.fuzz.fusion_walks [--modules 20000] [--seed 0] [--seconds 600] [--out results/fuzz/fusions.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import UnsupportedError
+from compiler.fusion.actions import KINDS
+from compiler.fusion.state import FusionState
+from compiler.interpreter import evaluate
+from compiler.ir import HloModule
+from experiments.provenance import provenance
+from tests.fusion.checks import check, take_apart
+from tests.fusion.programs import random_graph
+from tests.fuzz.random_modules import random_inputs, random_module
+
+STEPS = 12
+
+
+@dataclass
+class Tally:
+    """What was done: modules, actions by kind, states checked, modules that were evaluated, and what failed."""
+
+    modules: int = 0
+    actions: Counter[str] = field(default_factory=Counter)
+    undone: int = 0
+    evaluated: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+def module_of(seed: int) -> HloModule:
+    """Return the module of a seed, without dead instructions: fusions drop these."""
+    module = random_graph(seed, 14) if seed % 2 else random_module(np.random.default_rng(seed), 40)
+    for c in module.computations:
+        c.remove_dead()
+    return module
+
+
+def walk(seed: int, tally: Tally) -> None:
+    """Take one random walk; raise AssertionError when a state is not what it should be."""
+    rng = np.random.default_rng(seed)
+    module = module_of(seed)
+    original = module.clone()
+    state = FusionState(module)
+    start, fingerprint = str(state.module), state.fingerprint
+    former: list[str] = []
+    for _ in range(STEPS):
+        actions = state.actions(KINDS)
+        if former and (not actions or rng.random() < 0.25):
+            state.undo()
+            tally.undone += 1
+            assert str(state.module) == former.pop(), "undo does not restore the module"
+        elif actions:
+            fissions = [a for a in actions if a.kind == "fission"]
+            offered = fissions if fissions and rng.random() < 0.3 else actions
+            action = offered[int(rng.integers(len(offered)))]
+            former.append(str(state.module))
+            state.apply(action)
+            tally.actions[action.kind] += 1
+    check(state)
+    _compare(original, state.module, rng, tally)
+    before = len(state.history)
+    take_apart(state, rng)
+    tally.actions["fission"] += len(state.history) - before
+    check(state)
+    assert not state.fusions(), "fissions do not lead back to the state without fusions"
+    assert state.fingerprint == fingerprint, "without fusions, the fingerprint is not that of the start"
+    _compare(original, state.module, rng, tally)
+    while state.can_undo:
+        state.undo()
+    assert str(state.module) == start, "undo does not restore the start"
+
+
+def _compare(original: HloModule, fused: HloModule, rng: np.random.Generator, tally: Tally) -> None:
+    arguments = random_inputs(original, rng)
+    try:
+        expected = _evaluated(original, arguments)
+    except UnsupportedError:
+        return
+    for n, (a, b) in enumerate(zip(_evaluated(fused, arguments), expected, strict=True)):
+        assert np.array_equal(a, b, equal_nan=b.dtype.kind in "fc"), f"result {n} differs"
+    tally.evaluated += 1
+
+
+def _evaluated(module: HloModule, arguments: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return [_plain(np.asarray(a)) for a in evaluate(module, [np.array(a) for a in arguments])]
+
+
+def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array in a type that numpy can compare with NaN."""
+    return array if array.dtype.kind in "biufc" else array.astype(np.float32)
+
+
+def report(tally: Tally, seed: int, seconds: float) -> str:
+    """Return the page."""
+    origin = provenance()
+    lines = [
+        "# Random walks over fusion states", "",
+        f"`python -m tests.fuzz.fusion_walks --modules {tally.modules} --seed {seed}`, "
+        f"commit {origin['commit']}, {origin['date']}, {seconds:.0f} s.", "",
+        "Each walk ends with a recomputation of actions, savings, times and digests, with the interpreter's results, "
+        "and with fissions until nothing is fused.", "",
+        "| | number |", "|---|--:|", f"| modules | {tally.modules} |",
+        f"| evaluations that agree | {tally.evaluated} |",
+        *(f"| {kind} | {n} |" for kind, n in sorted(tally.actions.items())), f"| undone | {tally.undone} |",
+        f"| failures | {len(tally.failures)} |", "", *(f"- {f}" for f in tally.failures),
+    ]  # fmt: skip
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    """Walk over the modules of the seeds, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modules", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    tally, begin = Tally(), time.monotonic()
+    for seed in range(options.seed, options.seed + options.modules):
+        if time.monotonic() - begin > options.seconds:
+            break
+        try:
+            walk(seed, tally)
+        except Exception as e:
+            tally.failures.append(f"seed {seed}: {type(e).__name__}: {e}")
+        tally.modules += 1
+    page = report(tally, options.seed, time.monotonic() - begin)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(page)
+    sys.stdout.write(page)
+    sys.exit(bool(tally.failures))
+
+
+if __name__ == "__main__":
+    main()
