@@ -136,14 +136,22 @@ class Legality:
         """Note that a fusion was made by legal steps, so that its instructions need not be examined again."""
         self._verdicts.known_fusible.add(self.nodes.revision(fusion))
 
+    def forget_facts(self) -> None:
+        """Drop the facts of nodes by their revisions, as happens when there are too many."""
+        self._verdicts.facts.clear()
+        self._verdicts.known_fusible.clear()
+
+    def is_marked_fusible(self, node: HloInstruction) -> bool:
+        """Check whether a fusion was marked by `mark_fusible`."""
+        return self.nodes.revision(node) in self._verdicts.known_fusible
+
     def facts(self, node: HloInstruction) -> KernelFacts:
         """Return the facts of a node."""
         known, revision = self._verdicts.facts, self.nodes.revision(node)
         found = known.get(revision)
         if found is None:
             if len(known) >= MAX_CACHED // 10:
-                known.clear()
-                self._verdicts.known_fusible.clear()
+                self.forget_facts()
             found = known[revision] = self._examine(node)
         return found
 
@@ -327,8 +335,7 @@ class Legality:
             return f"%{node.name} has a dynamic shape"
         if op is Opcode.FUSION and node.attributes.get("kind") == "kCustom":
             return f"%{node.name} is a custom fusion"
-        known = self.nodes.revision(node) in self._verdicts.known_fusible
-        return None if known else node_refusal(node)
+        return None if self.is_marked_fusible(node) else node_refusal(node)
 
 
 def _computed(output: HloInstruction, summary: KernelSummary) -> Shape:

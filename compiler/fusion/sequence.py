@@ -504,7 +504,8 @@ class SequenceState:
         for i in removed:
             self.nodes.remove(i)
         for i, values in made.items():
-            fusible = i in fusions or self.legality.refusal_of(i) is None
+            # Facts must not be asked for here: the node has changed, and its revision has not.
+            fusible = i in fusions or self.legality.is_marked_fusible(i)
             self.nodes.change(i, values)
             if fusible and i.opcode is Opcode.FUSION:
                 self.legality.mark_fusible(i)

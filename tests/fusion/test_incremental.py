@@ -179,3 +179,25 @@ def test_random_walks_of_a_permuted_module_are_the_same() -> None:
             state = FusionState(other)
             walks.append([state.fingerprint for _ in walk(state, np.random.default_rng(seed), 10)])
         assert walks[0] == walks[1]
+
+
+def test_facts_that_were_forgotten_are_found_again_for_the_right_form_of_a_node() -> None:
+    state = FusionState(
+        parse(
+            "ENTRY e { x = f32[64] parameter(0) y = f32[64] parameter(1) a = f32[64] multiply(x, y) b = f32[64] abs(x) "
+            "c = f32[64] sine(a) d = f32[64] cosine(b) ROOT t = (f32[64], f32[64]) tuple(c, d) }"
+        )
+    )
+    both = state.apply(next(a for a in state.actions() if a.kind == "sibling"))
+    s = state.sequences["e"]
+    user = next(a for a in state.actions() if a.kind == "producer-consumer" and a.producer == both.name)
+    s.legality.forget_facts()
+    s.legality.trials._structures.of_node.clear()
+
+    state.apply(user)  # the fusion loses an output
+    state.undo()
+
+    kernel = s.legality.facts(both)
+    assert len(kernel.outputs) == 2
+    assert len(kernel.summary.inputs) == len(both.operands)
+    check(state)
