@@ -117,12 +117,10 @@ def examine(name: str, module: HloModule) -> tuple[Graph, _Ends] | None:
     """Return a graph with its optimum and the results of all policies; None if there are too many states."""
     start = FusionState(module)
     sources: dict[str, str] = {}
-    seconds: dict[str, float] = {}
 
     def objective(state: FusionState) -> float:
         sources[state.fingerprint] = str(state.module)
-        seconds[state.fingerprint] = state.seconds()
-        return seconds[state.fingerprint]
+        return state.seconds()
 
     state = start.fork()
     search = Exhaustive(limit=MAX_STATES, objective=objective)
@@ -136,7 +134,8 @@ def examine(name: str, module: HloModule) -> tuple[Graph, _Ends] | None:
         end = start.fork()
         run_policy(end, make_policy(policy))
         ends.policies[policy] = end.fingerprint
-        graph.estimated[policy] = seconds[end.fingerprint]
+        ends.sources.setdefault(end.fingerprint, str(end.module))  # policies may join pairs that are not listed
+        graph.estimated[policy] = end.seconds()
     return graph, ends
 
 
@@ -179,7 +178,8 @@ def report(graphs: Sequence[Graph], arguments: Sequence[str]) -> str:
         "",
         f"{len(graphs)} subgraphs of {len({g.program for g in graphs})} programs, {MIN_FUSIBLE} to {MAX_FUSIBLE} "
         f"fusible instructions, {states[0]} to {states[-1]} states (median {states[len(states) // 2]}). Every state "
-        "that fusions reach was visited. The ratio is the time of the state that a policy makes, divided by the least "
+        "that the listed actions reach was visited; a policy may also join two readers of a value that are not "
+        "neighbours, which no list has. The ratio is the time of the state that a policy makes, divided by the least "
         "time of all states.",
         "",
         "## By the cost model",
