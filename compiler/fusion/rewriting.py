@@ -34,6 +34,11 @@ def body_of(fusion: HloInstruction) -> HloComputation:
     return body
 
 
+def instructions_of(node: HloInstruction) -> Sequence[HloInstruction]:
+    """Return the instructions that a node computes: those of a fusion's body, else the node itself."""
+    return body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
+
+
 def is_multi_output(instruction: HloInstruction) -> bool:
     """Check whether an instruction is a fusion whose root is a tuple of its outputs."""
     return instruction.opcode is Opcode.FUSION and body_of(instruction).root.opcode is Opcode.TUPLE

@@ -8,13 +8,13 @@ metadata that frontends write; `*`, `?` and `[...]` match as in file names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 
 from compiler.errors import FusionError
-from compiler.fusion.rewriting import body_of
+from compiler.fusion.rewriting import instructions_of
 from compiler.ir import HloInstruction, Opcode
 from compiler.support.untrusted import short_repr
 
@@ -118,7 +118,7 @@ class Restrictions:
         """Return the set of patterns that instructions of a node match, as bits."""
         if not self.patterns:
             return 0
-        return sum(bit for p, bit in self._bit.items() if any(map(p.matches, instructions_of(node))))
+        return sum(bit for p, bit in self._bit.items() if any(map(p.matches, kernel_instructions(node))))
 
     def refusal(self, first: int, second: int) -> str | None:
         """Return the rule against a kernel of two nodes with these marks, or None."""
@@ -136,13 +136,9 @@ class Restrictions:
         return None
 
 
-def instructions_of(node: HloInstruction) -> Sequence[HloInstruction]:
-    """Return the instructions that a node computes: those of a fusion's body, else the node itself.
-
-    Parameters, constants and tuples are left out: rules are about kernels.
-    """
-    inside = body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
-    return [i for i in inside if i.opcode not in _NO_KERNEL]
+def kernel_instructions(node: HloInstruction) -> list[HloInstruction]:
+    """Return the instructions of a node that a rule can be about: no parameters, constants and tuples."""
+    return [i for i in instructions_of(node) if i.opcode not in _NO_KERNEL]
 
 
 def _scope_of(instruction: HloInstruction) -> str:

@@ -96,7 +96,6 @@ class SequenceState:
         touched: instructions changed or made since the start, in order. A policy remembers the length of the list to
             find what is new. Some may have been removed again; their `parent` is None.
         stamps: for each node the number of the last change, or undo, that concerns it, its producers or its consumers.
-        stamps: numbers of the last changes that concern nodes: their own, or of what they read or what reads them.
     """
 
     def __init__(self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies.scripts import Objective, Script, ScriptRunner, estimated_seconds
-from compiler.fusion.policies.walk import Walk
+from compiler.fusion.policies.scripts import Objective, Script, ScriptRunner, ScriptSearch, estimated_seconds
 from compiler.fusion.state import FusionState
 
 
 @dataclass(eq=False)
-class Annealing(Walk):
+class Annealing(ScriptSearch):
     """Simulated annealing: random changes, of which those that lose time are kept ever more rarely.
 
     A change leaves out one step, adds a random one, or does everything after a random place again. The temperature is
@@ -34,12 +32,8 @@ class Annealing(Walk):
     splits: bool = False
     objective: Objective = estimated_seconds
 
-    def steps(self, state: FusionState) -> Iterator[FusionAction]:
-        """Yield the actions that lead to the best state found."""
-        yield from self.search(state)
-
     def search(self, state: FusionState) -> tuple[FusionAction, ...]:
-        """Return the actions that lead to the best state found; the state is left as it was."""
+        """See `ScriptSearch.search`."""
         rng = random.Random(self.seed)
         runner = ScriptRunner(state, self.objective, self.splits)
         start = cost = least = runner.cost()

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compiler.fusion.actions import FusionAction
-from compiler.fusion.policies.scripts import Objective, Script, ScriptRunner, estimated_seconds
-from compiler.fusion.policies.walk import Walk
+from compiler.fusion.policies.scripts import Objective, Script, ScriptRunner, ScriptSearch, estimated_seconds
 from compiler.fusion.state import FusionState
 
 
 @dataclass(eq=False)
-class Evolution(Walk):
+class Evolution(ScriptSearch):
     """Evolutionary search: the best scripts of each generation are crossed and changed at random.
 
     Attributes:
@@ -31,12 +29,8 @@ class Evolution(Walk):
     splits: bool = False
     objective: Objective = estimated_seconds
 
-    def steps(self, state: FusionState) -> Iterator[FusionAction]:
-        """Yield the actions that lead to the best state found."""
-        yield from self.search(state)
-
     def search(self, state: FusionState) -> tuple[FusionAction, ...]:
-        """Return the actions that lead to the best state found; the state is left as it was."""
+        """See `ScriptSearch.search`."""
         rng = random.Random(self.seed)
         runner = ScriptRunner(state, self.objective, self.splits)
         least = runner.cost()

@@ -10,7 +10,7 @@ from compiler.fusion.kinds import has_other_use
 from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.protocol import FusionPolicy
 from compiler.fusion.rewriting import consumers_of, producers_of
-from compiler.fusion.rules import FusionRule, Pattern, Restrictions, instructions_of
+from compiler.fusion.rules import FusionRule, Pattern, Restrictions, kernel_instructions
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction
@@ -60,7 +60,7 @@ def _missing(state: FusionState, rule: FusionRule) -> list[Pattern]:
 
 def _holds(node: HloInstruction, pattern: Pattern) -> bool:
     """Check whether a node computes an instruction that a pattern matches."""
-    return any(map(pattern.matches, instructions_of(node)))
+    return any(map(pattern.matches, kernel_instructions(node)))
 
 
 def _forced(state: FusionState, rule: FusionRule) -> Iterator[FusionAction]:
@@ -123,7 +123,7 @@ def _why_apart(state: FusionState, rule: FusionRule) -> str | None:
     for sequence in state.sequences.values():
         nodes = nodes_of(sequence)
         for node in nodes:
-            inside = instructions_of(node)
+            inside = kernel_instructions(node)
             matched = [i for i in inside if rule.first.matches(i)]
             if not matched or any(second.matches(i) and (len(matched) > 1 or i is not matched[0]) for i in inside):
                 continue

@@ -7,11 +7,13 @@ the number of a value that a kernel yields, which is the same however the kernel
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.kinds import Entry
+from compiler.fusion.policies.walk import Walk
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 
@@ -25,6 +27,18 @@ Objective: TypeAlias = Callable[[FusionState], float]
 def estimated_seconds(state: FusionState) -> float:
     """Return the time of a state by the cost model."""
     return state.seconds()
+
+
+class ScriptSearch(Walk):
+    """A policy that searches for the best state by scripts, and then takes the actions that lead there."""
+
+    @abstractmethod
+    def search(self, state: FusionState) -> tuple[FusionAction, ...]:
+        """Return the actions that lead to the best state found; the state is left as it was."""
+
+    def steps(self, state: FusionState) -> Iterator[FusionAction]:
+        """Yield the actions that lead to the best state found."""
+        yield from self.search(state)
 
 
 class ScriptRunner:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.policies.xla import traits
-from compiler.fusion.rewriting import consumers_of, outputs_of, producers_of
+from compiler.fusion.rewriting import consumers_of, instructions_of, outputs_of, producers_of
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, Opcode
@@ -56,7 +56,7 @@ class HorizontalFusion(Walk):
     def _groups(self, sequence: SequenceState, consumer: HloInstruction) -> Iterator[list[HloInstruction]]:
         """Yield the kernels that a consumer reads, two or more alike together."""
         found = [p for p in producers_of(consumer) if self.why_not(sequence, p, consumer) is None]
-        found.sort(key=lambda p: (*_kind(p), len(traits.inside(p))))
+        found.sort(key=lambda p: (*_kind(p), len(instructions_of(p))))
         start = 0
         while start < len(found):
             end = self._end_of_group(found, start)
@@ -91,7 +91,7 @@ class HorizontalFusion(Walk):
             return f"%{node.name} has other users than %{consumer.name}"
         if outputs_of(node)[0].shape.num_elements > self.elements:
             return f"%{node.name} is large: its launch hardly counts"
-        if len(traits.inside(node)) > self.instructions:
+        if len(instructions_of(node)) > self.instructions:
             return f"%{node.name} has more than {self.instructions} instructions"
         others = {p for p in producers_of(consumer) if p is not node}
         parameters = (o for o in node.operands if o.opcode is Opcode.PARAMETER)

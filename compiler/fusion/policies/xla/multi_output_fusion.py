@@ -9,7 +9,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.fusion.kinds import has_other_use
 from compiler.fusion.policies.walk import Walk, nodes_of
 from compiler.fusion.policies.xla import traits
-from compiler.fusion.rewriting import body_of, consumers_of, is_multi_output
+from compiler.fusion.rewriting import body_of, consumers_of, instructions_of, is_multi_output
 from compiler.fusion.sequence import SequenceState
 from compiler.fusion.state import FusionState
 from compiler.ir import HloInstruction, Opcode
@@ -95,7 +95,7 @@ class MultiOutputFusion(Walk):
         """Return the first reason against one kernel for a producer and a consumer with both results, or None."""
         if not has_other_use(producer) and not is_multi_output(consumer):
             return f"%{consumer.name} is the only user of %{producer.name}: the fusion merger decides about it"
-        if any(map(traits.is_transposing, traits.inside(producer))):
+        if any(map(traits.is_transposing, instructions_of(producer))):
             return f"%{producer.name} transposes"
         if traits.updates_in_place(producer):
             return f"%{producer.name} writes in place"

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from compiler.fusion.rewriting import body_of, is_multi_output, source_of
+from compiler.fusion.rewriting import body_of, instructions_of, is_multi_output, source_of
 from compiler.fusion.sequence import SequenceState
 from compiler.ir import HloInstruction, Opcode, Trait
 
 
-def inside(node: HloInstruction) -> Sequence[HloInstruction]:
-    """Return the instructions that a node computes: those of a fusion's body, else the node itself."""
-    return body_of(node).instructions if node.opcode is Opcode.FUSION else (node,)
-
-
 def is_expensive(node: HloInstruction) -> bool:
     """Check whether computing a node twice costs more than a load, by the table of ops."""
-    return any(i.opcode.has(Trait.EXPENSIVE) for i in inside(node))
+    return any(i.opcode.has(Trait.EXPENSIVE) for i in instructions_of(node))
 
 
 def is_loop_fusion(node: HloInstruction) -> bool:
@@ -26,7 +19,7 @@ def is_loop_fusion(node: HloInstruction) -> bool:
 
 def has_reduction(node: HloInstruction) -> bool:
     """Check whether a node contains a reduction, so that XLA's kind of its fusion is kInput."""
-    return any(i.opcode is Opcode.REDUCE for i in inside(node))
+    return any(i.opcode is Opcode.REDUCE for i in instructions_of(node))
 
 
 def is_transposing(instruction: HloInstruction) -> bool:
@@ -40,7 +33,7 @@ def is_transposing(instruction: HloInstruction) -> bool:
 def transposed_share(node: HloInstruction) -> float:
     """Return the elements that the transposes of a node write, divided by the elements of its outputs."""
     outputs = sum(s.num_elements for s in node.shape.leaves())
-    return sum(i.shape.num_elements for i in inside(node) if is_transposing(i)) / max(1, outputs)
+    return sum(i.shape.num_elements for i in instructions_of(node) if is_transposing(i)) / max(1, outputs)
 
 
 def reads_repeatedly(sequence: SequenceState, producer: HloInstruction, consumer: HloInstruction) -> bool:
