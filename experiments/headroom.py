@@ -11,6 +11,7 @@ continues.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -121,6 +122,25 @@ def plot(rows: Sequence[Row], groups: Sequence[str]) -> Figure:
     return figure
 
 
+def _drawn(programs: Sequence[Program], per_family: int | None, seed: int) -> list[Program]:
+    """Return programs in a random order, at most `per_family` of each family; all in their own order for None.
+
+    Each family occurs once before any occurs twice, so that an interrupted run has seen as many families as possible.
+    """
+    if per_family is None:
+        return list(programs)
+    shuffled = list(programs)
+    random.Random(seed).shuffle(shuffled)
+    place: dict[str, int] = {}
+    drawn: list[tuple[int, Program]] = []
+    for program in shuffled:
+        family = program.family or program.name
+        number = place[family] = place.get(family, -1) + 1
+        if number < per_family:
+            drawn.append((number, program))
+    return [program for _, program in sorted(drawn, key=lambda pair: pair[0])]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -129,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--budget", type=int, default=300, help="measurements per program and group (default: %(default)s)")
     add("--group", default=",".join((*GROUPS, ALL)), help="comma-separated groups (default: %(default)s)")
     add("--programs", type=int, default=None, help="number of programs (default: all)")
+    add("--per-family", type=int, default=None, help="draw this many programs of each family (default: all)")
     add("--rounds", type=int, default=25, help="ABBA blocks at most (default: %(default)s)")
     add("--seconds", type=float, default=0.5, help="time limit of the blocks (default: %(default)s)")
     add("--seed", type=int, default=0, help="seed of the searches (default: %(default)s)")
@@ -137,11 +158,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = tuple(o.group.split(","))
     if unknown := set(groups) - {*GROUPS, ALL}:
         parser.error(f"unknown group {', '.join(sorted(unknown))}; groups are {', '.join((*GROUPS, ALL))}")
-    programs = load_suite(o.suite).programs[: o.programs]
+    programs = _drawn(load_suite(o.suite).programs, o.per_family, o.seed)[: o.programs]
     if any(p.split == "test" for p in programs):
         raise ManifestError(f"{o.suite} has programs held out for tests, which must not guide what is learned")
     out = o.out or FOLDER / f"{o.suite.replace(',', '-').replace('/', '-')}.md"
     settings = {n: getattr(o, n) for n in ("suite", "budget", "group", "rounds", "seconds", "seed")}
+    if o.per_family is not None:
+        settings["per-family"] = o.per_family
     options = MeasurerOptions(rounds=o.rounds, seconds=o.seconds, seed=o.seed)
     with Measurer(PlanStore(":memory:"), options) as measurer:
         rows = collect(
