@@ -59,6 +59,8 @@ LANE_BYTES = 4
 """Size of the elements for which the lanes of an unrolled loop are counted."""
 MAX_ACCUMULATORS = 16
 """Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
+SHORT_VECTORS = 8
+"""Vectors in a loop from which on the elements that remain over do not matter."""
 WIDEST = max(COMPUTE_BYTES.values())
 """Size of the largest element of a local array."""
 _BOUNDED = (
@@ -97,9 +99,28 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
-    bits = schedule.vector if has_vectors else 0
+    bits = _vector_bits(body, schedule) if has_vectors else 0
     flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice
     return replace(kernel, body=body, kind=kind, vector_bits=bits, flags=flags)
+
+
+def _vector_bits(body: Body, schedule: Schedule) -> int:
+    """Return the width of the vectors of a bound nest: the schedule's, or half of it if most work is then in vectors.
+
+    The elements that remain over after whole vectors take a half vector and single elements, so that a loop over 28
+    elements takes six steps with 16 lanes and four with 8.
+    """
+    lanes = schedule.vector // 8 // LANE_BYTES
+    extents = [s.var.extent for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
+        return schedule.vector
+    wide, narrow = (sum(_steps(n, count) for n in extents) for count in (lanes, lanes // 2))
+    return schedule.vector // 2 if narrow < wide else schedule.vector
+
+
+def _steps(extent: int, lanes: int) -> int:
+    rest = extent % lanes
+    return extent // lanes + rest // (lanes // 2) + rest % (lanes // 2)
 
 
 def local_bytes_bound(kernel: lir.Kernel) -> float:
