@@ -38,14 +38,18 @@ ALL = "all"
 FOLDER = Path("results/headroom")
 
 
-def headroom_row(measurer: Measurer, program: Program, groups: Sequence[str], budget: int, seed: int) -> Row:
-    """Search each group of decisions, and return the confirmed gains.
+def headroom_row(
+    measurer: Measurer, program: Program, groups: Sequence[str], budget: int, seed: int, shortest: float = 0.0
+) -> Row:
+    """Search each group of decisions, and return the confirmed gains; programs faster than `shortest` are skipped.
 
     Raises:
         HlogymError: the program cannot be measured.
     """
     module = parse(program.text(), filename=str(program.path))
     default = measurer.measure_reference(program)
+    if default.time.value < shortest:
+        return {"skipped": f"takes {default.time.value * 1e6:.2g} us", "seconds": default.time.value}
     found: dict[str, Any] = {}
     for group in groups:
         chosen: tuple[Group, ...] = tuple(g for g in GROUPS if group in (g, ALL))
@@ -157,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--programs", type=int, default=None, help="number of programs (default: all)")
     add("--per-family", type=int, default=None, help="draw this many programs of each family (default: all)")
     add("--longest", type=float, default=math.inf, help="leave out programs estimated above these seconds")
+    add("--shortest", type=float, default=0.0, help="skip programs that run in fewer seconds by default")
     add("--rounds", type=int, default=25, help="ABBA blocks at most (default: %(default)s)")
     add("--seconds", type=float, default=0.5, help="time limit of the blocks (default: %(default)s)")
     add("--seed", type=int, default=0, help="seed of the searches (default: %(default)s)")
@@ -172,13 +177,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = {n: getattr(o, n) for n in ("suite", "budget", "group", "rounds", "seconds", "seed")}
     if o.per_family is not None:
         settings["per-family"] = o.per_family
-    if o.longest < math.inf:
-        settings["longest"] = o.longest
+    for name in ("longest", "shortest"):
+        if getattr(o, name) != parser.get_default(name):
+            settings[name] = getattr(o, name)
     options = MeasurerOptions(rounds=o.rounds, seconds=o.seconds, seed=o.seed)
     with Measurer(PlanStore(":memory:"), options) as measurer:
         rows = collect(
             out.with_suffix(".jsonl"), settings, programs,
-            lambda p: headroom_row(measurer, p, groups, o.budget, o.seed), len(programs),
+            lambda p: headroom_row(measurer, p, groups, o.budget, o.seed, o.shortest), len(programs),
         )  # fmt: skip
         gate = str(measurer.options.gate)
     command = "python -m experiments.headroom " + " ".join(f"--{n} {v}" for n, v in settings.items())
