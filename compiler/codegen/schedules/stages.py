@@ -2,7 +2,7 @@
 
 A processor overlaps the iterations of a loop whose instructions fit into its window, which holds some 200 to 500. Where
 one value passes through several transcendental functions, few iterations fit, and the loop waits for the latency of the
-chain. Stages that hand their values on in local arrays of a block have short iterations again, for the price of a store
+chain. Stages that pass their values on in local arrays of a block have short iterations again, for the price of a store
 and a load.
 """
 
@@ -23,7 +23,7 @@ from compiler.ir import Opcode
 BLOCK, MIN_ELEMENTS = 256, 128
 """Elements of a block, so that its arrays stay in the first-level cache, and of the shortest loop that is divided."""
 MAX_ARRAYS = 8
-"""Maximum number of values that stages hand on; more loads and stores cost what the shorter iterations save."""
+"""Maximum number of values that stages pass on; more loads and stores cost what the shorter iterations save."""
 CHEAP = 4
 """Number of instructions up to which a stage computes a value again instead of loading it."""
 _SINGLE = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT, Opcode.REMAINDER})
@@ -37,12 +37,12 @@ class Stages:
     Attributes:
         of: name -> number of its stage.
         count: number of stages.
-        handed: the values that a later stage than their own needs.
+        passed: the values that a later stage than their own needs.
     """
 
     of: Mapping[str, int]
     count: int
-    handed: tuple[lir.Let, ...]
+    passed: tuple[lir.Let, ...]
 
 
 def stages_of(s: For, depth: int) -> Stages | None:
@@ -69,8 +69,8 @@ def stages_of(s: For, depth: int) -> Stages | None:
     of = {name: max(0, (n - 1) // depth) for name, n in level.items()}
     again = _costs_again(lets)
     needed = {n for x in s.body for n in lir.names_of(x) if of.get(n, count) < _stage_of(x, of, count - 1)}
-    handed = tuple(let for let in lets if let.name in needed and again[let.name] > CHEAP)
-    return None if len(handed) > MAX_ARRAYS else Stages(of, count, handed)
+    passed = tuple(let for let in lets if let.name in needed and again[let.name] > CHEAP)
+    return None if len(passed) > MAX_ARRAYS else Stages(of, count, passed)
 
 
 def bytes_bound(body: Body) -> int:
@@ -93,7 +93,7 @@ def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:
     if s.base is not None or v.extent % size:
         base = ix.of(block) * size + (ix.const(0) if s.base is None else s.base)
         limit = v.extent if s.limit is None else s.limit
-    arrays: list[lir.Stmt] = [lir.LocalArray(_array(x), x.type, size) for x in stages.handed]
+    arrays: list[lir.Stmt] = [lir.LocalArray(_array(x), x.type, size) for x in stages.passed]
     loops: list[lir.Stmt] = []
     for n in range(stages.count):
         lane = Var(f"{v.name}g{n}", size)
@@ -104,17 +104,17 @@ def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:
 
 
 def _statements(body: Body, stages: Stages, n: int, lane: Var) -> Body:
-    """Return the statements of one stage: what it hands on or stores, and what these need."""
-    handed = {let.name for let in stages.handed}
+    """Return the statements of one stage: what it passes on or stores, and what these need."""
+    passed = {let.name for let in stages.passed}
     kept: list[lir.Stmt] = []
     needed: set[str] = set()
     for x in reversed(body):
         if isinstance(x, lir.Let):
-            if x.name in handed and stages.of[x.name] < n:
+            if x.name in passed and stages.of[x.name] < n:
                 if x.name in needed:
                     kept.append(lir.Let(x.name, x.type, lir.LocalLoad(_array(x), ix.of(lane))))
                 continue
-            if x.name in handed and stages.of[x.name] == n:
+            if x.name in passed and stages.of[x.name] == n:
                 kept.append(lir.LocalStore(_array(x), ix.of(lane), x.name))
             elif x.name not in needed:
                 continue
