@@ -86,3 +86,39 @@ def test_reductions(dims: str, combiner: str) -> None:
     ROOT r = f32[7] reduce(e, zero), dimensions={{1}}, to_apply=combine"""
     reducer = f"combine {{ x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] {combiner}(x, y) }}"
     assert "_block[" in checked(text, Schedule(stages=1), reducer)
+
+
+ROWS = """
+    a = {t}[{dims}] parameter(0)
+    b = {t}[{dims}] parameter(1)
+    low = {t}[] constant(-inf)
+    zero = {t}[] constant(0)
+    m = {t}[{rows}] reduce(a, low), dimensions={{{last}}}, to_apply=most
+    mb = {t}[{dims}] broadcast(m), dimensions={{{kept}}}
+    d = {t}[{dims}] subtract(a, mb)
+    e = {t}[{dims}] exponential(d)
+    s = {t}[{rows}] reduce(e, zero), dimensions={{{last}}}, to_apply=sum
+    l = {t}[{rows}] log(s)
+    lb = {t}[{dims}] broadcast(l), dimensions={{{kept}}}
+    f = {t}[{dims}] subtract(d, lb)
+    g = {t}[{dims}] multiply(f, b)
+    h = {t}[{dims}] exponential(f)
+    ROOT r = ({t}[{dims}], {t}[{dims}]) tuple(g, h)
+"""
+REDUCERS = """
+most { x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] maximum(x, y) }
+sum { x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] add(x, y) }
+"""
+
+
+@pytest.mark.parametrize("dims", ["64,10", "70,10", "16,4", "3,40,6", "1000,7", "200,16", "33,2", "5,3"])
+@pytest.mark.parametrize("stages", [0, 1])
+def test_short_rows(dims: str, stages: int) -> None:
+    sizes = dims.split(",")
+    given = {"dims": dims, "rows": ",".join(sizes[:-1]), "last": len(sizes) - 1}
+    text = ROWS.format(t="f32", kept=",".join(map(str, range(len(sizes) - 1))), **given)
+    source = checked(text, Schedule(stages=stages, threads=1, grain=1000), REDUCERS)
+    # Rows of 16 elements are whole vectors, and five rows are too few.
+    divided = bool(stages) and int(sizes[-2]) >= 16
+    assert ("_rows[" in source) == divided
+    assert ("_spread" in source) == (divided and sizes[-1] != "16")

@@ -67,7 +67,7 @@ def stages_of(s: For, depth: int) -> Stages | None:
         return None
     # A stage starts with an expensive operation; the cheap ones before it belong to the stage that precedes it.
     of = {name: max(0, (n - 1) // depth) for name, n in level.items()}
-    again = _costs_again(lets)
+    again = costs_again(lets)
     needed = {n for x in s.body for n in lir.names_of(x) if of.get(n, count) < _stage_of(x, of, count - 1)}
     passed = tuple(let for let in lets if let.name in needed and again[let.name] > CHEAP)
     return None if len(passed) > MAX_ARRAYS else Stages(of, count, passed)
@@ -97,7 +97,7 @@ def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:
     loops: list[lir.Stmt] = []
     for n in range(stages.count):
         lane = Var(f"{v.name}g{n}", size)
-        body = _moved(_statements(s.body, stages, n, lane), v, ix.of(block) * size + ix.of(lane))
+        body = moved(_statements(s.body, stages, n, lane), v, ix.of(block) * size + ix.of(lane))
         combined = s.combined if n == stages.count - 1 else ()
         loops.append(leaf(replace(s, var=lane, body=body, combined=combined, base=base, limit=limit)))
     return For(block, LoopKind.SERIAL, (*arrays, *loops))
@@ -125,7 +125,8 @@ def _statements(body: Body, stages: Stages, n: int, lane: Var) -> Body:
     return tuple(reversed(kept))
 
 
-def _moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:
+def moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:
+    """Return statements in which an index takes the place of a variable."""
     return lir.map_indices(body, lambda i: i.substitute({var: to}))
 
 
@@ -138,7 +139,7 @@ def _stage_of(x: lir.Stmt, of: Mapping[str, int], last: int) -> int:
     return of[x.name] if isinstance(x, lir.Let) else last
 
 
-def _costs_again(lets: Sequence[lir.Let]) -> dict[str, float]:
+def costs_again(lets: Sequence[lir.Let]) -> dict[str, float]:
     """Return how many instructions it takes to compute each value once more."""
     costs: dict[str, float] = {}
     for let in lets:
