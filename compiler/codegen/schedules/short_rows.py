@@ -15,7 +15,8 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
-from compiler.codegen.schedules.stages import CHEAP, MAX_ARRAYS, costs_again
+from compiler.codegen.schedules.stages import MAX_ARRAYS, values_to_pass
+from compiler.ir.types import PrimitiveType as T
 
 ROWS, MIN_ROWS = 64, 16
 """Rows of a block, and of the shortest loop over rows that is divided."""
@@ -77,8 +78,8 @@ def _split(s: lir.Stmt) -> lir.Stmt:
     lets = tuple(x for x in head if isinstance(x, lir.Let))
     if lir.work_of(lets) < MIN_WORK or 2 * lir.work_of(head) < sum(map(_vector_work, loops)):
         return s
-    used, again = set(lir.names_used(loops)), costs_again(lets)
-    passed = tuple(x for x in lets if x.name in used and again[x.name] > CHEAP)
+    names = values_to_pass(lets, set(lir.names_used(loops)))
+    passed = tuple(x for x in lets if x.name in names)
     if not passed or len(passed) > MAX_ARRAYS:
         return s
     return _divided(_Rows(s.var, head, lets, passed, loops))
@@ -117,7 +118,7 @@ def _divided(rows: _Rows) -> For:
     for n, loop in enumerate(rows.loops):
         before = prologue((loop,))
         values = [x for x in before if isinstance(x, lir.Let) and x.name in set(lir.names_used((loop,)))]
-        if not _is_flat(loop, v) or len(values) > MAX_ARRAYS:
+        if not _is_flat(loop, v) or len(values) > MAX_ARRAYS or any(x.type is T.PRED for x in values):
             out.append(over(str(n), (*before, loop)))
             continue
         extent = loop.var.extent

@@ -8,7 +8,6 @@ and a load.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules.streams import has_whole_blocks
 from compiler.ir import Opcode
+from compiler.ir.types import PrimitiveType as T
 
 BLOCK, MIN_ELEMENTS = 256, 128
 """Elements of a block, so that its arrays stay in the first-level cache, and of the shortest loop that is divided."""
@@ -67,9 +67,12 @@ def stages_of(s: For, depth: int) -> Stages | None:
         return None
     # A stage starts with an expensive operation; the cheap ones before it belong to the stage that precedes it.
     of = {name: max(0, (n - 1) // depth) for name, n in level.items()}
-    again = costs_again(lets)
-    needed = {n for x in s.body for n in lir.names_of(x) if of.get(n, count) < _stage_of(x, of, count - 1)}
-    passed = tuple(let for let in lets if let.name in needed and again[let.name] > CHEAP)
+    names: set[str] = set()
+    for n in range(1, count):
+        now = [x for x in s.body if _stage_of(x, of, count - 1) == n]
+        earlier = [let for let in lets if of[let.name] < n]
+        names |= values_to_pass(earlier, {name for x in now for name in lir.names_of(x)})
+    passed = tuple(let for let in lets if let.name in names)
     return None if len(passed) > MAX_ARRAYS else Stages(of, count, passed)
 
 
@@ -139,13 +142,29 @@ def _stage_of(x: lir.Stmt, of: Mapping[str, int], last: int) -> int:
     return of[x.name] if isinstance(x, lir.Let) else last
 
 
-def costs_again(lets: Sequence[lir.Let]) -> dict[str, float]:
-    """Return how many instructions it takes to compute each value once more."""
-    costs: dict[str, float] = {}
+def values_to_pass(lets: Sequence[lir.Let], used: set[str]) -> set[str]:
+    """Return the names of the values that a later loop loads, so that it can compute the values that it uses.
+
+    A later loop computes cheap values again, and predicates, because loops over arrays of them are not vectorized.
+
+    Args:
+        lets: the values of earlier loops, in order.
+        used: names of values that the later loop uses.
+    """
+    costs: dict[str, int] = {}  # as arguments; long operations are passed, and cost a load
     for let in lets:
-        own = math.inf if _is_long(let) else 0 if isinstance(let.value, lir.Constant) else 1
-        costs[let.name] = own + sum(costs.get(n, 0) for n in lir.names_of(let))
-    return costs
+        own = 0 if isinstance(let.value, lir.Constant) else 1
+        costs[let.name] = 1 if _is_long(let) else own + sum(costs.get(n, 0) for n in lir.names_of(let))
+    passed: set[str] = set()
+    needed = set(used)
+    for let in reversed(lets):
+        if let.name not in needed:
+            continue
+        if let.type is not T.PRED and (_is_long(let) or costs[let.name] > CHEAP):
+            passed.add(let.name)
+        else:
+            needed.update(lir.names_of(let))
+    return passed
 
 
 def _is_long(let: lir.Let) -> bool:
