@@ -122,3 +122,29 @@ def test_short_rows(dims: str, stages: int) -> None:
     divided = bool(stages) and int(sizes[-2]) >= 16
     assert ("_rows[" in source) == divided
     assert ("_spread" in source) == (divided and sizes[-1] != "16")
+
+
+SUM_OF_ROWS = """
+    a = f32[{dims}] parameter(0)
+    b = f32[{dims}] parameter(1)
+    zero = f32[] constant(0)
+    e = f32[{dims}] exponential(a)
+    s = f32[{rows}] reduce(e, zero), dimensions={{{last}}}, to_apply=sum
+    l = f32[{rows}] log(s)
+    lb = f32[{dims}] broadcast(l), dimensions={{{kept}}}
+    f = f32[{dims}] subtract(a, lb)
+    g = f32[{dims}] multiply(f, b)
+    ROOT r = f32[] reduce(g, zero), dimensions={{{all}}}, to_apply=sum
+"""
+
+
+@pytest.mark.parametrize("dims", ["64,10", "33,2", "4,20,6", "2000,5", "5,3"])
+@pytest.mark.parametrize(("stages", "threads"), [(0, 0), (1, 0), (1, 1)])
+def test_a_sum_over_short_rows(dims: str, stages: int, threads: int) -> None:
+    sizes = dims.split(",")
+    places = [str(n) for n in range(len(sizes))]
+    given = {"dims": dims, "rows": ",".join(sizes[:-1]), "last": places[-1], "kept": ",".join(places[:-1])}
+    text = SUM_OF_ROWS.format(all=",".join(places), **given)
+    source = checked(text, Schedule(stages=stages, threads=threads, grain=1000), REDUCERS)
+    if dims == "64,10" and not threads:
+        assert ("_rows[" in source) == bool(stages)

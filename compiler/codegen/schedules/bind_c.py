@@ -159,8 +159,8 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
     for s in statements:
         if isinstance(s, lir.Reduce):
             total += COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
-        if isinstance(s, For):
-            total += rows_bound(s)
+        if isinstance(s, For | lir.Reduce):
+            total += COPIES * rows_bound(s)
         if isinstance(s, For | lir.Reduce) and not has_loop(s.body):
             total += COPIES * stages.bytes_bound(s.body)
         if isinstance(s, For) and s.var in columns:

@@ -7,8 +7,9 @@ second one all elements of the block if they are adjacent. Local arrays hold the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.codegen.nest import index as ix
 from compiler.codegen.nest import loop_ir as lir
@@ -20,6 +21,8 @@ from compiler.ir.types import PrimitiveType as T
 
 ROWS, MIN_ROWS = 64, 16
 """Rows of a block, and of the shortest loop over rows that is divided."""
+MOST_ROWS = 1024
+"""Rows of the longest reduction that is divided; their values are in local arrays all at once."""
 MIN_WORK = 16
 """Statements of a row for which a stage of its own is worth its loads and stores."""
 LANES = 16
@@ -30,11 +33,18 @@ FLAT_ROW, FLAT_WORK = 64, 8
 
 def split_rows(body: Body) -> Body:
     """Return a nest, before it is bound, in which loops over short rows are divided where that saves work."""
-    return tuple(_split(lir.map_bodies(s, split_rows)) for s in body)
+    out: list[lir.Stmt] = []
+    for s in body:
+        inner = lir.map_bodies(s, split_rows)
+        out += _split_reduce(inner) if isinstance(inner, lir.Reduce) else [_split(inner)]
+    return tuple(out)
 
 
-def rows_bound(s: For) -> int:
+def rows_bound(s: For | lir.Reduce) -> int:
     """Return an upper bound of the local memory that dividing one loop needs, in bytes."""
+    if isinstance(s, lir.Reduce):
+        long = len(s.vars) > 1 and lir.work_of(s.body) >= MIN_WORK
+        return MAX_ARRAYS * MOST_ROWS * max(COMPUTE_BYTES.values()) if long else 0
     has_rows = any(isinstance(x, For) for x in s.body) and lir.work_of(s.body) >= MIN_WORK
     return MAX_ARRAYS * ROWS * (1 + FLAT_ROW) * max(COMPUTE_BYTES.values()) if has_rows else 0
 
@@ -83,6 +93,36 @@ def _split(s: lir.Stmt) -> lir.Stmt:
     if not passed or len(passed) > MAX_ARRAYS:
         return s
     return _divided(_Rows(s.var, head, lets, passed, loops))
+
+
+def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
+    """Return a reduction over several dimensions after a loop that computes what does not depend on the last one."""
+    *outer, last = s.vars
+    rows = math.prod(v.extent for v in outer)
+    if not MIN_ROWS <= rows <= MOST_ROWS or last.extent >= FLAT_ROW or not all(isinstance(x, lir.Let) for x in s.body):
+        return [s]
+    lets = [x for x in s.body if isinstance(x, lir.Let)]
+    inside = {last.name}
+    for x in lets:
+        if not inside.isdisjoint(lir.names_of(x)):
+            inside.add(x.name)
+    head = tuple(x for x in lets if x.name not in inside)
+    elements = tuple(x for x in lets if x.name in inside)
+    used = set(lir.names_used(elements)) | {r.value for r in s.reductions}
+    names = values_to_pass(head, used)
+    passed = [x for x in head if x.name in names]
+    if not passed or len(passed) > MAX_ARRAYS or lir.work_of(head) < MIN_WORK:
+        return [s]
+    at = ix.linearize(tuple(map(ix.of, outer)), tuple(v.extent for v in outer))
+    fresh = {v: Var(f"{v.name}h", v.extent) for v in outer}
+    nest: Body = (*head, *(lir.LocalStore(f"{x.name}_rows", at, x.name) for x in passed))
+    nest = lir.map_indices(nest, lambda i: i.substitute({v: ix.of(f) for v, f in fresh.items()}))
+    for v in reversed(outer):
+        nest = (For(fresh[v], LoopKind.INDEPENDENT, nest),)
+    again = _Rows(last, head, head, tuple(passed), ()).needed(elements)[1]
+    loads = [lir.Let(x.name, x.type, lir.LocalLoad(f"{x.name}_rows", at)) for x in passed]
+    arrays = [lir.LocalArray(f"{x.name}_rows", x.type, rows) for x in passed]
+    return [*arrays, *nest, replace(s, body=(*loads, *again, *elements))]
 
 
 def _is_simple(s: For) -> bool:
