@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.analysis.structure import StructuralIds, shape_key
-from compiler.codegen.buildability import kernel_refusal
+from compiler.codegen.buildability import is_refused, kernel_refusal
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, is_inlined_constant, is_multi_output, trial_fusion
 from compiler.ir import HloComputation, HloInstruction, Opcode
@@ -74,7 +74,7 @@ class Trials:
         pair = self.pair(kind, first, second)
         found = self._refused.get(pair)
         if found is None:
-            found = self._refused[pair] = kernel_refusal(self._body(kind, first, second)) is not None
+            found = self._refused[pair] = is_refused(self._body(kind, first, second))
         return found
 
     def refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
