@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
-from compiler.codegen.lowering.lower import lower
+from compiler.codegen.lowering.lower import lower, roots_of
 from compiler.codegen.lowering.plain_reductions import is_certainly_built
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
 from compiler.codegen.schedules.bind_c import bind_c, local_bytes_bound
@@ -57,7 +57,7 @@ def is_refused(fused: HloComputation) -> bool:
     Args:
         fused: a computation whose instructions can be in a kernel, each by itself.
     """
-    built = is_certainly_built(fused)
+    built = is_certainly_built(fused.post_order(), roots_of(fused))
     return kernel_refusal(fused) is not None if built is None else not built
 
 

@@ -14,6 +14,7 @@ from compiler.analysis.order import TopologicalOrder
 from compiler.fusion.action_table import ActionTable
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.anatomy import Anatomy
+from compiler.fusion.contents import MAX_VALUES, Contents
 from compiler.fusion.digests import MODULUS, Digests
 from compiler.fusion.edits import Edits
 from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, is_result
@@ -105,7 +106,9 @@ class SequenceState:
         self.cost_model = cost_model
         self.nodes = Nodes(computation)
         self.order = TopologicalOrder(computation)
-        self.legality = Legality(self.order, self.nodes, limits)
+        small = len(self.nodes.origins.values) <= MAX_VALUES
+        contents = Contents(computation, self.nodes) if small else None
+        self.legality = Legality(self.order, self.nodes, limits, contents=contents)
         self.digests = Digests()
         self._known = _Known()
         self._start()
@@ -404,7 +407,10 @@ class SequenceState:
         values, own = self.nodes.values[consumer], self.nodes.values[producer]
         bits = self._bits(producer, consumer)
         several, constants = is_multi_output(producer), _constants_of(producer, consumer)
-        pair = self.legality.trials.pair("producer-consumer", producer, consumer)
+        trials = self.legality.trials
+        pair = trials.pair("producer-consumer", producer, consumer)
+        content = trials.content("producer-consumer", producer, consumer)
+        left = trials.inside(producer)
         result = fuse_into(producer, consumer, step.edits)
         if result.fusion is not consumer:
             self.order.replace(consumer, result.fusion)
@@ -414,7 +420,10 @@ class SequenceState:
         self._update(result, made, [*around, producer, *_few_readers(constants)], ranks)
         if self.reach is not None:
             self.reach.set_bits(result.fusion, bits[1] if producer in self.nodes else bits[0] | bits[1])
-        self.legality.trials.note_origin(result.fusion, pair, None)
+        trials.note_origin(result.fusion, pair, None)
+        trials.note_content(result.fusion, None if content is None else content.inside)
+        if several and producer in self.nodes:
+            trials.note_content(producer, left)
         return result.fusion
 
     def merge(self, first: HloInstruction, second: HloInstruction, rewrite: Rewrite) -> HloInstruction:
@@ -429,7 +438,9 @@ class SequenceState:
         values = (*self.nodes.values[second], *self.nodes.values[first])
         constants, bits = _constants_of(first, second), self._bits(first, second)
         kind = _KIND_OF_REWRITE.get(rewrite)
-        pair = None if kind is None else self.legality.trials.pair(kind, first, second)
+        trials = self.legality.trials
+        pair = None if kind is None else trials.pair(kind, first, second)
+        content = None if kind is None else trials.content(kind, first, second)
         result = rewrite(first, second, step.edits)
         if result.kept is not None:
             values = tuple(values[k] for k in result.kept)
@@ -442,7 +453,8 @@ class SequenceState:
         if self.reach is not None:
             self.reach.set_bits(result.fusion, bits[0] | bits[1])
         if pair is not None:
-            self.legality.trials.note_origin(result.fusion, pair, result.kept)
+            trials.note_origin(result.fusion, pair, result.kept)
+            trials.note_content(result.fusion, None if content is None else content.inside)
         return result.fusion
 
     def _bits(self, first: HloInstruction, second: HloInstruction) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Whether a fused computation of plain reductions can be one kernel, found without lowering it.
+"""Whether plain reductions can be one kernel, found without lowering them.
 
 Plain are reductions of one domain with elementwise ops and broadcasts around them, as in normalizations and softmax.
 The walk follows the order in which `lower` emits them, with labels of the dimensions in the place of indices. It answers
@@ -8,18 +8,19 @@ only where the answer is certain.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
-from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION, roots_of
+from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION
 from compiler.codegen.lowering.reductions import UNROLL_LIMIT, Domain, combiner_of
 from compiler.codegen.nest.scalar_ops import is_supported_type
 from compiler.codegen.schedules.bind_c import COPIES, MAX_ACCUMULATORS, WIDEST
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
 from compiler.codegen.schedules.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split
-from compiler.ir import HloComputation, HloInstruction, Opcode
+from compiler.ir import HloInstruction, Opcode
 
 _Labels: TypeAlias = tuple[int, ...]
 """An index: for each dimension the dimension of the domain that it runs over, or -1 for one of size 1."""
@@ -35,16 +36,17 @@ class _RefusedError(Exception):
     """There is certainly no kernel."""
 
 
-def is_certainly_built(fused: HloComputation) -> bool | None:
-    """Return whether a fused computation can be one kernel in C with the default schedule; None if it is not certain.
+def is_certainly_built(inside: Sequence[HloInstruction], outputs: Sequence[HloInstruction]) -> bool | None:
+    """Return whether instructions can be one kernel in C with the default schedule; None if it is not certain.
 
     False holds for every language and schedule.
 
     Args:
-        fused: a computation whose instructions can be in a kernel, each by itself.
+        inside: the instructions, operands first, of which each can be in a kernel by itself. Others are read.
+        outputs: those of them that the kernel yields.
     """
     try:
-        return _Plain(fused).local_bytes() <= LOCAL_BYTES or None
+        return _Plain(inside, outputs).local_bytes() <= LOCAL_BYTES or None
     except _RefusedError:
         return False
     except _UncertainError:
@@ -53,14 +55,15 @@ def is_certainly_built(fused: HloComputation) -> bool | None:
 
 @dataclass
 class _Plain:
-    """The walk over one computation.
+    """The walk over the instructions of one kernel.
 
     Attributes:
         level: number of reductions on the longest chain of them down from each instruction, itself included.
         met: instructions with their indices, and the stage of reductions where the index runs over reduced dimensions.
     """
 
-    fused: HloComputation
+    inside: Sequence[HloInstruction]
+    roots: Sequence[HloInstruction]
     heroes: list[HloInstruction] = field(default_factory=list)
     level: dict[HloInstruction, int] = field(default_factory=dict)
     met: set[tuple[int, HloInstruction, _Labels]] = field(default_factory=set)
@@ -79,7 +82,6 @@ class _Plain:
         for h in self.heroes[1:]:
             if Domain.of(h) != domain:
                 raise _RefusedError
-        self.roots = roots_of(self.fused)
         kept = domain.kept
         by_rows = kept == tuple(range(len(kept)))
         dims = tuple(domain.sizes[k] for k in kept)
@@ -101,14 +103,14 @@ class _Plain:
             self._need(self.level[h], h.operands[0], _with_units(tuple(range(len(domain.sizes))), h.operands[0]))
             self._need(0, h.operands[1], ())
         statements = 3 * len(self.met) + 8 * len(self.heroes) + 8 * len(domain.sizes)
-        if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(self.fused)):
+        if statements > min(STATEMENT_LIMIT, BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * len(self.inside)):
             raise _UncertainError
         return self._row_bytes(big, count, domain) if by_rows else self._column_bytes(count, domain)
 
     def _find_reductions(self) -> None:
         level = self.level
-        for i in self.fused.post_order():
-            level[i] = max([level[o] for o in i.operands], default=0)
+        for i in self.inside:
+            level[i] = max([level.get(o, 0) for o in i.operands], default=0)
             if i.opcode is Opcode.REDUCE:
                 full = i.operands[0].shape.dimensions
                 if len(i.operands) != 2 or math.prod(full[d] for d in i.dimensions) <= UNROLL_LIMIT:
@@ -127,7 +129,7 @@ class _Plain:
         work, met = [(start, labels)], self.met
         while work:
             i, at = work.pop()
-            if i.opcode is Opcode.REDUCE:
+            if i.opcode is Opcode.REDUCE and i in self.level:
                 if tuple([k for k in at if k >= 0]) != self.kept:
                     raise _UncertainError  # it may be computed more than once
                 continue
@@ -136,7 +138,7 @@ class _Plain:
                 continue
             met.add(key)
             op = i.opcode
-            if op is Opcode.PARAMETER:
+            if op is Opcode.PARAMETER or i not in self.level:
                 if not i.shape.is_array:
                     raise _UncertainError
             elif op is Opcode.CONSTANT:
