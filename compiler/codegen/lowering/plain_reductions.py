@@ -175,7 +175,8 @@ class _Plain:
             return total + levels * min(PARTIAL_BYTES, (MAX_PARTS + 1) * len(self.heroes) * WIDEST)
         if big or levels > 1:  # a nest with several loops inside is not split
             return total
-        split = self._split_bytes(results, domain)
+        tiles = -(-results // Schedule().columns)
+        split = self._split_bytes(results, domain) if tiles < ENOUGH_TASKS // 8 else 0
         return total + (split + self._tile_bytes() if split else 0)
 
     def _column_bytes(self, results: int, domain: Domain) -> float:
