@@ -38,10 +38,11 @@ class Content(NamedTuple):
 class _Kernel:
     """Facts of a kernel, found when they are asked for."""
 
-    __slots__ = ("built", "summary")
+    __slots__ = ("asked", "built", "summary")
 
     def __init__(self) -> None:
-        self.built: bool | None | str = ""
+        self.asked = False
+        self.built: bool | None = None
         self.summary: KernelSummary | None = None
 
 
@@ -182,14 +183,16 @@ class Contents:
     def is_built(self, content: Content) -> bool | None:
         """Return whether there is a kernel with a content; None if that is not certain."""
         kernel = self._kernel(content)
-        if kernel.built == "":
+        if not kernel.asked:
+            kernel.asked = True
             inside, outputs = self._instructions(content)
             kernel.built = is_certainly_built(inside, outputs)
         return kernel.built
 
     def set_built(self, content: Content, built: bool) -> None:
         """Note whether there is a kernel with a content."""
-        self._kernel(content).built = built
+        kernel = self._kernel(content)
+        kernel.asked, kernel.built = True, built
 
     def summary(self, content: Content) -> KernelSummary:
         """Return the summary of the kernel with a content; its inputs are in order of their values."""

@@ -81,6 +81,8 @@ class Trials:
         found = self._refused.get(pair)
         if found is None:
             found = self._refused[pair] = is_refused(self._body(kind, first, second))
+        if content is not None and self._contents is not None:
+            self._contents.set_built(content, not found)
         return found
 
     def refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
