@@ -47,10 +47,7 @@ class Reach:
         users: Iterable[HloInstruction] = consumers_of(first)
         if extra := self._order.control_users(first):
             users = (*users, *extra)
-        for u in users:
-            if u is not last and below[u][1] & wanted:
-                return True
-        return False
+        return any(u is not last and below[u][1] & wanted for u in users)
 
     def bits(self, node: HloInstruction) -> int:
         """Return the bits of a node."""
@@ -71,7 +68,7 @@ class Reach:
         self._changed.update(dict.fromkeys(around))
 
     def listen(self) -> dict[HloInstruction, None]:
-        """Return a collection to which nodes are added from now on when their masks change, by `update` at the latest."""
+        """Return a collection to which `update` adds the nodes whose masks change from now on."""
         found: dict[HloInstruction, None] = {}
         self._listeners.append(found)
         return found

@@ -1,7 +1,7 @@
 """Whether plain reductions can be one kernel, found without lowering them.
 
 Plain are reductions of one domain with elementwise ops and broadcasts around them, as in normalizations and softmax.
-The walk follows the order in which `lower` emits them, with labels of the dimensions in the place of indices. It answers
+The walk follows the order in which `lower` emits them, with labels of dimensions in the place of indices. It answers
 only where the answer is certain.
 """
 

@@ -80,7 +80,9 @@ class _NodeTable:
             if found == len(self.rows):
                 for name in ("rows", "own", "users", "is_root", "place"):
                     array = getattr(self, name)
-                    grown = np.concatenate([array, np.full_like(array, -1) if name == "place" else np.zeros_like(array)])
+                    grown = np.concatenate(
+                        [array, np.full_like(array, -1) if name == "place" else np.zeros_like(array)]
+                    )
                     setattr(self, name, grown)
         return found
 
