@@ -1,0 +1,91 @@
+"""From a closed jaxpr to a compiled program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+from compiler.errors import UnsupportedError
+from compiler.frontends.stablehlo import from_xla, jaxlib_modules
+from compiler.ir.module import HloModule
+from compiler.jit.programs import PROGRAMS, Program, Settings
+
+__all__ = ["LoweredJaxpr", "compile_jaxpr", "is_inlining", "lower_jaxpr", "spec"]
+
+_state = threading.local()
+
+
+def is_inlining() -> bool:
+    """Check whether this thread lowers a program for this compiler, so that inner calls are inlined."""
+    return bool(getattr(_state, "inlining", False))
+
+
+@contextmanager
+def _inlining() -> Iterator[None]:
+    before = is_inlining()
+    _state.inlining = True
+    try:
+        yield
+    finally:
+        _state.inlining = before
+
+
+def spec(aval: Any) -> Any:
+    """Return the shape, type and weak type of an abstract value as an argument for tracing."""
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class LoweredJaxpr:
+    """A program in XLA's representation.
+
+    Attributes:
+        computation: the XlaComputation.
+        text: HLO text without metadata.
+    """
+
+    computation: Any
+    text: str
+
+    def module(self) -> HloModule:
+        """Return the program as a module."""
+        return from_xla(self.computation, jaxlib_modules()[1])
+
+
+def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:
+    """Lower a jaxpr whose arguments are arrays; `donated` are the numbers of arguments that results may take over."""
+    if closed.effects:
+        effects = ", ".join(sorted({type(e).__name__.removesuffix("Effect") or str(e) for e in closed.effects}))
+        raise UnsupportedError(f"the function has effects ({effects}), such as printing, which hlogym does not compile")
+    jitted = jax.jit(_named(closed), keep_unused=True, donate_argnums=tuple(donated))
+    with _inlining():
+        lowered = jitted.trace(*map(spec, closed.in_avals)).lower(lowering_platforms=("cpu",))
+    computation = lowered.compiler_ir("hlo")
+    _, hlo = jaxlib_modules()
+    options = hlo.HloPrintOptions()
+    options.print_large_constants = True
+    options.print_metadata = False
+    return LoweredJaxpr(computation, computation.get_hlo_module().to_string(options))
+
+
+def _named(closed: Any) -> Any:
+    """Return the jaxpr as a function with the name of the function that was traced, which names the module."""
+    fun = jex.jaxpr_as_fun(closed)
+
+    def named(*args: Any) -> Any:
+        return fun(*args)
+
+    named.__name__ = getattr(closed.jaxpr.debug_info, "func_name", None) or "program"
+    return named
+
+
+def compile_jaxpr(closed: Any, settings: Settings, donated: Sequence[int] = ()) -> Program:
+    """Return the compiled program of a jaxpr."""
+    lowered = lower_jaxpr(closed, donated)
+    return PROGRAMS.get(lowered.text, settings, lowered.module)
