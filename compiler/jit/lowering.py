@@ -15,6 +15,7 @@ from compiler.errors import UnsupportedError
 from compiler.frontends.stablehlo import from_xla, jaxlib_modules
 from compiler.ir.module import HloModule
 from compiler.jit.programs import PROGRAMS, Program, Settings
+from compiler.jit.source_lines import with_source_line
 
 __all__ = ["LoweredJaxpr", "compile_jaxpr", "is_inlining", "lower_jaxpr", "spec"]
 
@@ -88,4 +89,7 @@ def _named(closed: Any) -> Any:
 def compile_jaxpr(closed: Any, settings: Settings, donated: Sequence[int] = ()) -> Program:
     """Return the compiled program of a jaxpr."""
     lowered = lower_jaxpr(closed, donated)
-    return PROGRAMS.get(lowered.text, settings, lowered.module)
+    try:
+        return PROGRAMS.get(lowered.text, settings, lowered.module)
+    except UnsupportedError as e:
+        raise with_source_line(e, closed) from None

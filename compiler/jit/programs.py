@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Settings:
     plan: CompilationPlan | None = None
     options: CompileOptions | None = None
     decisions: tuple[tuple[str, Any], ...] = ()
-    note: Callable[[Program], None] | None = None
+    note: Callable[[Program], None] | None = field(default=None, repr=False)
 
     def derived(self) -> Settings:
         """Return the settings of derivatives and batches, for which no plan was made and which are not noted."""

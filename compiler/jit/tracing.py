@@ -85,6 +85,7 @@ def trace_function(function: Callable[..., Any], arguments: Arguments, args: Any
         return [jax.random.key_data(r) if is_key(r) else r for r in results]
 
     flat.__name__ = getattr(function, "__name__", None) or type(function).__name__
+    flat.__wrapped__ = function  # type: ignore[attr-defined]  # messages of JAX show the place of the function
     jaxpr, hoisted = _hoist(jax.make_jaxpr(flat)(*avals))
     values = [leaves[n] if impl is None else _raw(leaves[n]) for n, impl in zip(dynamic, impls, strict=True)]
     donated = tuple(len(hoisted) + k for k, n in enumerate(dynamic) if marks[n] == DONATED)
