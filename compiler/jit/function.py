@@ -16,7 +16,8 @@ import numpy as np
 from compiler.ir.module import HloModule
 from compiler.jit.arguments import Arguments, check_leaves, explained
 from compiler.jit.numpy_calls import NumpyCall, leaf_key
-from compiler.jit.primitive import call, compiled
+from compiler.jit.primitive import call as call_program
+from compiler.jit.primitive import compiled
 from compiler.jit.programs import Program, Settings
 from compiler.jit.tracing import Traced, trace_function, wrapped_results
 from compiler.plan import CompilationPlan
@@ -24,6 +25,9 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.explanation import Explanation
 
 __all__ = ["CacheInfo", "JitFunction"]
+
+_JAX_TYPES: set[type] = set()
+"""Types of JAX arrays and tracers that were met; a look-up takes less time than `isinstance`."""
 
 
 class CacheInfo(NamedTuple):
@@ -42,6 +46,8 @@ class CacheInfo(NamedTuple):
 
 class JitFunction:
     """A JAX function that this compiler compiles; `hlogym.jit` returns it."""
+
+    __wrapped__: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any], arguments: Arguments, settings: Settings, output: str) -> None:
         self._function, self._arguments, self._settings, self._output = (
@@ -81,7 +87,7 @@ class JitFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; compile it at the first call with a signature."""
         for a in args:
-            if isinstance(a, jax.Array):  # a JAX array or a tracer among the arguments themselves
+            if type(a) in _JAX_TYPES:
                 break
         else:
             if self._output != "jax":
@@ -97,17 +103,24 @@ class JitFunction:
     def _numpy_call(self, args: Any, kwargs: Any) -> tuple[NumpyCall, list[Any]] | None:
         """Return the program for numpy arrays and the arrays, or None if JAX arrays are involved."""
         static, leaves, tree = self._arguments.split(args, kwargs)
-        keys = tuple(map(leaf_key, leaves))
-        if None in keys or not (self._output == "numpy" or any(isinstance(a, np.ndarray) for a in leaves)):
+        keys = []
+        for leaf in leaves:
+            found = leaf_key(leaf)
+            if found is None:
+                if isinstance(leaf, jax.Array):
+                    _JAX_TYPES.add(type(leaf))
+                return None
+            keys.append(found)
+        if not (self._output == "numpy" or any(isinstance(a, np.ndarray) for a in leaves)):
             return None
-        key = (static, tree, keys, jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+        key = (static, tree, tuple(keys), jax.config.jax_enable_x64)  # type: ignore[attr-defined]
         try:
-            found = self._numpy_calls[key]
+            call = self._numpy_calls[key]
         except KeyError:
-            found = self._numpy_calls[key] = self._make_numpy_call(args, kwargs, leaves)
+            call = self._numpy_calls[key] = self._make_numpy_call(args, kwargs, leaves)
         except TypeError as e:
             raise explained(e, self._arguments, args, kwargs) from None
-        return None if found is None else (found, leaves)
+        return None if call is None else (call, leaves)
 
     def _make_numpy_call(self, args: Any, kwargs: Any, leaves: list[Any]) -> NumpyCall | None:
         if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
@@ -130,7 +143,7 @@ class JitFunction:
     def _call_traced(self, args: Any, kwargs: Any) -> Any:
         """Call the program as a part of a function that JAX traces."""
         traced = trace_function(self._function, self._arguments, args, kwargs)
-        results = call(traced.jaxpr, self._settings, *traced.hoisted, *traced.values, donated=traced.donated)
+        results = call_program(traced.jaxpr, self._settings, *traced.hoisted, *traced.values, donated=traced.donated)
         return jax.tree.unflatten(traced.out_tree, wrapped_results(traced, results))
 
     def _note(self, program: Program) -> None:

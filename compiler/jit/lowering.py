@@ -17,7 +17,7 @@ from compiler.ir.module import HloModule
 from compiler.jit.programs import PROGRAMS, Program, Settings
 from compiler.jit.source_lines import with_source_line
 
-__all__ = ["LoweredJaxpr", "compile_jaxpr", "is_inlining", "lower_jaxpr", "spec"]
+__all__ = ["LoweredJaxpr", "check_effects", "compile_jaxpr", "is_inlining", "lower_jaxpr", "spec"]
 
 _state = threading.local()
 
@@ -59,11 +59,15 @@ class LoweredJaxpr:
         return from_xla(self.computation, jaxlib_modules()[1])
 
 
-def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:
-    """Lower a jaxpr whose arguments are arrays; `donated` are the numbers of arguments that results may take over."""
+def check_effects(closed: Any) -> None:
+    """Raise UnsupportedError if a jaxpr has effects; programs have none, and a call without results is dropped."""
     if closed.effects:
         effects = ", ".join(sorted({type(e).__name__.removesuffix("Effect") or str(e) for e in closed.effects}))
         raise UnsupportedError(f"the function has effects ({effects}), such as printing, which hlogym does not compile")
+
+
+def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:
+    """Lower a jaxpr whose arguments are arrays; `donated` are the numbers of arguments that results may take over."""
     jitted = jax.jit(_named(closed), keep_unused=True, donate_argnums=tuple(donated))
     with _inlining():
         lowered = jitted.trace(*map(spec, closed.in_avals)).lower(lowering_platforms=("cpu",))

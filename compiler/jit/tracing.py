@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from compiler.frontends.names import set_argument_name
 from compiler.ir.module import HloModule
 from compiler.jit.arguments import DONATED, STATIC, Arguments
-from compiler.jit.lowering import lower_jaxpr, spec
+from compiler.jit.lowering import check_effects, lower_jaxpr, spec
 
 __all__ = ["Traced", "is_key", "trace_function", "wrapped_results"]
 
@@ -86,7 +86,9 @@ def trace_function(function: Callable[..., Any], arguments: Arguments, args: Any
 
     flat.__name__ = getattr(function, "__name__", None) or type(function).__name__
     flat.__wrapped__ = function  # type: ignore[attr-defined]  # messages of JAX show the place of the function
-    jaxpr, hoisted = _hoist(jax.make_jaxpr(flat)(*avals))
+    closed = jax.make_jaxpr(flat)(*avals)
+    check_effects(closed)
+    jaxpr, hoisted = _hoist(closed)
     values = [leaves[n] if impl is None else _raw(leaves[n]) for n, impl in zip(dynamic, impls, strict=True)]
     donated = tuple(len(hoisted) + k for k, n in enumerate(dynamic) if marks[n] == DONATED)
     names = [arguments.leaf_name(paths[n][0]) for n in dynamic]
