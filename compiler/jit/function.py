@@ -26,6 +26,8 @@ from compiler.runtime.explanation import Explanation
 
 __all__ = ["CacheInfo", "JitFunction"]
 
+MOST_SIGNATURES = 1024
+"""Number of signatures that a function remembers."""
 _JAX_TYPES: set[type] = set()
 """Types of JAX arrays and tracers that were met; a look-up takes less time than `isinstance`."""
 
@@ -117,7 +119,9 @@ class JitFunction:
         try:
             call = self._numpy_calls[key]
         except KeyError:
-            call = self._numpy_calls[key] = self._make_numpy_call(args, kwargs, leaves)
+            call = self._make_numpy_call(args, kwargs, leaves)
+            with self._lock:
+                _remember(self._numpy_calls, key, call)
         except TypeError as e:
             raise explained(e, self._arguments, args, kwargs) from None
         return None if call is None else (call, leaves)
@@ -128,7 +132,7 @@ class JitFunction:
         traced = self._trace(args, kwargs)
         if any(traced.keys) or any(isinstance(h, jax.core.Tracer) for h in traced.hoisted):
             return None
-        return NumpyCall(traced, self._compiled(traced).executable, leaves)
+        return NumpyCall(traced, self._compiled(traced), leaves)
 
     # ---- tracing
 
@@ -148,7 +152,7 @@ class JitFunction:
 
     def _note(self, program: Program) -> None:
         with self._lock:
-            self._programs[program.key] = program
+            _remember(self._programs, program.key, program)
 
     def _compiled(self, traced: Traced) -> Program:
         return compiled(traced.jaxpr, self._settings, traced.donated)
@@ -190,6 +194,13 @@ class JitFunction:
             self._programs.clear()
             self._numpy_calls.clear()
         self._jitted.clear_cache()  # type: ignore[attr-defined]
+
+
+def _remember(table: dict[Any, Any], key: Any, value: Any) -> None:
+    """Store a value, and forget the oldest one of a full table."""
+    if len(table) >= MOST_SIGNATURES:
+        del table[next(iter(table))]
+    table[key] = value
 
 
 def _as_numpy(results: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from compiler.jit.programs import Program
 from compiler.jit.tracing import Traced
-from compiler.runtime.executable import Executable
 
 __all__ = ["NumpyCall", "leaf_key"]
 
@@ -32,12 +32,12 @@ class NumpyCall:
 
     Args:
         traced: the function for one signature.
-        executable: its program.
+        program: its program.
         leaves: arguments of that signature.
     """
 
-    def __init__(self, traced: Traced, executable: Executable, leaves: list[Any]) -> None:
-        self._executable, self._tree = executable, traced.out_tree
+    def __init__(self, traced: Traced, program: Program, leaves: list[Any]) -> None:
+        self._program, self._executable, self._tree = program, program.executable, traced.out_tree
         self._hoisted = [np.asarray(h) for h in traced.hoisted]
         dtypes = [aval.dtype for aval in traced.jaxpr.in_avals[len(traced.hoisted) :]]
         self._dtypes = dtypes

@@ -244,6 +244,10 @@ def compiled(jaxpr: Any, settings: Settings, donated: tuple[int, ...] = ()) -> P
     return program
 
 
+_CALLED_BY_XLA: dict[int, Program] = {}
+"""Programs that XLA may call, which stay for the life of the process."""
+
+
 @functools.lru_cache(maxsize=1)
 def _register_handler() -> None:
     function = xla_call.handler(jax.ffi.include_dir(), version("jaxlib"))
@@ -264,6 +268,7 @@ def _lower(ctx: Any, *operands: Any, jaxpr: Any, settings: Settings, donated: tu
         return mlir.lower_fun(functools.partial(_call_back, program, jaxpr), multiple_results=True)(ctx, *operands)
     _register_handler()
     xla_call.register(executable, program.key)
+    _CALLED_BY_XLA[program.key] = program
     aliases = {source: n for n, source in enumerate(xla_call.donors(executable)) if source >= 0}
     rule = jax.ffi.ffi_lowering(xla_call.TARGET, operand_output_aliases=aliases)
     return rule(ctx, *operands, key=np.int64(program.key))

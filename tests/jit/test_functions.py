@@ -35,6 +35,11 @@ def _batched(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return jnp.stack([args[0], args[0] * 1.25, args[0] + 0.125]), *args[1:]
 
 
+def _again(f: Any, g: Any) -> Any:
+    """Return g compiled by whoever compiled f."""
+    return hlogym.jit(g) if hasattr(f, "plan") else jax.jit(g)
+
+
 TRANSFORMS: dict[str, Any] = {
     "call": lambda f, args: f(*args),
     "jit": lambda f, args: jax.jit(lambda *a: jax.tree.map(lambda x: x + x, f(*a)))(*args),
@@ -44,6 +49,8 @@ TRANSFORMS: dict[str, Any] = {
     "vmap of grad": lambda f, args: jax.jit(jax.vmap(jax.grad(_loss(f)), (0, *[None] * (len(args) - 1))))(
         *_batched(args)
     ),
+    "of grad": lambda f, args: _again(f, jax.grad(_loss(f.__wrapped__)))(*args),
+    "of vmap": lambda f, args: _again(f, jax.vmap(f.__wrapped__, (0, *[None] * (len(args) - 1))))(*_batched(args)),
 }
 
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -379,13 +378,11 @@ def test_a_signal_handler_ends_a_program_inside_xla() -> None:
     before = signal.signal(signal.SIGALRM, stop)
     compiled = jax.jit(f).lower(x).compile()
     try:
-        with pytest.raises((_AlarmError, jax.errors.JaxRuntimeError)) as raised:
+        with pytest.raises(_AlarmError):
             signal.setitimer(signal.ITIMER_REAL, 0.5)
             jax.block_until_ready(compiled(x))  # type: ignore[no-untyped-call]
-            time.sleep(0.1)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert raised.value is not None
     np.testing.assert_array_equal(jit(lambda x: x + 1)(x)[:2], [1, 2])
 
 

@@ -90,7 +90,11 @@ def handler(include: str, version: str) -> Any:
 def why_not_callable(executable: CpuExecutable) -> str | None:
     """Return why XLA cannot call a program directly, or None if it can."""
     host = executable.built.driver.host
-    return f"%{host[0].name} is evaluated in Python" if host else None
+    if host:
+        return f"%{host[0].name} is evaluated in Python"
+    program = executable.program
+    packed = next((b.shape for b in (*program.parameters, *program.results) if b.shape.element_type.bits < 8), None)
+    return None if packed is None else f"XLA packs the elements of {packed}"
 
 
 def donors(executable: CpuExecutable) -> list[int]:
