@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,29 +10,13 @@ import jax
 import jax.extend.core as jex
 
 from compiler.errors import UnsupportedError
+from compiler.frontends.inlining import inlining
 from compiler.frontends.stablehlo import from_xla, jaxlib_modules
 from compiler.ir.module import HloModule
 from compiler.jit.programs import PROGRAMS, Program, Settings
 from compiler.jit.source_lines import with_source_line
 
-__all__ = ["LoweredJaxpr", "check_effects", "compile_jaxpr", "is_inlining", "lower_jaxpr", "spec"]
-
-_state = threading.local()
-
-
-def is_inlining() -> bool:
-    """Check whether this thread lowers a program for this compiler, so that inner calls are inlined."""
-    return bool(getattr(_state, "inlining", False))
-
-
-@contextmanager
-def _inlining() -> Iterator[None]:
-    before = is_inlining()
-    _state.inlining = True
-    try:
-        yield
-    finally:
-        _state.inlining = before
+__all__ = ["LoweredJaxpr", "check_effects", "compile_jaxpr", "lower_jaxpr", "spec"]
 
 
 def spec(aval: Any) -> Any:
@@ -69,7 +51,7 @@ def check_effects(closed: Any) -> None:
 def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:
     """Lower a jaxpr whose arguments are arrays; `donated` are the numbers of arguments that results may take over."""
     jitted = jax.jit(_named(closed), keep_unused=True, donate_argnums=tuple(donated))
-    with _inlining():
+    with inlining():
         lowered = jitted.trace(*map(spec, closed.in_avals)).lower(lowering_platforms=("cpu",))
     computation = lowered.compiler_ir("hlo")
     _, hlo = jaxlib_modules()

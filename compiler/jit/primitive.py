@@ -25,7 +25,8 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from compiler.backends.cpu import xla_call
-from compiler.jit.lowering import compile_jaxpr, is_inlining, spec
+from compiler.frontends.inlining import is_inlining
+from compiler.jit.lowering import compile_jaxpr, spec
 from compiler.jit.programs import Program, Settings
 
 __all__ = ["call", "call_p", "compiled"]

@@ -22,7 +22,7 @@ def loss(parameters: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Ar
 @hlogym.jit
 def step(parameters: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:
     value, gradient = jax.value_and_grad(loss)(parameters, x, y)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, gradient), value
+    return jax.tree.map(lambda p, g: p - 0.02 * g, parameters, gradient), value
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
 
     # The decisions behind the program, and the same function inside JAX's transformations.
     print(f"{len(step.compile(parameters, x, y).kernels)} kernels")
-    slope = jax.vmap(jax.grad(hlogym.jit(lambda t: predict(parameters, t[None])[0])))(jnp.array([0.0, 1.0]))
+    slope = jax.vmap(jax.grad(hlogym.jit(lambda t: predict(parameters, t[None]))))(jnp.array([0.0, 1.0]))
     print("slope at 0 and 1:", ", ".join(f"{s:.2f}" for s in slope))
 
 

@@ -36,7 +36,7 @@ def _batched(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _again(f: Any, g: Any) -> Any:
-    """Return g compiled by whoever compiled f."""
+    """Return g compiled by the compiler of f."""
     return hlogym.jit(g) if hasattr(f, "plan") else jax.jit(g)
 
 
