@@ -15,11 +15,15 @@ from tests.jit.jax_functions import FIRST, FUNCTIONS
 NAMES = [pytest.param(name, marks=() if n < FIRST else pytest.mark.slow) for n, name in enumerate(FUNCTIONS)]
 
 
-def _assert_equal(got: Any, expected: Any) -> None:
+LOOSE = {"mixed_types"}
+"""Functions that compute with float32 inside, and whose gradients are of a wider type."""
+
+
+def _assert_equal(got: Any, expected: Any, loose: bool = False) -> None:
     assert str(jax.tree.structure(got)) == str(jax.tree.structure(expected))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert (a.dtype, a.shape, a.weak_type) == (b.dtype, b.shape, b.weak_type)
-        tolerance = 1e-9 if b.dtype.itemsize >= 8 else 1e-5
+        tolerance = 1e-9 if b.dtype.itemsize >= 8 and not loose else 1e-5
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -61,7 +65,7 @@ def test_results_are_those_of_jax(name: str) -> None:
         args = make()
         ours, theirs = hlogym.jit(function), jax.jit(function)
         for transform in TRANSFORMS.values():
-            _assert_equal(transform(ours, args), transform(theirs, args))
+            _assert_equal(transform(ours, args), transform(theirs, args), name in LOOSE)
 
 
 def test_there_are_sixty_functions() -> None:
