@@ -42,10 +42,15 @@ class LoweredJaxpr:
 
 
 def check_effects(closed: Any) -> None:
-    """Raise UnsupportedError if a jaxpr has effects; programs have none, and a call without results is dropped."""
-    if closed.effects:
-        effects = ", ".join(sorted({type(e).__name__.removesuffix("Effect") or str(e) for e in closed.effects}))
-        raise UnsupportedError(f"the function has effects ({effects}), such as printing, which hlogym does not compile")
+    """Raise UnsupportedError if a jaxpr has effects; programs have none, and a call without results is dropped.
+
+    The use of a named axis counts as an effect in JAX; it is gone once the call is batched.
+    """
+    names = {type(e).__name__.removesuffix("Effect") for e in closed.effects} - {"NamedAxis"}
+    if names:
+        raise UnsupportedError(
+            f"the function has effects ({', '.join(sorted(names))}), such as printing, which hlogym does not compile"
+        )
 
 
 def lower_jaxpr(closed: Any, donated: Sequence[int] = ()) -> LoweredJaxpr:
