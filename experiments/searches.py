@@ -35,7 +35,7 @@ from experiments.yardstick.rows import Row, collect, write_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SearchSettings", "contenders", "main", "search_row", "summaries"]
+__all__ = ["SearchSettings", "contenders", "main", "search_row", "shown_path", "summaries"]
 
 CONFIG = Path(__file__).parent / "configs" / "searches.yaml"
 FOLDER = Path("results/searches")
@@ -258,12 +258,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         save_figure(plot(rows, settings), out.with_suffix(".svg"))
         lines.append(f"![speedup by budget]({out.with_suffix('.svg').name})")
-    command = f"python -m experiments.searches --config {_shown(o.config)}"
+    command = f"python -m experiments.searches --config {shown_path(o.config)}"
     sys.stdout.write(write_page(out, "Searches at equal budgets", command, lines, _table(rows, settings)))
     sys.stderr.write(f"{time.monotonic() - begin:.0f} s\n")
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
+    """Return the path of a configuration file as a page names it: from the root of the repository, or its name."""
     root = Path(__file__).resolve().parent.parent
     resolved = path.resolve()
     return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else path.name
