@@ -36,22 +36,22 @@ class GradientBandit:
         self._rng = np.random.default_rng(seed)
         self._steps: list[tuple[list[str], npt.NDArray[np.float64], int]] = []
 
-    def probabilities(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    def probabilities(self, names: Sequence[str]) -> npt.NDArray[np.float64]:
         """Return the probabilities of legal decisions, given as text; shape [decisions]."""
-        values = np.array([self.preferences.get(_key(t), 0.0) for t in texts])
+        values = np.array([self.preferences.get(_key(t), 0.0) for t in names])
         weights = np.exp(values - values.max())
         return np.asarray(weights / weights.sum())
 
-    def draw(self, texts: Sequence[str]) -> int:
+    def draw(self, names: Sequence[str]) -> int:
         """Draw one of the legal decisions and return its position."""
-        p = self.probabilities(texts)
-        chosen = int(self._rng.choice(len(texts), p=p))
-        self._steps.append(([_key(t) for t in texts], p, chosen))
+        p = self.probabilities(names)
+        chosen = int(self._rng.choice(len(names), p=p))
+        self._steps.append(([_key(t) for t in names], p, chosen))
         return chosen
 
-    def preferred(self, texts: Sequence[str]) -> int:
+    def preferred(self, names: Sequence[str]) -> int:
         """Return the position of the most probable decision, of equal ones the first."""
-        return int(self.probabilities(texts).argmax())
+        return int(self.probabilities(names).argmax())
 
     def learn(self, total: float) -> None:
         """End an episode with its return: decisions become more probable if it is above the mean of the others."""

@@ -194,8 +194,8 @@ class DecisionEnv(CompilerEnv[Observation]):
         return self._session_compilation.states.moves(self._state)
 
     @property
-    def texts(self) -> Sequence[str]:
-        """The legal decisions now as text; unlike `moves`, they need no compilation in a state that was met before."""
+    def names(self) -> Sequence[str]:
+        """The legal decisions now as text; unlike `moves`, this needs no compilation in a state that was met before."""
         return [self._state.text(n) for n in range(self._state.count)]
 
     def why_not(self, action: int | FusionAction) -> str | None:
@@ -249,7 +249,7 @@ class DecisionEnv(CompilerEnv[Observation]):
 
 
 def _phases(text: str) -> tuple[Phase, ...]:
-    """Return the phases of a text in the order of compilation.
+    """Return phases joined by + in the order of compilation.
 
     Raises:
         UnknownNameError: there is no such phase.

@@ -4,7 +4,7 @@
 
 Nothing runs by itself: the passes of the default pipeline (inlining, the lowering of random numbers, unrolling, the
 removal of concatenates), expansions, and how each loop runs are actions of `hlogym/Compile-v0` with `automatic=False`.
-Agents start anew with each seed. The fast plan is found by an episode whose speedup is within a share of the best that
+Each seed is an agent of its own. The fast plan is found by an episode whose speedup is within a share of the best that
 any of them, or the default compilation, has reached. Writes a page, a plot and rows in .jsonl from which an interrupted
 run continues.
 """
@@ -117,7 +117,7 @@ def _bandit(rate: float | None) -> Play:
             total, done, truncated = 0.0, False, False
             info: Mapping[str, Any] = {}
             while not (done or truncated):
-                _, reward, done, truncated, info = env.step(agent.draw(env.texts))
+                _, reward, done, truncated, info = env.step(agent.draw(env.names))
                 total += reward
             agent.learn(total)
             if done:

@@ -21,7 +21,7 @@ def read_settings(file: Path, cls: type[T]) -> T:
 
     Args:
         file: a mapping in YAML from names of fields to values.
-        cls: a dataclass whose fields are numbers, texts, booleans, and tuples of one of these, which are lists in YAML.
+        cls: a dataclass whose fields are numbers, strings, booleans, and tuples of one of these (lists in YAML).
 
     Raises:
         ConfigError: the file cannot be read, is no mapping, or a value has another type than its field.

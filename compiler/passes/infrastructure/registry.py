@@ -66,7 +66,7 @@ def pass_text(hlo_pass: HloPass) -> str:
 
 
 def pass_texts(passes: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the texts of passes given in a list or separated by commas; see `pass_text`.
+    """Return passes given in a list or separated by commas, each as `pass_text` writes it.
 
     Raises:
         UnknownNameError, OptionError: there is no such pass or option.
