@@ -88,6 +88,7 @@ class CompilationSession:
         backend: name of the backend that `finish` builds for.
         pipeline: the passes that `run_passes()` runs by default; None means `default_pipeline()`.
         device: the device model that estimates costs; None means that of the backend.
+        cleanup: the passes that run after loop decisions that changed the module; None means `default_pipeline()`.
     """
 
     def __init__(
@@ -96,12 +97,13 @@ class CompilationSession:
         backend: str = "cpu",
         pipeline: Pipeline = None,
         device: DeviceModel | None = None,
+        cleanup: Pipeline = None,
     ) -> None:
         self._source = module.clone()
         self.fingerprint = module.fingerprint()
         self._backend = find_backend(backend)
         self.device = device or self._backend.device_model()
-        self._pipeline = pipeline
+        self._pipeline, self._cleanup = pipeline, cleanup
         self._known_loops: KnownLoops = {}
         self._reset()
 
@@ -220,7 +222,7 @@ class CompilationSession:
         if self._state is None:
             self._enter("fusion")
             if any(isinstance(d, LoopChoice) and d.choice != KEEP for d in self._decisions):
-                self._run_passes(cleanup_pipeline(), _LoopCleanup)
+                self._run_passes(as_pipeline(self._cleanup), _LoopCleanup)
             self._start_fusion()
         if self._state is None:
             raise SessionError("fusion has not started")
@@ -554,11 +556,6 @@ def as_pipeline(pipeline: Pipeline) -> HloPass:
 
 def _passes(given: Iterable[str | HloPass]) -> Iterable[HloPass]:
     return (make_pass(p) if isinstance(p, str) else p for p in given)
-
-
-def cleanup_pipeline() -> HloPass:
-    """Return the pipeline that runs after loops have been unrolled."""
-    return default_pipeline()
 
 
 def decider_name(policy: object) -> str:

@@ -62,6 +62,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012 - Gymnasium declares it so
     phases: ClassVar[tuple[Phase, ...]] = ()
+    automatic: bool = True
     step_cost: float = 0.0
 
     def __init__(
@@ -208,7 +209,7 @@ class CompilerEnv(gym.Env[ObsType, np.int64], ABC):
             ProgramError: the program cannot be read or compiled.
         """
         if program.name not in self._baselines:
-            self._baselines[program.name] = Baseline(program, self.backend, self.phases)
+            self._baselines[program.name] = Baseline(program, self.backend, self.phases, self.automatic)
         return self._baselines[program.name]
 
     def check_programs(self, step: Callable[[Program], None] = lambda _: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -27,7 +28,7 @@ from compiler.plan import Phase
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 
-__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Stop"]
+__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Offers", "Stop"]
 
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses at the end of episodes that do not decide fusion, so that they end with a whole compilation."""
@@ -131,6 +132,22 @@ class _Before:
     kernel_texts: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Offers:
+    """What the moves of an episode are.
+
+    Attributes:
+        splits: whether fissions are among them.
+        passes: the passes to choose from, as text; None: all, with their default options.
+    """
+
+    splits: bool = False
+    passes: tuple[str, ...] | None = None
+
+
+ALL_PASSES = Offers()
+
+
 class Episode:
     """The decisions of some phases, one after the other; the other phases take their defaults.
 
@@ -139,11 +156,11 @@ class Episode:
     Args:
         session: takes the decisions; at its start if "passes" is among the phases, else after its passes.
         phases: what is decided, in the order of compilation.
-        splits: whether fissions are among the moves.
+        offers: what the moves are.
     """
 
-    def __init__(self, session: CompilationSession, phases: Sequence[Phase], splits: bool = False) -> None:
-        self._splits = splits
+    def __init__(self, session: CompilationSession, phases: Sequence[Phase], offers: Offers = ALL_PASSES) -> None:
+        self._offers = offers
         self.session = session
         self._left: tuple[Phase, ...] = tuple(phases)
         self._fuses = "fusion" in phases
@@ -310,9 +327,11 @@ class Episode:
 
     def _offer_passes(self) -> bool:
         # A pass that changed nothing is left out until another pass changes something.
-        names = [n for n in sorted(PASSES) if n not in self._idle_passes][: MAX_CANDIDATES - 1]
+        offered = sorted(PASSES) if self._offers.passes is None else self._offers.passes
+        names = [n for n in offered if n not in self._idle_passes][: MAX_CANDIDATES - 1]
         moves: list[Move] = [*(PassChoice(n) for n in names), Stop("passes")]
-        return self._offer(moves, [*(Candidate("pass", pass_name=n) for n in names), STOP], self._module_features())
+        candidates = [Candidate("pass", pass_name=re.split("[{@]", n)[0]) for n in names]
+        return self._offer(moves, [*candidates, STOP], self._module_features())
 
     def _offer_expansion(self) -> bool:
         site = next(iter(self.session.expansions()), None)
@@ -330,7 +349,7 @@ class Episode:
 
     def _offer_fusions(self) -> bool:
         if self._features is None:
-            self._features = FusionFeatures(self.session.fusion, self._splits)
+            self._features = FusionFeatures(self.session.fusion, self._offers.splits)
         self._fusions = self._features.offer()
         if not self._fusions.entries:
             return False

@@ -18,7 +18,7 @@ from compiler.learned.features.passes import LIMIT, Vector, observation_size
 from compiler.learned.pass_episode import PassEpisode
 from compiler.learned.pass_states import PassGraph, StateMemory, default_pass_actions
 from compiler.loops import KernelLoops
-from compiler.passes.infrastructure.registry import make_pass, make_passes, pass_text
+from compiler.passes.infrastructure.registry import pass_texts
 from compiler.plan import CompilationPlan, Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
@@ -199,7 +199,7 @@ class PassOrderEnv(CompilerEnv[Vector]):
         **options: Unpack[EnvOptions],
     ) -> None:
         super().__init__(suite, shared=shared, **options)
-        self.actions = _pass_texts(passes)
+        self.actions = default_pass_actions() if passes is None else pass_texts(passes)
         self.max_steps, self.step_cost, self.verified = max_steps, step_cost, verified
         size = observation_size(len(self.actions))
         self.observation_space = cast("spaces.Space[Vector]", spaces.Box(-LIMIT, LIMIT, (size,), np.float32))
@@ -253,10 +253,3 @@ class PassOrderEnv(CompilerEnv[Vector]):
         if ended and self.reward.completes:
             info["plan_json"] = self.plan.to_json()
         return info
-
-
-def _pass_texts(passes: str | Sequence[str] | None) -> tuple[str, ...]:
-    if passes is None:
-        return default_pass_actions()
-    found = make_passes(passes) if isinstance(passes, str) else map(make_pass, passes)
-    return tuple(pass_text(p) for p in found)

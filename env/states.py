@@ -17,7 +17,7 @@ from compiler.fusion.actions import FusionAction
 from compiler.plan import Phase
 from compiler.session import CompilationSession
 from compiler.support.lru_dict import LruDict
-from env.episode import Decision, Episode, Move, Stop
+from env.episode import ALL_PASSES, Decision, Episode, Move, Offers, Stop
 from env.observations import CompactGraph, compact
 
 __all__ = ["DecisionMemory", "DecisionState", "DecisionStates"]
@@ -98,7 +98,7 @@ class DecisionStates:
         start: the session that episodes start from; it is not changed.
         phases: what is decided.
         memory: where states are stored.
-        splits: whether fissions are among the decisions.
+        offers: what the decisions are.
 
     Attributes:
         root: the state at the start.
@@ -112,10 +112,10 @@ class DecisionStates:
         start: CompilationSession,
         phases: Sequence[Phase],
         memory: DecisionMemory,
-        splits: bool = False,
+        offers: Offers = ALL_PASSES,
     ) -> None:
         self._name, self._memory = name, memory
-        self._start = Episode(start.fork(), phases, splits)
+        self._start = Episode(start.fork(), phases, offers)
         self._episodes: LruDict[_Path | None, tuple[Episode, _Path | None]] = LruDict(SESSIONS)
         self.met = self.remembered = 0
         self.root = self._see(self._start.fork(), None)

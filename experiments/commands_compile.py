@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -163,11 +164,22 @@ def tune(
     program: Program,
     output: Annotated[Path, typer.Option("--output", "-o", help="Write the best plan to this file (JSON).")],
     budget: Annotated[int, typer.Option(help="Maximum number of plans to measure.", min=1)] = 64,
+    seconds: Annotated[
+        float | None, typer.Option(help="Time limit of the search in seconds. Default: none.", min=0)
+    ] = None,
+    search: Annotated[
+        str,
+        typer.Option(
+            help="random, greedy, local, beam, annealing or evolution, with options in braces: "
+            "'local{groups=kernels+fusion}', 'evolution{population=8,model=analytic}'."
+        ),
+    ] = "greedy",
     backend: Backend = "auto",
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Exported policy that also proposes plans: a folder, or models:/NAME/VERSION. Default: none.",
+            help="Exported policy from whose plan the search starts: a folder, or models:/NAME/VERSION. Default: the "
+            "default plan.",
             callback=_local,
         ),
     ] = None,
@@ -177,10 +189,14 @@ def tune(
     """Search for the fastest plan of a program by measuring candidates.
 
     Example: hlogym tune cartpole_naive.hlo --budget 64 -o plan.json
+
+    Example: hlogym tune cartpole_naive.hlo --search 'annealing{model=analytic}' --seconds 120 -o plan.json
     """
+    from agents.search_run import Budget
     from experiments.tune import tune_program
 
-    tune_program(program, output, budget, backend, policy, seed, as_json)
+    limits = Budget(budget, math.inf if seconds is None else seconds)
+    tune_program(program, output, limits, backend, policy, search, seed, as_json)
 
 
 def bench(

@@ -144,8 +144,8 @@ def evaluate(
     baselines: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated strategies to compare with. Default: none,priority,random; for a pass order, "
-            "random,greedy,beam."
+            help="Comma-separated strategies to compare with: fusion policies, and searches with options as in "
+            "'local{model=analytic}'. Default: none,priority,random; for a pass order, random,greedy,beam."
         ),
     ] = None,
     budget: Annotated[
@@ -180,13 +180,14 @@ def evaluate(
     Example: hlogym evaluate models:/hlogym-fusion/1
     """
     from compiler.learned.pass_order import LearnedPassOrder
+    from compiler.support.options import split_specs
     from experiments.learned import load_learned
     from experiments.opening import opened_for_evaluation
     from experiments.registry import local_policy
 
     folder = Path(local_policy(policy, runs))
     learned = load_learned(folder)
-    names = None if baselines is None else baselines.split(",")
+    names = None if baselines is None else split_specs(baselines)
     if isinstance(learned, LearnedPassOrder):
         from experiments.pass_orders.command import evaluate_pass_order
 

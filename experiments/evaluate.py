@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan
+from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan, is_search, is_strategy
+from agents.searches import make_search
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
@@ -100,8 +101,10 @@ def evaluate_policy(
 def _strategies(baselines: Sequence[str]) -> tuple[str, ...]:
     wanted = [b for b in dict.fromkeys(baselines) if b]
     for name in wanted:
-        if name not in STRATEGIES:
+        if not is_strategy(name):
             raise UnknownNameError("strategy", name, STRATEGIES)
+        if is_search(name):
+            make_search(name)  # reports bad options before any work is done
     return tuple(dict.fromkeys([REFERENCE, *wanted, "learned", "learned+search"]))
 
 

@@ -18,8 +18,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agents.deviations import GROUPS, Group, LocalSearch
+from agents.deviations import GROUPS, PlanBuilder
 from agents.finalists import confirm
+from agents.plan_space import ALL_GROUPS
+from agents.search_run import Budget, run_search
+from agents.searches import Local
 from compiler.analysis.cost_model import module_cost
 from compiler.support.safe_names import plot_label
 from compiler.text import parse
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["headroom_row", "main", "summaries"]
 
-ALL = "all"
+ALL = ALL_GROUPS
 FOLDER = Path("results/headroom")
 
 
@@ -52,15 +55,14 @@ def headroom_row(
         return {"skipped": f"takes {default.time.value * 1e6:.2g} us", "seconds": default.time.value}
     found: dict[str, Any] = {}
     for group in groups:
-        chosen: tuple[Group, ...] = tuple(g for g in GROUPS if group in (g, ALL))
-        search = LocalSearch(module, program, measurer, chosen, seed)
-        search.run(budget)
-        best = confirm(measurer, program, search.finalists)
+        builder = PlanBuilder(module, measurer.options.backend)
+        run = run_search(Local(groups=group, seed=seed), builder, program, measurer, Budget(budget))
+        best = confirm(measurer, program, run.finalists)
         speedup = [1.0, 1.0, 1.0]
         if best is not None and best.measurement.verdict is not None:
             speedup = [float(v) for v in best.measurement.verdict.speedup.to_json() if v is not None]
         plan = None if best is None else best.plan.to_json()
-        counts = {"measurements": search.measurements, "failures": search.failures}
+        counts = {"measurements": run.measurements, "failures": run.failures}
         found[group] = {"speedup": speedup, "plan": plan, **counts}
     return {"seconds": default.time.value, "groups": found}
 

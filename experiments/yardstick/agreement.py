@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from agents.search import Starts, beam_plans, find_plan, random_plans
+from agents.plan_space import PlanSpace
+from agents.search import Starts, find_plan, random_plans
 from compiler.fusion.policies import DEFAULT_POLICY
 from compiler.plan import CompilationPlan
 from env.measurement import Measurer
@@ -36,10 +37,12 @@ def agreement_row(measurer: Measurer, program: Program, plans: int, seed: int, r
     default = find_plan(DEFAULT_POLICY, starts, program, measurer, 0).plan
     drawn: dict[str, CompilationPlan] = {}
     unfused = find_plan("none", starts, program, measurer, 0).plan
-    sources = [unfused], beam_plans(starts, program), random_plans(starts, program, seed)
-    for plan in itertools.chain(*(itertools.islice(s, 2 * plans) for s in sources)):
+    space = PlanSpace(starts.builder(program), ("loops", "fusion"), seed)
+    near = (b.plan for b in space.draw(2 * plans, lambda: space.walked(space.start, space.rng.randint(1, 8))))
+    far = itertools.islice(random_plans(starts, program, seed), 2 * plans)
+    for plan in itertools.chain([unfused], near, far):
         drawn.setdefault(plan.to_json(), plan)
-    # Some of the beam search, which are near the default, and random ones, which are far from it.
+    # Some near the default plan, and some far from it.
     chosen = list(drawn.values())[:: max(1, len(drawn) // plans)][:plans]
     rewards = []
     for plan in chosen:

@@ -28,7 +28,7 @@ MIN_WORK = 16
 LANES = 16
 """Elements of a vector, for the comparison of what is computed in vectors and what is not."""
 FLAT_ROW, FLAT_WORK = 64, 8
-"""Elements below which the rows of a block become one loop, and the statements of an element from which it is worth it."""
+"""Elements below which the rows of a block become one loop, and the fewest statements of an element for that."""
 
 
 def split_rows(body: Body) -> Body:
