@@ -93,7 +93,7 @@ def weight(program: Any, target: str) -> Any:
 def lower_program(program: Any, freeze: bool) -> HloModule:
     """Lower an exported program to a module; see `compiler.frontends.torch.lower`."""
     result, entry = HloModule("torch"), HloComputation("main")
-    walk = _Walk(program.graph_module, TorchBuilder(result, entry))
+    walk = GraphWalk(program.graph_module, TorchBuilder(result, entry))
     specs = iter(program.graph_signature.input_specs)
     for node in program.graph.nodes:
         if node.op == "placeholder":
@@ -120,7 +120,7 @@ def _placeholder(b: TorchBuilder, program: Any, node: Any, spec: Any, freeze: bo
     return parameter
 
 
-def _finish(walk: _Walk, node: Any, specs: Iterable[Any]) -> None:
+def _finish(walk: GraphWalk, node: Any, specs: Iterable[Any]) -> None:
     """Set the root: outputs, then new values of what the program mutates, then the state of the random generator."""
     outputs: list[Any] = []
     changed: list[tuple[str, Any]] = []
@@ -143,7 +143,7 @@ def _finish(walk: _Walk, node: Any, specs: Iterable[Any]) -> None:
     set_result_names(b.entry.root, names)
 
 
-class _Walk:
+class GraphWalk:
     """Lowers one graph into a computation; `values` maps node names to values."""
 
     def __init__(self, graph_module: Any, builder: TorchBuilder) -> None:
@@ -153,7 +153,9 @@ class _Walk:
     def step(self, node: Any) -> None:
         """Lower a node that is neither a placeholder nor the output."""
         if node.op == "get_attr":
-            self.values[node.name] = getattr(self.graph_module, node.target)
+            found = getattr(self.graph_module, node.target)
+            is_tensor = hasattr(found, "untyped_storage")
+            self.values[node.name] = self.builder.literal(to_numpy(found)) if is_tensor else found
             return
         if node.op != "call_function":
             raise UnsupportedError(f"torch graph node {node.op} (%{node.name}) is not supported")
@@ -161,8 +163,8 @@ class _Walk:
 
     def _call(self, node: Any) -> Any:
         name = str(node.target)
-        args = [self._value(a) for a in node.args]
-        kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
+        args = [self.value(a) for a in node.args]
+        kwargs = {k: self.value(v) for k, v in node.kwargs.items()}
         b = self.builder
         b.start(node, f"{name} (%{node.name}){_location(node)}", name.rpartition(".")[2])
         if name in _CONTROL:
@@ -190,11 +192,12 @@ class _Walk:
             raise UnsupportedError(f"PyTorch op {self.builder.what} is not supported by the torch frontend")
         return node.target(*args)
 
-    def _value(self, arg: Any) -> Any:
+    def value(self, arg: Any) -> Any:
+        """Return the value of an argument of a node, which may be a node, a list of them, or a constant."""
         if hasattr(arg, "op") and hasattr(arg, "meta"):
             return self.values[arg.name]
         if isinstance(arg, list | tuple):
-            return [self._value(a) for a in arg]
+            return [self.value(a) for a in arg]
         return arg
 
     # ---- control flow
@@ -229,7 +232,7 @@ class _Walk:
         inner = HloComputation(name)
         shapes = tuple_shape(*(self.builder.tensor(o).shape for o in operands))
         parameter = inner.add_parameter(0, shapes)
-        walk = _Walk(graph_module, self.builder.inside(inner))
+        walk = GraphWalk(graph_module, self.builder.inside(inner))
         elements = iter([inner.add(Opcode.GET_TUPLE_ELEMENT, [parameter], attributes={"index": i})
                          for i in range(len(operands))])  # fmt: skip
         kept = []
@@ -240,7 +243,7 @@ class _Walk:
             elif node.op != "output":
                 walk.step(node)
             else:
-                results = walk._value(node.args[0])
+                results = walk.value(node.args[0])
                 listed = results if isinstance(results, list) else [results]
                 listed = [walk.builder.tensor(r) for r in [*listed, *kept[len(kept) - extra :]]]
                 inner.root = listed[0] if single_result else inner.add(Opcode.TUPLE, listed)

@@ -1,0 +1,102 @@
+"""Compiles graphs of TorchDynamo: AOT autograd traces forward and backward, and each graph becomes a program."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compiler.errors import UnsupportedError
+from compiler.frontends.torch_graph import lower_graph
+from compiler.frontends.torch_program import is_lowered
+from compiler.program_cache import cached_program
+from compiler.support.lru_dict import LruDict
+from compiler.torch_backend.calling import CompiledGraph
+from compiler.torch_backend.options import BackendOptions
+
+__all__ = ["compile_graph"]
+
+_SIZES = 64
+"""How many combinations of sizes of one graph with dynamic shapes stay compiled."""
+
+
+def compile_graph(
+    graph_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: Any = None
+) -> Callable[..., Any]:
+    """Compile a graph with its gradient; see `compiler.torch_backend.hlogym`."""
+    del mode  # modes choose among features of Inductor
+    chosen = BackendOptions.of(options)
+    if any(map(_is_dynamic, example_inputs)):
+        return _PerSize(graph_module, chosen)
+    return _with_gradient(graph_module, example_inputs, chosen)
+
+
+def _is_dynamic(value: Any) -> bool:
+    """Check whether an input is a symbolic number or a tensor with symbolic sizes."""
+    torch: Any = importlib.import_module("torch")
+    symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    if isinstance(value, symbolic):
+        return True
+    return isinstance(value, torch.Tensor) and any(isinstance(d, symbolic) for d in (*value.shape, *value.stride()))
+
+
+class _PerSize:
+    """A graph with dynamic shapes, compiled anew for each combination of sizes and numbers that it is called with."""
+
+    def __init__(self, graph_module: Any, options: BackendOptions) -> None:
+        self._graph_module, self._options = graph_module, options
+        self._compiled: LruDict[Any, Callable[..., Any]] = LruDict(_SIZES)
+
+    def __call__(self, *inputs: Any) -> Any:
+        key = tuple((tuple(x.shape), x.stride()) if hasattr(x, "stride") else x for x in inputs)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = _with_gradient(self._graph_module, inputs, self._options)
+            self._compiled[key] = compiled
+        return compiled(*inputs)
+
+
+def _with_gradient(graph_module: Any, inputs: Sequence[Any], options: BackendOptions) -> Callable[..., Any]:
+    common: Any = importlib.import_module("torch._dynamo.backends.common")
+    partitioners: Any = importlib.import_module("functorch.compile")
+    attention: Any = importlib.import_module("torch.nn.attention")
+    build = functools.partial(_compile_flat, options=options)
+    aot = common.aot_autograd(
+        fw_compiler=build,
+        bw_compiler=build,
+        partition_fn=partitioners.min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    # Fused attention kernels of PyTorch have no decomposition in the backward pass.
+    with attention.sdpa_kernel(attention.SDPBackend.MATH):
+        compiled: Callable[..., Any] = aot(graph_module, inputs)
+    return compiled
+
+
+@functools.lru_cache(maxsize=1)
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Return PyTorch's decompositions of the ops that have no lowering."""
+    tables: Any = importlib.import_module("torch._decomp")
+    known: dict[Any, Callable[..., Any]] = {**tables.decomposition_table, **tables.core_aten_decompositions()}
+    return {op: f for op, f in known.items() if not is_lowered(op)}
+
+
+def _compile_flat(graph_module: Any, inputs: Sequence[Any], *, options: BackendOptions) -> Any:
+    """Compile one graph of ATen ops, or return one that PyTorch runs op by op if it has an unsupported op."""
+    try:
+        lowered = lower_graph(graph_module)
+        program = cached_program(lowered.module, options.backend, options.policy, options.cache)
+    except UnsupportedError as e:
+        if not options.fallback:
+            raise
+        warnings.warn(
+            f"torch.compile(backend='hlogym'): PyTorch runs this graph op by op: {e} (options={{'fallback': False}} "
+            "raises this as an error)",
+            stacklevel=2,
+        )
+        partitioners: Any = importlib.import_module("functorch.compile")
+        return partitioners.make_boxed_func(graph_module.forward)
+    return CompiledGraph(lowered, program)
