@@ -169,6 +169,7 @@ class _GraphLowering:
         self.walk = GraphWalk(graph_module, TorchBuilder(self.module, self.entry))
         self.builder = self.walk.builder
         self.inputs: list[TensorLayout | None] = []
+        self.layouts: dict[int, TensorLayout] = {}
         self.positions: dict[Any, int] = {}
         self.mutated: dict[int, HloInstruction] = {}
         self.results: list[tuple[Any, TensorLayout]] = []
@@ -189,9 +190,7 @@ class _GraphLowering:
         values = [self._in_memory(self.walk.values[node.name], layout) for node, layout in self.results]
         names = [f"output_{n}" for n in range(len(values))]
         for position, value in self.mutated.items():
-            layout = self.inputs[position]
-            assert layout is not None
-            values.append(self._in_memory(value, layout))
+            values.append(self._in_memory(value, self.layouts[position]))
             names.append(f"updated_{position}")
         state = self.builder.random_state
         if state is not None:
@@ -214,7 +213,7 @@ class _GraphLowering:
             self.inputs.append(None)
             self.walk.values[node.name] = value
             return
-        layout = TensorLayout.of(value)
+        layout = self.layouts[len(self.inputs)] = TensorLayout.of(value)
         self.inputs.append(layout)
         b = self.builder
         parameter = b.entry.add_parameter(len(b.entry.parameters), layout.in_memory, name=node.name)
@@ -242,7 +241,7 @@ class _GraphLowering:
 
     def _donate(self) -> None:
         """Let the new values of inputs take over the memory of the inputs."""
-        numbers = {position: n for n, position in enumerate(p for p, x in enumerate(self.inputs) if x is not None)}
+        numbers = {position: n for n, position in enumerate(self.layouts)}
         first = len(self.results)
         entries = tuple(
             Alias((first + k,), numbers[position], (), "may-alias") for k, position in enumerate(self.mutated)
@@ -268,9 +267,9 @@ class _GraphLowering:
         if position is not None and position not in self.mutated and base is not node:
             return _view(FromInput(position), value, base.meta["val"])
         layout = TensorLayout.of(value)
-        # Several views of one value share the memory of the first.
-        carrier = self.carriers.setdefault(base, node) if layout.is_dense else node
-        if carrier is not node and carrier.meta["val"].numel() == value.numel():
+        # Views of one value share the memory of the first if it holds all of their elements.
+        carrier = self.carriers.setdefault(base, node) if layout.is_dense else self.carriers.get(base, node)
+        if carrier is not node and _contains(carrier.meta["val"], value):
             return _view(FromResult(self.numbers[carrier]), value, carrier.meta["val"])
         if node not in self.numbers:
             if not layout.is_dense:
@@ -296,6 +295,13 @@ def _view_base(node: Any) -> Any:
             break
         node = before
     return node
+
+
+def _contains(dense: Any, view: Any) -> bool:
+    """Check whether the memory of a dense tensor contains that of a view of the same storage."""
+    start = int(view.storage_offset()) - int(dense.storage_offset())
+    reach = sum((int(n) - 1) * int(s) for n, s in zip(view.shape, view.stride(), strict=True))
+    return view.numel() > 0 and start >= 0 and start + reach < dense.numel()
 
 
 def _view(base: FromResult | FromInput, value: Any, of: Any) -> Output:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontends.torch_graph import Fixed, FromInput, FromResult, LoweredGraph, Output, TensorLayout, ViewOf
+from compiler.frontends.torch_graph import Fixed, FromInput, FromResult, LoweredGraph, Output, TensorLayout
 from compiler.runtime.executable import Executable
 
 __all__ = ["CompiledGraph"]
