@@ -6,7 +6,9 @@ Unlike an exported program, such a graph says for each input and result how it l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,6 +140,7 @@ class LoweredGraph:
         mutated: the positions of the inputs that the graph updates in place.
         outputs: what the graph returns.
         draws: whether the program draws random numbers.
+        drawn: functions that return random tensors, in row-major order, which are arguments after the inputs.
     """
 
     module: HloModule
@@ -146,25 +149,28 @@ class LoweredGraph:
     mutated: tuple[int, ...]
     outputs: tuple[Output, ...]
     draws: bool
+    drawn: tuple[Callable[[], Any], ...] = ()
 
 
-def lower_graph(graph_module: Any, name: str = "torch") -> LoweredGraph:
+def lower_graph(graph_module: Any, name: str = "torch", draw_outside: bool = False) -> LoweredGraph:
     """Lower a functional graph of ATen ops with fixed sizes.
 
     Args:
         graph_module: a `torch.fx.GraphModule` whose nodes have fake tensors as `meta["val"]`.
         name: the name of the module.
+        draw_outside: let PyTorch draw random numbers before the program runs, in the order of the graph.
 
     Raises:
         UnsupportedError: the graph has an op without a lowering, or tensors that HLO cannot express; the message names
             the op or the tensor.
     """
-    return _GraphLowering(graph_module, name).run()
+    return _GraphLowering(graph_module, name, draw_outside).run()
 
 
 class _GraphLowering:
-    def __init__(self, graph_module: Any, name: str) -> None:
-        self.graph_module = graph_module
+    def __init__(self, graph_module: Any, name: str, draw_outside: bool) -> None:
+        self.graph_module, self.draw_outside = graph_module, draw_outside
+        self.drawn: list[Callable[[], Any]] = []
         self.module, self.entry = HloModule(name), HloComputation("main")
         self.walk = GraphWalk(graph_module, TorchBuilder(self.module, self.entry))
         self.builder = self.walk.builder
@@ -178,6 +184,7 @@ class _GraphLowering:
 
     def run(self) -> LoweredGraph:
         outputs: list[Output] = []
+        _complete_values(self.graph_module.graph)
         for node in self.graph_module.graph.nodes:
             if node.op == "placeholder":
                 self._add_input(node)
@@ -185,6 +192,8 @@ class _GraphLowering:
                 outputs = [self._output(value) for value in node.args[0]]
             elif _base_name(node) == "copy_":
                 self._update(node)
+            elif self.draw_outside and _is_random(node):
+                self._draw(node)
             else:
                 self.walk.step(node)
         values = [self._in_memory(self.walk.values[node.name], layout) for node, layout in self.results]
@@ -203,7 +212,7 @@ class _GraphLowering:
         self._donate()
         return LoweredGraph(
             self.module, tuple(self.inputs), tuple(layout for _, layout in self.results), tuple(self.mutated),
-            tuple(outputs), state is not None,
+            tuple(outputs), state is not None, tuple(self.drawn),
         )  # fmt: skip
 
     def _add_input(self, node: Any) -> None:
@@ -239,6 +248,33 @@ class _GraphLowering:
         self.mutated[position] = new
         self.walk.values[node.name] = new
 
+    def _draw(self, node: Any) -> None:
+        """Make the random numbers of an op an argument of the program."""
+        b = self.builder
+        b.start(node, f"{node.target} (%{node.name})", "default")
+        op, args = node.target, [_blank(a) for a in node.args]
+        is_dropout = _base_name(node) == "native_dropout"
+        if is_dropout and not (node.args[2] and 0 < node.args[1] < 1):
+            self.walk.step(node)
+            return
+        by_number = _base_name(node) == "bernoulli" and len(args) > 1
+        if _base_name(node) not in _OF_SHAPES and not by_number:
+            raise b.unsupported("to draw numbers that depend on computed values by PyTorch (fallback_random)")
+        value = node.meta["val"][1] if is_dropout else node.meta["val"]
+        shape = Shape(element_type(value.dtype), tuple(map(int, value.shape)))
+        parameter = b.entry.add_parameter(len(b.entry.parameters), shape, name=node.name)
+        set_argument_name(parameter, node.name)
+        if not is_dropout:
+            self.drawn.append(lambda: op(*[a() if callable(a) else a for a in args], **node.kwargs).contiguous())
+            self.walk.values[node.name] = parameter
+            return
+        x, chance = self.walk.value(node.args[0]), 1 - node.args[1]
+        like = args[0]
+        self.drawn.append(lambda: like().bernoulli_(chance).bool())
+        t = x.shape.element_type
+        kept = b.select(parameter, b.binary(Opcode.MULTIPLY, x, 1 / chance, t), 0, t)
+        self.walk.values[node.name] = [kept, parameter]
+
     def _donate(self) -> None:
         """Let the new values of inputs take over the memory of the inputs."""
         numbers = {position: n for n, position in enumerate(self.layouts)}
@@ -252,7 +288,7 @@ class _GraphLowering:
     # ---- outputs
 
     def _output(self, node: Any) -> Output:
-        if not hasattr(node, "op"):
+        if not hasattr(node, "meta"):
             return Fixed(node)
         value = node.meta.get("val")
         if node in self.positions:
@@ -279,8 +315,46 @@ class _GraphLowering:
         return FromResult(self.numbers[node])
 
 
+def _complete_values(graph: Any) -> None:
+    """Set the fake values of nodes by which PyTorch passes random states from forward to backward passes."""
+    for node in graph.nodes:
+        if node.op != "call_function" or "val" in node.meta:
+            continue
+        args = [a.meta.get("val") if hasattr(a, "meta") else a for a in node.args]
+        if str(node.target) == "run_and_save_rng_state":
+            node.meta["val"] = (None, args[0](*args[1:], **node.kwargs))
+        elif str(node.target) == "run_with_rng_state":
+            node.meta["val"] = args[1](*args[2:], **node.kwargs)
+        elif "getitem" in str(node.target) and isinstance(args[0], list | tuple):
+            node.meta["val"] = args[0][args[1]]
+
+
 def _base_name(node: Any) -> str:
     return str(node.target).removeprefix("aten.").partition(".")[0]
+
+
+def _blank(arg: Any) -> Any:
+    """Return a function that makes a tensor like a node's value; other arguments of a node unchanged."""
+    if not hasattr(arg, "meta"):
+        return arg
+    value = arg.meta["val"]
+    torch: Any = importlib.import_module("torch")
+    return functools.partial(torch.empty, tuple(map(int, value.shape)), dtype=value.dtype)
+
+
+_OF_SHAPES = frozenset(
+    [
+        "native_dropout", "rand_like", "randn_like", "randint_like", "uniform", "normal_functional", "exponential",
+        "rand", "randn", "randint", "randperm",
+    ]
+)  # fmt: skip
+"""Random ops whose numbers depend on no values of tensors."""
+
+
+def _is_random(node: Any) -> bool:
+    """Check whether a node draws random numbers."""
+    torch: Any = importlib.import_module("torch")
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or "rng_state" in str(node.target)
 
 
 def _view_base(node: Any) -> Any:

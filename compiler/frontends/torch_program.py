@@ -19,12 +19,14 @@ from compiler.frontends import (
     torch_pointwise,
     torch_pooling,
     torch_pooling_backward,
+    torch_prims,
     torch_random,
     torch_reductions,
     torch_special,
 )
 from compiler.frontends.names import set_argument_name, set_result_names
 from compiler.frontends.torch_builder import Registry, TorchBuilder, element_type, to_numpy
+from compiler.frontends.torch_random import state_bytes, state_of_bytes
 from compiler.ir import HloComputation, HloInstruction, HloModule, Literal, Opcode, Shape
 from compiler.ir.shape import tuple_shape
 
@@ -43,6 +45,7 @@ LOWERINGS: Registry = {
     **torch_backward.LOWERINGS,
     **torch_pooling_backward.LOWERINGS,
     **torch_random.LOWERINGS,
+    **torch_prims.LOWERINGS,
 }
 """Maps ATen names without overloads to their lowerings."""
 _OWN = f"{Path(__file__).parent}/"
@@ -73,7 +76,7 @@ _ALONG_ONE_DIMENSION = frozenset(
     ]
 )
 """Ops along one dimension that PyTorch also accepts for scalars."""
-_CONTROL = ("cond", "while_loop", "with_effects")
+_CONTROL = ("cond", "while_loop", "with_effects", "run_and_save_rng_state", "run_with_rng_state")
 _MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 
 
@@ -168,9 +171,14 @@ class GraphWalk:
         b = self.builder
         b.start(node, f"{name} (%{node.name}){_location(node)}", name.rpartition(".")[2])
         if name in _CONTROL:
-            return getattr(self, f"_{name}")(*args)
+            return getattr(self, f"_{name}")(*args, **kwargs)
         if not name.startswith(("aten.", "prims.")):
             return self._plain(node, args)
+        return self._lowered(node.target, args, kwargs)
+
+    def _lowered(self, op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Lower a call of an op of ATen or prims."""
+        b, name = self.builder, str(op)
         lowering = LOWERINGS.get(_base(name))
         if lowering is None:
             raise UnsupportedError(f"PyTorch op {b.what} is not supported by the torch frontend")
@@ -202,9 +210,29 @@ class GraphWalk:
 
     # ---- control flow
 
-    def _with_effects(self, *_: Any) -> Any:
+    def _with_effects(self, *_: Any, **__: Any) -> Any:
         """Drop a check that raises an error in torch (singular matrix), because compiled programs have no errors."""
         return [None, None]
+
+    def _run_and_save_rng_state(self, op: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the state of the random generator and the result of an op that draws from it next."""
+        b = self.builder
+        state, (_, b.result) = b.draw_state(), b.result
+        size = next(int(u.meta["val"].shape[0]) for u in b.node.users if u.args[1] == 0)
+        return [state_bytes(b, state, size), self._drawn(op, list(args), kwargs)]
+
+    def _run_with_rng_state(self, state: HloInstruction, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """Draw again what was drawn in a state of the random generator."""
+        b = self.builder
+        present, b.random_state = b.random_state, state_of_bytes(b, state)
+        try:
+            return self._drawn(op, list(args), kwargs)
+        finally:
+            b.random_state = present
+
+    def _drawn(self, op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        self.builder.what, self.builder.overload = f"{op} in {self.builder.what}", str(op).rpartition(".")[2]
+        return self._lowered(op, args, kwargs)
 
     def _cond(self, predicate: HloInstruction, on_true: Any, on_false: Any, operands: list[Any]) -> list[Any]:
         b = self.builder

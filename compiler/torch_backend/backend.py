@@ -62,7 +62,7 @@ def _with_gradient(graph_module: Any, inputs: Sequence[Any], options: BackendOpt
     common: Any = importlib.import_module("torch._dynamo.backends.common")
     partitioners: Any = importlib.import_module("functorch.compile")
     attention: Any = importlib.import_module("torch.nn.attention")
-    build = functools.partial(_compile_flat, options=options)
+    build = _GraphCompiler(options)
     aot = common.aot_autograd(
         fw_compiler=build,
         bw_compiler=build,
@@ -84,19 +84,38 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: f for op, f in known.items() if not is_lowered(op)}
 
 
-def _compile_flat(graph_module: Any, inputs: Sequence[Any], *, options: BackendOptions) -> Any:
-    """Compile one graph of ATen ops, or return one that PyTorch runs op by op if it has an unsupported op."""
-    try:
-        lowered = lower_graph(graph_module)
-        program = cached_program(lowered.module, options.backend, options.policy, options.cache)
-    except UnsupportedError as e:
-        if not options.fallback:
-            raise
-        warnings.warn(
-            f"torch.compile(backend='hlogym'): PyTorch runs this graph op by op: {e} (options={{'fallback': False}} "
-            "raises this as an error)",
-            stacklevel=2,
-        )
-        partitioners: Any = importlib.import_module("functorch.compile")
-        return partitioners.make_boxed_func(graph_module.forward)
-    return CompiledGraph(lowered, program)
+class _GraphCompiler:
+    """Compiles the forward and the backward graph of one function, which pass random states to each other."""
+
+    def __init__(self, options: BackendOptions) -> None:
+        self._options = options
+        self._by_torch = False
+
+    def __call__(self, graph_module: Any, inputs: Sequence[Any]) -> Any:
+        """Compile a graph of ATen ops, or return one that PyTorch runs op by op if it has an unsupported op."""
+        options = self._options
+        passes_states = any("rng_state" in str(n.target) for n in graph_module.graph.nodes)
+        if passes_states and self._by_torch:
+            return _run_by_torch(graph_module)
+        dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
+        try:
+            with dispatch._disable_current_modes():  # constants of the graph are read
+                lowered = lower_graph(graph_module, draw_outside=options.fallback_random)
+                program = cached_program(lowered.module, options.backend, options.policy, options.cache)
+                return CompiledGraph(lowered, program)
+        except UnsupportedError as e:
+            is_backward = any(n.name.startswith("tangents") for n in graph_module.graph.nodes)
+            if not options.fallback or (passes_states and is_backward):
+                raise
+            self._by_torch = True
+            warnings.warn(
+                f"torch.compile(backend='hlogym'): PyTorch runs this graph op by op: {e} "
+                "(options={'fallback': False} raises this as an error)",
+                stacklevel=2,
+            )
+            return _run_by_torch(graph_module)
+
+
+def _run_by_torch(graph_module: Any) -> Any:
+    partitioners: Any = importlib.import_module("functorch.compile")
+    return partitioners.make_boxed_func(graph_module.forward)

@@ -104,6 +104,8 @@ class CompiledGraph:
                 addresses[k] = tensors[k].data_ptr()
         written = [r.data_ptr() for r in results]
         written += [addresses[k] for k in self._updated]
+        drawn = [draw() for draw in self.lowered.drawn]
+        addresses += [t.data_ptr() for t in drawn]
         if self.lowered.draws:
             state = self._state()
             addresses.append(state.data_ptr())
@@ -118,6 +120,7 @@ class CompiledGraph:
         arrays = [self._to_array(t, x) for t, x in zip(tensors, layouts, strict=True)]
         for k in self._updated:  # a view does not own its memory, so it is not overwritten
             arrays[k] = arrays[k][...]
+        arrays += [draw().numpy() for draw in self.lowered.drawn]
         if self.lowered.draws:
             arrays.append(self._state().numpy().view(np.uint64))
         found = self.executable(*arrays)
@@ -133,14 +136,14 @@ class CompiledGraph:
         if tensor.device.type != "cpu":
             return tensor
         dtype = layout.in_memory.dtype
-        if dtype.kind != "V" and dtype.isbuiltin:
+        if dtype.isbuiltin == 1:
             return tensor.numpy()
         return tensor.view(self._bits(dtype.itemsize)).numpy().view(dtype)
 
     def _from_array(self, array: Any, layout: TensorLayout) -> Any:
         if not isinstance(array, np.ndarray):
             tensor = self._torch.from_dlpack(array)
-        elif array.dtype.isbuiltin:
+        elif array.dtype.isbuiltin == 1:
             tensor = self._torch.from_numpy(array)
         else:
             whole = array.view(f"i{array.dtype.itemsize}")

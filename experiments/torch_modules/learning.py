@@ -69,10 +69,8 @@ class PpoLoss(nn.Module):
         self.value = nn.Sequential(nn.Linear(observations, 64), nn.Tanh(), nn.Linear(64, 1))
         self.log_deviation = nn.Parameter(torch.zeros(actions))
 
-    def forward(
-        self, seen: torch.Tensor, actions: torch.Tensor, before: torch.Tensor, gains: torch.Tensor
-    ) -> Any:
-        chosen = torch.distributions.Normal(self.policy(seen), self.log_deviation.exp(), validate_args=False)
+    def forward(self, seen: torch.Tensor, actions: torch.Tensor, before: torch.Tensor, gains: torch.Tensor) -> Any:
+        chosen: Any = torch.distributions.Normal(self.policy(seen), self.log_deviation.exp(), validate_args=False)
         ratio = (chosen.log_prob(actions).sum(-1) - before).exp()
         advantage = (gains - gains.mean()) / (gains.std() + 1e-8)
         loss = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
