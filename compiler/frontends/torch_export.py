@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import ArgumentError, BackendError, HlogymError, UnsupportedError
+from compiler.frontends.torch_decompositions import decompositions
 from compiler.frontends.torch_program import is_lowered
 from compiler.frontends.torch_substitutes import substitutes
 
@@ -72,7 +73,7 @@ def _exported(torch: Any, module: Any, args: Sequence[Any], kwargs: dict[str, An
 
 def _decomposed(program: Any) -> Any:
     """Decompose the ops without a lowering, if that leads to ops that have one."""
-    table = importlib.import_module("torch._decomp").decomposition_table
+    table = decompositions()
     found = program
     for _ in range(_ROUNDS):
         missing = _missing(found)

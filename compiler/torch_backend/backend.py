@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compiler.errors import UnsupportedError
+from compiler.frontends.torch_decompositions import decompositions
 from compiler.frontends.torch_graph import lower_graph
-from compiler.frontends.torch_program import is_lowered
 from compiler.program_cache import cached_program
 from compiler.support.lru_dict import LruDict
 from compiler.torch_backend.calling import CompiledGraph
@@ -74,14 +73,6 @@ def _with_gradient(graph_module: Any, inputs: Sequence[Any], options: BackendOpt
     with attention.sdpa_kernel(attention.SDPBackend.MATH):
         compiled: Callable[..., Any] = aot(graph_module, inputs)
     return compiled
-
-
-@functools.lru_cache(maxsize=1)
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return PyTorch's decompositions of the ops that have no lowering."""
-    tables: Any = importlib.import_module("torch._decomp")
-    known: dict[Any, Callable[..., Any]] = {**tables.decomposition_table, **tables.core_aten_decompositions()}
-    return {op: f for op, f in known.items() if not is_lowered(op)}
 
 
 class _GraphCompiler:

@@ -53,7 +53,7 @@ class ActorCritic(nn.Module):
 
     def __init__(self, observations: int, actions: int) -> None:
         super().__init__()
-        space = gym.spaces.Box(-np.inf, np.inf, (observations,), np.float64)
+        space = gym.spaces.Box(-np.inf, np.inf, (observations,), np.float32)
         self.policy = ActorCriticPolicy(space, gym.spaces.Discrete(actions), lambda _: 3e-4)
 
     def forward(self, observations: torch.Tensor, actions: torch.Tensor) -> Any:

@@ -22,9 +22,11 @@ class Case:
 
     Attributes:
         build: returns a module and arguments; its argument is True for sizes that are worth measuring.
+        checked_in: the type in which its results are compared with those of eager mode.
     """
 
     build: Make
+    checked_in: torch.dtype = torch.float64
 
     def make(self, large: bool = False, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, tuple[Any, ...]]:
         """Return a module in training mode and its arguments, the same in each call."""
@@ -228,7 +230,7 @@ TABLE: dict[str, Case] = {
     "state_space": Case(_state_space),
     "losses": Case(_losses),
     "similarity_loss": Case(_similarity),
-    "actor_critic": Case(_actor_critic),
+    "actor_critic": Case(_actor_critic, torch.float32),
     "ppo_loss": Case(_ppo),
     "particle_energy": Case(_energy),
 }
