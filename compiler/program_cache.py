@@ -111,7 +111,7 @@ def _policy_key(folder: Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _compiler_version() -> str:
-    """Return a text that changes with the sources of the compiler, so that a changed compiler compiles again."""
+    """Return a hash that changes with the sources of the compiler, so that a changed compiler compiles again."""
     root = Path(__file__).parent
     sources = sorted(p for kind in ("*.py", "*.c", "*.h", "*.cuh") for p in root.rglob(kind))
     states = ((p.relative_to(root), p.stat()) for p in sources)

@@ -42,7 +42,7 @@ def _is_dynamic(value: Any) -> bool:
 
 
 class _PerSize:
-    """A graph with dynamic shapes, compiled anew for each combination of sizes and numbers that it is called with."""
+    """A graph with dynamic shapes, compiled again for each combination of sizes and numbers that it is called with."""
 
     def __init__(self, graph_module: Any, options: BackendOptions) -> None:
         self._graph_module, self._options = graph_module, options
