@@ -94,8 +94,8 @@ class Frame:
 
     def fill(self, arguments: Sequence[int], results: Sequence[int]) -> None:
         """Set the addresses of arguments and results for a call on memory of the caller."""
-        self._pointers[0][: len(arguments)] = arguments
-        self._pointers[1][: len(results)] = results
+        self._pointers[0][: len(arguments)] = list(arguments)
+        self._pointers[1][: len(results)] = list(results)
 
     def use_arena(self, arena: Array) -> None:
         """Let the driver of a timed run keep its temporaries in this memory; C has the frame's own arena."""
