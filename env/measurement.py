@@ -19,7 +19,7 @@ from env.gate import GATE, Block, Gate, Verdict, judge
 from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
-from env.store import KEEP_SECONDS, PlanStore, PlanTime
+from env.store import KEEP_SECONDS, PlanStore, PlanTime, TimeStore
 from env.suites import Program
 from env.timing_turns import TimingTurns
 from env.worker_process import WorkerCrashedError, WorkerProcess, WorkerTimeoutError
@@ -205,12 +205,12 @@ class Measurer:
 
     def __init__(
         self,
-        store: PlanStore | None = None,
+        store: TimeStore | None = None,
         options: MeasurerOptions | None = None,
         worker: WorkerProcess | None = None,
     ) -> None:
         self.options = options or MeasurerOptions()
-        self.store = store if store is not None else PlanStore(keep_seconds=self.options.keep_seconds)
+        self.store: TimeStore = store if store is not None else PlanStore(keep_seconds=self.options.keep_seconds)
         if worker is None:
             cores = self.options.cores
             worker = WorkerProcess(environment={} if cores is None else {"HLOGYM_NUM_THREADS": str(cores)})
@@ -278,7 +278,7 @@ class Measurer:
             if result.reason == before:  # a failure that repeats is not the machine's
                 break
             before = result.reason
-            self._worker.kill()
+            self.restart()
         raise ReferenceFailedError(f"{program.label}: {before}")
 
     def verify_reference(self, program: Program) -> None:
@@ -287,7 +287,7 @@ class Measurer:
         Raises:
             ReferenceFailedError, MeasurementError: as in `measure_reference`.
         """
-        self._worker.kill()
+        self.restart()
         self.measure_reference(program, remeasure=True)
 
     def _measure(self, program: Program, plan: str | None, remeasure: bool) -> Measurement:
