@@ -21,6 +21,7 @@ from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import Measurer
+from env.service import MeasuringService
 from env.suites import Program
 
 __all__ = [
@@ -195,31 +196,23 @@ def best_measured(
     plans: Iterable[CompilationPlan],
     budget: int,
     progress: Observer | None = None,
+    service: MeasuringService | None = None,
 ) -> Found:
     """Measure up to `budget` different plans and keep the fastest, each by its time beside the default plan's.
 
     Plans that occur again are not measured or counted. At most four times the budget are drawn, because a small program
-    has few plans.
+    has few plans. With a service, its workers measure at once instead of the measurer, and finish in any order.
 
     Raises:
         NoPlanError: all failed.
         MeasurementError: nothing can be measured on this machine.
     """
     best: tuple[float, CompilationPlan] | None = None
-    seen: set[str] = set()
     measured = 0
     reasons: list[str] = []
-    drawn = iter(plans)
-    for _ in range(4 * budget):
-        # A plan is drawn only if it can be measured, because the caller may continue with the rest.
-        plan = next(drawn, None) if measured < budget else None
-        if plan is None:
-            break
-        text = plan.to_json()
-        if text in seen:
-            continue
-        seen.add(text)
-        result = measurer.measure(program, plan)
+    drawn = _different(iter(plans), budget)
+    results = ((p, measurer.measure(program, p)) for p in drawn) if service is None else service.plans(program, drawn)
+    for plan, result in results:
         measured += 1
         if result.seconds is None:
             reasons.append(result.reason)
@@ -233,6 +226,20 @@ def best_measured(
             f"{program.name}: each of the {measured} plans that were measured has failed; the last reasons:{listed}"
         )
     return Found(best[1], measured, len(reasons), reasons[-1] if reasons else "")
+
+
+def _different(plans: Iterator[CompilationPlan], budget: int) -> Iterator[CompilationPlan]:
+    """Yield up to `budget` different plans."""
+    seen: set[str] = set()
+    for _ in range(4 * budget):
+        # A plan is drawn only if it can be measured, because the caller may continue with the rest.
+        plan = next(plans, None) if len(seen) < budget else None
+        if plan is None:
+            return
+        text = plan.to_json()
+        if text not in seen:
+            seen.add(text)
+            yield plan
 
 
 def find_plan(

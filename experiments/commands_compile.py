@@ -40,6 +40,14 @@ Rules = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=2**32 - 1)]
+Workers = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="Where plans are measured: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster "
+        "that runs on this machine, ray://HOST:PORT#N for another.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -172,15 +180,19 @@ def tune(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs and of the search.", min=0, max=2**32 - 1)] = 0,
+    workers: Workers = "local",
     as_json: Json = False,
 ) -> None:
     """Search for the fastest plan of a program by measuring candidates.
 
     Example: hlogym tune cartpole_naive.hlo --budget 64 -o plan.json
+
+    Example: hlogym tune cartpole_naive.hlo --workers ray://head:10001#8 -o plan.json
     """
+    from env.workers import parse_workers
     from experiments.tune import tune_program
 
-    tune_program(program, output, budget, backend, policy, seed, as_json)
+    tune_program(program, output, budget, backend, policy, seed, as_json, parse_workers(workers))
 
 
 def bench(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from agents.finalists import Confirmed, Finalists, Observer, confirm
@@ -16,9 +17,11 @@ from compiler.fusion.policies import DEFAULT_POLICY
 from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
+from env.service import MeasuringService
 from env.statistics import Interval
-from env.store import PlanStore, default_store_path
+from env.store import default_store_path
 from env.suites import Program
+from env.workers import LOCAL, Workers
 from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import program_of, read_valid_module
 from experiments.results import check_output, write_text
@@ -31,12 +34,19 @@ class TuneError(HlogymError, RuntimeError):
 
 
 def tune_program(
-    name: str, output: Path, budget: int, backend: str, policy: str | None, seed: int, as_json: bool
+    name: str,
+    output: Path,
+    budget: int,
+    backend: str,
+    policy: str | None,
+    seed: int,
+    as_json: bool,
+    workers: Workers = LOCAL,
 ) -> None:
     """Run `hlogym tune`.
 
     Two stages alternate: measuring plans that a policy, if given, a beam search and random search propose in turn, and
-    a local search over the kernel choices of the best plan.
+    a local search over the kernel choices of the best plan. Several workers measure proposed plans at once.
     """
     program = program_of(name)
     module = read_valid_module(program)
@@ -46,8 +56,11 @@ def tune_program(
     proposals = [beam_plans(starts, program), random_plans(starts, program, seed)]
     if policy is not None:
         proposals.insert(0, learned_plans(starts, program, load_policy(policy), seed))
-    store = PlanStore(default_store_path())
-    with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
+    store, options = default_store_path(), MeasurerOptions(backend=backend, seed=seed)
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress())
+        measurer = stack.enter_context(workers.measurer(store, options))
+        service = stack.enter_context(workers.service(store, options)) if workers.count > 1 else None
         task = bar.add_task(f"tuning {program.name}", total=budget)
 
         finalists = Finalists()
@@ -59,7 +72,7 @@ def tune_program(
         default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
         # Fails before the search if the program cannot be measured even with the default plan.
         measurer.measure_reference(program)
-        search = _Search(measurer, program, KernelSearch(module, program, measurer), step)
+        search = _Search(measurer, program, KernelSearch(module, program, measurer), step, service)
         plans = itertools.chain([default.plan], _in_turns(proposals))
         for share in _shares(budget):
             search.fusions(plans, share)
@@ -88,8 +101,10 @@ class _Search:
         program: Program,
         kernels: KernelSearch,
         step: Observer,
+        service: MeasuringService | None,
     ) -> None:
         self._measurer, self._program, self._kernels, self._step = measurer, program, kernels, step
+        self._service = service
         self._best: CompilationPlan | None = None
         self._measured = self._failed = 0
         self._reason = ""
@@ -121,7 +136,7 @@ class _Search:
         if budget < 1:
             return
         try:
-            found = best_measured(self._measurer, self._program, plans, budget, self._step)
+            found = best_measured(self._measurer, self._program, plans, budget, self._step, self._service)
         except NoPlanError:
             if self._best is None:
                 raise
