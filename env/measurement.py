@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
 from types import TracebackType
@@ -15,7 +15,7 @@ import numpy as np
 
 from compiler.plan import CompilationPlan
 from compiler.support.lru_dict import LruDict
-from env.gate import GATE, Block, Gate, Verdict, judge
+from env.gate import GATE, PATIENCE, Block, Gate, Verdict, judge
 from env.patient_worker import MeasurementError, PatientWorker
 from env.program_json import program_to_json
 from env.statistics import Interval, median_interval, ratio_interval
@@ -63,6 +63,7 @@ class MeasurerOptions:
         input_seeds: number of sets of random inputs; each check uses one of them, chosen at random.
         seed: seed of that choice.
         seconds: limit of the time spent on the blocks of one plan, once there are enough of them.
+        patience: how many times as many blocks and seconds a race may take that is undecided by the gate.
         cores: number of cores that programs run on while they are timed; None: all. Measurements of several processes
             take turns per core.
         keep_seconds: age at which times expire.
@@ -77,6 +78,7 @@ class MeasurerOptions:
     input_seeds: int = 2
     seed: int = 0
     seconds: float = 1.0
+    patience: int = PATIENCE
     cores: int | None = None
     keep_seconds: float = KEEP_SECONDS
     gate: Gate = GATE
@@ -317,11 +319,14 @@ class Measurer:
         alone: bool,
         facts: Mapping[str, Any],
     ) -> Measurement:
+        same = self.options.trust_builds and prepared["build"] == default["build"]
+        settled = alone or same  # of such a race only the seconds are used
         with self._turns.turn() as cpus:
             reply = self._ask(
                 {
                     "op": "race", "default": default["handle"], "candidate": prepared["handle"], "cpus": cpus,
                     "blocks": self.options.rounds, "seconds": self.options.seconds,
+                    "patience": 1 if settled else self.options.patience, "gate": asdict(self.options.gate),
                 }
             )  # fmt: skip
         if "error" in reply:
@@ -331,8 +336,8 @@ class Measurer:
         if not least > reply["floor"]:
             floor = f"{reply['floor']:.3g} s, which no machine undercuts"
             return Measurement(None, "wrong", f"it seems to take {least:.3g} s, less than {floor}")
-        verdict = judge(blocks, self.options.gate)
-        if self.options.trust_builds and prepared["build"] == default["build"]:  # a program is as fast as itself
+        verdict = judge(blocks, self.options.gate, reply["looks"])
+        if same:  # a program is as fast as itself
             verdict = Verdict(Interval(1.0, 1.0, 1.0), verdict.default, verdict.seconds, False, verdict.blocks)
         self.store.put(PlanTime(key, program.name, verdict, median(b.load for b in blocks), time.time()))
         kernels = tuple(KernelTime(*k) for k in reply["kernels"])
@@ -413,6 +418,18 @@ class Measurer:
         except (WorkerCrashedError, WorkerTimeoutError) as error:
             return f"crash: {error}"
         return f"{reply['error']}: {reply['message']}" if "error" in reply else None
+
+    def build(self, program: Program, plan: CompilationPlan | None) -> str | None:
+        """Compile and check, without timing; return a key that plans with the same code share, None if it fails.
+
+        Raises:
+            MeasurementError: nothing can be measured on this machine.
+        """
+        try:
+            reply = self._patient.retried(lambda: self._prepare(program, None if plan is None else plan.to_json()))
+        except (WorkerCrashedError, WorkerTimeoutError):
+            return None
+        return reply.get("build")
 
     def _prepare(
         self,

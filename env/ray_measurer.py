@@ -228,6 +228,9 @@ class _MeasuringActor:
     def check(self, program: Program, plan: str | None, text: str | None) -> _Reply:
         return self._replied(lambda m: m.check(program, _plan(plan), text))
 
+    def build(self, program: Program, plan: str | None) -> _Reply:
+        return self._replied(lambda m: m.build(program, _plan(plan)))
+
     def restart(self) -> _Reply:
         return self._replied(lambda m: m.restart())
 
@@ -304,6 +307,11 @@ class RayMeasurer(Measurer):
     def check(self, program: Program, plan: CompilationPlan | None, text: str | None = None) -> str | None:
         """Compile and compare with the interpreter, without timing; return what is wrong, or None."""
         found: str | None = self._call("check", _SentProgram.of(program), _text(plan), text)
+        return found
+
+    def build(self, program: Program, plan: CompilationPlan | None) -> str | None:
+        """Compile and check, without timing; return a key of the compiled code, or None if it fails."""
+        found: str | None = self._call("build", _SentProgram.of(program), _text(plan))
         return found
 
     def _call(self, method: str, *arguments: Any) -> Any:

@@ -175,8 +175,8 @@ class _Machine:
 
 def raced(cost: Callable[[str, str], float]) -> float:
     machine = _Machine(cost)
-    blocks, _ = race(machine.runner("default"), machine.runner("plan"), [[]], Budget(), lambda: 1e-4)
-    return judge(blocks).counted
+    blocks, looks, _ = race(machine.runner("default"), machine.runner("plan"), [[]], Budget(), lambda: 1e-4)
+    return judge(blocks, looks=looks).counted
 
 
 def test_slowing_down_whoever_runs_next_is_not_rewarded() -> None:  # 8. a candidate that harms the default
