@@ -243,7 +243,7 @@ class Measurer:
         Raises:
             MeasurementError: nothing can be measured on this machine.
         """
-        key = _key(program, None if plan is None else plan.to_json())
+        key = _key(program, _text(plan))
         at, known = self._known.get(key) or (0.0, None)
         if known is not None and not remeasure and time.time() - at < self.options.keep_seconds:
             return known
@@ -253,7 +253,7 @@ class Measurer:
         return result
 
     def _measure_anew(self, program: Program, plan: CompilationPlan | None, remeasure: bool = False) -> Measurement:
-        text = None if plan is None else plan.to_json()
+        text = _text(plan)
         try:
             return self._patient.retried(lambda: self._measure(program, text, remeasure))
         except WorkerCrashedError as error:
@@ -352,7 +352,7 @@ class Measurer:
         self, program: Program, plans: Mapping[str, CompilationPlan | None], rounds: int | None = None
     ) -> Comparison:
         """Time whole calls of several plans of a program, interleaved in one process, after checking their outputs."""
-        by_name = {name: None if plan is None else plan.to_json() for name, plan in plans.items()}
+        by_name = {name: _text(plan) for name, plan in plans.items()}
         failures: dict[str, str] = {}
         while len(failures) < len(by_name):
             rest = {name: text for name, text in by_name.items() if name not in failures}
@@ -412,9 +412,7 @@ class Measurer:
             text: HLO text that replaces the program's own.
         """
         try:
-            reply = self._patient.retried(
-                lambda: self._prepare(program, None if plan is None else plan.to_json(), text)
-            )
+            reply = self._patient.retried(lambda: self._prepare(program, _text(plan), text))
         except (WorkerCrashedError, WorkerTimeoutError) as error:
             return f"crash: {error}"
         return f"{reply['error']}: {reply['message']}" if "error" in reply else None
@@ -426,7 +424,7 @@ class Measurer:
             MeasurementError: nothing can be measured on this machine.
         """
         try:
-            reply = self._patient.retried(lambda: self._prepare(program, None if plan is None else plan.to_json()))
+            reply = self._patient.retried(lambda: self._prepare(program, _text(plan)))
         except (WorkerCrashedError, WorkerTimeoutError):
             return None
         return reply.get("build")
@@ -489,6 +487,11 @@ def _failed(reply: Mapping[str, Any], of_default: bool = False) -> Measurement:
     if of_default:
         return Measurement(None, "program", f"the default plan fails: {reply['error']}: {reply['message']}")
     return Measurement(None, reply["error"], reply["message"])
+
+
+def _text(plan: CompilationPlan | None) -> str | None:
+    """Return a plan as JSON on one line, which is written ten times as fast as with indentation."""
+    return None if plan is None else plan.to_json(indent=None)
 
 
 def _key(program: Program, plan: str | None) -> tuple[Program, str]:
