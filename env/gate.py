@@ -107,7 +107,7 @@ def judge(blocks: Sequence[Block], gate: Gate = GATE, looks: int = 1) -> Verdict
         blocks: the blocks.
         gate: when a difference counts.
         looks: how many times these and fewer blocks were judged, this time included. A difference that is looked for
-            more often must stand out more: the tail that the gate allows is divided by this number.
+            more often must be clearer: the tail that the gate allows is divided by this number.
 
     Raises:
         ValueError: no blocks, or a time that is not positive.
@@ -125,7 +125,7 @@ def judge(blocks: Sequence[Block], gate: Gate = GATE, looks: int = 1) -> Verdict
 def is_undecided(blocks: Sequence[Block], gate: Gate = GATE, looks: int = 1) -> bool:
     """Check whether more blocks may change what counts: no difference does yet, but the 95% interval holds some.
 
-    False where a time is not positive, which more blocks do not mend. Arguments are those of `judge`.
+    False where a time is not positive, which more blocks do not change. Arguments are those of `judge`.
 
     Raises:
         ValueError: no blocks.

@@ -15,7 +15,7 @@ __all__ = ["LOCAL", "Workers", "WorkersError", "parse_workers"]
 
 
 class WorkersError(HlogymError, ValueError):
-    """A text that does not say where to measure."""
+    """A value of `workers` that does not say where to measure."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ _RAY = re.compile(r"(ray|ray://[^#\s]+)(?:#(\d+))?")
 
 
 def parse_workers(text: str) -> Workers:
-    """Return where a text says to measure.
+    """Return where to measure, read from a string.
 
     Args:
         text: `local` or `local:N` for N worker processes on this machine; `ray` for the Ray cluster that runs on this

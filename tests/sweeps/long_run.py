@@ -36,12 +36,12 @@ from experiments.provenance import provenance
 from tests.env.small_programs import write_suite
 from tests.sweeps.abuse_machine import can_mount, small_disk
 
-ENVIRONMENTS = ("Fusion", "Unroll", "Expansions", "Fusion")
+ENVIRONMENTS = ("Fusion", "Unroll", "Kernels", "Fusion")
 KILLED = 3
 """The environment that is killed; the memory of the others is followed."""
 DISK_MEGABYTES = 300
 EVENTS = (
-    ("worker killed", 5), ("worker terminated", 2), ("worker stopped", 2), ("environment killed", 1), ("disk full", 1),
+    ("worker killed", 5), ("worker terminated", 2), ("worker stopped", 2), ("environment killed", 1), ("disk full", 2),
 )  # fmt: skip
 """Accidents and how often each happens."""
 PAUSE = 8.0
@@ -94,7 +94,7 @@ class Run:
         }  # fmt: skip
         command = [
             sys.executable, "-m", "tests.sweeps.long_run_player", str(number), ENVIRONMENTS[number], str(self.suite),
-            str(self.folder), str(self.each),
+            str(self.folder),
         ]  # fmt: skip
         with (self.folder / f"{number}.log").open("ab") as log:
             return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log)
@@ -107,11 +107,14 @@ class Run:
         return {}
 
     def until_end(self, seconds: float) -> None:
-        """Let accidents happen until all episodes were played, or so many seconds have passed."""
+        """Let accidents happen until each environment has played its share, or so many seconds have passed."""
         next_event = next_sample = time.monotonic() + SAMPLE_SECONDS
         while any(p.poll() is None for p in self.processes):
             time.sleep(0.1)
             self._mend()
+            if all(self.state(n).get("episodes", 0) >= self.each for n in range(len(ENVIRONMENTS))):
+                (self.folder / "stop").touch()
+                continue
             if time.monotonic() > next_sample:
                 self.samples += filter(None, map(self._sample, range(len(ENVIRONMENTS))))
                 next_sample += SAMPLE_SECONDS

@@ -1,9 +1,9 @@
 """One process of `tests.sweeps.long_run`: plays measured episodes, and survives what happens to its worker and disk.
 
-    python -m tests.sweeps.long_run_player NUMBER ENVIRONMENT SUITE FOLDER EPISODES
+    python -m tests.sweeps.long_run_player NUMBER ENVIRONMENT SUITE FOLDER
 
 It writes FOLDER/NUMBER.keys, one line per record that the store has accepted, and FOLDER/NUMBER.json, its state every
-second. Started again after a kill, it continues with the episode of that state.
+second. Started again after a kill, it continues with the episode of that state. It ends when FOLDER/stop exists.
 
 Some plans crash the worker, and some hang; which ones depends on the text of the plan, so every measurement has one
 right outcome.
@@ -41,7 +41,7 @@ VARIETY = 12
 CRASHING, HANGING = 10, 4
 """How many of 256 plans crash and hang."""
 TIMEOUT = 3.0
-KEEP_SECONDS = 600.0
+KEEP_SECONDS = 120.0
 OPTIONS = MeasurerOptions(rounds=3, seconds=0.01, patience=1, timeout=TIMEOUT, keep_seconds=KEEP_SECONDS, input_seeds=1)
 
 _WORKER = """
@@ -122,9 +122,10 @@ class Player:
         self.env: Any = gym.make(f"hlogym/{environment}Measured-v0", suite=suite, measurer=self.measurer).unwrapped
         self.written = 0.0
 
-    def play(self, episodes: int) -> None:
-        """Play until there were so many episodes; those that the machine interrupts do not count."""
-        while self.episodes < episodes:
+    def play(self) -> None:
+        """Play until the file `stop` exists; episodes that the machine interrupts do not count."""
+        stop = self.file.with_name("stop")
+        while not stop.exists():
             try:
                 self._episode(np.random.default_rng(self.episodes % VARIETY))
             except HlogymError as error:  # the disk is full, or the worker cannot start: never a plan's fault
@@ -168,7 +169,7 @@ _KINDS = ("measured", "crash", "timeout", "program", "compile", "wrong", "run")
 
 def main() -> None:
     """Run from the command line."""
-    number, environment, suite, folder, episodes = sys.argv[1:]
+    number, environment, suite, folder = sys.argv[1:]
     while True:
         try:
             player = Player(int(number), environment, suite, Path(folder))
@@ -176,7 +177,7 @@ def main() -> None:
             time.sleep(0.2)
         else:
             break
-    player.play(int(episodes))
+    player.play()
 
 
 if __name__ == "__main__":
