@@ -20,7 +20,11 @@ from experiments.yardstick.rows import Row
 
 __all__ = ["agreement_lines", "agreement_row", "agreement_table", "end_to_end"]
 
-SAMPLE_SECONDS, COMPARE_SECONDS, LEAST_ROUNDS = 2e-3, 8.0, 10
+SLOW = 50e-3
+"""Seconds from which a plan is left out, because it cannot be repeated often enough."""
+SAMPLE_SECONDS, COMPARE_SECONDS = 2e-3, 8.0
+LEAST_ROUNDS = 26
+"""Rounds of the end-to-end comparison at least; with fewer than 13 blocks only huge differences pass the gate."""
 SHORT = 20e-6
 """Seconds below which a program is left out: its gains stay below the microsecond that the gate demands."""
 
@@ -48,7 +52,11 @@ def agreement_row(measurer: Measurer, program: Program, plans: int, seed: int, r
     # Some of the beam search, which are near the default, and random ones, which are far from it.
     chosen = list(drawn.values())[:: max(1, len(drawn) // plans)][:plans]
     found = [measurer.measure(program, plan, remeasure=True) for plan in chosen]
-    whole = {str(n): (plan, m) for n, (plan, m) in enumerate(zip(chosen, found, strict=True)) if m.seconds is not None}
+    whole = {
+        str(n): (plan, m)
+        for n, (plan, m) in enumerate(zip(chosen, found, strict=True))
+        if m.seconds is not None and m.time.value < SLOW
+    }
     if not whole:
         return {"skipped": "has no other plan", "seconds": least}
     measurer.restart()

@@ -312,6 +312,7 @@ def main() -> int:
     add("--seed", type=int, default=0, help="seed of the accidents (default: %(default)s)")
     add("--out", type=Path, default=Path("results/robustness/long_run"), help="results file without suffix")
     o = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the disk is unmounted
     facts = {k: v for k, v in provenance().items() if k in ("commit", "date", "machine")}
     command = f"python -m tests.sweeps.long_run --episodes {o.episodes} --minutes {o.minutes:g} --seed {o.seed}"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, contextlib.ExitStack() as stack:

@@ -31,6 +31,7 @@ from env.isolated import python_command
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.store import PlanStore, PlanTime
 from env.suites import Program
+from env.worker import die_with_parent
 from env.worker_process import WorkerProcess
 
 __all__ = ["STATE_SECONDS", "expected"]
@@ -169,6 +170,7 @@ _KINDS = ("measured", "crash", "timeout", "program", "compile", "wrong", "run")
 
 def main() -> None:
     """Run from the command line."""
+    die_with_parent()
     number, environment, suite, folder = sys.argv[1:]
     while True:
         try:
