@@ -32,8 +32,9 @@ class Workers:
 
     def __str__(self) -> str:
         if self.address is None:
-            return f"local:{self.count}"
-        return f"{'ray' if self.address == 'auto' else self.address}#{self.count}"
+            return "local" if self.count == 1 else f"local:{self.count}"
+        where = "ray" if self.address == "auto" else self.address
+        return where if self.count == 1 else f"{where}#{self.count}"
 
     def measurer(self, store: str | Path, options: MeasurerOptions) -> Measurer:
         """Return a measurer with one worker.

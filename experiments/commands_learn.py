@@ -207,6 +207,7 @@ def evaluate(
     from experiments.opening import opened_for_evaluation
     from experiments.registry import local_policy
 
+    where = parse_workers(workers or "local")
     folder = Path(local_policy(policy, runs))
     learned = load_learned(folder)
     names = None if baselines is None else baselines.split(",")
@@ -224,7 +225,7 @@ def evaluate(
     with opened_for_evaluation(folder, results):
         evaluate_policy(
             folder, suites, names, budget or 16, rounds, backend, seed, results, as_json, runs, policy,
-            parse_workers(workers or "local"),
+            where,
         )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from compiler.fusion.policies import make_policy
@@ -15,6 +17,7 @@ from compiler.plan import CompilationPlan
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import Measurement, MeasurementError, MeasurerOptions
+from env.rewards import FAILURE_REWARD
 from env.store import PlanStore, PlanTime, StoreError
 from env.suites import Program, load_suite
 from env.workers import Workers, WorkersError, parse_workers
@@ -137,6 +140,18 @@ def test_plans_that_fail_kill_no_actor(cluster: Any, program: Program) -> None:
         measurer.restart()
         assert measurer.measure(program, None) is before
         assert measurer.restarts == 0
+
+
+def test_an_environment_measures_on_the_cluster(cluster: Any, tmp_path: Path) -> None:
+    suite = write_suite(tmp_path / "suite")
+    env: Any = gym.make("hlogym/FusionMeasured-v0", suite=suite, workers="ray", store=":memory:").unwrapped
+    env.reset(seed=0, options={"program": "chain"})
+    ended = False
+    while not ended:
+        _, reward, ended, *_ = env.step(int(np.flatnonzero(env.action_masks())[0]))
+    assert type(env.measurer).__name__ == "RayMeasurer"
+    assert reward > FAILURE_REWARD
+    env.close()
 
 
 def test_a_cluster_without_free_cores_says_so(cluster: Any, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

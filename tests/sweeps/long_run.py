@@ -122,7 +122,6 @@ class Run:
                 self._accident()
                 next_event = time.monotonic() + 3 + self.rng.expovariate(1 / (PAUSE - 3))
             if time.monotonic() - self.begun > seconds:
-                self.faults.append(f"not finished after {seconds:.0f} s")
                 break
         for process in self.processes:
             process.kill()
@@ -193,7 +192,10 @@ class Run:
             if number != KILLED:
                 self.faults += growth([s for s in self.samples if s.number == number], ENVIRONMENTS[number])
         return {
-            "episodes": sum(s.get("episodes", 0) for s in states),
+            "episodes": f"{sum(s.get('episodes', 0) for s in states):,} (wanted: {self.each:,} in each environment)",
+            "episodes of each": ", ".join(
+                f"{n} {s.get('episodes', 0):,}" for n, s in zip(ENVIRONMENTS, states, strict=True)
+            ),
             "accidents": self.events,
             "outcomes of measurements": outcomes,
             "episodes that the machine interrupted": _sums(s.get("interrupted", {}) for s in states),

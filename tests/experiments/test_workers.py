@@ -1,0 +1,86 @@
+"""`--workers`: several workers on this machine measure plans and evaluate programs at once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents.export import export_policy
+from agents.ppo import make_ppo, network_of
+from agents.search import best_measured
+from agents.settings import PointerSettings
+from compiler.plan import CompilationPlan
+from env.environments import FusionEnv
+from env.measurement import Measurement, Measurer
+from env.service import MeasuringService
+from env.suites import load_suite
+from experiments import train as training
+from experiments.config import TrainConfig
+from tests.env.scripted import FAILED, ScriptedMeasurer, taking
+from tests.env.small_programs import write_suite
+from tests.experiments.shell import Shell
+
+
+@pytest.fixture
+def hlogym(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    return Shell(capsys, monkeypatch)
+
+
+def test_tune_measures_with_several_workers(hlogym: Shell, tmp_path: Path) -> None:
+    chain = write_suite(tmp_path / "suite") / "chain.hlo"
+    options = "--budget", "4", "--backend", "cpu", "--workers", "local:2", "-o", "plan.json", "--json"
+    reply = json.loads(hlogym("tune", chain, *options).out)
+    assert 1 <= reply["measurements"] <= 4
+    CompilationPlan.load("plan.json")
+
+
+def test_evaluate_works_on_several_programs_at_once(hlogym: Shell, tmp_path: Path) -> None:
+    suite = write_suite(tmp_path / "suite")
+    policy = tmp_path / "policy"
+    export_policy(network_of(make_ppo(FusionEnv(suite), PointerSettings(hidden=8))), policy, {"programs": []})
+    budget = "--budget", "1", "--rounds", "2", "--backend", "cpu", "--baselines", "none", "--workers", "local:2"
+    reply = json.loads(hlogym("evaluate", policy, "--suite", suite, *budget, "--json").out)
+    assert [p["program"] for p in reply["programs"]] == [p.name for p in load_suite(suite).programs]
+    assert all(s["failure"] is None for p in reply["programs"] for s in p["strategies"].values())
+
+
+def test_train_has_an_environment_per_worker(hlogym: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[TrainConfig] = []
+    monkeypatch.setattr(training, "start_or_resume", lambda config, *_: started.append(config))
+    hlogym("train", "--workers", "ray://head:10001#3")
+    hlogym("train", "--workers", "local:2", "--set", "environments=5")
+    hlogym("train", "--workers", "local")
+    found = [(c.workers, c.environments, c.vec_env) for c in started]
+    assert found == [("ray://head:10001", 3, "subproc"), ("local", 5, "subproc"), ("local", 1, "dummy")]
+
+
+@pytest.mark.parametrize("command", [("train",), ("tune", "softmax", "-o", "p.json"), ("evaluate", "nowhere")])
+def test_other_workers_are_refused(hlogym: Shell, command: tuple[str, ...]) -> None:
+    assert "cannot read 'here' as workers" in hlogym.fails(*command, "--workers", "here")
+
+
+class _Scripted(ScriptedMeasurer):
+    """Measures plans by a table instead of in turn, because several of them share the plans."""
+
+    def __init__(self, table: dict[str, Measurement]) -> None:
+        super().__init__()
+        self.table = table
+
+    def measure(self, program: Any, plan: Any, remeasure: bool = False) -> Measurement:
+        return self.table[plan.fingerprint]
+
+
+def test_a_search_with_workers_finds_what_one_measurer_finds(tmp_path: Path) -> None:
+    program = load_suite(write_suite(tmp_path / "suite")).find("chain")
+    plans = [CompilationPlan(fingerprint=f"{n:064x}") for n in range(8)]
+    times = [taking(s) for s in (0.9, 0.8, 0.3, 0.7, 0.5, 0.6, 0.4)]
+    table = dict(zip([p.fingerprint for p in plans], [*times[:2], FAILED, *times[2:]], strict=True))
+    with MeasuringService(3, make=lambda *_: _Scripted(table)) as service:
+        drawn = iter([*plans[:4], plans[1], *plans[4:]])
+        found = best_measured(Measurer(), program, drawn, 5, None, service)
+        assert next(drawn) is plans[5]  # no more than the budget was drawn
+    assert found.plan == plans[3]
+    assert (found.measurements, found.failures, found.reason) == (5, 1, FAILED.reason)
