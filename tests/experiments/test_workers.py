@@ -15,8 +15,10 @@ from env.environments import FusionEnv
 from env.measurement import Measurement, Measurer
 from env.service import MeasuringService
 from env.suites import load_suite
+from env.workers import Workers
 from experiments import train as training
 from experiments.config import TrainConfig
+from experiments.evaluate import evaluate_policy
 from tests.env.scripted import FAILED, ScriptedMeasurer, taking
 from tests.env.small_programs import write_suite
 from tests.experiments.shell import Shell
@@ -37,14 +39,16 @@ def test_tune_measures_with_several_workers(hlogym: Shell, tmp_path: Path) -> No
     CompilationPlan.load("plan.json")
 
 
-def test_evaluate_works_on_several_programs_at_once(hlogym: Shell, tmp_path: Path) -> None:
+def test_evaluate_works_on_several_programs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     suite = write_suite(tmp_path / "suite")
     policy = tmp_path / "policy"
     export_policy(network_of(make_ppo(FusionEnv(suite), PointerSettings(hidden=8))), policy, {"programs": []})
-    budget = "--budget", "1", "--rounds", "2", "--backend", "cpu", "--baselines", "none", "--workers", "local:2"
-    reply = json.loads(hlogym("evaluate", policy, "--suite", suite, *budget, "--json").out)
-    assert [p["program"] for p in reply["programs"]] == [p.name for p in load_suite(suite).programs]
-    assert all(s["failure"] is None for p in reply["programs"] for s in p["strategies"].values())
+    found = evaluate_policy(
+        policy, [str(suite)], ["none"], 1, 2, "cpu", 0, tmp_path / "results", True, workers=Workers(count=2)
+    )
+    assert [p.program for p in found.programs] == [p.name for p in load_suite(suite).programs]
+    assert not any(s.failure for p in found.programs for s in p.strategies.values())
 
 
 def test_train_has_an_environment_per_worker(hlogym: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
