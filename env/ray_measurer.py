@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -36,6 +37,7 @@ SHARED_SECONDS = 5.0
 TRIES = 5
 """Number of actors that may be lost in a row during one request."""
 
+_COLOURS = re.compile(r"(\x1b|\\x1b)\[[0-9;]*m")
 _CONNECTING = threading.Lock()
 
 
@@ -80,8 +82,12 @@ def _lost() -> tuple[type[Exception], ...]:
     return e.RayActorError, e.NodeDiedError, e.WorkerCrashedError, e.ObjectLostError, e.OutOfMemoryError
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _summary(error: Exception) -> str:
+    """Return the first line of an error of Ray and, if it has a traceback, the last one, which names the cause."""
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return lines[0] if len(lines) == 1 or "Error" not in lines[-1] else f"{lines[0]}: {lines[-1]}"
 
 
 # ---- the store
@@ -157,9 +163,9 @@ class RayStore:
                     self._owner = self._find_owner(ray)
                 value, error = ray.get(getattr(self._owner, method).remote(*arguments))
             except lost as gone:
-                self._owner, reason = None, _first_line(gone)
+                self._owner, reason = None, _summary(gone)
             except ValueError as gone:  # it ended while it was looked up by its name
-                self._owner, reason = None, _first_line(gone)
+                self._owner, reason = None, _summary(gone)
             else:
                 if error:
                     raise StoreError(error)
@@ -329,7 +335,7 @@ class RayMeasurer(Measurer):
                     self._actor = self._start(ray)
                 result, error, self._replaced = ray.get(getattr(self._actor, method).remote(*arguments))
             except _lost() as gone:
-                reason = _first_line(gone)
+                reason = _summary(gone)
                 self._drop(ray)
                 continue
             if error is None:
@@ -338,7 +344,10 @@ class RayMeasurer(Measurer):
             if kind == "store":
                 raise StoreError(reason)
             self._drop(ray)  # the machine is at fault; another node may do
-        raise MeasurementError(f"measuring failed {TRIES} times in a row on the Ray cluster: {reason}")
+        raise MeasurementError(
+            f"measuring failed {TRIES} times in a row on the Ray cluster, whose nodes need gcc and the same "
+            f"version of hlogym: {reason}"
+        )
 
     def _start(self, ray: Any) -> Any:
         """Start an actor on a node with free cores. One that replaces another shares a node if no core is free."""
