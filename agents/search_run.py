@@ -13,6 +13,7 @@ from agents.plan_space import PlanSpace, read_groups
 from agents.searches import PlanSearch
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer
+from env.service import MeasuringService
 from env.suites import Program
 
 __all__ = ["Budget", "SearchRun", "Trial", "run_search"]
@@ -92,6 +93,7 @@ def run_search(
     budget: Budget,
     observe: Observer | None = None,
     now: Callable[[], float] = time.monotonic,
+    service: MeasuringService | None = None,
 ) -> SearchRun:
     """Run a search and return what it has measured.
 
@@ -105,6 +107,7 @@ def run_search(
         budget: what may be used.
         observe: called after each measurement.
         now: the time in seconds.
+        service: workers that measure several proposed plans at once, instead of the measurer.
 
     Raises:
         MeasurementError: the default plan cannot be measured, or nothing on this machine.
@@ -113,20 +116,24 @@ def run_search(
     start = measurer.measure_reference(program)
     space = PlanSpace(builder, read_groups(search.groups), search.seed)
 
-    def measure(plan: CompilationPlan, text: str) -> Measurement:
-        space.tried.add(text)
-        found = measurer.measure(program, plan)
+    def note(plan: CompilationPlan, found: Measurement) -> Measurement:
         run.note(plan, now() - begin, found)
         if observe is not None:
             observe(plan, found)
         return found
 
     if not builder.is_default and budget.measurements:
-        start = measure(space.start.plan, space.start.text)
+        space.tried.add(space.start.text)
+        start = note(space.start.plan, measurer.measure(program, space.start.plan))
     search.begin(space, start, budget.measurements)
+    width = 1 if service is None else service.count
     while run.measurements < budget.measurements and now() - begin < budget.seconds:
-        proposed = next(iter(search.propose(1)), None)
-        if proposed is None:
+        proposed = {p.text: p for p in search.propose(min(width, budget.measurements - run.measurements))}
+        if not proposed:
             break
-        search.note(proposed, measure(proposed.plan, proposed.text))
+        space.tried.update(proposed)
+        plans = [p.plan for p in proposed.values()]
+        measured = service.plans(program, plans) if service else ((p, measurer.measure(program, p)) for p in plans)
+        for plan, found in measured:
+            search.note(proposed[plan.to_json()], note(plan, found))
     return run

@@ -41,6 +41,14 @@ Rules = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=2**32 - 1)]
+Workers = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="Where plans are measured: local; local:N for N workers on this machine; ray or ray#N for the Ray cluster "
+        "that runs on this machine, ray://HOST:PORT#N for another.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -184,6 +192,7 @@ def tune(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs and of the search.", min=0, max=2**32 - 1)] = 0,
+    workers: Workers = "local",
     as_json: Json = False,
 ) -> None:
     """Search for the fastest plan of a program by measuring candidates.
@@ -191,12 +200,15 @@ def tune(
     Example: hlogym tune cartpole_naive.hlo --budget 64 -o plan.json
 
     Example: hlogym tune cartpole_naive.hlo --search 'annealing{model=analytic}' --seconds 120 -o plan.json
+
+    Example: hlogym tune cartpole_naive.hlo --workers ray://head:10001#8 -o plan.json
     """
     from agents.search_run import Budget
+    from env.workers import parse_workers
     from experiments.tune import tune_program
 
     limits = Budget(budget, math.inf if seconds is None else seconds)
-    tune_program(program, output, limits, backend, policy, search, seed, as_json)
+    tune_program(program, output, limits, backend, policy, search, seed, as_json, parse_workers(workers))
 
 
 def bench(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
 from compiler.plan import CompilationPlan
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
-from env.store import PlanStore, default_store_path
+from env.store import default_store_path
 from env.suites import Program, load_suite
 from env.summaries import paired_ratios
 from env.worker_process import WorkerStartError
+from env.workers import LOCAL, Workers
 from experiments.console import error_console, progress, stdout
 from experiments.evaluation_tracking import track_evaluation
 from experiments.mlflow_store import check_store
@@ -64,10 +66,12 @@ def evaluate_policy(
     as_json: bool,
     runs: Path | None = None,
     named: str = "",
+    workers: Workers = LOCAL,
 ) -> Evaluation:
     """Run `hlogym evaluate` for a fusion policy; see its `--help`.
 
     It is tracked in the MLflow store of the folder `runs`, if that is given, under the name `named` of the policy.
+    Several workers evaluate different programs at once.
     """
     policy = load_policy(folder)
     strategies = _strategies(baselines)
@@ -77,14 +81,22 @@ def evaluate_policy(
         check_store(runs)
     plans: dict[str, dict[str, CompilationPlan]] = {}
     backend = find_backend(backend).name
-    store = PlanStore(default_store_path())
-    with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed, rounds=rounds)) as measurer:
+    options = MeasurerOptions(backend=backend, seed=seed, rounds=rounds)
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress())
         task = bar.add_task("evaluating", total=len(programs) * (len(strategies) + 1))
 
         def step(what: str) -> None:
             bar.update(task, advance=1, description=what)
 
-        found = [_compared(p, strategies, measurer, budget, policy, backend, seed, step, plans) for p in programs]
+        def compare(measurer: Measurer, program: Program) -> ProgramResult:
+            return _compared(program, strategies, measurer, budget, load_policy(folder), backend, seed, step, plans)
+
+        if workers.count == 1:  # in this thread, which Ctrl-C interrupts
+            measurer = stack.enter_context(workers.measurer(default_store_path(), options))
+            found = [compare(measurer, program) for program in programs]
+        else:
+            found = stack.enter_context(workers.service(default_store_path(), options)).map(compare, programs)
     evaluation = Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
     report_failures(evaluation)
     path = write_evaluation(evaluation, results)

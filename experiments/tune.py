@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 from agents.deviations import Deviation, PlanBuilder
@@ -16,8 +17,9 @@ from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.statistics import Interval
-from env.store import PlanStore, default_store_path
+from env.store import default_store_path
 from env.suites import Program
+from env.workers import LOCAL, Workers
 from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import program_of, read_valid_module
 from experiments.results import check_output, write_text
@@ -30,7 +32,15 @@ class TuneError(HlogymError, RuntimeError):
 
 
 def tune_program(
-    name: str, output: Path, budget: Budget, backend: str, policy: str | None, search: str, seed: int, as_json: bool
+    name: str,
+    output: Path,
+    budget: Budget,
+    backend: str,
+    policy: str | None,
+    search: str,
+    seed: int,
+    as_json: bool,
+    workers: Workers = LOCAL,
 ) -> None:
     """Run `hlogym tune`: search from the default plan, or from that of a policy, and confirm what was found."""
     searching = make_search(search, seed)
@@ -40,15 +50,18 @@ def tune_program(
     backend = find_backend(backend).name
     builder = PlanBuilder(module, backend, None if policy is None else draws_of(load_policy(policy)))
     default = PlanBuilder(module, backend).build(Deviation()).plan
-    store = PlanStore(default_store_path())
-    with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
+    store, options = default_store_path(), MeasurerOptions(backend=backend, seed=seed)
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress())
+        measurer = stack.enter_context(workers.measurer(store, options))
+        service = stack.enter_context(workers.service(store, options)) if workers.count > 1 else None
         task = bar.add_task(f"tuning {program.name}", total=budget.measurements)
 
         def step(plan: CompilationPlan, measurement: Measurement) -> None:
             del plan, measurement
             bar.update(task, advance=1)
 
-        run = run_search(searching, builder, program, measurer, budget, step)
+        run = run_search(searching, builder, program, measurer, budget, step, service=service)
         if run.failures:
             failed = f"{run.failures} of {run.measurements} plans failed; the last failure: {run.reason}"
             error_console.print(failed, markup=False)

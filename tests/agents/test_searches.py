@@ -25,6 +25,7 @@ from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import KernelTime, Measurement, Measurer
 from env.reference import Reference
+from env.service import MeasuringService
 from env.suites import Program, load_suite
 from tests.env.scripted import FAILED, taking
 from tests.env.small_programs import CHAIN, LOOP
@@ -261,3 +262,16 @@ def test_a_search_that_finds_nothing_faster_returns_the_default_plan(tmp_path: P
     found = find_plan("beam{width=2}", starts, program, _Timed(CHAIN, lambda k: 1.0), 3)
     assert found.measurements == 3
     assert found.plan.steps == find_plan("default", starts, program, _Timed(CHAIN, lambda k: 1.0), 0).plan.steps
+
+
+@pytest.mark.parametrize("name", ["random", "local", "evolution"])
+def test_several_workers_measure_proposed_plans_at_once(name: str, tmp_path: Path) -> None:
+    program, measurer = _program(tmp_path, COLUMNS), _Timed(COLUMNS, _distance)
+    builder = PlanBuilder(parse(COLUMNS), "cpu")
+    with MeasuringService(3, make=lambda *_: _Timed(COLUMNS, _distance)) as service:
+        search = make_search(f"{name}{{groups=kernels}}")
+        run = run_search(search, builder, program, measurer, Budget(20), service=service)
+    assert run.measurements == 20
+    assert len({t.plan.to_json() for t in run.trials}) == 20
+    assert run.best() is not None
+    assert not measurer.plans  # only the workers have measured

@@ -174,11 +174,6 @@ class CpuExecutable:
             _configure(frame.context, options)
 
     @property
-    def donated(self) -> dict[int, int]:
-        """Return the argument whose memory each result takes over, by the result's number."""
-        return dict(self._donated)
-
-    @property
     def entry_and_constants(self) -> tuple[int, int]:
         """Return the addresses of the C function that runs the program and of its table of constants."""
         return self._entry_address or 0, ctypes.addressof(self._constants)
