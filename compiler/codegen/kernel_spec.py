@@ -123,7 +123,7 @@ class LoweredKernel:
         return build_spec(self.name, nest, self.language, schedule, self.inputs, self.outputs, self.flops)
 
     def bound_nest(self, schedule: Schedule) -> lir.Kernel:
-        """Return the loop nest bound with a schedule, from which `bind` prints the kernel; errors are those of `bind`."""
+        """Return the loop nest that `bind` prints, bound with a schedule; errors are those of `bind`."""
         return find_language(self.language).bind(self._unbound(schedule), schedule)
 
     def _unbound(self, schedule: Schedule) -> lir.Kernel:

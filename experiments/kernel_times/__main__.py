@@ -17,9 +17,13 @@ from experiments.console import stdout
 from experiments.kernel_times.collect import CollectOptions, collect
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(","))
+
+
 def _collect(o: argparse.Namespace) -> None:
     programs = load_suite(o.suite).programs
-    options = CollectOptions(choices=o.choices, seconds=o.seconds, seed=o.seed)
+    options = CollectOptions(choices=o.choices, threads=_numbers(o.threads), seconds=o.seconds, seed=o.seed)
     for seen, kernels in collect(programs[: o.programs], o.out, options):
         stdout.print(f"{seen} programs, {kernels} kernels")
 
@@ -33,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--suite", default="corpus/train,corpus/validation", help="comma-separated suites (default: %(default)s)")
     add("--out", type=Path, required=True, help="dataset to write or to continue")
     add("--choices", type=int, default=8, help="choices per kernel (default: %(default)s)")
+    add("--threads", default="1", help="comma-separated numbers of threads; more than 1 only on a quiet machine")
     add("--programs", type=int, default=None, help="number of programs (default: all)")
     add("--seconds", type=float, default=None, help="time limit (default: none)")
     add("--seed", type=int, default=0, help="seed of random fusions and choices (default: %(default)s)")

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from compiler.analysis.cost_model import CostModel
-from compiler.api import DEFAULT_POLICY, decide, make_policy
+from compiler.api import decide
 from compiler.backends.cpu.native_runtime import available_cores
+from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
+from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.fusion.policies.basic import RandomFusion
 from compiler.fusion.protocol import FusionPolicy
 from compiler.runtime.kernel_sites import KernelSite
@@ -25,7 +27,6 @@ from experiments.kernel_times.timing import (
     MAX_SOURCE,
     TimingOptions,
     draw_choices,
-    kernel_spec,
     precompile,
     time_choices,
 )
@@ -60,8 +61,8 @@ class CollectOptions:
 
     choices: int = 8
     per_program: int = 5
-    batch: int = 12
-    threads: tuple[int, ...] = (1, 2)
+    batch: int = 24
+    threads: tuple[int, ...] = (1,)
     seconds: float | None = None
     seed: int = 0
     timing: TimingOptions = field(default_factory=TimingOptions)
@@ -74,7 +75,7 @@ class _Found:
     site: KernelSite
     program: Program
     fusion: str
-    choices: list[KernelChoice]
+    choices: dict[KernelChoice, KernelSpec | None]
 
 
 def collect(programs: Sequence[Program], out: Path, options: CollectOptions) -> Iterator[tuple[int, int]]:
@@ -174,18 +175,12 @@ def _is_usable(site: KernelSite) -> bool:
 
 
 def _measured(found: Sequence[_Found], options: CollectOptions) -> list[dict[str, Any]]:
-    specs = {}
-    for kernel in found:
-        for choice in kernel.choices:
-            spec = kernel_spec(kernel.site, choice)
-            if spec is not None and len(spec.source) <= MAX_SOURCE:
-                specs[spec.symbol] = spec
-    precompile(list(specs.values()))
+    precompile(list({s.symbol: s for kernel in found for s in kernel.choices.values() if s is not None}.values()))
     rows = []
     for kernel in found:
         site, program = kernel.site, kernel.program
         try:
-            times = time_choices(site, kernel.choices, options.threads, options.timing)
+            times = time_choices(site, list(kernel.choices), options.threads, options.timing)
         except HlogymError:
             continue
         if times:

@@ -101,5 +101,3 @@ def _write(cache: Path | None, known: dict[str, Floats]) -> None:
     rows = np.concatenate(list(known.values()))
     ends = np.cumsum([len(r) for r in known.values()])
     np.savez_compressed(cache, version=COST_FEATURE_VERSION, rows=rows, ends=ends, names=np.array(list(known)))
-
-

@@ -14,11 +14,14 @@ from compiler.backends.cpu.executable import CpuExecutable
 from compiler.backends.registry import find_backend
 from compiler.codegen.kernel_spec import KernelSpec
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
+from compiler.codegen.schedules.schedule import Schedule
+from compiler.codegen.schedules.schedule_space import fields_read, typical_values
 from compiler.codegen.templates.loop_kernel import LoopKernel
 from compiler.errors import CodegenError, PlanError, UnsupportedError
 from compiler.ir.shape import Shape
 from compiler.runtime.executable import parameter_leaves
-from compiler.runtime.instruction_kernels import emit_kernel
+from compiler.runtime.implementations import implementations_of
+from compiler.runtime.instruction_kernels import GenerateKernel, kernel_generator
 from compiler.runtime.kernel_sites import KernelSite
 from experiments.kernel_times.dataset import ChoiceTime
 
@@ -49,35 +52,59 @@ class TimingOptions:
     most_bytes: int = 400 << 20
 
 
-def draw_choices(site: KernelSite, count: int, rng: random.Random) -> list[KernelChoice]:
-    """Return different choices that a site accepts, the default first.
+def draw_choices(site: KernelSite, count: int, rng: random.Random) -> dict[KernelChoice, KernelSpec | None]:
+    """Return different choices that a site accepts, the default first, each with its kernel if that is generated.
 
-    They are the other implementations, choices that differ from the default in one knob, and others that differ in
-    two to four.
+    They are the other implementations, choices that differ from the default in one field of the schedule, and others
+    that differ in two to four. The code of each differs from that of the others. Finding the whole space of a kernel
+    would take several times as long.
     """
-    found = {site.default: None}
-    for name in site.choices.options:
-        if len(found) < count:
-            found.setdefault(KernelChoice(name))
-    spaces = {name: space.knobs for name, space in site.choices.options.items() if space.knobs}
-    for attempt in range(3 * count if spaces else 0):
+    found: dict[KernelChoice, KernelSpec | None] = {site.default: None}
+    for implementation in implementations_of(site.instruction, site.backend):
+        found.setdefault(KernelChoice(implementation.name), None)
+    generate = None if site.spec is None else kernel_generator(site.instruction, site.target.language)
+    if generate is None:
+        return found
+    kernels = _Kernels(generate, site.default_schedule)
+    found[KernelChoice()] = kernels.new({})
+    _, names = fields_read(kernels.code, site.default_schedule)
+    for attempt in range(4 * count if names else 0):
         if len(found) >= count:
             break
-        name = rng.choice(list(spaces))
-        varied = min(len(spaces[name]), 1 if attempt % 2 == 0 else rng.randint(2, 4))
-        fields = {k.name: rng.choice(k.others) for k in rng.sample(spaces[name], varied)}
-        choice = KernelChoice(name, fields)
-        if choice not in found and site.check(choice) is None:
-            found[choice] = None
-    return list(found)
+        varied = min(len(names), 1 if attempt % 2 == 0 else rng.randint(2, 4))
+        values = {n: rng.choice(typical_values(n, site.default_schedule.value(n))) for n in rng.sample(names, varied)}
+        spec = kernels.new(values)
+        if spec is not None:
+            found[KernelChoice(GENERATED, {n: v for n, v in values.items() if v != kernels.preset.value(n)})] = spec
+    return found
 
 
-def kernel_spec(site: KernelSite, choice: KernelChoice) -> KernelSpec | None:
-    """Return the generated kernel of a choice; None for another implementation."""
-    if choice.implementation != GENERATED:
-        return None
-    made = emit_kernel(site.instruction, site.target.language, site.bind(choice).schedule)
-    return made.spec if isinstance(made, LoopKernel) else made
+class _Kernels:
+    """The kernels that a generator makes with different schedules."""
+
+    def __init__(self, generate: GenerateKernel, preset: Schedule) -> None:
+        self._generate, self.preset = generate, preset
+        self._symbols: set[str] = set()
+
+    def code(self, schedule: Schedule) -> str | None:
+        """Return what identifies the code with a schedule, or None if it is refused."""
+        spec = self._made(schedule)
+        return None if spec is None else spec.symbol
+
+    def new(self, values: Mapping[str, int]) -> KernelSpec | None:
+        """Return the kernel with some fields changed; None if it is refused, too long, or another's."""
+        spec = self._made(self.preset.with_values(values))
+        if spec is None or spec.symbol in self._symbols or len(spec.source) > MAX_SOURCE:
+            return None
+        self._symbols.add(spec.symbol)
+        return spec
+
+    def _made(self, schedule: Schedule) -> KernelSpec | None:
+        try:
+            made = self._generate(schedule)
+        except UnsupportedError:
+            return None
+        return made.spec if isinstance(made, LoopKernel) else made
 
 
 def precompile(specs: Sequence[KernelSpec]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from compiler.analysis.cost_model import CostModel, library_flops
+from compiler.analysis.cost_model import CostModel, cpu, library_flops
 from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.codegen.schedules.schedule import COMPILER_FLAGS, FIELD_RANGES
 from compiler.errors import PlanError, UnsupportedError
@@ -30,13 +30,15 @@ COST_FEATURES = (
     *(f"field: {name}" for name in _FIELDS),
     *(f"flags: {' '.join(flags)}" for flags in COMPILER_FLAGS[1:]),
     *(f"implementation: {name}" for name in _IMPLEMENTATIONS[1:]),
-    "implementation: other", "log library flops", "is default", "log threads", "log cores",
+    "implementation: other", "log library flops", "is default", "log threads",
 )  # fmt: skip
 """What the entries of `cost_features` mean.
 
 "kernel" entries are those of `kernel_features`, "nest" entries the logarithms of the counts of the bound nest, and
 "change" entries their differences to those of the nest with the default schedule. All logarithms are base 2.
 """
+_CORE = cpu(1)
+"""Features describe the kernel on one core, whatever the machine; the number of threads is a feature of its own."""
 Matrix = npt.NDArray[np.float32]
 
 
@@ -48,8 +50,8 @@ def cost_features(site: KernelSite, choices: Sequence[KernelChoice], threads: Se
         choices: choices that the site accepts. A choice that it refuses has the row of a kernel without a nest.
         threads: the number of threads that run each of the choices.
     """
-    seconds = CostModel(site.device).instruction(site.instruction)
-    kernel = kernel_features(site.instruction, site.spec, site.device, seconds, 1.0)
+    seconds = CostModel(_CORE).instruction(site.instruction)
+    kernel = kernel_features(site.instruction, site.spec, _CORE, seconds, 1.0)
     nests = _Nests(site)
     rows = [[*kernel, *_choice_features(site, choice, n, nests)] for choice, n in zip(choices, threads, strict=True)]
     return np.array(rows, np.float32).reshape(len(rows), len(COST_FEATURES))
@@ -101,5 +103,4 @@ def _choice_features(site: KernelSite, choice: KernelChoice, threads: int, nests
         float(np.log2(1.0 + flops)),
         float(choice == site.default),
         float(np.log2(threads)),
-        float(np.log2(site.device.units)),
     ]

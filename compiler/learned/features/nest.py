@@ -1,4 +1,4 @@
-"""What a bound loop nest does, as counts of one execution: operations, accesses by stride, loops, tasks and special work.
+"""What one execution of a bound loop nest does, in counts: operations, accesses by stride, loops and tasks.
 
 The counts are those of the loops as they are bound to a CPU, so two schedules of a kernel differ in them where the
 schedules differ in what the code does.
@@ -76,9 +76,7 @@ class _Place:
     def inside(self, var: Var, runs: float, vector: bool = False, parallel: bool = False) -> _Place:
         """Return the place of the body of a loop that has `runs` iterations per execution."""
         along = self.var if self.vector else var
-        return _Place(
-            self.runs * runs, self.depth + 1, along, self.vector or vector, self.parallel or parallel
-        )
+        return _Place(self.runs * runs, self.depth + 1, along, self.vector or vector, self.parallel or parallel)
 
 
 class _Counter:
