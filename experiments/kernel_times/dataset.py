@@ -6,8 +6,8 @@ Each line holds the kernel as HLO text, so that features can be computed again w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,10 @@ class KernelTimes:
     fusion: str
     cores: int
     times: tuple[ChoiceTime, ...]
+
+    def with_threads(self, numbers: Sequence[int]) -> KernelTimes:
+        """Return the kernel with the times on some numbers of threads only."""
+        return replace(self, times=tuple(t for t in self.times if t.threads in numbers))
 
     def to_json(self) -> dict[str, Any]:
         """Return the kernel as plain data."""

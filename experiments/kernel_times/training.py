@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from compiler.learned.kernel_cost import LearnedKernelCost, priced_amounts
+from compiler.learned.kernel_model import LearnedKernelCost, priced_amounts
 from experiments.kernel_times.matrices import TimesMatrix
 
 __all__ = ["TrainingOptions", "fit_prices", "train"]
@@ -127,6 +127,4 @@ def _member(
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-    return tuple(
-        (layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy()) for layer in layers
-    )
+    return tuple((layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy()) for layer in layers)
