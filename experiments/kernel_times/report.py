@@ -59,15 +59,16 @@ def write_report(
     families = {split: {k.family for k in kernels if k.split == split} for split in ("train", "validation")}
     lines = [
         f"The learned cost model of kernels on kernels of {len(families['validation'])} validation families; it was "
-        f"trained on {len(families['train'])} other families. Each kernel was compiled alone and timed with some of its "
-        "choices in turns, on one thread. `python -m experiments.kernel_times collect` measured the kernels: commit "
-        f"{header.get('commit')}, {header.get('date')}, {header.get('machine')}.",
+        f"trained on {len(families['train'])} other families. Each kernel was compiled alone and timed with some of "
+        "its choices in turns, on one thread. `python -m experiments.kernel_times collect` measured the kernels: "
+        f"commit {header.get('commit')}, {header.get('date')}, {header.get('machine')}.",
         "",
-        '- rank correlation: Spearman\'s, of predicted and measured times over all choices of all kernels; "within" is the '
-        "mean over kernels of that over the choices of one kernel.",
-        "- error: median relative error of the time of a choice; of ratios, of its time relative to the default.",
-        "- loss: geometric mean of the time of the choice taken over that of the choice that is measured best, minus one. "
-        f'"Careful" is `LearnedKernels`: margin {selector.margin:.0%}, {selector.caution:g} standard deviations.',
+        "- rank correlation: Spearman's, of predicted and measured times over all choices of all kernels; within: the "
+        "mean over kernels of the correlation over the choices of one kernel.",
+        "- error: median relative error of the time of a choice; of ratios: of its time relative to the default.",
+        "- loss: geometric mean of the time of the choice taken over that of the choice that is measured fastest, "
+        "minus one. Both are the same measurements, so noise counts as a loss. Careful: what `LearnedKernels` takes, "
+        f"with a margin of {selector.margin:.0%} and {selector.caution:g} standard deviations.",
         "- made slower: share of kernels whose careful choice is slower than the default by more than 3%.",
         "",
     ]

@@ -38,7 +38,7 @@ class TimingOptions:
     """How kernels are timed.
 
     Attributes:
-        rounds: samples per choice, taken in turns.
+        rounds: samples per choice; choices take turns.
         sample: seconds that a sample takes at least; it is the fastest of as many executions.
         kernel_seconds: time limit of all samples of a kernel, after which there are fewer.
         slowest: seconds of one execution from which a kernel is not measured.

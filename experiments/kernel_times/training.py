@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,9 +64,23 @@ def train(
     empty = LearnedKernelCost(prices, mean.astype(np.float32), scale, (), threads)
     linear = np.log(np.maximum(priced_amounts(data.features) @ prices.astype(np.float64), 1e-9))
     inputs = empty.inputs(data.features, linear)
-    members = tuple(_member(data, inputs, linear, options, options.seed + m) for m in range(options.members))
+    with _one_thread():
+        members = tuple(_member(data, inputs, linear, options, options.seed + m) for m in range(options.members))
     facts = {**provenance, "rows": len(data.log_seconds), "options": asdict(options)}
     return LearnedKernelCost(prices, empty.mean, scale, members, threads, facts)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute on one thread: the networks are too small to be worth more."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def fit_prices(data: TimesMatrix) -> Floats:
