@@ -120,7 +120,7 @@ def test_drawn_choices_differ_in_their_code_and_start_with_the_default() -> None
 
 def test_other_implementations_are_among_the_choices() -> None:
     site = fused(DOT).kernel_sites()[0]
-    assert {"blas", "generated"} <= {c.implementation for c in draw_choices(site, 8, random.Random(0))}
+    assert {c.implementation for c in draw_choices(site, 8, random.Random(0))} == set(site.choices.options)
 
 
 def test_every_choice_is_timed() -> None:
@@ -211,7 +211,7 @@ def test_prices_are_found_from_times() -> None:
 
 
 def test_training_learns_what_the_linear_part_cannot() -> None:
-    options = TrainingOptions(members=2, hidden=16, epochs=60, batch=32, dropout=0.0)
+    options = TrainingOptions(members=2, hidden=16, epochs=40, batch=32, dropout=0.0)
     model = train(_matrix(), options, {"kernels": 60})
     unseen = _matrix(seed=1)
     found = quality(unseen, model.log_seconds(unseen.features), 0.03, 1.0)

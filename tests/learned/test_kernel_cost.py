@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compiler.analysis.cost_model import module_cost
 from compiler.backends import measured_kernels
 from compiler.backends.measured_kernels import MeasuredKernels
 from compiler.codegen.schedules.kernel_choice import KernelChoice
@@ -19,6 +20,7 @@ from compiler.learned.features.kernel_costs import COST_FEATURES, cost_features
 from compiler.learned.kernel_calibration import calibrated, calibration_file, fit_calibration, store_calibration
 from compiler.learned.kernel_cost import LearnedKernelCost, LearnedKernels
 from compiler.learned.kernel_model import PRICED, correction_terms
+from compiler.learned.learned_costs import LearnedCosts
 from compiler.runtime.kernel_selector import most_promising
 from compiler.runtime.kernel_sites import KernelSite
 from tests.session.test_kernel_sites import TRANSPOSE, fused
@@ -132,6 +134,16 @@ def test_work_in_parallel_loops_is_divided_among_the_cores() -> None:
     two = dataclasses.replace(site.target, device=dataclasses.replace(site.device, units=2))
     found = _model().predict(KernelSite(site.instruction, two), [KernelChoice(), alone])
     assert found.seconds[0] == pytest.approx(found.seconds[1] / 2, rel=1e-3)
+
+
+def test_modules_cost_what_their_kernels_are_predicted_to_take() -> None:
+    module = fused(ADD.replace("ROOT r =", "a =").replace(") }", ") ROOT t = f32[1000] tanh(a) }")).module
+    costs = LearnedCosts(_model())
+    found = module_cost(module, costs)
+    kernels = [i for i in module.entry.instructions if costs.instruction(i)]
+    assert found.seconds == pytest.approx(1e-5 * len(kernels))
+    assert len(kernels) == 1
+    assert all(costs.instruction(p) == 0 for p in module.entry.parameters)
 
 
 # ---- files
