@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ MIN_SECONDS = 1e-9
 """Least time of the linear part, which is 0 for a kernel that does nothing it prices."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+Layers: TypeAlias = tuple[tuple[Floats, Floats], ...]
+"""The layers of one network: weights of inputs x outputs, and bias of outputs."""
 
 _NOT_PRICED = ("deepest loop", "longest body", "longest chain", "statements", "expensive statements",
                "largest argument")  # fmt: skip
@@ -75,7 +77,7 @@ class LearnedKernelCost:
     prices: Floats
     mean: Floats
     scale: Floats
-    members: tuple[tuple[tuple[Floats, Floats], ...], ...]
+    members: tuple[Layers, ...]
     threads: int = 1
     provenance: Mapping[str, Any] = field(default_factory=dict)
     correction: Doubles | None = None
@@ -91,9 +93,10 @@ class LearnedKernelCost:
         if description.get("features") != list(COST_FEATURES):
             raise PolicyError(f"the cost model in {folder} was learned on other features; train it again")
         try:
-            members = []
+            members: list[Layers] = []
             while f"{len(members)}.0.weight" in weights:
-                m, layers = len(members), []
+                m = len(members)
+                layers: list[tuple[Floats, Floats]] = []
                 while f"{m}.{len(layers)}.weight" in weights:
                     k = len(layers)
                     layers.append((weights[f"{m}.{k}.weight"], weights[f"{m}.{k}.bias"]))
@@ -176,7 +179,7 @@ class LearnedKernelCost:
     @property
     def correction_size(self) -> int:
         """Number of coefficients of a calibration."""
-        return correction_terms(np.zeros((1, len(COST_FEATURES)), np.float32), np.zeros(1)).shape[1]
+        return int(correction_terms(np.zeros((1, len(COST_FEATURES)), np.float32), np.zeros(1)).shape[1])
 
     def inputs(self, features: Floats, linear: Doubles) -> Floats:
         """Return the inputs of the networks: the scaled features and the logarithm of the linear part."""

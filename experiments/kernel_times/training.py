@@ -15,6 +15,8 @@ from experiments.kernel_times.matrices import TimesMatrix
 
 __all__ = ["TrainingOptions", "fit_prices", "train"]
 
+NOISE = 0.05
+"""Noise of a time that halves its weight."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
@@ -38,11 +40,11 @@ class TrainingOptions:
 
     members: int = 4
     hidden: int = 96
-    epochs: int = 120
-    batch: int = 256
+    epochs: int = 80
+    batch: int = 512
     learning_rate: float = 3e-3
-    weight_decay: float = 0.02
-    dropout: float = 0.1
+    weight_decay: float = 0.05
+    dropout: float = 0.2
     ratio_weight: float = 3.0
     sampled: float = 0.85
     seed: int = 0
@@ -111,7 +113,9 @@ def _member(
     ratio = torch.from_numpy((data.log_seconds - data.log_seconds[data.default]).astype(np.float32))
     shift = torch.from_numpy((linear - linear[data.default]).astype(np.float32))
     default = torch.from_numpy(data.default)
-    weight = torch.from_numpy(1.0 / (1.0 + (data.noise / 0.05) ** 2))
+    weight, trust = (
+        torch.from_numpy(1.0 / (1.0 + (n / NOISE) ** 2)) for n in (data.noise, data.noise + data.noise[data.default])
+    )
     width = options.hidden
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
@@ -131,15 +135,15 @@ def _member(
 
         for _ in range(options.epochs):
             order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
-            for at in order.split(options.batch):
+            for at in torch.split(order, options.batch):
                 both = network(torch.cat([x[at], x[default[at]]]))
                 own, of_default = both[: len(at)], both[len(at) :]
                 absolute = nn.functional.smooth_l1_loss(own, y[at], reduction="none", beta=0.2)
                 relative = own - of_default + shift[at]
                 error = nn.functional.smooth_l1_loss(relative, ratio[at], reduction="none", beta=0.1)
-                loss = (weight[at] * (absolute + options.ratio_weight * error)).mean()
+                loss = (weight[at] * absolute + options.ratio_weight * trust[at] * error).mean()
                 optimizer.zero_grad()
-                loss.backward()
+                torch.autograd.backward(loss)
                 optimizer.step()
                 schedule.step()
     return tuple((layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy()) for layer in layers)

@@ -26,7 +26,7 @@ from experiments.kernel_times.dataset import (
     site_of,
 )
 from experiments.kernel_times.matrices import TimesMatrix, times_matrix
-from experiments.kernel_times.quality import quality, spearman
+from experiments.kernel_times.quality import field_errors, quality, spearman
 from experiments.kernel_times.timing import TimingOptions, draw_choices, kernel_inputs, time_choices
 from experiments.kernel_times.training import TrainingOptions, fit_prices, train
 from tests.session.test_kernel_sites import TRANSPOSE, fused
@@ -243,6 +243,17 @@ def test_the_quality_of_perfect_and_of_reversed_predictions() -> None:
     assert worst.loss > worst.default_loss > 0
     unsure = quality(data, np.stack([data.log_seconds, -data.log_seconds]), 0.03, 1.0)
     assert unsure.careful_loss == pytest.approx(unsure.default_loss)
+
+
+def test_errors_of_single_changes() -> None:
+    data = _matrix(2)
+    data.features[:, COST_FEATURES.index("field: tile")] = [0, 3, 3, 0, 3, 3]
+    data.features[2, COST_FEATURES.index("field: cache")] = 1
+    logs = np.log(np.array([1.0, 2, 5, 1, 2, 2]))
+    data = dataclasses.replace(data, log_seconds=logs)
+    (found,) = field_errors(data, np.zeros((1, 6)))
+    assert (found.change, found.rows) == ("tile", 3)  # the other choice changes two fields
+    assert found.effect == found.error == pytest.approx(np.log(2))
 
 
 def test_ranks_of_equal_values() -> None:

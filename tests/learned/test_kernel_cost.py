@@ -7,8 +7,10 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from compiler.analysis.cost_model import module_cost
@@ -204,10 +206,11 @@ def test_the_choice_that_is_predicted_fastest_is_taken() -> None:
         (_model({"field: tile": 0.5}, call=1e-9), {}),  # a short kernel
         (_model({"field: grain": 0.5}), {}),  # fields of threads, of which the model has seen one
         (_model({"field: tile": 0.5}, {"field: tile": 0.3}), {"caution": 10.0}),
+        (_model({"field: tile": 0.5}), {"fields": ("unroll", "vector")}),
     ],
 )
 def test_the_default_is_kept_where_the_prediction_is_not_sure(
-    model: LearnedKernelCost, options: dict[str, float]
+    model: LearnedKernelCost, options: dict[str, Any]
 ) -> None:
     selector = LearnedKernels(model)
     for name, value in options.items():
@@ -259,7 +262,7 @@ def test_measured_kernels_measure_what_a_ranking_prefers(monkeypatch: pytest.Mon
 # ---- calibration
 
 
-def _rows() -> np.ndarray:
+def _rows() -> npt.NDArray[np.float32]:
     rng = np.random.default_rng(0)
     rows = np.zeros((40, WIDTH), np.float32)
     rows[:, COST_FEATURES.index("field: tile")] = rng.uniform(0, 5, 40)
