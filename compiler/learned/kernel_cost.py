@@ -73,7 +73,7 @@ class LearnedKernels:
         predicted = self.model.predict(site, candidates)
         bound = predicted.log_ratio + self.caution * predicted.ratio_spread
         sure = bound < np.log1p(-self.margin)
-        for n in np.argsort(predicted.log_ratio).tolist():
+        for n in map(int, np.argsort(predicted.log_ratio)):
             if sure[n] and site.check(candidates[n]) is None:
                 return candidates[n]
         return site.default

@@ -200,7 +200,7 @@ def _network(layers: Sequence[tuple[Floats, Floats]], x: Floats) -> Doubles:
     for weight, bias in layers[:-1]:
         x = np.maximum(x @ weight + bias, 0)
     weight, bias = layers[-1]
-    return (x @ weight + bias)[:, 0].astype(np.float64)
+    return np.asarray((x @ weight + bias)[:, 0], np.float64)
 
 
 _PARALLEL, _SERIAL = COST_FEATURES.index("nest: parallel work"), COST_FEATURES.index("nest: serial work")
