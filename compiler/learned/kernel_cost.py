@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler.codegen.schedules.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.learned.kernel_calibration import calibrated
 from compiler.learned.kernel_model import KernelPrediction, LearnedKernelCost, shipped_kernel_cost
 from compiler.runtime.kernel_sites import KernelSite
@@ -80,9 +80,11 @@ class LearnedKernels:
 
     def candidates(self, site: KernelSite) -> Sequence[KernelChoice]:
         """Return the choices that may be taken: without those of threads if the model saw one thread only."""
-        offered = site.offered(self.budget)
-        if self.model.threads == 1:
-            offered = [c for c in offered if not _THREAD_FIELDS & c.schedule.keys()]
-        if self.fields is None:
-            return offered
-        return [c for c in offered if set(self.fields) >= c.schedule.keys()]
+        return [c for c in site.offered(self.budget) if c.implementation != GENERATED or self._may_change(c.schedule)]
+
+    def _may_change(self, fields: Collection[str]) -> bool:
+        if self.model.threads == 1 and _THREAD_FIELDS & set(fields):
+            return False
+        if self.fields is not None and not set(fields) <= set(self.fields):
+            return False
+        return all(self.model.knows(field) for field in fields)

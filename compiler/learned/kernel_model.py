@@ -90,9 +90,11 @@ class LearnedKernelCost:
             PolicyError: there is none, it was learned on other features, or its weights are not those of a model.
         """
         description, weights = read_policy_folder(Path(folder), FORMAT, COST_FEATURE_VERSION)
-        if description.get("features") != list(COST_FEATURES):
+        names = description.get("features")
+        if not isinstance(names, list) or not set(map(str, names)) <= set(COST_FEATURES):
             raise PolicyError(f"the cost model in {folder} was learned on other features; train it again")
         try:
+            weights = _placed(weights, names)
             members: list[Layers] = []
             while f"{len(members)}.0.weight" in weights:
                 m = len(members)
@@ -162,6 +164,13 @@ class LearnedKernelCost:
         """Return numbers of which the least belongs to the choice that is expected to be fastest."""
         return [float(r) for r in self.predict(site, choices).log_ratio]
 
+    def knows(self, field: str) -> bool:
+        """Check whether a field of the schedule varied in the training data."""
+        columns = [n for n, name in enumerate(COST_FEATURES) if name == f"field: {field}"]
+        if field == "flags":
+            columns = [n for n, name in enumerate(COST_FEATURES) if name.startswith("flags: ")]
+        return bool((self.scale[columns] > 0).any())
+
     @functools.cached_property
     def digest(self) -> str:
         """Identifies the weights."""
@@ -186,6 +195,31 @@ class LearnedKernelCost:
         used = self.scale > 0
         scaled = np.where(used, (features - self.mean) / np.where(used, self.scale, 1.0), 0.0)
         return np.concatenate([np.clip(scaled, -6, 6), (linear[:, None] + 12) / 4], axis=1, dtype=np.float32)
+
+
+def _placed(weights: Mapping[str, Floats], names: list[str]) -> dict[str, Floats]:
+    """Return weights for the features of this version: those that the model was learned without are ignored.
+
+    Raises:
+        ValueError: the weights do not fit the names.
+    """
+    if names == list(COST_FEATURES):
+        return dict(weights)
+    places = [COST_FEATURES.index(n) for n in names]
+    priced = [PRICED.index(n) for n in ("call", *(n for n in names if n in PRICED), *PRICED[-2:])]
+    found = dict(weights)
+    for name in weights:
+        if name == "prices":
+            found[name] = np.zeros(len(PRICED), np.float32)
+            found[name][priced] = weights[name]
+        elif name in ("mean", "scale"):
+            found[name] = np.zeros(len(COST_FEATURES), np.float32)
+            found[name][places] = weights[name]
+        elif name.endswith(".0.weight"):
+            wide = np.zeros((len(COST_FEATURES) + 1, weights[name].shape[-1]), np.float32)
+            wide[[*places, len(COST_FEATURES)]] = weights[name]
+            found[name] = wide
+    return found
 
 
 def priced_amounts(features: Floats) -> Doubles:

@@ -18,11 +18,12 @@ from compiler.backends import measured_kernels
 from compiler.backends.measured_kernels import MeasuredKernels
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import PolicyError
-from compiler.learned.features.kernel_costs import COST_FEATURES, cost_features
+from compiler.learned.features.kernel_costs import COST_FEATURE_VERSION, COST_FEATURES, cost_features
 from compiler.learned.kernel_calibration import calibrated, calibration_file, fit_calibration, store_calibration
 from compiler.learned.kernel_cost import LearnedKernelCost, LearnedKernels
-from compiler.learned.kernel_model import PRICED, correction_terms
+from compiler.learned.kernel_model import FORMAT, PRICED, correction_terms
 from compiler.learned.learned_costs import LearnedCosts
+from compiler.learned.policy_folder import read_policy_folder, write_policy_folder
 from compiler.runtime.kernel_selector import most_promising
 from compiler.runtime.kernel_sites import KernelSite
 from tests.session.test_kernel_sites import TRANSPOSE, fused
@@ -180,6 +181,25 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path, name: str, value: ob
     _edit(tmp_path, name, value)
     with pytest.raises(PolicyError, match=message):
         LearnedKernelCost.load(tmp_path)
+
+
+def test_a_model_from_before_a_field_ignores_it(tmp_path: Path) -> None:
+    model = _model({"field: unroll": -0.1})
+    model.save(tmp_path)
+    description, weights = read_policy_folder(tmp_path, FORMAT, COST_FEATURE_VERSION)
+    kept = [n for n, name in enumerate(COST_FEATURES) if name not in ("field: tile", "nest: vector divide")]
+    weights["mean"], weights["scale"] = weights["mean"][kept], weights["scale"][kept]
+    weights["0.0.weight"] = weights["0.0.weight"][[*kept, WIDTH]]
+    weights["prices"] = np.delete(weights["prices"], PRICED.index("nest: vector divide"))
+    description["features"] = [COST_FEATURES[n] for n in kept]
+    write_policy_folder(tmp_path, description, weights)
+    loaded = LearnedKernelCost.load(tmp_path)
+    rows = cost_features(_site(), [KernelChoice(), KernelChoice(schedule={"unroll": 4})], [1, 1])
+    assert np.allclose(loaded.log_seconds(rows), model.log_seconds(rows))
+    assert loaded.knows("unroll")
+    assert loaded.knows("flags")
+    assert not loaded.knows("tile")
+    assert all("tile" not in c.schedule for c in LearnedKernels(loaded).candidates(_site()))
 
 
 def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
