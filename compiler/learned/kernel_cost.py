@@ -41,8 +41,8 @@ class LearnedKernels:
 
     model: LearnedKernelCost
     budget: int = 48
-    margin: float = 0.05
-    caution: float = 1.5
+    margin: float = 0.1
+    caution: float = 3.0
     least_seconds: float = 2e-6
     fields: Collection[str] | None = None
     _known: dict[tuple[str, str, str], KernelChoice] = field(default_factory=dict, init=False, repr=False)
