@@ -257,7 +257,8 @@ def correction_terms(features: Floats, logs: Doubles) -> Doubles:
     size = np.log2(1.0 + _array_bytes(features))
     beyond = [np.clip(size - level, 0, 5) / 5 for level in (15, 20)]
     library = features[:, _OTHERS].max(1)
-    return np.column_stack([np.ones(len(logs)), (logs + 12) / 4, *beyond, library, features[:, _VECTOR] / 9 - 1])
+    terms = [np.ones(len(logs)), (logs + 12) / 4, *beyond, library, features[:, _VECTOR] / 9 - 1]
+    return np.asarray(np.column_stack(terms), np.float64)
 
 
 def _array_bytes(features: Floats) -> Doubles:
