@@ -245,7 +245,7 @@ def _on_threads(features: Floats, threads: int) -> Doubles:
     """Return the time on several threads relative to that on one: work in parallel loops is divided among them."""
     parallel, serial, tasks = (np.exp2(features[:, n].astype(np.float64)) - 1 for n in (_PARALLEL, _SERIAL, _TASKS))
     share = parallel / np.maximum(parallel + serial, 1.0)
-    return 1 - share + share / np.clip(np.ceil(tasks), 1, max(1, threads))
+    return np.asarray(1 - share + share / np.clip(np.ceil(tasks), 1, max(1, threads)), np.float64)
 
 
 def correction_terms(features: Floats, logs: Doubles) -> Doubles:
