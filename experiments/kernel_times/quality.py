@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,12 +71,21 @@ def quality(data: TimesMatrix, log_seconds: Doubles, margin: float, caution: flo
             chosen = base
         best = y[rows].min()
         losses.append((y[rows[np.argmin(mean[rows])]] - best, y[base] - best, y[chosen] - best, y[chosen] - y[base]))
-    table = np.array(losses).reshape(-1, 4)
+    table = np.array(losses).reshape(-1, 4) if losses else np.full((1, 4), np.nan)
     loss, default_loss, careful = (float(np.expm1(column.mean())) for column in table.T[:3])
+    known = [w for w in within if not np.isnan(w)]
     return Quality(
-        len(y), len(losses), spearman(mean, y), float(np.median(np.expm1(np.abs(mean - y)))), float(np.nanmean(within)),
-        float(np.median(error[changed])), loss, default_loss, careful, float((table[:, 3] > np.log(1.03)).mean()),
-    )  # fmt: skip
+        rows=len(y),
+        kernels=len(losses),
+        correlation=spearman(mean, y),
+        error=float(np.median(np.expm1(np.abs(mean - y)))),
+        within=float(np.mean(known)) if known else math.nan,
+        ratio_error=float(np.median(error[changed])) if changed.any() else math.nan,
+        loss=loss,
+        default_loss=default_loss,
+        careful_loss=careful,
+        worse=float((table[:, 3] > np.log(1.03)).mean()),
+    )
 
 
 @dataclass(frozen=True)
