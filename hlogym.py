@@ -30,6 +30,7 @@ from compiler import load as load
 from compiler import load_pass_order as load_pass_order
 from compiler import load_policy as load_policy
 from compiler import parse as parse
+from compiler.jit import jit as jit
 from env import register_environments
 
 register_environments()

@@ -74,6 +74,15 @@ class _SessionCompilation(Compilation):
         found: CompilationPlan = notes["plan"]
         return found
 
+    @property
+    def plan_json(self) -> str:
+        """The plan as JSON."""
+        notes = self.state.notes
+        if "plan_json" not in notes:
+            notes["plan_json"] = self.plan.to_json()
+        found: str = notes["plan_json"]
+        return found
+
     def take(self, index: int) -> str | None:
         """Take a decision; return None, or the reason why it is refused."""
         following = self.states.take(self.state, index)
@@ -216,5 +225,5 @@ class DecisionEnv(CompilerEnv[Observation]):
     def _info(self, refused: str | None, ended: bool) -> dict[str, Any]:
         info = super()._info(refused, ended)
         if ended:
-            info["plan_json"] = self.plan.to_json()
+            info["plan_json"] = self._session_compilation.plan_json
         return info

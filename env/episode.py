@@ -16,7 +16,7 @@ from compiler.fusion.policies import DEFAULT_POLICY, make_policy
 from compiler.learned.features.candidates import MAX_CANDIDATES, STOP, Candidate
 from compiler.learned.features.decisions import decision_graph
 from compiler.learned.features.expansions import expansion_candidates
-from compiler.learned.features.fusion import FusionFeatures, WeighedEntry
+from compiler.learned.features.fusion import FusionFeatures, Offer
 from compiler.learned.features.kernels import kernel_candidates
 from compiler.learned.features.loops import loop_candidates
 from compiler.learned.features.programs import ModuleFeatures
@@ -27,7 +27,7 @@ from compiler.plan import Phase
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 
-__all__ = ["COMPLETION_POLICY", "Episode", "Move"]
+__all__ = ["COMPLETION_POLICY", "Episode", "Move", "Stop"]
 
 COMPLETION_POLICY = DEFAULT_POLICY
 """Fuses at the end of episodes that do not decide fusion, so that they end with a whole compilation."""
@@ -158,7 +158,7 @@ class Episode:
         self._moves: list[Move] = []
         self._candidates: list[Candidate] = []
         self._facts: FusionFeatures | ModuleFeatures | None = None
-        self._entries: list[WeighedEntry] = []
+        self._fusions: Offer | None = None
         self._looked = self._only_stops = False
         if self.done:  # nothing to decide: offer to stop, because an episode has at least one step
             self._left, self._looked, self._only_stops = ("fusion",), False, True
@@ -209,8 +209,8 @@ class Episode:
     def graph(self) -> DecisionGraph:
         """Return the features of the current decision; candidate i is move i. After the end there are no candidates."""
         self._look()
-        if self._features is not None and self._facts is self._features:
-            return self._features.graph(self._entries)
+        if self._features is not None and self._facts is self._features and self._fusions is not None:
+            return self._features.graph(self._fusions)
         if self._facts is None:
             self._facts = self._module_features()
         extra = self._facts.instructions() if isinstance(self._facts, ModuleFeatures) else ()
@@ -331,10 +331,10 @@ class Episode:
     def _offer_fusions(self) -> bool:
         if self._features is None:
             self._features = FusionFeatures(self.session.fusion, self._splits)
-        self._entries = self._features.entries()
-        if not self._entries:
+        self._fusions = self._features.offer()
+        if not self._fusions.entries:
             return False
-        self._moves = [*(e.entry.action for e in self._entries), Stop("fusion")]
+        self._moves = [*(e.action for e in self._fusions.entries), Stop("fusion")]
         self._candidates, self._facts = [], self._features
         return True
 

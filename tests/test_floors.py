@@ -26,6 +26,7 @@ LAYERS = (
     ("compiler.learned",),
     ("compiler.session",),
     ("compiler.api",),
+    ("compiler.jit",),
     ("compiler",),
     ("env",),
     ("agents",),

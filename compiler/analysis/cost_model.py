@@ -37,6 +37,7 @@ class DeviceModel:
         grain: elements per unit below which an additional unit does not help.
         loop_iteration: seconds of overhead per iteration of a while loop.
         default_trip_count: for loops with unknown trip count.
+        splits_reductions: whether units share the work of a reduction with fewer results than units.
     """
 
     name: str
@@ -51,6 +52,7 @@ class DeviceModel:
     grain: int
     loop_iteration: float
     default_trip_count: int = 100
+    splits_reductions: bool = False
 
 
 def cpu(cores: int | None = None) -> DeviceModel:
@@ -59,6 +61,7 @@ def cpu(cores: int | None = None) -> DeviceModel:
     return DeviceModel(
         name=f"cpu-{n}", units=n, flops_per_unit=8e9, gemm_flops_per_unit=4e10, memory_bandwidth=1e10 * min(n, 8),
         cache_bandwidth=4e10, cache_bytes=1 << 20, launch=1e-7, parallel_launch=2e-6, grain=16384, loop_iteration=5e-8,
+        splits_reductions=True,
     )  # fmt: skip
 
 
@@ -118,7 +121,9 @@ class CostModel:
         units = min(d.units, max(1, int(summary.elements) // d.grain))
         if summary.looped_reduction:
             # Rows are few and large, so their number does not limit parallelism; the amount of work does.
-            units = min(d.units, int(summary.elements), max(1, int(summary.loads) // d.grain))
+            units = min(d.units, max(1, int(summary.loads) // d.grain))
+            if not d.splits_reductions:
+                units = min(units, int(summary.elements))
         compute = (summary.flops + 0.5 * summary.loads) / (d.flops_per_unit * units)
         memory = self._memory(summary.bytes_read + summary.bytes_written, units)
         return self._combined(compute, memory, units)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
-from compiler.codegen.lowering.lower import lower
+from compiler.codegen.lowering.lower import lower, roots_of
+from compiler.codegen.lowering.plain_reductions import is_certainly_built
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
 from compiler.codegen.schedules.bind_c import bind_c, local_bytes_bound
 from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
@@ -48,6 +49,16 @@ def node_refusal(node: HloInstruction) -> str | None:
         if not is_emittable(i):
             return f"%{i.name}: no kernel can contain {i.opcode.text} of type {i.shape}"
     return None
+
+
+def is_refused(fused: HloComputation) -> bool:
+    """Check whether `kernel_refusal` has a reason; for plain reductions without lowering the computation.
+
+    Args:
+        fused: a computation whose instructions can be in a kernel, each by itself.
+    """
+    built = is_certainly_built(fused.post_order(), roots_of(fused))
+    return kernel_refusal(fused) is not None if built is None else not built
 
 
 def kernel_refusal(fused: HloComputation) -> str | None:

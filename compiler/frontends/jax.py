@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from compiler.errors import ArgumentError, UnsupportedError
+from compiler.frontends.inlining import inlining
 from compiler.frontends.names import argument_names as argument_names
 from compiler.frontends.stablehlo import from_xla, jaxlib_modules
 from compiler.frontends.stablehlo import stablehlo as stablehlo
@@ -35,7 +36,8 @@ def lower(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> HloModule:
     jax = importlib.import_module("jax")
     _check_arguments(jax, args, kwargs, may_be_static=hasattr(fn, "trace"))
     jitted = fn if hasattr(fn, "trace") else jax.jit(fn, keep_unused=True)
-    lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=("cpu",))
+    with inlining():
+        lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=("cpu",))
     return from_xla(lowered.compiler_ir("hlo"), hlo)
 
 

@@ -7,7 +7,7 @@ undone: what `apply` changes, it changes through `SequenceState.fuse`, `merge` o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -67,6 +67,15 @@ class ActionKind(ABC):
         """Return the reason against a candidate that depends on the paths between its nodes, or None."""
         del s, entry
         return None
+
+    def is_blocked(self, s: SequenceState, entry: Entry) -> bool:
+        """Check whether `path_reason` is not None, without finding the reason."""
+        return self.path_reason(s, entry) is not None
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """Return nodes such that `is_blocked` stays as it is while what depends on them does, and who reads them."""
+        del entry
+        return ()
 
     @abstractmethod
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
@@ -191,6 +200,14 @@ class MultiOutput(ActionKind):
         """See `ActionKind.path_reason`."""
         return s.legality.path_reason(self.name, entry.producer, entry.consumer)
 
+    def is_blocked(self, s: SequenceState, entry: Entry) -> bool:
+        """See `ActionKind.is_blocked`."""
+        return s.has_path_around(entry.producer, entry.consumer)
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """See `ActionKind.watched`."""
+        return (entry.producer,)
+
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
         return s.legality.pair_reason(self.name, entry.producer, entry.consumer)
@@ -221,6 +238,14 @@ class SideBySide(ActionKind):
     def path_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.path_reason`."""
         return s.legality.path_reason("sibling", entry.producer, entry.consumer)
+
+    def is_blocked(self, s: SequenceState, entry: Entry) -> bool:
+        """See `ActionKind.is_blocked`."""
+        return s.is_ordered(entry.producer, entry.consumer)
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """See `ActionKind.watched`."""
+        return (entry.producer, entry.consumer)
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""
@@ -292,9 +317,13 @@ class Fission(ActionKind):
 
     def path_reason(self, s: SequenceState, e: Entry) -> str | None:
         """See `ActionKind.path_reason`."""
-        if e.consumer is e.producer or not s.order.reaches(e.producer, e.consumer):
+        if e.consumer is e.producer or not s.depends(e.producer, e.consumer):
             return None
         return f"%{e.consumer.name}, which yields %{e.action.consumer}, needs %{e.producer.name}"
+
+    def watched(self, entry: Entry) -> Sequence[HloInstruction]:
+        """See `ActionKind.watched`."""
+        return (entry.producer, entry.consumer)
 
     def kernel_reason(self, s: SequenceState, entry: Entry) -> str | None:
         """See `ActionKind.kernel_reason`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
 from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
+from compiler.fusion.contents import Contents
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, outputs_of, source_of
 from compiler.fusion.rules import Restrictions
@@ -117,11 +118,12 @@ class Legality:
         verdicts: Verdicts | None = None,
         trials: Trials | None = None,
         restrictions: Restrictions | None = None,
+        contents: Contents | None = None,
     ) -> None:
         self.order, self.nodes, self.limits = order, nodes, limits
         self.restrictions = restrictions or Restrictions()
         self._verdicts = verdicts or Verdicts()
-        self.trials = trials or Trials(nodes)
+        self.trials = trials or Trials(nodes, contents)
 
     def copy_for(self, order: TopologicalOrder, nodes: Nodes) -> Legality:
         """Return the same facts for a clone, whose nodes have the same revisions."""

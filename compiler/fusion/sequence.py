@@ -14,11 +14,13 @@ from compiler.analysis.order import TopologicalOrder
 from compiler.fusion.action_table import ActionTable
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.anatomy import Anatomy
+from compiler.fusion.contents import MAX_VALUES, Contents
 from compiler.fusion.digests import MODULUS, Digests
 from compiler.fusion.edits import Edits
 from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, is_result
 from compiler.fusion.legality import ALLOW, MAX_CACHED, FusionDecision, Legality, Limits, forbid
 from compiler.fusion.nodes import Nodes, SavedNode
+from compiler.fusion.reach import MAX_NODES, Reach
 from compiler.fusion.rewriting import (
     FusionResult,
     consumers_of,
@@ -104,7 +106,9 @@ class SequenceState:
         self.cost_model = cost_model
         self.nodes = Nodes(computation)
         self.order = TopologicalOrder(computation)
-        self.legality = Legality(self.order, self.nodes, limits)
+        small = len(self.nodes.origins.values) <= MAX_VALUES
+        contents = Contents(computation, self.nodes) if small else None
+        self.legality = Legality(self.order, self.nodes, limits, contents=contents)
         self.digests = Digests()
         self._known = _Known()
         self._start()
@@ -114,6 +118,7 @@ class SequenceState:
         self.touched: list[HloInstruction] = []
         self.stamps: dict[HloInstruction, int] = {}
         self._changes = 0
+        self.reach = Reach(self.nodes, self.order) if len(self.nodes.values) <= MAX_NODES else None
         self._make_tables()
         self._cost = RunningSum(self._fixed_point_time, self.nodes.values)
         self._fused = RunningSum(self._digest_of, self.nodes.values)
@@ -122,7 +127,7 @@ class SequenceState:
 
     def _make_tables(self) -> None:
         self.table = ActionTable(self, FUSING)
-        self.splits = ActionTable(self, SPLITTING)
+        self._splits: ActionTable | None = None  # made when it is asked for
         self._watched: dict[int, dict[HloInstruction, None]] = {}
 
     def copy_for(self, computation: HloComputation) -> SequenceState:
@@ -223,6 +228,22 @@ class SequenceState:
         refused = self.legality.is_refused
         return not is_result(producer) and not any(refused("producer-consumer", producer, u) for u in users)
 
+    def has_path_around(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether a path other than the direct edge leads from one node to another."""
+        if self.reach is None:
+            return self.order.path_around(first, last) is not None
+        return self.reach.has_path_around(first, last)
+
+    def depends(self, first: HloInstruction, last: HloInstruction) -> bool:
+        """Check whether `last` depends on `first`, directly or indirectly."""
+        return (self.order if self.reach is None else self.reach).reaches(first, last)
+
+    def is_ordered(self, first: HloInstruction, second: HloInstruction) -> bool:
+        """Check whether one of two nodes depends on the other."""
+        if self.reach is None:
+            return self.order.reaches(*self.order.sorted([first, second]))  # nothing depends on what comes later
+        return self.reach.reaches(first, second) or self.reach.reaches(second, first)
+
     def into_all_users(self, producer: HloInstruction, users: Iterable[HloInstruction]) -> FusionDecision:
         """Return whether the producer may be computed within each of `users`, which are all its users."""
         if is_result(producer):
@@ -234,7 +255,9 @@ class SequenceState:
 
     def tables(self, splits: bool) -> tuple[ActionTable, ...]:
         """Return the tables of actions: of those that fuse, and with `splits` also of those that take fusions apart."""
-        return (self.table, self.splits) if splits else (self.table,)
+        if splits and self._splits is None:
+            self._splits = ActionTable(self, SPLITTING)
+        return (self.table, self._splits) if splits and self._splits is not None else (self.table,)
 
     def actions(self, splits: bool = False) -> list[FusionAction]:
         """Return the legal actions in a fixed order."""
@@ -382,8 +405,12 @@ class SequenceState:
         around = [*producers_of(producer), *producers_of(consumer)]
         ranks = self.order.rank(producer), self.order.rank(consumer)
         values, own = self.nodes.values[consumer], self.nodes.values[producer]
+        bits = self._bits(producer, consumer)
         several, constants = is_multi_output(producer), _constants_of(producer, consumer)
-        pair = self.legality.trials.pair("producer-consumer", producer, consumer)
+        trials = self.legality.trials
+        pair = trials.pair("producer-consumer", producer, consumer)
+        content = trials.content("producer-consumer", producer, consumer)
+        left = trials.inside(producer)
         result = fuse_into(producer, consumer, step.edits)
         if result.fusion is not consumer:
             self.order.replace(consumer, result.fusion)
@@ -391,7 +418,12 @@ class SequenceState:
         if several and producer.parent is not None:  # it may have lost outputs
             made[producer] = own if result.kept is None else tuple(own[k] for k in result.kept)
         self._update(result, made, [*around, producer, *_few_readers(constants)], ranks)
-        self.legality.trials.note_origin(result.fusion, pair, None)
+        if self.reach is not None:
+            self.reach.set_bits(result.fusion, bits[1] if producer in self.nodes else bits[0] | bits[1])
+        trials.note_origin(result.fusion, pair, None)
+        trials.note_content(result.fusion, None if content is None else content.inside)
+        if several and producer in self.nodes:
+            trials.note_content(producer, left)
         return result.fusion
 
     def merge(self, first: HloInstruction, second: HloInstruction, rewrite: Rewrite) -> HloInstruction:
@@ -404,9 +436,11 @@ class SequenceState:
         ranks = self.order.rank(before), self.order.rank(after)
         self.order.make_adjacent(before, after)
         values = (*self.nodes.values[second], *self.nodes.values[first])
-        constants = _constants_of(first, second)
+        constants, bits = _constants_of(first, second), self._bits(first, second)
         kind = _KIND_OF_REWRITE.get(rewrite)
-        pair = None if kind is None else self.legality.trials.pair(kind, first, second)
+        trials = self.legality.trials
+        pair = None if kind is None else trials.pair(kind, first, second)
+        content = None if kind is None else trials.content(kind, first, second)
         result = rewrite(first, second, step.edits)
         if result.kept is not None:
             values = tuple(values[k] for k in result.kept)
@@ -416,9 +450,15 @@ class SequenceState:
             **{u: self.nodes.values[u] for u in readers if u in self.nodes and u.parent is not None},
         }
         self._update(result, made, [*around, *_few_readers(constants)], ranks)
+        if self.reach is not None:
+            self.reach.set_bits(result.fusion, bits[0] | bits[1])
         if pair is not None:
-            self.legality.trials.note_origin(result.fusion, pair, result.kept)
+            trials.note_origin(result.fusion, pair, result.kept)
+            trials.note_content(result.fusion, None if content is None else content.inside)
         return result.fusion
+
+    def _bits(self, first: HloInstruction, second: HloInstruction) -> tuple[int, int]:
+        return (0, 0) if self.reach is None else (self.reach.bits(first), self.reach.bits(second))
 
     def split(self, fusion: HloInstruction, cut: int) -> HloInstruction:
         """Compute a value of a fusion elsewhere; return the node that yields it."""
@@ -534,8 +574,11 @@ class SequenceState:
         self.stamps.update(dict.fromkeys((i for i in around if i in self.nodes), self._changes))
         watching = dict.fromkeys(i for v in self.nodes.moved for i in self._watched.get(v, ()) if i in self.nodes)
         self.nodes.moved.clear()
+        if self.reach is not None:
+            self.reach.change(changed, around)
         self.table.change(changed, around, low, high)
-        self.splits.change(changed, [*around, *watching], low, high)
+        if self._splits is not None:
+            self._splits.change(changed, [*around, *watching], low, high)
         self._cost.change(changed)
         self._fused.change(changed)
         self._fusions.change(changed)

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.analysis.structure import StructuralIds, shape_key
-from compiler.codegen.buildability import kernel_refusal
+from compiler.codegen.buildability import is_refused, kernel_refusal
+from compiler.fusion.contents import Content, Contents
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, is_inlined_constant, is_multi_output, trial_fusion
 from compiler.ir import HloComputation, HloInstruction, Opcode
@@ -56,8 +57,8 @@ class _Structures:
 class Trials:
     """The trial fusions of one sequence."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Nodes, contents: Contents | None = None) -> None:
+        self._nodes, self._contents = nodes, contents
         self._structures = _Structures()
         self._refused: dict[int, bool] = {}
         self._summaries: dict[int, KernelSummary] = {}
@@ -71,10 +72,17 @@ class Trials:
 
     def is_refused(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
         """Check whether the fused computation of two nodes cannot be one kernel; `refusal` says why."""
+        content = self.content(kind, first, second)
+        if content is not None and self._contents is not None:
+            built = self._contents.is_built(content)
+            if built is not None:
+                return not built
         pair = self.pair(kind, first, second)
         found = self._refused.get(pair)
         if found is None:
-            found = self._refused[pair] = kernel_refusal(self._body(kind, first, second)) is not None
+            found = self._refused[pair] = is_refused(self._body(kind, first, second))
+        if content is not None and self._contents is not None:
+            self._contents.set_built(content, not found)
         return found
 
     def refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
@@ -88,7 +96,10 @@ class Trials:
         return reason
 
     def summary(self, kind: str, first: HloInstruction, second: HloInstruction) -> KernelSummary:
-        """Return the summary of the fused computation of two nodes."""
+        """Return the summary of the fused computation of two nodes; the order of its inputs is not that of operands."""
+        content = self.content(kind, first, second)
+        if content is not None and self._contents is not None:
+            return self._contents.summary(content)
         pair = self.pair(kind, first, second)
         found = self._summaries.get(pair)
         if found is None:
@@ -105,6 +116,21 @@ class Trials:
                 self._bodies.clear()
             found = self._bodies[pair] = trial_fusion(kind, first, second)
         return found
+
+    # ---- content
+
+    def content(self, kind: str, first: HloInstruction, second: HloInstruction) -> Content | None:
+        """Return the content of the fused computation of two nodes, or None if it has none."""
+        return None if self._contents is None else self._contents.pair(kind, first, second, self._nodes)
+
+    def note_content(self, node: HloInstruction, inside: int | None) -> None:
+        """Note what a node computes, see `Contents.note`."""
+        if self._contents is not None:
+            self._contents.note(node, inside, self._nodes)
+
+    def inside(self, node: HloInstruction) -> int | None:
+        """Return the values inside a node, or None if it has no content."""
+        return None if self._contents is None else self._contents.of(node, self._nodes)
 
     # ---- structure
 

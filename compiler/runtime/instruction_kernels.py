@@ -86,7 +86,7 @@ def kernel_generator(i: HloInstruction, language: str) -> GenerateKernel:
         raise UnsupportedError(f"a {i.opcode.text} here needs no kernel")
     if i.opcode is Opcode.WHILE:
         return functools.partial(make_loop_kernel, i, language)
-    return lower_instruction(i, language).bind
+    return lower_instruction(i, language)
 
 
 def nest_generator(i: HloInstruction, language: str) -> Callable[[Schedule], lir.Kernel]:

@@ -3,9 +3,9 @@
 python -m experiments.benchmarks.overhead [--rounds 9] [--out results/kernels/overhead.md]
 
 Needs JAX. Calls are timed from Python: ours with numpy arrays, JAX's with its own arrays until the first result is
-ready. Compile times: ours from HLO text to an executable, with kernels that are not in the cache on disk (cold) and
-that are (warm); XLA's from its own representation of the same text, without a cache. All are medians of interleaved
-samples.
+ready, `hlogym.jit` with either. Compile times: ours from HLO text to an executable, with kernels that are not in the
+cache on disk (cold) and that are (warm); XLA's from its own representation of the same text, without a cache. All are
+medians of interleaved samples.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 
 from compiler import compile
 from compiler.frontends.jax import lower
+from compiler.jit import jit
 from env.statistics import geometric_mean
 from env.suites import Program, load_suite
 from experiments.console import duration
@@ -75,19 +76,23 @@ def call_rows(rounds: int) -> list[list[str]]:
     """Return a row of seconds per call for each small program."""
     import jax
 
-    rows = [["program", "hlogym", "jax", "hlogym / jax"]]
+    rows = [["program", "hlogym", "jax", "hlogym / jax", "hlogym.jit, numpy", "hlogym.jit, jax", "hlogym.jit / jax"]]
     for name, (function, arrays) in _functions().items():
-        executable, jitted = compile(lower(function, *arrays)), jax.jit(function)
+        executable, jitted, ours_jitted = compile(lower(function, *arrays)), jax.jit(function), jit(function)
         on_device = [jax.numpy.asarray(a) for a in arrays]
         for found, wanted in zip(executable(*arrays), jax.tree.leaves(jitted(*on_device)), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-5)
-        contestants: list[Callable[[], object]] = [partial(executable, *arrays), partial(_call_jax, jitted, on_device)]
-        samples: list[list[float]] = [[], []]
+        contestants: list[Callable[[], object]] = [
+            partial(executable, *arrays), partial(_call_jax, jitted, on_device),
+            partial(ours_jitted, *arrays), partial(_call_jax, ours_jitted, on_device),
+        ]  # fmt: skip
+        samples: list[list[float]] = [[] for _ in contestants]
         for _ in range(rounds):
             for sample, contestant in zip(samples, contestants, strict=True):
                 sample.append(_sample(contestant))
-        ours, theirs = map(median, samples)
-        rows.append([name, duration(ours), duration(theirs), f"{ours / theirs:.2f}"])
+        ours, theirs, with_numpy, with_jax = map(median, samples)
+        times = [duration(with_numpy), duration(with_jax), f"{with_jax / theirs:.2f}"]
+        rows.append([name, duration(ours), duration(theirs), f"{ours / theirs:.2f}", *times])
     return rows
 
 
@@ -172,7 +177,8 @@ def main() -> None:
         f"# Overhead of calls and of compiling\n\n{facts}",
         "Medians of interleaved samples; a ratio is our time divided by the other.\n",
         "## Calls of small programs\n",
-        "Around the call from Python: ours with numpy arrays, JAX's with its own, until the first result is ready.\n",
+        "Around the call from Python: ours with numpy arrays, JAX's with its own, until the first result is ready; "
+        "`hlogym.jit` with either.\n",
         markdown_table(calls),
         "## Compiling small programs\n",
         "From HLO text to an executable; cold: no kernel is in the cache on disk, warm: all are. XLA parses no text "

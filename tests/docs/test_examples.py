@@ -81,6 +81,16 @@ def test_jax_function() -> None:
     assert 2 < loss < 3  # of ten classes, before any training
 
 
+def test_jax_jit() -> None:
+    *steps, kernels, slopes = printed("jax_jit").splitlines()
+
+    losses = [numbers(line)[1] for line in steps]
+    assert losses[0] > losses[1] > losses[2]
+    assert numbers(kernels)[0] >= 1
+    near_zero, near_one = numbers(slopes)[-2:]
+    assert near_zero == pytest.approx(1, abs=0.3) and near_one == pytest.approx(0.54, abs=0.3)  # of a sine
+
+
 def test_torch_model() -> None:
     out = printed("torch_model")
 

@@ -173,6 +173,16 @@ class CpuExecutable:
         for frame in self._frames:
             _configure(frame.context, options)
 
+    @property
+    def donated(self) -> dict[int, int]:
+        """Return the argument whose memory each result takes over, by the result's number."""
+        return dict(self._donated)
+
+    @property
+    def entry_and_constants(self) -> tuple[int, int]:
+        """Return the addresses of the C function that runs the program and of its table of constants."""
+        return self._entry_address or 0, ctypes.addressof(self._constants)
+
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""
         return Explanation(self.module, self.plan, self.thunks, device_model("cpu"))
@@ -255,9 +265,9 @@ class CpuExecutable:
         """Return a new frame; raise MemoryLimitError if its arena does not fit into memory."""
         check_program(self.program, self.arena_bytes)
         counts = len(self._expected), len(self._returned), len(self.built.driver.operands)
-        return Frame(self.arena_bytes, self._make_context(), *counts)
+        return Frame(self.arena_bytes, self.new_context(), *counts)
 
-    def _make_context(self) -> Context:
+    def new_context(self) -> Context:
         """Return the tables that the driver uses."""
         context = Context(
             program=ctypes.addressof(self._steps),

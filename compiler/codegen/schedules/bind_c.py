@@ -33,6 +33,7 @@ from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES, cache_rows
 from compiler.codegen.schedules.scans import expand_scans
 from compiler.codegen.schedules.scatter_parts import split_scatters
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.short_rows import rows_bound, split_rows
 from compiler.codegen.schedules.splits import (
     ENOUGH_TASKS,
     MAX_PARTS,
@@ -94,6 +95,7 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
         body = tiled
     body = select_near_angles(kernel, separate_rare_work(kernel, body, schedule), schedule)
     body = split_edges(replace(kernel, kind=kind), body, schedule)
+    body = split_rows(body) if schedule.stages and schedule.vector else body
     body = pair_elements(kernel, _Binder(schedule, kernel.arguments).top(body))
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
@@ -157,6 +159,8 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
     for s in statements:
         if isinstance(s, lir.Reduce):
             total += COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
+        if isinstance(s, For | lir.Reduce):
+            total += COPIES * rows_bound(s)
         if isinstance(s, For | lir.Reduce) and not has_loop(s.body):
             total += COPIES * stages.bytes_bound(s.body)
         if isinstance(s, For) and s.var in columns:

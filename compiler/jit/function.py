@@ -1,0 +1,213 @@
+"""`JitFunction`: what `hlogym.jit` returns."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import types
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from compiler.ir.module import HloModule
+from compiler.jit.arguments import Arguments, check_leaves, explained
+from compiler.jit.numpy_calls import NumpyCall, leaf_key
+from compiler.jit.primitive import call as call_program
+from compiler.jit.primitive import compiled
+from compiler.jit.programs import Program, Settings
+from compiler.jit.tracing import Traced, trace_function, wrapped_results
+from compiler.plan import CompilationPlan
+from compiler.runtime.executable import Executable
+from compiler.runtime.explanation import Explanation
+
+__all__ = ["CacheInfo", "JitFunction"]
+
+MOST_SIGNATURES = 1024
+"""Number of signatures that a function remembers."""
+_JAX_TYPES: set[type] = set()
+"""Types of JAX arrays and tracers that were met; a look-up takes less time than `isinstance`."""
+
+
+class CacheInfo(NamedTuple):
+    """What a function of `hlogym.jit` has compiled, without derivatives and batches.
+
+    Attributes:
+        programs: number of programs, one for each signature.
+        loaded: number of them that were loaded from disk.
+        seconds: time that compiling and loading took.
+    """
+
+    programs: int
+    loaded: int
+    seconds: float
+
+
+class JitFunction:
+    """A JAX function that this compiler compiles; `hlogym.jit` returns it."""
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any], arguments: Arguments, settings: Settings, output: str) -> None:
+        self._function, self._arguments, self._settings, self._output = (
+            function,
+            arguments,
+            replace(settings, note=self._note),
+            output,
+        )
+        self._lock = threading.Lock()
+        self._numpy_calls: dict[Hashable, NumpyCall | None] = {}
+        self._programs: dict[int, Program] = {}
+        functools.update_wrapper(self, function)
+        self._jitted = jax.jit(
+            self._traced_call(),
+            static_argnums=arguments.static_numbers,
+            static_argnames=arguments.static_names,
+            donate_argnums=arguments.donated_numbers,
+            donate_argnames=arguments.donated_names,
+        )
+
+    def _traced_call(self) -> Callable[..., Any]:
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            return self._call_traced(args, kwargs)
+
+        functools.update_wrapper(traced, self._function)
+        return traced
+
+    def __repr__(self) -> str:
+        name = getattr(self._function, "__qualname__", None) or repr(self._function)
+        return f"<hlogym.jit of {name}, {len(self._programs)} program(s)>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    # ---- calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; compile it at the first call with a signature."""
+        for a in args:
+            if type(a) in _JAX_TYPES:
+                break
+        else:
+            if self._output != "jax":
+                found = self._numpy_call(args, kwargs)
+                if found is not None:
+                    return found[0](found[1])
+        try:
+            results = self._jitted(*args, **kwargs)
+        except (TypeError, ValueError) as e:
+            raise explained(e, self._arguments, args, kwargs) from None
+        return _as_numpy(results) if self._output == "numpy" else results
+
+    def _numpy_call(self, args: Any, kwargs: Any) -> tuple[NumpyCall, list[Any]] | None:
+        """Return the program for numpy arrays and the arrays, or None if JAX arrays are involved."""
+        static, leaves, tree = self._arguments.split(args, kwargs)
+        keys = []
+        for leaf in leaves:
+            found = leaf_key(leaf)
+            if found is None:
+                if isinstance(leaf, jax.Array):
+                    _JAX_TYPES.add(type(leaf))
+                return None
+            keys.append(found)
+        if not (self._output == "numpy" or any(isinstance(a, np.ndarray) for a in leaves)):
+            return None
+        key = (static, tree, tuple(keys), jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+        try:
+            call = self._numpy_calls[key]
+        except KeyError:
+            call = self._make_numpy_call(args, kwargs, leaves)
+            with self._lock:
+                _remember(self._numpy_calls, key, call)
+        except TypeError as e:
+            raise explained(e, self._arguments, args, kwargs) from None
+        return None if call is None else (call, leaves)
+
+    def _make_numpy_call(self, args: Any, kwargs: Any, leaves: list[Any]) -> NumpyCall | None:
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            return None
+        traced = self._trace(args, kwargs)
+        if any(traced.keys) or any(isinstance(h, jax.core.Tracer) for h in traced.hoisted):
+            return None
+        return NumpyCall(traced, self._compiled(traced), leaves)
+
+    # ---- tracing
+
+    def _trace(self, args: Any, kwargs: Any) -> Traced:
+        """Trace the function for the shapes and types of its arguments."""
+        check_leaves(self._arguments, args, kwargs)
+        try:
+            return trace_function(self._function, self._arguments, args, kwargs)
+        except (TypeError, ValueError) as e:
+            raise explained(e, self._arguments, args, kwargs) from None
+
+    def _call_traced(self, args: Any, kwargs: Any) -> Any:
+        """Call the program as a part of a function that JAX traces."""
+        traced = trace_function(self._function, self._arguments, args, kwargs)
+        results = call_program(traced.jaxpr, self._settings, *traced.hoisted, *traced.values, donated=traced.donated)
+        return jax.tree.unflatten(traced.out_tree, wrapped_results(traced, results))
+
+    def _note(self, program: Program) -> None:
+        with self._lock:
+            _remember(self._programs, program.key, program)
+
+    def _compiled(self, traced: Traced) -> Program:
+        return compiled(traced.jaxpr, self._settings, traced.donated)
+
+    # ---- what a person asks for
+
+    def lower(self, *args: Any, **kwargs: Any) -> HloModule:
+        """Return the program for the shapes of these arguments as HLO, before any pass.
+
+        The parameters are large arrays that the function closes over, then the leaves of the arguments, which may be
+        `jax.ShapeDtypeStruct` too.
+        """
+        return self._trace(args, kwargs).module()
+
+    def compile(self, *args: Any, **kwargs: Any) -> Executable:
+        """Return the executable for the shapes of these arguments, which takes and returns numpy arrays."""
+        return self._compiled(self._trace(args, kwargs)).executable
+
+    def plan(self, *args: Any, **kwargs: Any) -> CompilationPlan | None:
+        """Return the decisions of the program for the shapes of these arguments."""
+        return self.compile(*args, **kwargs).plan
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Return which decisions made each kernel of the program for the shapes of these arguments."""
+        return self.compile(*args, **kwargs).explain()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the shapes and types of the results; nothing is compiled."""
+        return jax.eval_shape(self._jitted, *args, **kwargs)
+
+    def cache_info(self) -> CacheInfo:
+        """Return what has been compiled since the last `clear_cache`."""
+        programs = list(self._programs.values())
+        return CacheInfo(len(programs), sum(p.loaded for p in programs), sum(p.seconds for p in programs))
+
+    def clear_cache(self) -> None:
+        """Forget all signatures; programs on disk stay."""
+        with self._lock:
+            self._programs.clear()
+            self._numpy_calls.clear()
+        self._jitted.clear_cache()  # type: ignore[attr-defined]
+
+
+def _remember(table: dict[Any, Any], key: Any, value: Any) -> None:
+    """Store a value, and forget the oldest one of a full table."""
+    if len(table) >= MOST_SIGNATURES:
+        del table[next(iter(table))]
+    table[key] = value
+
+
+def _as_numpy(results: Any) -> Any:
+    """Return results as numpy arrays, which share the memory of the JAX arrays and are read-only; typed keys stay."""
+    return jax.tree.map(
+        lambda r: (
+            r if isinstance(r, jax.core.Tracer) or jnp.issubdtype(r.dtype, jax.dtypes.extended) else np.asarray(r)
+        ),
+        results,
+    )

@@ -1,0 +1,449 @@
+"""What `hlogym.jit` accepts and returns, beside `jax.jit`."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hlogym
+from compiler.errors import ArgumentError, UnknownNameError, UnsupportedError
+from compiler.frontends.jax import lower
+from compiler.frontends.names import argument_names
+from compiler.runtime.executable import Configurable
+from tests.oracle import run_xla
+
+X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+jit = hlogym.jit
+
+
+class Pair(NamedTuple):
+    w: Any
+    b: Any
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["w", "b"], meta_fields=["name"])
+@dataclass
+class Layer:
+    w: Any
+    b: Any
+    name: str
+
+    def __call__(self, x: Any) -> Any:
+        return x @ self.w + self.b
+
+
+def dense(x: Any, p: Any) -> Any:
+    return jnp.tanh(x @ p.w + p.b)
+
+
+PAIR = Pair(np.full((3, 4), 0.25, np.float32), np.arange(4, dtype=np.float32))
+
+
+# ---- trees and types
+
+
+@pytest.mark.parametrize("convert", [np.asarray, jnp.asarray])
+def test_trees_go_in_and_out(convert: Any) -> None:
+    def f(x: Any, trees: Any, *, scale: Any) -> Any:
+        first, (pair, nothing) = trees
+        return {"a": [dense(x, pair) * scale, nothing], "b": Pair(first["x"].sum(), None)}
+
+    args = jax.tree.map(convert, (X, ({"x": X}, (PAIR, None))))
+    ours, theirs = jit(f)(*args, scale=2.0), jax.jit(f)(*args, scale=2.0)
+    assert str(jax.tree.structure(ours)) == str(jax.tree.structure(theirs))
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_modules_that_are_registered_trees() -> None:
+    layer = Layer(jnp.asarray(PAIR.w), jnp.asarray(PAIR.b), "first")
+
+    @jit
+    def loss(layer: Any, x: Any) -> Any:
+        return (layer(x) ** 2).sum()
+
+    gradient = jax.grad(loss)(layer, X)
+    assert isinstance(gradient, Layer) and gradient.name == "first"
+    np.testing.assert_allclose(gradient.b, 2 * (X @ PAIR.w + PAIR.b).sum(0), rtol=1e-5)
+
+
+def test_results_are_of_the_type_of_the_arguments() -> None:
+    f = jit(lambda x, y=1.0: (x * y, x.sum()))
+    assert all(type(r) is np.ndarray for r in f(X))
+    assert all(isinstance(r, jax.Array) for r in f(jnp.asarray(X)))
+    assert all(isinstance(r, jax.Array) for r in f(X, jnp.float32(2)))
+    assert isinstance(jit(lambda: jnp.arange(3))(), jax.Array)
+    assert isinstance(jit(lambda x: x + 1)(3), jax.Array)
+    assert all(type(r) is np.ndarray for r in jit(f.__wrapped__, output="numpy")(jnp.asarray(X)))
+    assert all(isinstance(r, jax.Array) for r in jit(f.__wrapped__, output="jax")(X))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [(3, 2.5), (True, 1), (1j, 2), (np.float64(2), 3), (np.arange(4), 2), (np.arange(4.0), 2), (np.int8(4), 3.0),
+     (np.zeros((0, 3)), 1.0), (jnp.float32(2), 3), (jnp.bfloat16(2), 3.0), (np.zeros(2, bool), 1)],
+)  # fmt: skip
+def test_types_and_weak_types_are_those_of_jax(arguments: Any, wide: bool) -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x + y, x * jnp.ones(1, jnp.float16)
+
+    with jax.enable_x64(wide):
+        for a, b in zip(jit(f)(*arguments), jax.jit(f)(*arguments), strict=True):
+            assert a.dtype == b.dtype and a.shape == b.shape
+            assert not isinstance(a, jax.Array) or a.weak_type == b.weak_type
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, np.float16])
+def test_narrow_types(dtype: Any) -> None:
+    x = np.arange(8).astype(dtype)
+    f = jit(lambda x: (x.astype(jnp.float32) * 2).astype(x.dtype))
+    for convert in (np.asarray, jnp.asarray):
+        result = f(convert(x))
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(np.asarray(result, np.float32), 2 * np.arange(8))
+
+
+def test_typed_keys_go_in_and_out() -> None:
+    def f(keys: Any, scale: Any) -> Any:
+        key, rest = jax.random.split(keys["k"])
+        return jax.random.normal(key, (3,)) * scale, {"k": rest}
+
+    keys = {"k": jax.random.key(3)}
+    (a, after), (b, expected) = jit(f)(keys, 2.0), jax.jit(f)(keys, 2.0)
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert after["k"].dtype == expected["k"].dtype
+    np.testing.assert_array_equal(jax.random.key_data(after["k"]), jax.random.key_data(expected["k"]))
+    many = {"k": jax.random.split(jax.random.key(3), 4)}
+    a, b = (jax.vmap(g, (0, None))(many, 2.0)[0] for g in (jit(f), jax.jit(f)))
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+# ---- what is compiled
+
+
+def test_one_program_per_signature() -> None:
+    traces = []
+
+    @functools.partial(jit, static_argnames="mode")
+    def f(x: Any, mode: str = "a") -> Any:
+        traces.append(mode)
+        return x + 1 if mode == "a" else x - 1
+
+    for _ in range(3):
+        np.testing.assert_array_equal(f(X), X + 1)
+        np.testing.assert_array_equal(f(X, mode="b"), X - 1)
+        np.testing.assert_array_equal(f(X, "b"), X - 1)
+        np.testing.assert_array_equal(f(X[:1]), X[:1] + 1)
+    assert f.cache_info().programs == 3
+    assert len(traces) == 4  # by name and by position are traced apart, and share a program
+    f.clear_cache()
+    assert f.cache_info().programs == 0
+    np.testing.assert_array_equal(f(X), X + 1)
+
+
+def test_large_arrays_of_a_closure_are_arguments_of_the_program() -> None:
+    table, small = jnp.arange(10_000.0), jnp.arange(3.0)
+
+    @jit
+    def f(x: Any) -> Any:
+        return x * table[:3] + small
+
+    assert [s.dimensions for s in f.lower(X[0]).parameter_shapes] == [(10_000,), (3,)]
+    for x in (X[0], jnp.asarray(X[0])):
+        np.testing.assert_allclose(f(x), X[0] * np.arange(3) + np.arange(3), rtol=1e-6)
+
+
+def test_tracers_of_a_closure() -> None:
+    def f(w: Any) -> Any:
+        return jit(lambda x: (x * w).sum())(jnp.ones(3))
+
+    assert float(jax.grad(f)(2.0)) == 3
+    np.testing.assert_array_equal(jax.vmap(f)(jnp.arange(3.0)), [0, 3, 6])
+
+
+def test_methods_partials_and_callable_objects() -> None:
+    class Model:
+        scale = 3.0
+
+        @functools.partial(jit, static_argnums=0)
+        def method(self, x: Any) -> Any:
+            return x * self.scale
+
+        def __call__(self, x: Any) -> Any:
+            return x - self.scale
+
+    np.testing.assert_array_equal(Model().method(X), X * 3)
+    np.testing.assert_array_equal(jit(Model())(X), X - 3)
+    np.testing.assert_array_equal(jit(functools.partial(jnp.multiply, 2.0))(X), X * 2)
+
+
+def test_programs_inside_a_program_are_inlined() -> None:
+    inner = jit(lambda x: jnp.sin(x))
+    outer = jit(lambda x: jax.jit(inner)(x) + inner(x))
+    for module in (outer.lower(X), lower(outer, X), lower(jax.grad(lambda x: outer(x).sum()), X)):
+        assert "custom-call" not in str(module)
+    np.testing.assert_allclose(outer(X), 2 * np.sin(X), rtol=1e-6)
+
+
+def test_lower_compile_plan_and_explain() -> None:
+    f = jit(dense)
+    module = f.lower(X, PAIR)
+    assert argument_names(module) == {0: "x", 1: "p.w", 2: "p.b"}
+    expected = np.tanh(X @ PAIR.w + PAIR.b)
+    np.testing.assert_allclose(run_xla(str(module), [X, *PAIR])[0], expected, rtol=1e-6)
+    shape: Any = jax.ShapeDtypeStruct
+    shapes = jax.tree.map(lambda a: shape(a.shape, a.dtype), (X, PAIR))
+    executable = f.compile(*shapes)
+    np.testing.assert_allclose(executable(X, *PAIR)[0], expected, rtol=1e-6)
+    plan = f.plan(X, PAIR)
+    assert plan == executable.plan
+    assert "kernel" in str(f.explain(X, PAIR))
+    again = jit(dense, plan=plan)
+    np.testing.assert_allclose(again(X, PAIR), expected, rtol=1e-6)
+    assert plan is not None and again.plan(X, PAIR) == plan
+    np.testing.assert_allclose(jax.grad(lambda x: again(x, PAIR).sum())(X), (1 - expected**2) @ PAIR.w.T, rtol=1e-5)
+
+
+def test_shapes_are_found_without_compiling() -> None:
+    f = jit(dense)
+    for found in (f.eval_shape(X, PAIR), jax.eval_shape(f, X, PAIR)):
+        assert (found.shape, found.dtype) == ((2, 4), np.float32)
+    assert f.cache_info().programs == 0
+
+
+def test_decisions_are_those_of_compile() -> None:
+    f = jit(lambda x: jnp.exp(x) + jnp.sin(x).sum(), fusion_policy="none", options=hlogym.CompileOptions(num_threads=1))
+    fused = jit(lambda x: jnp.exp(x) + jnp.sin(x).sum())
+    assert len(f.compile(X).kernels) > len(fused.compile(X).kernels)
+    executable = f.compile(X)
+    assert isinstance(executable, Configurable) and executable.call_options.num_threads == 1
+    with pytest.raises(UnknownNameError, match="policy"):
+        jit(lambda x: x * 2, fusion_policy="nonesuch")(X)
+
+
+# ---- donation
+
+
+def test_a_donated_jax_array_is_deleted_and_its_memory_reused() -> None:
+    f = jit(lambda s, x: (s + x, s.sum()), donate_argnums=0)
+    state, x = jnp.ones(1000), jnp.arange(1000.0)
+    address = state.unsafe_buffer_pointer()
+    after, total = f(state, x)
+    assert state.is_deleted() and not x.is_deleted()
+    assert after.unsafe_buffer_pointer() == address
+    np.testing.assert_array_equal(after, 1 + np.arange(1000))
+    assert total == 1000
+
+
+def test_a_donated_numpy_array_is_overwritten() -> None:
+    f = jit(lambda s, x: s + x, donate_argnames="s")
+    state = np.ones(1000, np.float32)
+    assert f(state, x=np.float32(2)) is state
+    assert (state == 3).all()
+
+
+def test_a_donated_argument_that_is_used_later_keeps_its_value() -> None:
+    f = jit(lambda s: s * 2, donate_argnums=0)
+    value = jax.jit(lambda s: f(s) + s)(jnp.ones(5))
+    np.testing.assert_array_equal(value, np.full(5, 3))
+
+
+# ---- transformations
+
+
+def test_forward_mode_and_second_derivatives() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return (jnp.sin(x) * y).sum() ** 2
+
+    x, y = jnp.arange(3.0), jnp.arange(3.0) + 1
+    g = jit(f)
+    for transform in (jax.jacfwd, jax.jacrev, jax.hessian):
+        np.testing.assert_allclose(transform(g)(x, y), transform(f)(x, y), rtol=1e-5, atol=1e-5)
+    for a, b in zip(jax.jvp(g, (x, y), (y, x)), jax.jvp(f, (x, y), (y, x)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_inside_loops_and_checkpoints() -> None:
+    step = jit(lambda c, x: jnp.sin(c) + x)
+
+    def f(step: Any, c: Any) -> Any:
+        c, _ = jax.lax.scan(lambda c, x: (step(c, x), c), c, jnp.arange(4.0))
+        c = jax.lax.fori_loop(0, 3, lambda _, c: step(c, 1.0), c)
+        return jax.checkpoint(lambda c: step(step(c, 2.0), 0.5))(c).sum()
+
+    c = jnp.arange(3.0)
+    ours, theirs = (jax.jit(jax.value_and_grad(functools.partial(f, s)))(c) for s in (step, step.__wrapped__))
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_named_axes() -> None:
+    f = jit(lambda x: x - jax.lax.pmean(x, "i"))  # type: ignore[no-untyped-call]
+    np.testing.assert_allclose(jax.vmap(f, axis_name="i")(jnp.arange(4.0)), np.arange(4) - 1.5)
+
+
+def test_results_that_are_not_differentiable() -> None:
+    f = jit(lambda x, n: (x.sum() * n, jnp.argmax(x)))
+    value, gradient = jax.value_and_grad(f, has_aux=True)(jnp.arange(3.0), 2)
+    assert value == (6, 2)
+    np.testing.assert_array_equal(gradient, [2, 2, 2])
+
+
+def test_ops_that_python_evaluates() -> None:
+    f = jit(lambda x: jnp.linalg.eigvals(x).real.sum())
+    matrix = np.diag([1.0, 2.0, 4.0]).astype(np.float32)
+    for x in (matrix, jnp.asarray(matrix)):
+        assert float(f(x)) == pytest.approx(7)
+    assert float(jax.jit(lambda x: f(x) + 1)(matrix)) == pytest.approx(8)
+
+
+def test_without_jit() -> None:
+    f = jit(dense)
+    with jax.disable_jit():
+        np.testing.assert_allclose(f(X, PAIR), np.tanh(X @ PAIR.w + PAIR.b), rtol=1e-6)
+
+
+# ---- threads, processes, interruptions
+
+
+def test_threads_compile_once_and_get_their_own_results() -> None:
+    @jit
+    def f(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 20, lambda n, x: jnp.sin(x) + n, x)
+
+    expected = [np.asarray(jax.jit(f.__wrapped__)(jnp.full(50, n, jnp.float32))) for n in range(8)]
+    found: dict[int, list[Any]] = {}
+
+    def work(n: int) -> None:
+        convert: Any = jnp.asarray if n % 2 else np.asarray
+        found[n] = [f(convert(np.full(50, n, np.float32))) for _ in range(30)]
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for n, results in found.items():
+        for r in results:
+            np.testing.assert_allclose(r, expected[n], rtol=1e-5)
+    assert f.cache_info().programs == 1
+
+
+PROGRAM = """
+import jax, jax.numpy as jnp, hlogym
+f = hlogym.jit(lambda x: jnp.tanh(x) * 3)
+f(jnp.ones(7))
+print(f.cache_info().programs, f.cache_info().loaded)
+"""
+
+
+def test_later_processes_load_programs_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HLOGYM_CACHE", str(tmp_path))
+    root = Path(__file__).parent.parent.parent
+    out = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=200, check=True, cwd=root
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert out == [["1", "0"], ["1", "1"]]
+
+
+class _AlarmError(Exception):
+    pass
+
+
+def test_a_signal_handler_ends_a_program_inside_xla() -> None:
+    @jit
+    def f(x: Any) -> Any:
+        return jax.lax.while_loop(lambda c: c[0] < 2e9, lambda c: (c[0] + 1, jnp.sort(c[1] + 1)), (0.0, x))[1]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _AlarmError
+
+    x = jnp.arange(5000.0)
+    before = signal.signal(signal.SIGALRM, stop)
+    compiled = jax.jit(f).lower(x).compile()
+    try:
+        with pytest.raises(_AlarmError):
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            jax.block_until_ready(compiled(x))  # type: ignore[no-untyped-call]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    np.testing.assert_array_equal(jit(lambda x: x + 1)(x)[:2], [1, 2])
+
+
+# ---- errors
+
+
+def test_errors_say_which_argument_is_wrong() -> None:
+    f = jit(lambda p, mode="a", **kw: p["x"], static_argnames="mode")
+    for x in (X, jnp.asarray(X)):
+        with pytest.raises(ArgumentError, match=r"argument mode is static, but a list is not hashable: \['a'\]"):
+            f({"x": x}, mode=["a"])
+        with pytest.raises(ArgumentError, match=r"argument 0\['y'\] is 'text', a str, which is no array.*static_arg"):
+            f({"x": x, "y": "text"})
+        with pytest.raises(ArgumentError, match=r"argument other is .*, a object"):
+            f({"x": x}, other=object())
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"static_argnums: the function has 1 positional argument\(s\), no 3"):
+        jit(lambda x: x, static_argnums=3)
+    with pytest.raises(ArgumentError, match="donate_argnames: the function has no argument 'y'"):
+        jit(lambda x: x, donate_argnames="y")
+    with pytest.raises(ArgumentError, match="output must be one of like, jax, numpy"):
+        jit(lambda x: x, output="torch")
+    with pytest.raises(ArgumentError, match="backends auto, cpu, not 'tpu'"):
+        jit(lambda x: x, backend="tpu")
+    with pytest.raises(ArgumentError, match="takes a function, not a int"):
+        jit(3)  # type: ignore[call-overload]
+
+
+def test_unsupported_ops_are_reported_with_their_line() -> None:
+    def calls_back(x: Any) -> Any:
+        return jax.pure_callback(np.sin, x, x)
+
+    for x in (X, jnp.asarray(X)):
+        with pytest.raises(UnsupportedError, match=r"test_jit\.py:\d+ \(.*calls_back\): %pure_callback"):
+            jit(lambda x: jax.lax.scan(lambda c, _: (calls_back(c), None), x, length=2))(x)
+        with pytest.raises(UnsupportedError, match=r"effects \(Debug\), such as printing"):
+            jit(lambda x: jax.debug.print("{}", x))(x)
+
+
+def test_errors_of_jax_name_the_function() -> None:
+    def branches(x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match=r"branches at .*test_jit\.py"):
+        jit(branches)(X)
+
+
+def test_jax_is_named_if_it_is_missing() -> None:
+    program = """
+import importlib.util, sys
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: None if name == "jax" else real(name, *a)
+import hlogym
+try:
+    hlogym.jit(abs)
+except hlogym.HlogymError as e:
+    print(e)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert "hlogym[jax]" in done.stdout
