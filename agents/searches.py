@@ -54,7 +54,17 @@ def analytic_seconds(session: CompilationSession) -> float:
     return session.cost().seconds
 
 
-PREDICTORS: dict[str, Predictor] = {"analytic": analytic_seconds}
+@functools.lru_cache(maxsize=1)
+def _learned_costs() -> LearnedCosts:
+    return LearnedCosts(shipped_kernel_cost())
+
+
+def learned_seconds(session: CompilationSession) -> float:
+    """Return the time of a decided program by the learned times of its kernels, see `compiler.learned.kernel_cost`."""
+    return module_cost(session.module, _learned_costs()).seconds
+
+
+PREDICTORS: dict[str, Predictor] = {"analytic": analytic_seconds, "learned": learned_seconds}
 """Cost models by name."""
 
 

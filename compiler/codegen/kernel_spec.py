@@ -140,6 +140,10 @@ class LoweredKernel:
     def _nest(self, schedule: Schedule) -> lir.Kernel:
         return lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
 
+    def bound_nest(self, schedule: Schedule) -> lir.Kernel:
+        """Return the loop nest that `bind` prints, bound with a schedule; errors are those of `bind`."""
+        return find_language(self.language).bind(self._nest(schedule), schedule)
+
 
 def _default_schedule(fused: HloComputation, language: str) -> Schedule:
     loop = packed_loop(fused)
