@@ -173,8 +173,12 @@ class CompilationSession:
         self._decisions.append(ExpansionChoice(found.id, found.position, choice))
         return changed
 
-    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion) -> None:
+    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion, only_changes: bool = False) -> None:
         """Decide every op that may be computed in several ways, also those that earlier choices bring about.
+
+        Args:
+            policy: asked once for each site.
+            only_changes: leave the sites undecided for which it chooses the default, which they get anyway.
 
         Raises:
             ArgumentError: `policy` is neither a policy nor a function.
@@ -182,8 +186,26 @@ class CompilationSession:
         """
         policy = as_expansion_policy(policy)
         self.decided_by["expansions"] = decider_name(policy)
+        if only_changes:
+            self._run_changes(policy)
+            return
         while left := self.expansions():
             self.set_expansion(left[0], policy.choose_expansion(left[0]))
+
+    def _run_changes(self, policy: ExpansionPolicy) -> None:
+        asked: set[str] = set()
+        changed = True
+        while changed:
+            changed = False
+            for site in self.expansions():
+                if site.id in asked:
+                    continue
+                asked.add(site.id)
+                choice = policy.choose_expansion(site)
+                if choice != site.default:
+                    self.set_expansion(site, choice)  # other sites may have moved
+                    changed = True
+                    break
 
     # ---- loops
 

@@ -30,7 +30,7 @@ from experiments.yardstick.rows import Row, collect, write_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["headroom_row", "main", "summaries"]
+__all__ = ["drawn_by_family", "headroom_row", "main", "summaries"]
 
 ALL = "all"
 FOLDER = Path("results/headroom")
@@ -122,7 +122,7 @@ def plot(rows: Sequence[Row], groups: Sequence[str]) -> Figure:
     return figure
 
 
-def _drawn(programs: Sequence[Program], per_family: int | None, seed: int) -> list[Program]:
+def drawn_by_family(programs: Sequence[Program], per_family: int | None, seed: int) -> list[Program]:
     """Return programs in a random order, at most `per_family` of each family; all in their own order for None.
 
     Each family occurs once before any occurs twice, so that an interrupted run has seen as many families as possible.
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = tuple(o.group.split(","))
     if unknown := set(groups) - {*GROUPS, ALL}:
         parser.error(f"unknown group {', '.join(sorted(unknown))}; groups are {', '.join((*GROUPS, ALL))}")
-    programs = _drawn(load_suite(o.suite).programs, o.per_family, o.seed)[: o.programs]
+    programs = drawn_by_family(load_suite(o.suite).programs, o.per_family, o.seed)[: o.programs]
     if any(p.split == "test" for p in programs):
         raise ManifestError(f"{o.suite} has programs held out for tests, which must not guide what is learned")
     out = o.out or FOLDER / f"{o.suite.replace(',', '-').replace('/', '-')}.md"

@@ -1,0 +1,67 @@
+"""Learn expansions and loops from measured deviations: contextual bandits with immediate rewards.
+
+    python -m experiments.learning.bandits collect [--config F.yaml] [--data F.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from env.measurement import Measurer, MeasurerOptions
+from env.store import PlanStore
+from env.suites import ManifestError, Program, load_suite
+from experiments.headroom import drawn_by_family
+from experiments.learning.deviations import measured_row
+from experiments.learning.settings import DEFAULT_FILE, LearningSettings, read_settings
+from experiments.yardstick.rows import Row, collect
+
+__all__ = ["collect_samples", "learnable_programs", "main"]
+
+DATA = Path("runs/learning/deviations.jsonl")
+
+
+def learnable_programs(suite: str, per_family: int, seed: int) -> list[Program]:
+    """Return programs that may guide what is learned, in a random order.
+
+    Raises:
+        ManifestError: the suite has programs that are held out for tests.
+    """
+    programs = drawn_by_family(load_suite(suite).programs, per_family, seed)
+    if any(p.split == "test" for p in programs):
+        raise ManifestError(f"{suite} has programs held out for tests, which must not guide what is learned")
+    return programs
+
+
+def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
+    """Measure deviations of the programs of the settings; a file of an interrupted run is continued.
+
+    Raises:
+        ResultError: the file has other settings, or cannot be read or written.
+        MeasurementError: nothing can be measured on this machine.
+    """
+    s = settings.collect
+    programs = learnable_programs(s.suite, s.per_family, settings.seed)
+    options = MeasurerOptions(backend=settings.backend, rounds=s.rounds, seconds=s.seconds, seed=settings.seed)
+    facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
+    with Measurer(PlanStore(":memory:"), options) as measurer:
+        return collect(
+            data, facts, programs, lambda p: measured_row(measurer, p, s.changes, s.instructions, settings.seed), len(programs)
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["collect"])
+    parser.add_argument("--config", type=Path, default=DEFAULT_FILE, help="settings (default: %(default)s)")
+    parser.add_argument("--data", type=Path, default=DATA, help="file of measurements (default: %(default)s)")
+    o = parser.parse_args(arguments)
+    settings = read_settings(o.config)
+    collect_samples(settings, o.data)
+
+
+if __name__ == "__main__":
+    main()
