@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from agents.finalists import Observer
+from compiler.api import decide_all
 from compiler.errors import HlogymError, UnknownNameError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import POLICIES, SEARCHES, RandomFusion, make_policy
@@ -18,6 +19,7 @@ from compiler.ir.verifier import verify
 from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite, unroll_factor_of
 from compiler.plan import CompilationPlan
+from compiler.policy import Policy
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import Measurer
@@ -98,12 +100,16 @@ class Starts:
         self.backend = backend
         self._sessions: dict[str, CompilationSession] = {}
 
+    def undecided(self, program: Program) -> CompilationSession:
+        """Return a new session for a program, before its passes."""
+        module = parse(program.text(), filename=str(program.path))
+        verify(module)
+        return CompilationSession(module, backend=self.backend)
+
     def session(self, program: Program) -> CompilationSession:
         """Return a new session for a program, with its passes done and its loops to be decided."""
         if program.name not in self._sessions:
-            module = parse(program.text(), filename=str(program.path))
-            verify(module)
-            session = CompilationSession(module, backend=self.backend)
+            session = self.undecided(program)
             session.run_passes()
             self._sessions[program.name] = session
         return self._sessions[program.name].fork()
@@ -126,9 +132,16 @@ def random_plans(starts: Starts, program: Program, seed: int) -> Iterator[Compil
 
 
 def learned_plans(
-    starts: Starts, program: Program, policy: LearnedFusionPolicy, seed: int
+    starts: Starts, program: Program, policy: LearnedFusionPolicy | Policy, seed: int
 ) -> Iterator[CompilationPlan]:
-    """Yield the best plan of a policy, then samples from it without end."""
+    """Yield the best plan of a policy, then samples from it without end if its fusions can be drawn."""
+    if isinstance(policy, Policy):
+        session = starts.undecided(program)
+        decide_all(session, policy.for_backend(starts.backend))
+        yield session.plan
+        if not isinstance(policy.fusion, LearnedFusionPolicy):
+            return
+        policy = policy.fusion
     yield make_plan(starts.session(program), replace(policy, seed=None), replace(policy, seed=None))
     rng = random.Random(seed)
     while True:
@@ -241,7 +254,7 @@ def find_plan(
     program: Program,
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy | None = None,
+    policy: LearnedFusionPolicy | Policy | None = None,
     seed: int = 0,
 ) -> Found:
     """Return a strategy's plan for a program.

@@ -153,7 +153,8 @@ def _overridden(
     labels: dict[str, str] = {}
     if isinstance(fusion, Policy):
         labels = dict.fromkeys(("fusion", "loops"), fusion.label)
-        parts["fusion"], parts["loops"] = fusion.fusion, loops or fusion.loops
+        decides_loops = fusion.fusion if isinstance(fusion.fusion, LoopPolicy) else None
+        parts["fusion"], parts["loops"] = fusion.fusion, loops or fusion.loops or decides_loops
     elif fusion is not None:
         made = parts["fusion"] = _fusion_policy(fusion)
         if isinstance(fusion, str):

@@ -39,6 +39,7 @@ __all__ = [
     "Policy",
     "default_policy",
     "load_policy",
+    "load_whole",
     "policy_names",
     "resolve_policy",
     "shipped_description",
@@ -219,6 +220,15 @@ def load_policy(path: str | Path) -> Policy | LearnedFusionPolicy:
     return fusion_folders.load_policy(folder)
 
 
+def load_whole(folder: Path) -> Policy:
+    """Read the folder of a whole policy, or of a policy for fusion or passes as one that leaves the rest to the rules.
+
+    Raises:
+        PolicyError: as in `load_policy`.
+    """
+    return _of_folder(folder, readable=False)
+
+
 def _of_folder(folder: Path, readable: bool) -> Policy:
     kind = describe_policy(folder).get("format")
     if kind == WHOLE_FORMAT:
@@ -233,7 +243,7 @@ def _of_folder(folder: Path, readable: bool) -> Policy:
         raise PolicyError(f"the policy in {folder} has no readable form; only whole policies have one")
     if kind == fusion_folders.FORMAT:
         fusion = fusion_folders.load_policy(folder)
-        return Policy(fusion.name, fusion=fusion, loops=fusion, provenance=fusion.provenance)
+        return Policy(fusion.name, fusion=fusion, provenance=fusion.provenance)
     if kind == ORDER_FORMAT:
         order = load_pass_order(folder)
         return Policy(order.name, passes=order, provenance=order.provenance)

@@ -11,8 +11,9 @@ from typing import Any
 from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.plan import CompilationPlan
+from compiler.policy import Policy, load_policy, resolve_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import PlanStore, default_store_path
@@ -52,7 +53,7 @@ class EvaluationError(HlogymError, RuntimeError):
 
 
 def evaluate_policy(
-    folder: Path,
+    given: Path | str,
     suites: Sequence[str],
     baselines: Sequence[str],
     budget: int,
@@ -64,18 +65,19 @@ def evaluate_policy(
     runs: Path | None = None,
     named: str = "",
 ) -> Evaluation:
-    """Run `hlogym evaluate` for a fusion policy; see its `--help`.
+    """Run `hlogym evaluate` for a policy of fusion or of a whole compilation; see its `--help`.
 
-    It is tracked in the MLflow store of the folder `runs`, if that is given, under the name `named` of the policy.
+    The policy is a folder (Path), or a name as `compile` takes it. It is tracked in the MLflow store of the folder
+    `runs`, if that is given, under the name `named` of the policy.
     """
-    policy = load_policy(folder)
+    backend = find_backend(backend).name
+    policy = load_policy(given) if isinstance(given, Path) else resolve_policy(given, backend)
     strategies = _strategies(baselines)
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
     if runs is not None:
         check_store(runs)
     plans: dict[str, dict[str, CompilationPlan]] = {}
-    backend = find_backend(backend).name
     store = PlanStore(default_store_path())
     with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed, rounds=rounds)) as measurer:
         task = bar.add_task("evaluating", total=len(programs) * (len(strategies) + 1))
@@ -88,7 +90,7 @@ def evaluate_policy(
     report_failures(evaluation)
     path = write_evaluation(evaluation, results)
     if runs is not None:
-        track_evaluation(evaluation, path, named or str(folder), programs, plans, runs)
+        track_evaluation(evaluation, path, named or str(given), programs, plans, runs)
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
     else:
@@ -110,7 +112,7 @@ def _compared(
     strategies: Sequence[str],
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy,
+    policy: LearnedFusionPolicy | Policy,
     backend: str,
     seed: int,
     step: Callable[[str], None],
@@ -152,7 +154,7 @@ def compare_strategies(
     strategies: Sequence[str],
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy | None,
+    policy: LearnedFusionPolicy | Policy | None,
     backend: str,
     seed: int = 0,
     step: Callable[[str], None] = lambda _: None,

@@ -13,8 +13,8 @@ from agents.search import NoPlanError, Starts, beam_plans, best_measured, find_p
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
 from compiler.fusion.policies import DEFAULT_POLICY
-from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
+from compiler.policy import resolve_policy
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import PlanStore, default_store_path
@@ -45,7 +45,7 @@ def tune_program(
     starts = Starts(backend)
     proposals = [beam_plans(starts, program), random_plans(starts, program, seed)]
     if policy is not None:
-        proposals.insert(0, learned_plans(starts, program, load_policy(policy), seed))
+        proposals.insert(0, learned_plans(starts, program, resolve_policy(policy, backend), seed))
     store = PlanStore(default_store_path())
     with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
         task = bar.add_task(f"tuning {program.name}", total=budget)

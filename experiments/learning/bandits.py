@@ -1,6 +1,6 @@
 """Learn expansions and loops from measured deviations: contextual bandits with immediate rewards.
 
-    python -m experiments.learning.bandits collect [--config F.yaml] [--data F.jsonl]
+python -m experiments.learning.bandits collect [--config F.yaml] [--data F.jsonl]
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
     facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
     with Measurer(PlanStore(":memory:"), options) as measurer:
         return collect(
-            data, facts, programs, lambda p: measured_row(measurer, p, s.changes, s.instructions, settings.seed), len(programs)
+            data,
+            facts,
+            programs,
+            lambda p: measured_row(measurer, p, s.changes, s.instructions, settings.seed),
+            len(programs),
         )
 
 
