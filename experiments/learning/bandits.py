@@ -21,6 +21,8 @@ from experiments.yardstick.rows import Row, collect
 __all__ = ["collect_samples", "learnable_programs", "main"]
 
 DATA = Path("runs/learning/deviations.jsonl")
+TIMEOUT = 30.0
+"""Seconds after which a program counts as failed: nothing that small programs need takes so long."""
 
 
 def learnable_programs(suite: str, per_family: int, seed: int) -> list[Program]:
@@ -44,16 +46,10 @@ def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
     """
     s = settings.collect
     programs = learnable_programs(s.suite, s.per_family, settings.seed)
-    options = MeasurerOptions(backend=settings.backend, rounds=s.rounds, seconds=s.seconds, seed=settings.seed)
+    options = MeasurerOptions(settings.backend, s.rounds, TIMEOUT, seed=settings.seed, seconds=s.seconds)
     facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
     with Measurer(PlanStore(":memory:"), options) as measurer:
-        return collect(
-            data,
-            facts,
-            programs,
-            lambda p: measured_row(measurer, p, s.changes, s.instructions, settings.seed),
-            len(programs),
-        )
+        return collect(data, facts, programs, lambda p: measured_row(measurer, p, s, settings.seed), len(programs))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,6 +20,7 @@ from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import Measurer
 from env.suites import Program
+from experiments.learning.settings import CollectSettings
 from experiments.yardstick.rows import Row
 
 __all__ = ["Change", "SitePhase", "changes_of", "measured_row"]
@@ -52,11 +53,11 @@ class Change:
         return Deviation(expansions=chosen) if self.phase == "expansions" else Deviation(loops=chosen)
 
 
-def changes_of(module: HloModule, backend: str, instructions: int) -> list[Change]:
+def changes_of(module: HloModule, backend: str, instructions: int, longest: float) -> list[Change]:
     """Return every change of one decision about expansions or loops, in the order of the sites.
 
-    There are none for a module with more `instructions` after the passes, and none that unrolls a loop to more than
-    half as many, because these take long to build.
+    There are none for a module with more `instructions` after the passes or an estimated time beyond `longest` seconds,
+    and none that unrolls a loop to more than half as many instructions: these take long to build or to check.
 
     Raises:
         HlogymError: the module cannot be compiled.
@@ -65,7 +66,7 @@ def changes_of(module: HloModule, backend: str, instructions: int) -> list[Chang
         return []
     session = CompilationSession(module, backend=backend)
     session.run_passes()
-    if session.module.instruction_count > instructions:
+    if session.module.instruction_count > instructions or session.cost().seconds > longest:
         return []
     found: dict[tuple[SitePhase, str, str, tuple[float, ...]], list[str]] = {}
     for site in session.expansions():
@@ -80,18 +81,18 @@ def changes_of(module: HloModule, backend: str, instructions: int) -> list[Chang
     return [Change(phase, tuple(ids), choice, default, row) for (phase, choice, default, row), ids in found.items()]
 
 
-def measured_row(measurer: Measurer, program: Program, most: int, instructions: int, seed: int) -> Row:
-    """Measure up to `most` changes of a program, drawn at random; return them with their speedups over the default.
+def measured_row(measurer: Measurer, program: Program, settings: CollectSettings, seed: int) -> Row:
+    """Measure some changes of a program, drawn at random; return them with their speedups over the default.
 
     Raises:
         HlogymError: the program cannot be measured.
     """
     module = parse(program.text(), filename=str(program.path))
     backend = measurer.options.backend
-    changes = changes_of(module, backend, instructions)
+    changes = changes_of(module, backend, settings.instructions, settings.longest)
     if not changes:
         return {"skipped": "there is nothing to choose"}
-    drawn = random.Random(f"{seed} {program.name}").sample(changes, min(most, len(changes)))
+    drawn = random.Random(f"{seed} {program.name}").sample(changes, min(settings.changes, len(changes)))
     default = measurer.measure_reference(program)
     samples = list(_samples(measurer, program, module, drawn))
     return {"family": program.family, "seconds": default.time.value, "samples": samples}

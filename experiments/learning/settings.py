@@ -27,16 +27,18 @@ class CollectSettings:
         changes: number of deviations per program at most.
         instructions: programs with more of them after the passes are left out, and so are loops that would be unrolled
             to more than half as many.
+        longest: programs with a longer estimated time, in seconds, are left out, because the interpreter is slow.
         rounds: ABBA blocks per measurement at most.
         seconds: time limit of these blocks.
     """
 
     suite: str = "corpus/train"
     per_family: int = 40
-    changes: int = 4
-    instructions: int = 500
-    rounds: int = 9
-    seconds: float = 0.15
+    changes: int = 3
+    instructions: int = 160
+    longest: float = 0.002
+    rounds: int = 7
+    seconds: float = 0.1
 
 
 @dataclass(frozen=True)

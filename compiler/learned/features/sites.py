@@ -6,6 +6,7 @@ trees, which learn on them, do not depend on the scale and print their condition
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compiler.analysis.flops import instruction_flops
@@ -15,6 +16,7 @@ from compiler.ir.attributes import Window
 from compiler.loops import FULL, KEEP, KERNEL, LoopSite, find_loop, unroll_factor_of
 
 __all__ = [
+    "CHOICE_COLUMNS",
     "EXPANSION_FEATURES",
     "FEATURE_VERSION",
     "LOOP_FEATURES",
@@ -98,6 +100,11 @@ LOOP_FEATURES: tuple[Feature, ...] = (
 )
 """The entries of a row of `loop_rows`."""
 
+CHOICE_COLUMNS: Mapping[str, frozenset[int]] = {
+    "expansions": frozenset(n for n, f in enumerate(EXPANSION_FEATURES) if f.name.startswith("choice is ")),
+    "loops": frozenset(range(len(LOOP_FEATURES) - 5, len(LOOP_FEATURES))),
+}
+"""By phase the entries that describe the choice; the others describe the site."""
 UNROLLED_COLUMN = len(LOOP_FEATURES) - 1
 """The feature of a choice for a loop that holds the number of instructions of its body after unrolling."""
 _DYNAMIC = frozenset({Opcode.DYNAMIC_SLICE, Opcode.DYNAMIC_UPDATE_SLICE})
