@@ -146,7 +146,7 @@ _READERS: dict[str, Callable[[Path, str, bool], object]] = {
     ORDER_FORMAT: _order_part,
 }
 """What reads the folder of a part, by its format: folder, phase, whether in its readable form; None if it has none."""
-_LATER = {"hlogym-kernel-times": "compiler.learned.kernel_cost"}
+_LATER = {"hlogym-kernel-cost": "compiler.learned.kernel_cost"}
 """Modules with a function `read_part` of the same form, by format; they are imported when they are needed."""
 
 
