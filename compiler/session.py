@@ -49,6 +49,10 @@ from compiler.support.untrusted import is_name, short_repr
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
 
+MOST_CHANGED_INSTRUCTIONS = 150_000
+"""Changes of expansions in one module times its instructions, at most: some two seconds. The rest keep their default."""
+
+
 class SessionError(HlogymError, RuntimeError):
     """A decision was made that belongs to an earlier phase."""
 
@@ -178,7 +182,8 @@ class CompilationSession:
 
         Args:
             policy: asked once for each site.
-            only_changes: leave the sites undecided for which it chooses the default, which they get anyway.
+            only_changes: leave the sites undecided for which it chooses the default, which they get anyway; of large
+                modules with many sites, leave what is beyond MOST_CHANGED_INSTRUCTIONS undecided too.
 
         Raises:
             ArgumentError: `policy` is neither a policy nor a function.
@@ -194,18 +199,24 @@ class CompilationSession:
 
     def _run_changes(self, policy: ExpansionPolicy) -> None:
         asked: set[str] = set()
-        changed = True
-        while changed:
-            changed = False
-            for site in self.expansions():
-                if site.id in asked:
-                    continue
+        # Each change looks at the whole module twice, so large modules with many sites would take too long.
+        left = max(1, MOST_CHANGED_INSTRUCTIONS // max(1, self.module.instruction_count))
+        while left:
+            change = self._next_change(policy, asked)
+            if change is None:
+                break
+            self.set_expansion(*change)
+            left -= 1
+
+    def _next_change(self, policy: ExpansionPolicy, asked: set[str]) -> tuple[ExpansionSite, str] | None:
+        """Return the first site, among those not `asked` about, for which a policy leaves the default."""
+        for site in self.expansions():
+            if site.id not in asked:
                 asked.add(site.id)
                 choice = policy.choose_expansion(site)
                 if choice != site.default:
-                    self.set_expansion(site, choice)  # other sites may have moved
-                    changed = True
-                    break
+                    return site, choice
+        return None
 
     # ---- loops
 
