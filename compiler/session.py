@@ -50,7 +50,7 @@ Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
 
 MOST_CHANGED_INSTRUCTIONS = 150_000
-"""Changes of expansions in one module times its instructions, at most: some two seconds. The rest keep their default."""
+"""Most changes of expansions in a module times its instructions, some two seconds; the rest keep their default."""
 
 
 class SessionError(HlogymError, RuntimeError):

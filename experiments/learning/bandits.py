@@ -15,6 +15,7 @@ from env.store import PlanStore
 from env.suites import ManifestError, Program, load_suite
 from experiments.headroom import drawn_by_family
 from experiments.learning.deviations import measured_row
+from experiments.learning.drawn_programs import write_drawn_programs
 from experiments.learning.settings import DEFAULT_FILE, LearningSettings, read_settings
 from experiments.yardstick.rows import Row, collect
 
@@ -38,18 +39,32 @@ def learnable_programs(suite: str, per_family: int, seed: int) -> list[Program]:
 
 
 def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
-    """Measure deviations of the programs of the settings; a file of an interrupted run is continued.
+    """Measure deviations of the programs of the settings; files of an interrupted run are continued.
+
+    Those of the suite are written to `data`, those of the drawn programs beside it.
 
     Raises:
-        ResultError: the file has other settings, or cannot be read or written.
+        ResultError: a file has other settings, or cannot be read or written.
         MeasurementError: nothing can be measured on this machine.
     """
     s = settings.collect
-    programs = learnable_programs(s.suite, s.per_family, settings.seed)
+    drawn = write_drawn_programs(data.with_name("drawn"), s.products, s.loops, settings.seed)
+    parts = [(drawn_data(data), load_suite(str(drawn)).programs)]
+    parts.append((data, learnable_programs(s.suite, s.per_family, settings.seed)))
     options = MeasurerOptions(settings.backend, s.rounds, TIMEOUT, seed=settings.seed, seconds=s.seconds)
     facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
+    found: list[Row] = []
     with Measurer(PlanStore(":memory:"), options) as measurer:
-        return collect(data, facts, programs, lambda p: measured_row(measurer, p, s, settings.seed), len(programs))
+        for path, programs in parts:
+            found += collect(
+                path, facts, programs, lambda p: measured_row(measurer, p, s, settings.seed), len(programs)
+            )
+    return found
+
+
+def drawn_data(data: Path) -> Path:
+    """Return the file with the measurements of drawn programs that belongs to the file of the suite."""
+    return data.with_name(f"{data.stem}_drawn{data.suffix}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -24,6 +24,7 @@ class CollectSettings:
     Attributes:
         suite: comma-separated suites, without programs held out for tests.
         per_family: number of programs of each family at most.
+        products, loops: number of programs drawn around a product, and around a loop, besides those of the suite.
         changes: number of deviations per program at most.
         instructions: programs with more of them after the passes are left out, and so are loops that would be unrolled
             to more than half as many.
@@ -34,6 +35,8 @@ class CollectSettings:
 
     suite: str = "corpus/train"
     per_family: int = 40
+    products: int = 150
+    loops: int = 100
     changes: int = 3
     instructions: int = 160
     longest: float = 0.002

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from compiler.errors import HlogymError
 from compiler.learned.site_policy import Bandit, SitePhase, save_bandit
 from compiler.learned.whole_folder import read_whole, write_whole
+from experiments.learning.bandits import drawn_data
 from experiments.learning.fitting import Fitted, fit_bandit, samples_of
 from experiments.learning.settings import LearningSettings
 from experiments.provenance import provenance
@@ -63,13 +64,15 @@ class Trained:
 
 
 def read_rows(data: Path) -> list[Row]:
-    """Return the rows of a file that `collect` wrote.
+    """Return the rows of a file that `collect` wrote, and of that of the drawn programs beside it.
 
     Raises:
         ResultError: it cannot be read.
     """
     try:
         lines = data.read_text(encoding="utf-8").splitlines()[1:]
+        drawn = drawn_data(data)
+        lines += drawn.read_text(encoding="utf-8").splitlines()[1:] if drawn.is_file() else []
         return [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
         raise ResultError(f"cannot read {data}: {error}; `bandits collect` writes it") from error

@@ -44,6 +44,7 @@ def grow_tree(
     columns: Sequence[int] | None = None,
     rng: np.random.Generator | None = None,
     samples: npt.NDArray[np.int64] | None = None,
+    always: frozenset[int] = frozenset(),
     bounds: tuple[tuple[int, bool, float], ...] = (),
 ) -> Grown:
     """Return the tree that greedily reduces the weighted squared error.
@@ -56,19 +57,23 @@ def grow_tree(
         least: least number of samples in a leaf.
         columns: the features that may be used; None: all.
         rng: draws a third of the features for each split; None: all are tried.
+        always: features that are tried for every split in any case.
         samples: positions of the samples, which may repeat; None: all.
         bounds: of the tree itself, as part of a larger one.
     """
     samples = np.arange(len(rows)) if samples is None else samples
     allowed = list(range(rows.shape[1]) if columns is None else columns)
-    tried = allowed if rng is None else sorted(rng.choice(allowed, max(1, len(allowed) // 3), replace=False).tolist())
+    drawn = allowed if rng is None else rng.choice(allowed, max(1, len(allowed) // 3), replace=False).tolist()
+    tried = sorted({*drawn, *always})
     split = _best_split(rows[samples], targets[samples], weights[samples], tried, least) if depth > 0 else None
     if split is None:
         return Grown(Leaf(samples, bounds))
     column, threshold = split
     below = rows[samples, column] <= threshold
     sides = [
-        grow_tree(rows, targets, weights, depth - 1, least, allowed, rng, part, (*bounds, (column, is_low, threshold)))
+        grow_tree(
+            rows, targets, weights, depth - 1, least, allowed, rng, part, always, (*bounds, (column, is_low, threshold))
+        )
         for is_low, part in ((True, samples[below]), (False, samples[~below]))
     ]
     return Grown(None, column, threshold, sides[0], sides[1])
@@ -116,7 +121,15 @@ def leaves(tree: Grown) -> list[Leaf]:
 
 
 def grow_forest(
-    rows: Floats, targets: Floats, weights: Floats, groups: Sequence[str], trees: int, depth: int, least: int, seed: int
+    rows: Floats,
+    targets: Floats,
+    weights: Floats,
+    groups: Sequence[str],
+    trees: int,
+    depth: int,
+    least: int,
+    seed: int,
+    always: frozenset[int] = frozenset(),
 ) -> Forest:
     """Return a forest whose trees are grown on resampled groups.
 
@@ -129,18 +142,20 @@ def grow_forest(
         depth: greatest depth of a tree.
         least: least number of samples in a leaf.
         seed: of all draws.
+        always: features that are tried for every split; of the others a third is drawn.
     """
     rng = np.random.default_rng(seed)
     members: dict[str, list[int]] = {}
     for n, group in enumerate(groups):
         members.setdefault(group, []).append(n)
     names = sorted(members)
+    always = frozenset(c for c in always if np.ptp(rows[:, c]) > 0)
     varying = [c for c in range(rows.shape[1]) if np.ptp(rows[:, c]) > 0] or [0]
     flat = _Flat()
     for _ in range(trees):
         drawn = rng.integers(len(names), size=len(names))
         samples = np.array([n for g in drawn for n in members[names[g]]], dtype=np.int64)
-        flat.add(grow_tree(rows, targets, weights, depth, least, varying, rng, samples), targets, weights)
+        flat.add(grow_tree(rows, targets, weights, depth, least, varying, rng, samples, always), targets, weights)
     return flat.forest(rows)
 
 
