@@ -49,7 +49,7 @@ def collect_samples(settings: LearningSettings, data: Path) -> list[Row]:
     """
     s = settings.collect
     drawn = write_drawn_programs(data.with_name("drawn"), s.products, s.loops, settings.seed)
-    parts = [(drawn_data(data), load_suite(str(drawn)).programs)]
+    parts = [(drawn_data(data), list(load_suite(str(drawn)).programs))]
     parts.append((data, learnable_programs(s.suite, s.per_family, settings.seed)))
     options = MeasurerOptions(settings.backend, s.rounds, TIMEOUT, seed=settings.seed, seconds=s.seconds)
     facts = {"backend": settings.backend, "seed": settings.seed, **asdict(s)}
