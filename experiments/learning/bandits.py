@@ -32,7 +32,7 @@ def learnable_programs(suite: str, per_family: int, seed: int) -> list[Program]:
     Raises:
         ManifestError: the suite has programs that are held out for tests.
     """
-    programs = drawn_by_family(load_suite(suite).programs, per_family, seed)
+    programs = drawn_by_family(load_suite(suite).programs, per_family, seed=seed)
     if any(p.split == "test" for p in programs):
         raise ManifestError(f"{suite} has programs held out for tests, which must not guide what is learned")
     return programs
