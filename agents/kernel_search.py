@@ -9,6 +9,7 @@ from agents.finalists import Observer
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.ir import HloModule
 from compiler.plan import CompilationPlan
+from compiler.runtime.kernel_selector import KernelRanking, most_promising
 from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 from env.measurement import Measurement, Measurer
@@ -39,6 +40,7 @@ class KernelSearch:
         module: the program, parsed.
         program: the program, for the measurer.
         measurer: measures plans.
+        ranking: if there is one, the choices of a kernel are tried in its order.
 
     Attributes:
         measurements: number of plans that were measured.
@@ -46,8 +48,10 @@ class KernelSearch:
         reason: why the last of them failed.
     """
 
-    def __init__(self, module: HloModule, program: Program, measurer: Measurer) -> None:
-        self._module, self._program, self._measurer = module, program, measurer
+    def __init__(
+        self, module: HloModule, program: Program, measurer: Measurer, ranking: KernelRanking | None = None
+    ) -> None:
+        self._module, self._program, self._measurer, self._ranking = module, program, measurer, ranking
         self.measurements = self.failures = 0
         self.reason = ""
 
@@ -74,7 +78,7 @@ class KernelSearch:
         best = start.relative
         kernels = [_Tried(s, {session.chosen_kernel(s)}) for s in _heaviest_first(session, start)]
         for _ in range(budget):
-            step = next(_untried(session, kernels), None)
+            step = next(_untried(session, kernels, self._ranking), None)
             if step is None:
                 break
             kernel, choice = step
@@ -105,9 +109,15 @@ def _heaviest_first(session: CompilationSession, measured: Measurement) -> list[
     return sorted(sites, key=lambda s: -times.get(s.name, 0.0))
 
 
-def _untried(session: CompilationSession, kernels: list[_Tried]) -> Iterator[tuple[_Tried, KernelChoice]]:
+def _untried(
+    session: CompilationSession, kernels: list[_Tried], ranking: KernelRanking | None
+) -> Iterator[tuple[_Tried, KernelChoice]]:
     """Yield the choices next to the current ones that were not measured, those of the heaviest kernel first."""
     for kernel in kernels:
-        for choice in kernel.site.neighbours(session.chosen_kernel(kernel.site)):
+        current = session.chosen_kernel(kernel.site)
+        near = kernel.site.neighbours(current)
+        if ranking is not None:
+            near = most_promising(ranking, kernel.site, [current, *near], len(near) + 1)[1:]
+        for choice in near:
             if choice not in kernel.choices and kernel.site.check(choice) is None:
                 yield kernel, choice

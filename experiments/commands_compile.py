@@ -42,6 +42,13 @@ Rules = Annotated[
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=2**32 - 1)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Calibrate = Annotated[
+    bool,
+    typer.Option("--calibrate", help="Measure kernels for about a minute, and fit the cost model to this machine."),
+]
+CostModelFolder = Annotated[
+    Path | None, typer.Option(help="The cost model that is calibrated. Default: the one that comes with hlogym.")
+]
 
 
 def run(
@@ -278,14 +285,20 @@ def reduce(
         reduce_for_passes(program, output, passes, seed)
 
 
-def doctor(as_json: Json = False) -> None:
-    """Report what is installed, which backends work, and why the others do not.
+def doctor(as_json: Json = False, calibrate: Calibrate = False, cost_model: CostModelFolder = None) -> None:
+    """Report what is installed, which backends work, and why the others do not; or calibrate the cost model.
 
     Example: hlogym doctor
+
+    Example: hlogym doctor --calibrate
     """
+    if calibrate:
+        from experiments.calibration import calibrate as calibrate_here
+
+        return calibrate_here(cost_model)
     from experiments.doctor import examine
 
-    examine(as_json)
+    return examine(as_json)
 
 
 def register(app: typer.Typer) -> None:

@@ -119,8 +119,15 @@ class LoweredKernel:
             UnsupportedError: the nest cannot be bound with this schedule.
         """
         schedule = schedule or _default_schedule(self.fused, self.language)
-        nest = lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
+        nest = self._unbound(schedule)
         return build_spec(self.name, nest, self.language, schedule, self.inputs, self.outputs, self.flops)
+
+    def bound_nest(self, schedule: Schedule) -> lir.Kernel:
+        """Return the loop nest that `bind` prints, bound with a schedule; errors are those of `bind`."""
+        return find_language(self.language).bind(self._unbound(schedule), schedule)
+
+    def _unbound(self, schedule: Schedule) -> lir.Kernel:
+        return lower(self.fused, schedule) if self.nest.kind in SCHEDULED_KINDS else self.nest
 
 
 def _default_schedule(fused: HloComputation, language: str) -> Schedule:
