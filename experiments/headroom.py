@@ -143,7 +143,7 @@ def drawn_by_family(
     drawn: dict[str, list[Program]] = {}
     for program in shuffled:
         mine = drawn.setdefault(program.family or program.name, [])
-        if len(mine) < per_family and _estimate(program) <= longest:
+        if len(mine) < per_family and (longest == math.inf or _estimate(program) <= longest):
             mine.append(program)
     return [mine[n] for n in range(per_family) for mine in drawn.values() if n < len(mine)]
 

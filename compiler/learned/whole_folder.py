@@ -5,7 +5,7 @@ expansions/     a site policy (`compiler.learned.site_policy`)
 loops/          a site policy, or a fusion policy
 fusion/         a fusion policy (`compiler.learned.fusion_policy`)
 passes/         a pass order (`compiler.learned.pass_order`)
-kernels/        a model of kernel times
+kernels/        a cost model of kernels (`compiler.learned.kernel_model`)
 
 Each part is a policy folder of its own. `default_for` lists the backends for which validation allows that the policy
 decides when a user names none.
@@ -14,7 +14,6 @@ decides when a user names none.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from typing import Any
 from compiler.errors import PolicyError
 from compiler.learned.fusion_policy import FORMAT as FUSION_FORMAT
 from compiler.learned.fusion_policy import load_policy as load_fusion_policy
+from compiler.learned.kernel_cost import LearnedKernels
+from compiler.learned.kernel_model import FORMAT as KERNEL_FORMAT
 from compiler.learned.pass_order import FORMAT as ORDER_FORMAT
 from compiler.learned.pass_order import load_pass_order
 from compiler.learned.policy_folder import (
@@ -140,14 +141,19 @@ def _order_part(folder: Path, phase: str, readable: bool) -> object:
     return None if readable else load_pass_order(folder)
 
 
+def _kernel_part(folder: Path, phase: str, readable: bool) -> object:
+    if phase != "kernels":
+        raise PolicyError(f"{folder} prices kernels and cannot be the part for {phase}")
+    return None if readable else LearnedKernels.load(folder)
+
+
 _READERS: dict[str, Callable[[Path, str, bool], object]] = {
     SITE_FORMAT: _site_part,
     FUSION_FORMAT: _fusion_part,
     ORDER_FORMAT: _order_part,
+    KERNEL_FORMAT: _kernel_part,
 }
 """What reads the folder of a part, by its format: folder, phase, whether in its readable form; None if it has none."""
-_LATER = {"hlogym-kernel-cost": "compiler.learned.kernel_cost"}
-"""Modules with a function `read_part` of the same form, by format; they are imported when they are needed."""
 
 
 def read_part(folder: Path, phase: str, checksum: str, readable: bool) -> Any:
@@ -164,8 +170,6 @@ def read_part(folder: Path, phase: str, checksum: str, readable: bool) -> Any:
             "file was changed; export the policy again"
         )
     reader = _READERS.get(str(kind))
-    if reader is None and kind in _LATER:
-        reader = importlib.import_module(_LATER[str(kind)]).read_part
     if reader is None:
         raise PolicyError(f"{inner} has the unknown format {kind!r:.80}; update hlogym to read it")
     return reader(inner, phase, readable)
