@@ -15,7 +15,7 @@ from compiler.learned.features.sites import CHOICE_COLUMNS
 from compiler.learned.rule_list import Condition, Rule, RuleList
 from compiler.learned.site_policy import PHASE_FEATURES, Bandit, Chooser, RuleChooser, SitePhase
 from experiments.learning.settings import TrainSettings
-from experiments.learning.trees import grow_forest, grow_tree, leaves
+from experiments.learning.trees import Leaf, grow_forest, grow_tree, merged_leaves
 from experiments.yardstick.rows import Row
 
 __all__ = ["Fitted", "Outcome", "Sample", "fit_bandit", "samples_of"]
@@ -27,7 +27,9 @@ LEAST_ERROR = 0.05
 """Standard error that is added to every measurement, so that no sample dominates the others."""
 NOISE = 0.01
 """Share of the time beyond which a program counts as slower, apart from the error of its measurement."""
-ERRORS, MARGINS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0), (0.02, 0.03, 0.05, 0.1)
+LEAST_CHANGED = 8
+"""Number of sites that a policy must change in cross-validation, because a few gains may be luck."""
+ERRORS, MARGINS = (0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0), (0.02, 0.03, 0.05, 0.1)
 """The candidates of cross-validation."""
 
 
@@ -123,7 +125,8 @@ def fit_bandit(samples: Sequence[Sample], phase: SitePhase, settings: TrainSetti
     best: tuple[float, float, float] | None = None
     for errors, margin in product(ERRORS, MARGINS):
         found = _outcome([(part, replace(b, errors=errors, margin=margin)) for part, b in held_out])
-        if found.changed and found.slower <= settings.slower and (best is None or found.mean > best[0]):
+        enough = round(found.changed * found.sites) >= LEAST_CHANGED
+        if enough and found.slower <= settings.slower and (best is None or found.mean > best[0]):
             best = found.mean, errors, margin
     if best is None or best[0] <= 1:
         return Fitted(None, None, None)
@@ -209,14 +212,14 @@ def _distilled(bandit: Bandit, samples: Sequence[Sample], phase: SitePhase, sett
         if not columns:
             columns = [0]
         tree = grow_tree(rows, predicted, weights, settings.rules_depth, settings.leaf, columns)
-        for leaf in leaves(tree):
+
+        def supported(leaf: Leaf, logs: Floats = logs) -> bool:
+            mean, deviation = float(logs[leaf.samples].mean()), float(logs[leaf.samples].std())
+            return len(leaf.samples) >= settings.leaf and mean - bandit.errors * deviation > math.log1p(bandit.margin)
+
+        for leaf in merged_leaves(tree, supported):
             mean = float(np.average(logs[leaf.samples], weights=weights[leaf.samples]))
-            deviation = float(logs[leaf.samples].std())
-            count = len(leaf.samples)
-            supported = mean - bandit.errors * deviation > math.log1p(bandit.margin)
-            if supported and count >= settings.leaf:
-                conditions = _merged(leaf.bounds)
-                rules.append(Rule(choice, default, conditions, round(math.exp(mean), 3), count))
+            rules.append(Rule(choice, default, _merged(leaf.bounds), round(math.exp(mean), 3), len(leaf.samples)))
     return RuleList(tuple(sorted(rules, key=lambda r: -r.speedup)), PHASE_FEATURES[phase])
 
 

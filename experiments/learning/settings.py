@@ -62,7 +62,7 @@ class TrainSettings:
     leaf: int = 4
     rules_depth: int = 3
     folds: int = 8
-    slower: float = 0.02
+    slower: float = 0.05
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from compiler.learned.forest import Forest
 
-__all__ = ["Grown", "Leaf", "grow_forest", "grow_tree", "leaves"]
+__all__ = ["Grown", "Leaf", "grow_forest", "grow_tree", "leaves", "merged_leaves"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -118,6 +118,23 @@ def leaves(tree: Grown) -> list[Leaf]:
     if tree.leaf is not None:
         return [tree.leaf]
     return [leaf for side in (tree.low, tree.high) if side is not None for leaf in leaves(side)]
+
+
+def merged_leaves(tree: Grown, wanted: Callable[[Leaf], bool]) -> list[Leaf]:
+    """Return the wanted leaves of a tree; a part of it in which all leaves are wanted becomes one leaf."""
+    return _merged(tree, wanted, 0)[0]
+
+
+def _merged(tree: Grown, wanted: Callable[[Leaf], bool], depth: int) -> tuple[list[Leaf], bool]:
+    """Return the leaves, and whether all leaves of the tree are wanted."""
+    if tree.leaf is not None:
+        keep = wanted(tree.leaf)
+        return [tree.leaf] if keep else [], keep
+    parts = [_merged(side, wanted, depth + 1) for side in (tree.low, tree.high) if side is not None]
+    found = [leaf for part, _ in parts for leaf in part]
+    if not all(whole for _, whole in parts):
+        return found, False
+    return [Leaf(np.concatenate([leaf.samples for leaf in found]), found[0].bounds[:depth])], True
 
 
 def grow_forest(
