@@ -27,6 +27,8 @@ LEAST_ERROR = 0.05
 """Standard error that is added to every measurement, so that no sample dominates the others."""
 NOISE = 0.01
 """Share of the time beyond which a program counts as slower, apart from the error of its measurement."""
+MOST_WORSE = 0.1
+"""Share of the samples of a rule, and of the sites that rules change, that may become slower."""
 LEAST_CHANGED = 8
 """Number of sites that a policy must change in cross-validation, because a few gains may be luck."""
 ERRORS, MARGINS = (0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0), (0.02, 0.03, 0.05, 0.1)
@@ -132,13 +134,31 @@ def fit_bandit(samples: Sequence[Sample], phase: SitePhase, settings: TrainSetti
         return Fitted(None, None, None)
     _, errors, margin = best
     chosen = [(part, replace(b, errors=errors, margin=margin)) for part, b in held_out]
-    by_rules: list[tuple[list[Sample], Chooser]] = []
-    for (part, bandit), fold in zip(chosen, folds, strict=True):
-        rest = [s for s in samples if s.family not in fold]
-        by_rules.append((part, RuleChooser(_distilled(bandit, rest, phase, settings))))
     whole = replace(_fitted(samples, phase, settings, seed), errors=errors, margin=margin)
-    whole = replace(whole, rules=_distilled(whole, samples, phase, settings))
-    return Fitted(whole, _outcome(chosen), _outcome(by_rules))
+    others = [[s for s in samples if s.family not in fold] for fold in folds]
+    rules, by_rules = _safe_rules(chosen, others, phase, settings)
+    if rules is not None:
+        whole = replace(whole, rules=_distilled(replace(whole, errors=rules), samples, phase, settings))
+    return Fitted(whole, _outcome(chosen), by_rules)
+
+
+def _safe_rules(
+    held_out: Sequence[tuple[list[Sample], Bandit]],
+    rest: Sequence[Sequence[Sample]],
+    phase: SitePhase,
+    settings: TrainSettings,
+) -> tuple[float | None, Outcome | None]:
+    """Return the number of deviations with which rules are the most profitable among the safe ones; None: none are."""
+    best: tuple[float | None, Outcome | None] = (None, None)
+    for errors in ERRORS:
+        choosers = [
+            (part, RuleChooser(_distilled(replace(bandit, errors=errors), others, phase, settings)))
+            for (part, bandit), others in zip(held_out, rest, strict=True)
+        ]
+        found = _outcome(choosers)
+        if found.changed and found.slower <= MOST_WORSE and (best[1] is None or found.mean > best[1].mean):
+            best = errors, found
+    return best
 
 
 def _folds(samples: Sequence[Sample], count: int) -> list[frozenset[str]]:
@@ -214,8 +234,10 @@ def _distilled(bandit: Bandit, samples: Sequence[Sample], phase: SitePhase, sett
         tree = grow_tree(rows, predicted, weights, settings.rules_depth, settings.leaf, columns)
 
         def supported(leaf: Leaf, logs: Floats = logs) -> bool:
-            mean, deviation = float(logs[leaf.samples].mean()), float(logs[leaf.samples].std())
-            return len(leaf.samples) >= settings.leaf and mean - bandit.errors * deviation > math.log1p(bandit.margin)
+            mine_logs = logs[leaf.samples]
+            lower = float(mine_logs.mean()) - bandit.errors * float(mine_logs.std())
+            worse = float((mine_logs < -NOISE).mean())
+            return len(leaf.samples) >= settings.leaf and lower > math.log1p(bandit.margin) and worse <= MOST_WORSE
 
         for leaf in merged_leaves(tree, supported):
             mean = float(np.average(logs[leaf.samples], weights=weights[leaf.samples]))

@@ -3,7 +3,8 @@
     python -m experiments.learning.retrain [--config F.yaml] [--data F.jsonl] [--kernels FOLDER] [-o FOLDER]
 
 Collects deviations from the default plan, fits the parts, writes the folder, validates it against the rules, and writes
-it again with the result. Each stage continues where an interrupted run stopped.
+it again with the result. Each stage continues where an interrupted run stopped. With `--default`, the policy also
+decides where users name none, on the backend that it was validated on; measure on a quiet machine before.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--version", default=None, help="version (default: one more than that of the folder)")
     add("--no-collect", action="store_true", help="train on the measurements there are")
     add("--no-validate", action="store_true", help="write the policy without validation; the rules stay the default")
+    add("--default", action="store_true", help="let the policy decide when none is named, if validation allows it")
     add("--page", type=Path, default=FOLDER / "learned.md", help="page of the validation (default: %(default)s)")
     o = parser.parse_args(arguments)
     settings = read_settings(o.config)
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = validate_policy(load_whole(o.output), settings.backend, s, o.page.with_suffix(".jsonl"), settings.seed)
     command = f"python -m experiments.learning.retrain (validation on {s.suite}, {s.per_family} per family)"
     write_validation(found, f"learned@{version}", command, o.page)
-    write_policy(o.output, trained, version, extra, found.to_json())
+    write_policy(o.output, trained, version, extra, found.to_json(), o.default)
     stdout.print("\n".join(found.lines()), markup=False, soft_wrap=True)
 
 

@@ -60,7 +60,7 @@ class TrainSettings:
     trees: int = 32
     depth: int = 8
     leaf: int = 4
-    rules_depth: int = 3
+    rules_depth: int = 4
     folds: int = 8
     slower: float = 0.05
 

@@ -92,7 +92,12 @@ def train_policy(rows: Sequence[Row], settings: LearningSettings) -> Trained:
 
 
 def write_policy(
-    folder: Path, trained: Trained, version: str, extra: Mapping[str, Path], validation: Mapping[str, Any] | None = None
+    folder: Path,
+    trained: Trained,
+    version: str,
+    extra: Mapping[str, Path],
+    validation: Mapping[str, Any] | None = None,
+    default: bool = False,
 ) -> None:
     """Write the whole policy.
 
@@ -101,8 +106,8 @@ def write_policy(
         trained: its parts for expansions and loops.
         version: recorded in plans.
         extra: phase -> folder of a part that was made elsewhere, such as a model of kernel times.
-        validation: the result of validation, which says for which backends the policy may be the default; None: there
-            is none yet.
+        validation: the result of validation, which says whether the policy may be the default; None: there is none.
+        default: let it be the default of its backend, if validation allows it.
 
     Raises:
         NothingLearnedError: no part is safe enough to be used.
@@ -112,7 +117,8 @@ def write_policy(
     if validation is not None:
         facts["validation"] = dict(validation)
     backend = trained.settings.backend
-    default_for = [backend] if validation is not None and validation.get("passed") is True else []
+    allowed = validation is not None and validation.get("passed") is True
+    default_for = [backend] if default and allowed else []
     with tempfile.TemporaryDirectory() as made:
         parts = dict(extra)
         for phase, bandit in trained.bandits.items():

@@ -210,9 +210,11 @@ def test_training_writes_a_policy_that_loads_with_its_card(tmp_path: Path) -> No
     for part in ("## Training", "## Results", "## Limits", "not validated yet", "no margin was safe", "rows above"):
         assert part in card
     write_policy(folder, trained, "2", {}, {"passed": True, "lines": ["- fine"]})
+    assert read_whole(folder).default_for == ()
+    write_policy(folder, trained, "2", {}, {"passed": True, "lines": ["- fine"]}, default=True)
     assert read_whole(folder).default_for == ("cpu",)
     assert load_whole(folder).provenance["samples"] == {"expansions": 120, "loops": 0}
-    write_policy(folder, trained, "3", {}, {"passed": False, "lines": ["- slower"]})
+    write_policy(folder, trained, "3", {}, {"passed": False, "lines": ["- slower"]}, default=True)
     assert read_whole(folder).default_for == ()
 
 
