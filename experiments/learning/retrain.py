@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     s = settings.validate
     found = validate_policy(load_whole(o.output), settings.backend, s, o.page.with_suffix(".jsonl"), settings.seed)
-    command = f"python -m experiments.learning.retrain (validation on {s.suite}, {s.per_family} per family)"
+    command = f"python -m experiments.learning.validate --policy learned --suite {s.suite} --per-family {s.per_family}"
     write_validation(found, f"learned@{version}", command, o.page)
     write_policy(o.output, trained, version, extra, found.to_json(), o.default)
     stdout.print("\n".join(found.lines()), markup=False, soft_wrap=True)

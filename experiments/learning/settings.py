@@ -78,7 +78,7 @@ class ValidateSettings:
     """
 
     suite: str = "corpus/validation"
-    per_family: int = 2
+    per_family: int = 14
     rounds: int = 15
     seconds: float = 0.3
     not_worse: float = 0.98
