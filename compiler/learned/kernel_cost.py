@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from compiler.codegen.schedules.kernel_choice import KernelChoice
+from compiler.codegen.schedules.kernel_choice import GENERATED, KernelChoice
 from compiler.learned.kernel_calibration import calibrated
 from compiler.learned.kernel_model import KernelPrediction, LearnedKernelCost, shipped_kernel_cost
 from compiler.runtime.kernel_sites import KernelSite
-from compiler.support.lru_dict import LruDict
 
 __all__ = ["KernelPrediction", "LearnedKernelCost", "LearnedKernels", "shipped_kernel_cost"]
 
@@ -36,16 +35,17 @@ class LearnedKernels:
         caution: number of standard deviations between the members.
         least_seconds: kernels that are expected to take less than this per run of the program keep their default,
             because finding their choices would take longer than is ever gained.
+        fields: the fields of the schedule that may be changed; None: all that the model knows. The report of a model
+            shows for which fields it predicts well.
     """
 
     model: LearnedKernelCost
     budget: int = 48
-    margin: float = 0.05
-    caution: float = 1.5
+    margin: float = 0.1
+    caution: float = 3.0
     least_seconds: float = 2e-6
-    _known: LruDict[tuple[str, str, str], KernelChoice] = field(
-        default_factory=lambda: LruDict(10_000), init=False, repr=False
-    )
+    fields: Collection[str] | None = None
+    _known: dict[tuple[str, str, str], KernelChoice] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
     def load(folder: str | Path) -> LearnedKernels:
@@ -61,10 +61,9 @@ class LearnedKernels:
         if site.backend != BACKEND:
             return site.default
         key = site.fingerprint, str(site.default), str(site.default_schedule)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._best(site)
-        return known
+        if key not in self._known:
+            self._known[key] = self._best(site)
+        return self._known[key]
 
     def _best(self, site: KernelSite) -> KernelChoice:
         default = self.model.predict(site, [site.default])
@@ -74,14 +73,18 @@ class LearnedKernels:
         predicted = self.model.predict(site, candidates)
         bound = predicted.log_ratio + self.caution * predicted.ratio_spread
         sure = bound < np.log1p(-self.margin)
-        for n in np.argsort(predicted.log_ratio):
+        for n in map(int, np.argsort(predicted.log_ratio)):
             if sure[n] and site.check(candidates[n]) is None:
                 return candidates[n]
         return site.default
 
     def candidates(self, site: KernelSite) -> Sequence[KernelChoice]:
-        """Return the choices whose times the model knows: without those of threads if it saw one thread only."""
-        offered = site.offered(self.budget)
-        if self.model.threads > 1:
-            return offered
-        return [c for c in offered if not _THREAD_FIELDS & c.schedule.keys()]
+        """Return the choices that may be taken: without those of threads if the model saw one thread only."""
+        return [c for c in site.offered(self.budget) if c.implementation != GENERATED or self._may_change(c.schedule)]
+
+    def _may_change(self, fields: Collection[str]) -> bool:
+        if self.model.threads == 1 and _THREAD_FIELDS & set(fields):
+            return False
+        if self.fields is not None and not set(fields) <= set(self.fields):
+            return False
+        return all(self.model.knows(field) for field in fields)

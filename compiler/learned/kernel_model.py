@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ MIN_SECONDS = 1e-9
 """Least time of the linear part, which is 0 for a kernel that does nothing it prices."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+Layers: TypeAlias = tuple[tuple[Floats, Floats], ...]
+"""The layers of one network: weights of inputs x outputs, and bias of outputs."""
 
 _NOT_PRICED = ("deepest loop", "longest body", "longest chain", "statements", "expensive statements",
                "largest argument")  # fmt: skip
@@ -75,7 +77,7 @@ class LearnedKernelCost:
     prices: Floats
     mean: Floats
     scale: Floats
-    members: tuple[tuple[tuple[Floats, Floats], ...], ...]
+    members: tuple[Layers, ...]
     threads: int = 1
     provenance: Mapping[str, Any] = field(default_factory=dict)
     correction: Doubles | None = None
@@ -88,12 +90,15 @@ class LearnedKernelCost:
             PolicyError: there is none, it was learned on other features, or its weights are not those of a model.
         """
         description, weights = read_policy_folder(Path(folder), FORMAT, COST_FEATURE_VERSION)
-        if description.get("features") != list(COST_FEATURES):
+        names = description.get("features")
+        if not isinstance(names, list) or not set(map(str, names)) <= set(COST_FEATURES):
             raise PolicyError(f"the cost model in {folder} was learned on other features; train it again")
         try:
-            members = []
+            weights = _placed(weights, names)
+            members: list[Layers] = []
             while f"{len(members)}.0.weight" in weights:
-                m, layers = len(members), []
+                m = len(members)
+                layers: list[tuple[Floats, Floats]] = []
                 while f"{m}.{len(layers)}.weight" in weights:
                     k = len(layers)
                     layers.append((weights[f"{m}.{k}.weight"], weights[f"{m}.{k}.bias"]))
@@ -159,6 +164,13 @@ class LearnedKernelCost:
         """Return numbers of which the least belongs to the choice that is expected to be fastest."""
         return [float(r) for r in self.predict(site, choices).log_ratio]
 
+    def knows(self, field: str) -> bool:
+        """Check whether a field of the schedule varied in the training data."""
+        columns = [n for n, name in enumerate(COST_FEATURES) if name == f"field: {field}"]
+        if field == "flags":
+            columns = [n for n, name in enumerate(COST_FEATURES) if name.startswith("flags: ")]
+        return bool((self.scale[columns] > 0).any())
+
     @functools.cached_property
     def digest(self) -> str:
         """Identifies the weights."""
@@ -176,13 +188,38 @@ class LearnedKernelCost:
     @property
     def correction_size(self) -> int:
         """Number of coefficients of a calibration."""
-        return correction_terms(np.zeros((1, len(COST_FEATURES)), np.float32), np.zeros(1)).shape[1]
+        return int(correction_terms(np.zeros((1, len(COST_FEATURES)), np.float32), np.zeros(1)).shape[1])
 
     def inputs(self, features: Floats, linear: Doubles) -> Floats:
         """Return the inputs of the networks: the scaled features and the logarithm of the linear part."""
         used = self.scale > 0
         scaled = np.where(used, (features - self.mean) / np.where(used, self.scale, 1.0), 0.0)
         return np.concatenate([np.clip(scaled, -6, 6), (linear[:, None] + 12) / 4], axis=1, dtype=np.float32)
+
+
+def _placed(weights: Mapping[str, Floats], names: list[str]) -> dict[str, Floats]:
+    """Return weights for the features of this version: those that the model was learned without are ignored.
+
+    Raises:
+        ValueError: the weights do not fit the names.
+    """
+    if names == list(COST_FEATURES):
+        return dict(weights)
+    places = [COST_FEATURES.index(n) for n in names]
+    priced = [PRICED.index(n) for n in ("call", *(n for n in names if n in PRICED), *PRICED[-2:])]
+    found = dict(weights)
+    for name in weights:
+        if name == "prices":
+            found[name] = np.zeros(len(PRICED), np.float32)
+            found[name][priced] = weights[name]
+        elif name in ("mean", "scale"):
+            found[name] = np.zeros(len(COST_FEATURES), np.float32)
+            found[name][places] = weights[name]
+        elif name.endswith(".0.weight"):
+            wide = np.zeros((len(COST_FEATURES) + 1, weights[name].shape[-1]), np.float32)
+            wide[[*places, len(COST_FEATURES)]] = weights[name]
+            found[name] = wide
+    return found
 
 
 def priced_amounts(features: Floats) -> Doubles:
@@ -197,7 +234,7 @@ def _network(layers: Sequence[tuple[Floats, Floats]], x: Floats) -> Doubles:
     for weight, bias in layers[:-1]:
         x = np.maximum(x @ weight + bias, 0)
     weight, bias = layers[-1]
-    return (x @ weight + bias)[:, 0].astype(np.float64)
+    return np.asarray((x @ weight + bias)[:, 0], np.float64)
 
 
 _PARALLEL, _SERIAL = COST_FEATURES.index("nest: parallel work"), COST_FEATURES.index("nest: serial work")

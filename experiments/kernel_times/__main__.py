@@ -24,6 +24,9 @@ from experiments.kernel_times.matrices import TimesMatrix, times_matrix
 from experiments.kernel_times.report import write_report
 from experiments.kernel_times.training import TrainingOptions, train
 
+MOST_NOISE = 0.1
+"""The second fastest sample of a time that is used is at most this much slower than the fastest."""
+
 
 def _collect(o: argparse.Namespace) -> None:
     programs = load_suite(o.suite).programs
@@ -67,7 +70,7 @@ def _rows(o: argparse.Namespace) -> tuple[dict[str, object], list[KernelTimes], 
     kernels = [k for k in kept if k.times]
     if not any(k.split == "train" for k in kernels):
         raise DatasetError(f"{o.data} has no kernels of training programs")
-    matrix = times_matrix(kernels, o.data.with_suffix(".features.npz"))
+    matrix = times_matrix(kernels, o.data.with_suffix(".features.npz"), o.noise)
     training = np.array([k.split == "train" for k in kernels])[matrix.kernel]
     return header, kernels, matrix, training
 
@@ -91,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("data", type=Path, help="dataset that collect wrote")
     add("--out", type=Path, required=True, help="folder of the model")
     add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
+    add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
     add("--members", type=int, default=TrainingOptions.members, help="networks (default: %(default)s)")
     add("--epochs", type=int, default=TrainingOptions.epochs, help="passes over the data (default: %(default)s)")
     add("--seed", type=int, default=0, help="seed of weights and batches (default: %(default)s)")
@@ -101,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("model", type=Path, help="folder of the model")
     add("--out", type=Path, default=Path("results/learning/cost_model.md"), help="page (default: %(default)s)")
     add("--threads", default="1", help="numbers of threads whose times are used (default: %(default)s)")
+    add("--noise", type=float, default=MOST_NOISE, help="times with more noise are ignored (default: %(default)s)")
     command.set_defaults(run=_report)
     o = parser.parse_args(arguments)
     o.run(o)

@@ -95,7 +95,9 @@ def collect(programs: Sequence[Program], out: Path, options: CollectOptions) -> 
         _, kernels, done = read_dataset(out)
         known = {k.fingerprint for k in kernels}
     else:
-        append_lines(out, [{"format": FORMAT, "cores": available_cores(), **provenance()}])
+        facts = provenance()
+        facts["command"] = facts["command"].replace("hlogym", "python -m experiments.kernel_times", 1)
+        append_lines(out, [{"format": FORMAT, "cores": available_cores(), **facts}])
     start = time.monotonic()
     found: list[_Found] = []
     finished: list[str] = []

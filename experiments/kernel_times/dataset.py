@@ -87,8 +87,8 @@ class KernelTimes:
                 ChoiceTime(KernelChoice.from_json(c), int(threads), float(seconds), float(noise))
                 for c, threads, seconds, noise in data["times"]
             )
-            texts = {n: str(data[n]) for n in ("fingerprint", "hlo", "program", "family", "split", "fusion")}
-            return KernelTimes(**texts, cores=int(data["cores"]), times=times)
+            facts = {n: str(data[n]) for n in ("fingerprint", "hlo", "program", "family", "split", "fusion")}
+            return KernelTimes(**facts, cores=int(data["cores"]), times=times)
         except (KeyError, TypeError, ValueError) as e:
             raise DatasetError(f"a line of the dataset is no kernel: {e}") from e
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.learned.features.kernel_costs import COST_FEATURE_VERSION, COST_FEATURES, cost_features
-from experiments.kernel_times.dataset import KernelTimes, site_of
+from experiments.kernel_times.dataset import ChoiceTime, KernelTimes, site_of
 
 __all__ = ["TimesMatrix", "times_matrix"]
 
@@ -45,12 +47,15 @@ class TimesMatrix:
         )  # fmt: skip
 
 
-def times_matrix(kernels: Sequence[KernelTimes], cache: Path | None = None) -> TimesMatrix:
+def times_matrix(
+    kernels: Sequence[KernelTimes], cache: Path | None = None, most_noise: float = math.inf
+) -> TimesMatrix:
     """Return the rows of kernels; kernels without the default are left out.
 
     Args:
         kernels: of a dataset.
         cache: a file in which features are kept, because computing them binds every nest again.
+        most_noise: times with more noise are left out.
     """
     known = _read(cache)
     features, seconds, noise, number, default = [], [], [], [], []
@@ -60,16 +65,17 @@ def times_matrix(kernels: Sequence[KernelTimes], cache: Path | None = None) -> T
         if rows is None or len(rows) != len(kernel.times):
             choices, threads = [t.choice for t in kernel.times], [t.threads for t in kernel.times]
             rows = known[kernel.fingerprint] = cost_features(site_of(kernel), choices, threads)
-        places = _defaults(kernel)
+        quiet = [t for t in kernel.times if t.noise <= most_noise]
+        places = _defaults(kernel.times[0].choice, quiet)
         if not places:
             continue
-        for row, t in zip(rows, kernel.times, strict=True):
-            features.append(row)
+        features += [row for row, t in zip(rows, kernel.times, strict=True) if t.noise <= most_noise]
+        for t in quiet:
             seconds.append(t.seconds)
             noise.append(t.noise)
             number.append(n)
             default.append(count + places.get(t.threads, places[1]))
-        count += len(rows)
+        count += len(quiet)
     _write(cache, known)
     shape = len(features), len(COST_FEATURES)
     return TimesMatrix(
@@ -78,10 +84,9 @@ def times_matrix(kernels: Sequence[KernelTimes], cache: Path | None = None) -> T
     )  # fmt: skip
 
 
-def _defaults(kernel: KernelTimes) -> dict[int, int]:
-    """Return the position of the default among the times of a kernel by number of threads; it always has one thread."""
-    first = kernel.times[0].choice
-    found = {t.threads: n for n, t in enumerate(kernel.times) if t.choice == first}
+def _defaults(default: KernelChoice, times: Sequence[ChoiceTime]) -> dict[int, int]:
+    """Return the position of the default among times by number of threads; empty if it was not timed on one thread."""
+    found = {t.threads: n for n, t in enumerate(times) if t.choice == default}
     return found if 1 in found else {}
 
 

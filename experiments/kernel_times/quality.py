@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from compiler.learned.features.kernel_costs import COST_FEATURES
 from experiments.kernel_times.matrices import TimesMatrix
 
-__all__ = ["Quality", "quality"]
+__all__ = ["FieldErrors", "Quality", "field_errors", "quality", "spearman"]
 
 Doubles = npt.NDArray[np.float64]
 MIN_CHOICES = 3
@@ -77,16 +78,54 @@ def quality(data: TimesMatrix, log_seconds: Doubles, margin: float, caution: flo
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class FieldErrors:
+    """How well the effect of a change is predicted, over choices that differ from the default in nothing else.
+
+    Attributes:
+        change: a field of the schedule, "flags", or "implementation".
+        rows: number of choices.
+        effect: root mean square of the logarithm of the time relative to the default.
+        error: root mean square error of the prediction of that logarithm; a model that knows nothing has `effect`.
+    """
+
+    change: str
+    rows: int
+    effect: float
+    error: float
+
+
+def field_errors(data: TimesMatrix, log_seconds: Doubles) -> list[FieldErrors]:
+    """Return the errors of each change that occurs, those of most rows first; arguments as for `quality`."""
+    groups: dict[str, list[int]] = {}
+    for n, name in enumerate(COST_FEATURES):
+        kind, _, field = name.partition(": ")
+        if kind in ("field", "flags", "implementation"):
+            groups.setdefault(field if kind == "field" else kind, []).append(n)
+    moved = data.features != data.features[data.default]
+    changed = np.stack([moved[:, columns].any(1) for columns in groups.values()])
+    single = changed.sum(0) == 1
+    measured = data.log_seconds - data.log_seconds[data.default]
+    mean = log_seconds.mean(0)
+    wrong = mean - mean[data.default] - measured
+    found = []
+    for name, rows in zip(groups, changed & single, strict=True):
+        if rows.any():
+            effect, error = (float(np.sqrt((x[rows] ** 2).mean())) for x in (measured, wrong))
+            found.append(FieldErrors(name, int(rows.sum()), effect, error))
+    return sorted(found, key=lambda f: -f.rows)
+
+
 def spearman(a: Doubles, b: Doubles) -> float:
     """Return the rank correlation of two lists, nan if one of them is constant."""
-    ranks = [_ranks(x) for x in (a, b)]
-    if any(r.std() == 0 for r in ranks):
-        return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])
+    x, y = _ranks(a), _ranks(b)
+    x, y = x - x.mean(), y - y.mean()
+    size = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / size if size else float("nan")
 
 
 def _ranks(values: Doubles) -> Doubles:
     """Return the ranks of values; equal ones share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[place]
+    return np.asarray((ends - (counts - 1) / 2)[place], np.float64)

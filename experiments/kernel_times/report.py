@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from compiler.learned.features.kernel_costs import COST_FEATURES
 from compiler.learned.kernel_cost import LearnedKernelCost, LearnedKernels
 from experiments.kernel_times.dataset import KernelTimes
 from experiments.kernel_times.matrices import TimesMatrix
-from experiments.kernel_times.quality import Quality, quality
+from experiments.kernel_times.quality import Quality, field_errors, quality
 from experiments.yardstick.rows import write_page
 
 __all__ = ["write_report"]
@@ -59,16 +60,23 @@ def write_report(
     families = {split: {k.family for k in kernels if k.split == split} for split in ("train", "validation")}
     lines = [
         f"The learned cost model of kernels on kernels of {len(families['validation'])} validation families; it was "
-        f"trained on {len(families['train'])} other families. Each kernel was compiled alone and timed with some of its "
-        "choices in turns, on one thread. `python -m experiments.kernel_times collect` measured the kernels: commit "
-        f"{header.get('commit')}, {header.get('date')}, {header.get('machine')}.",
+        f"trained on {len(families['train'])} other families. Each kernel was compiled alone and timed with some of "
+        "its choices in turns, on one thread. `python -m experiments.kernel_times collect` measured the kernels: "
+        f"commit {header.get('commit')}, {header.get('date')}, {header.get('machine')}.",
         "",
-        '- rank correlation: Spearman\'s, of predicted and measured times over all choices of all kernels; "within" is the '
-        "mean over kernels of that over the choices of one kernel.",
-        "- error: median relative error of the time of a choice; of ratios, of its time relative to the default.",
-        "- loss: geometric mean of the time of the choice taken over that of the choice that is measured best, minus one. "
-        f'"Careful" is `LearnedKernels`: margin {selector.margin:.0%}, {selector.caution:g} standard deviations.',
+        "- rank correlation: Spearman's, of predicted and measured times over all choices of all kernels; within: the "
+        "mean over kernels of the correlation over the choices of one kernel.",
+        "- error: median relative error of the time of a choice; of ratios: of its time relative to the default.",
+        "- loss: geometric mean of the time of the choice taken over that of the choice that is measured fastest, "
+        "minus one. Both are the same measurements, so noise counts as a loss. Careful: what `LearnedKernels` takes, "
+        f"with a margin of {selector.margin:.0%} and {selector.caution:g} standard deviations.",
         "- made slower: share of kernels whose careful choice is slower than the default by more than 3%.",
+        "- changes of one field (the list below): root mean square of the logarithm of the time relative "
+        "to the default, and of the error of its prediction on validation families.",
+        "",
+        "| change | choices | effect | error |",
+        "|---|---|---|---|",
+        *(f"| {f.change} | {f.rows} | {f.effect:.3f} | {f.error:.3f} |" for f in field_errors(part, logs[:, base])),
         "",
     ]
     return write_page(out, "The learned cost model of kernels", command, lines, _table(found))
@@ -76,10 +84,8 @@ def write_report(
 
 def _analytic(data: TimesMatrix) -> npt.NDArray[np.float64]:
     """Return the logarithms that the analytic cost model predicts, which does not know of choices, as one member."""
-    from compiler.learned.features.kernel_costs import COST_FEATURES
-
     estimate = data.features[:, COST_FEATURES.index("kernel: log seconds")].astype(np.float64)
-    return np.log(np.maximum(np.exp2(30 * estimate) - 1, 1e-3) * 1e-9)[None]
+    return np.asarray(np.log(np.maximum(np.exp2(30 * estimate) - 1, 1e-3) * 1e-9)[None], np.float64)
 
 
 def _table(found: Sequence[tuple[str, Quality]]) -> list[list[str]]:

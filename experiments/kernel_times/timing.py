@@ -38,7 +38,7 @@ class TimingOptions:
     """How kernels are timed.
 
     Attributes:
-        rounds: samples per choice, taken in turns.
+        rounds: samples per choice; choices take turns.
         sample: seconds that a sample takes at least; it is the fastest of as many executions.
         kernel_seconds: time limit of all samples of a kernel, after which there are fewer.
         slowest: seconds of one execution from which a kernel is not measured.
@@ -187,7 +187,7 @@ def _samples(
         once[key] = min(first, run(key, 2))
     repeats = {key: max(2, min(200, round(options.sample / max(t, 1e-9)))) for key, t in once.items()}
     cost = sum(once[key] * repeats[key] for key in once)
-    rounds = max(2, min(options.rounds, int(options.kernel_seconds / max(cost, 1e-9))))
+    rounds = max(3, min(options.rounds, int(options.kernel_seconds / max(cost, 1e-9))))
     samples: dict[tuple[KernelChoice, int], list[float]] = {key: [] for key in once}
     for n in range(rounds):
         for key in list(once) if n % 2 == 0 else list(reversed(once)):

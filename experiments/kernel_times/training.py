@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from experiments.kernel_times.matrices import TimesMatrix
 
 __all__ = ["TrainingOptions", "fit_prices", "train"]
 
+NOISE = 0.05
+"""Noise of a time that halves its weight."""
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
@@ -37,11 +40,11 @@ class TrainingOptions:
 
     members: int = 4
     hidden: int = 96
-    epochs: int = 120
-    batch: int = 256
+    epochs: int = 80
+    batch: int = 512
     learning_rate: float = 3e-3
-    weight_decay: float = 0.02
-    dropout: float = 0.1
+    weight_decay: float = 0.05
+    dropout: float = 0.2
     ratio_weight: float = 3.0
     sampled: float = 0.85
     seed: int = 0
@@ -63,9 +66,23 @@ def train(
     empty = LearnedKernelCost(prices, mean.astype(np.float32), scale, (), threads)
     linear = np.log(np.maximum(priced_amounts(data.features) @ prices.astype(np.float64), 1e-9))
     inputs = empty.inputs(data.features, linear)
-    members = tuple(_member(data, inputs, linear, options, options.seed + m) for m in range(options.members))
+    with _one_thread():
+        members = tuple(_member(data, inputs, linear, options, options.seed + m) for m in range(options.members))
     facts = {**provenance, "rows": len(data.log_seconds), "options": asdict(options)}
     return LearnedKernelCost(prices, empty.mean, scale, members, threads, facts)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute on one thread: the networks are too small to be worth more."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def fit_prices(data: TimesMatrix) -> Floats:
@@ -96,7 +113,9 @@ def _member(
     ratio = torch.from_numpy((data.log_seconds - data.log_seconds[data.default]).astype(np.float32))
     shift = torch.from_numpy((linear - linear[data.default]).astype(np.float32))
     default = torch.from_numpy(data.default)
-    weight = torch.from_numpy(1.0 / (1.0 + (data.noise / 0.05) ** 2))
+    weight, trust = (
+        torch.from_numpy(1.0 / (1.0 + (n / NOISE) ** 2)) for n in (data.noise, data.noise + data.noise[data.default])
+    )
     width = options.hidden
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
@@ -116,15 +135,15 @@ def _member(
 
         for _ in range(options.epochs):
             order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
-            for at in order.split(options.batch):
+            for at in torch.split(order, options.batch):
                 both = network(torch.cat([x[at], x[default[at]]]))
                 own, of_default = both[: len(at)], both[len(at) :]
                 absolute = nn.functional.smooth_l1_loss(own, y[at], reduction="none", beta=0.2)
                 relative = own - of_default + shift[at]
                 error = nn.functional.smooth_l1_loss(relative, ratio[at], reduction="none", beta=0.1)
-                loss = (weight[at] * (absolute + options.ratio_weight * error)).mean()
+                loss = (weight[at] * absolute + options.ratio_weight * trust[at] * error).mean()
                 optimizer.zero_grad()
-                loss.backward()
+                torch.autograd.backward(loss)
                 optimizer.step()
                 schedule.step()
     return tuple((layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy()) for layer in layers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import pytest
 from agents.finalists import Confirmed, Finalists, confirm
 from agents.kernel_search import KernelSearch
 from agents.search import best_measured
+from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.plan import CompilationPlan
+from compiler.runtime.kernel_sites import KernelSite
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import KernelTime, Measurement, Measurer
@@ -82,6 +84,21 @@ def test_the_budget_bounds_the_measurements_and_the_heaviest_kernel_comes_first(
     best = search.improve(fused(COLUMNS).plan, 3, lambda _, m: seen.append(m))
     assert search.measurements == len(seen) == 3
     assert _schedules(best) == {"s": {"columns": 64}}
+
+
+class _Narrowest:
+    """A ranking by which fewer columns are faster."""
+
+    def rank(self, site: KernelSite, choices: Sequence[KernelChoice]) -> Sequence[float]:
+        del site
+        return [float(c.schedule.get("columns", 256)) for c in choices]
+
+
+def test_a_ranking_says_which_choices_are_measured_first(program: Program) -> None:
+    timed = _Timed(lambda k: k.get("columns", 256) / 256)
+    search = KernelSearch(parse(COLUMNS), program, timed, _Narrowest())
+    best = search.improve(fused(COLUMNS).plan, 1)
+    assert _schedules(best) == {"s": {"columns": 16}}
 
 
 def test_plans_that_are_not_measured_stay_in_the_iterator(program: Program) -> None:

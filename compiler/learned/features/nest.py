@@ -7,7 +7,7 @@ schedules differ in what the code does.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 
 from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Quotient, Remainder, Var
@@ -83,7 +83,7 @@ class _Counter:
     """Counts the statements of a nest."""
 
     def __init__(self, kernel: lir.Kernel) -> None:
-        self.found: Counter[str] = Counter()
+        self.found: defaultdict[str, float] = defaultdict(float)
         self.types: dict[str, PrimitiveType] = {a.name: a.type for a in kernel.arguments}
 
     def body(self, body: Body, place: _Place) -> int:
