@@ -9,17 +9,17 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 from compiler.codegen.schedules.kernel_choice import KernelChoice
 from compiler.errors import HlogymError
-from compiler.expansions import ExpansionSite
+from compiler.expansions import ExpansionSite, as_expansion_policy
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.policies import DEFAULT_POLICY, make_policy
-from compiler.fusion.protocol import FusionPolicy
 from compiler.ir import HloModule
 from compiler.loops import KernelLoops, LoopPolicy, LoopSite
 from compiler.passes import PassPipeline, make_pass
-from compiler.passes.pipelines.default import default_pipeline
 from compiler.plan import CompilationPlan
+from compiler.policy import HEURISTIC, Policy
+from compiler.runtime.kernel_selector import as_selector
 from compiler.runtime.kernel_sites import KernelSite
-from compiler.session import CompilationSession
+from compiler.session import CompilationSession, as_pipeline
 from compiler.support.lru_dict import LruDict
 
 __all__ = ["GROUPS", "Built", "Deviation", "Group", "PlanBuilder", "PolicyDraws"]
@@ -27,7 +27,7 @@ __all__ = ["GROUPS", "Built", "Deviation", "Group", "PlanBuilder", "PolicyDraws"
 Group: TypeAlias = Literal["passes", "expansions", "loops", "fusion", "kernels"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 
-PolicyDraws: TypeAlias = Callable[[int | None], FusionPolicy]
+PolicyDraws: TypeAlias = Callable[[int | None], Policy]
 """Returns a policy that samples its decisions with a seed; for None one that takes those that it prefers."""
 
 MOST_INSTRUCTIONS = 4000
@@ -110,7 +110,7 @@ class PlanBuilder:
     def __init__(self, module: HloModule, backend: str, policy: PolicyDraws | None = None) -> None:
         self.module, self.backend = module, backend
         self.is_default = policy is None
-        self._policy = policy or (lambda _: make_policy(DEFAULT_POLICY))
+        self._policy = policy or (lambda _: HEURISTIC)
         self._passed: LruDict[tuple[str, ...], CompilationSession] = LruDict(KEPT_SESSIONS)
         self._unfused: LruDict[str, _Unfused] = LruDict(KEPT_SESSIONS)
         self._fused: LruDict[str, Built] = LruDict(KEPT_SESSIONS)
@@ -122,21 +122,26 @@ class PlanBuilder:
             HlogymError: the module becomes too large, or cannot be compiled.
         """
         fused = self._with_fusions(deviation)
-        if not deviation.kernels:
+        selector = self._policy(deviation.draw).kernels
+        if not deviation.kernels and selector is None:
             return fused
+        choose = None if selector is None else as_selector(selector).choose_kernel
         session = fused.session.fork()
         for kernel in session.kernel_sites():
             wanted = deviation.kernels.get(kernel.id)
+            if wanted is None and choose is not None:
+                wanted = choose(kernel)
             if wanted is not None and kernel.check(wanted) is None:
                 session.set_kernel(kernel, wanted)
         return Built(deviation, session, fused.expansions, fused.loops, fused.fused)
 
-    def _with_passes(self, names: tuple[str, ...]) -> CompilationSession:
+    def _with_passes(self, names: tuple[str, ...], policy: Policy) -> CompilationSession:
         found = self._passed.get(names)
         if found is None:
             found = CompilationSession(self.module, backend=self.backend)
             extra = tuple(map(make_pass, names))
-            found.run_passes(PassPipeline("deviating", (*extra, default_pipeline())) if extra else None)
+            own = as_pipeline(policy.passes)
+            found.run_passes(PassPipeline("deviating", (*extra, own)) if extra else own)
             self._passed[names] = found
         return found.fork()
 
@@ -146,17 +151,23 @@ class PlanBuilder:
         if found is not None:
             return found
         policy = self._policy(deviation.draw)
-        session = self._with_passes(deviation.passes)
+        session = self._with_passes(deviation.passes, policy)
         expansions = session.expansions()
+        expand = None if policy.expansions is None else as_expansion_policy(policy.expansions)
         for site in expansions:
-            if (choice := deviation.expansions.get(site.id)) in site.choices:
+            choice = deviation.expansions.get(site.id)
+            if choice not in site.choices and expand is not None:
+                choice = expand.choose_expansion(site)
+                choice = None if choice == site.choices[0] else choice
+            if choice in site.choices:
                 session.set_expansion(site, choice)
         loops = session.loops()
-        session.run_loop_policy(_Loops(deviation.loops, policy if isinstance(policy, LoopPolicy) else KernelLoops()))
+        decides = policy.loops or (policy.fusion if isinstance(policy.fusion, LoopPolicy) else KernelLoops())
+        session.run_loop_policy(_Loops(deviation.loops, decides))
         if session.module.instruction_count > MOST_INSTRUCTIONS:
             raise HlogymError(f"{session.module.instruction_count} instructions are too many")
         fused = session.fork()
-        actions = fused.run_fusion_policy(policy)
+        actions = fused.run_fusion_policy(policy.fusion or make_policy(DEFAULT_POLICY))
         found = self._unfused[key] = _Unfused(key, session, expansions, loops, fused, actions)
         return found
 

@@ -18,6 +18,7 @@ from compiler.ir.verifier import verify
 from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.loops import FULL, KeepLoops, KernelLoops, LoopPolicy, LoopSite, unroll_factor_of
 from compiler.plan import CompilationPlan
+from compiler.policy import Policy
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import Measurer
@@ -137,9 +138,17 @@ def random_plans(starts: Starts, program: Program, seed: int) -> Iterator[Compil
         yield make_plan(starts.session(program), fusion, RandomLoops(rng.getrandbits(32)))
 
 
-def draws_of(policy: LearnedFusionPolicy) -> PolicyDraws:
-    """Return what a learned policy decides with a seed, or without one."""
-    return lambda seed: replace(policy, seed=seed)
+def draws_of(policy: LearnedFusionPolicy | Policy, backend: str) -> PolicyDraws:
+    """Return what a learned policy decides with a seed, or without one; only its fusions and loops can be drawn."""
+    whole = (
+        Policy(policy.name, fusion=policy) if isinstance(policy, LearnedFusionPolicy) else policy.for_backend(backend)
+    )
+
+    def draw(seed: int | None) -> Policy:
+        fusion = whole.fusion
+        return replace(whole, fusion=replace(fusion, seed=seed)) if isinstance(fusion, LearnedFusionPolicy) else whole
+
+    return draw
 
 
 def find_plan(
@@ -148,7 +157,7 @@ def find_plan(
     program: Program,
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy | None = None,
+    policy: LearnedFusionPolicy | Policy | None = None,
     seed: int = 0,
 ) -> Found:
     """Return a strategy's plan for a program.
@@ -167,14 +176,14 @@ def find_plan(
         NoPlanError: every plan of the strategy failed.
     """
     if strategy == "learned" and policy is not None:
-        return Found(make_plan(starts.session(program), replace(policy, seed=None), replace(policy, seed=None)))
+        return Found(starts.builder(program, draws_of(policy, starts.backend)).build(Deviation()).plan)
     if strategy == "none":
         return Found(make_plan(starts.session(program), make_policy("none"), KeepLoops()))
     if strategy in _RULES:
         return Found(make_plan(starts.session(program), make_policy(strategy), KernelLoops()))
     if strategy == "learned+search" and policy is not None:
         search: PlanSearch = PolicySamples(seed=seed)
-        builder = starts.builder(program, draws_of(policy))
+        builder = starts.builder(program, draws_of(policy, starts.backend))
     elif is_search(strategy):
         search, builder = make_search(strategy, seed), starts.builder(program)
     else:

@@ -7,6 +7,7 @@ are measured.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
@@ -18,7 +19,10 @@ from typing import Protocol, TypeAlias
 
 from agents.deviations import Built
 from agents.plan_space import ALL_GROUPS, PlanSpace, read_groups
+from compiler.analysis.cost_model import CostModel, module_cost
 from compiler.errors import OptionError, UnknownNameError
+from compiler.learned.kernel_model import shipped_kernel_cost
+from compiler.learned.learned_costs import LearnedCosts
 from compiler.session import CompilationSession
 from compiler.support.options import describe_options, read_options
 from env.measurement import Measurement
@@ -54,13 +58,14 @@ def analytic_seconds(session: CompilationSession) -> float:
     return session.cost().seconds
 
 
-@functools.lru_cache(maxsize=1)
-def _learned_costs() -> LearnedCosts:
-    return LearnedCosts(shipped_kernel_cost())
+@functools.cache
+def _learned_costs() -> CostModel:
+    model = shipped_kernel_cost()
+    return CostModel() if model is None else LearnedCosts(model)
 
 
 def learned_seconds(session: CompilationSession) -> float:
-    """Return the time of a decided program by the learned times of its kernels, see `compiler.learned.kernel_cost`."""
+    """Return the time by the learned times of its kernels, see `compiler.learned.learned_costs`."""
     return module_cost(session.module, _learned_costs()).seconds
 
 

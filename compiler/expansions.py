@@ -8,7 +8,7 @@ expanded by `passes.pipelines.default.lower` before fusion, which takes the defa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from compiler.analysis.marks import is_marked, mark
@@ -79,6 +79,7 @@ class ExpansionSite:
         opcode: what the op is.
         signature: shapes of its operands and its result.
         choices: the legal choices, the default first.
+        instruction: the op itself, for policies that look at its graph.
     """
 
     id: str
@@ -86,6 +87,7 @@ class ExpansionSite:
     opcode: Opcode
     signature: str
     choices: tuple[str, ...]
+    instruction: HloInstruction | None = field(default=None, compare=False, repr=False)
 
     @property
     def default(self) -> str:
@@ -158,7 +160,7 @@ def _sites(module: HloModule, backend: Backend) -> Iterator[tuple[ExpansionSite,
             if len(choices) > 1:
                 operands = ", ".join(str(o.shape) for o in i.operands)
                 signature = f"({operands}) -> {i.shape}"
-                yield ExpansionSite(f"{computation.name}/{i.name}", position, i.opcode, signature, choices), i
+                yield ExpansionSite(f"{computation.name}/{i.name}", position, i.opcode, signature, choices, i), i
                 position += 1
 
 

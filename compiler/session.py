@@ -49,6 +49,10 @@ from compiler.support.untrusted import is_name, short_repr
 Pipeline: TypeAlias = "PassPipeline | HloPass | Sequence[str | HloPass] | None"
 
 
+MOST_CHANGED_INSTRUCTIONS = 150_000
+"""Most changes of expansions in a module times its instructions, some two seconds; the rest keep their default."""
+
+
 class SessionError(HlogymError, RuntimeError):
     """A decision was made that belongs to an earlier phase."""
 
@@ -175,8 +179,13 @@ class CompilationSession:
         self._decisions.append(ExpansionChoice(found.id, found.position, choice))
         return changed
 
-    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion) -> None:
+    def run_expansion_policy(self, policy: ExpansionPolicy | ChooseExpansion, only_changes: bool = False) -> None:
         """Decide every op that may be computed in several ways, also those that earlier choices bring about.
+
+        Args:
+            policy: asked once for each site.
+            only_changes: leave the sites undecided for which it chooses the default, which they get anyway; of large
+                modules with many sites, leave what is beyond MOST_CHANGED_INSTRUCTIONS undecided too.
 
         Raises:
             ArgumentError: `policy` is neither a policy nor a function.
@@ -184,8 +193,32 @@ class CompilationSession:
         """
         policy = as_expansion_policy(policy)
         self.decided_by["expansions"] = decider_name(policy)
+        if only_changes:
+            self._run_changes(policy)
+            return
         while left := self.expansions():
             self.set_expansion(left[0], policy.choose_expansion(left[0]))
+
+    def _run_changes(self, policy: ExpansionPolicy) -> None:
+        asked: set[str] = set()
+        # Each change looks at the whole module twice, so large modules with many sites would take too long.
+        left = max(1, MOST_CHANGED_INSTRUCTIONS // max(1, self.module.instruction_count))
+        while left:
+            change = self._next_change(policy, asked)
+            if change is None:
+                break
+            self.set_expansion(*change)
+            left -= 1
+
+    def _next_change(self, policy: ExpansionPolicy, asked: set[str]) -> tuple[ExpansionSite, str] | None:
+        """Return the first site, among those not `asked` about, for which a policy leaves the default."""
+        for site in self.expansions():
+            if site.id not in asked:
+                asked.add(site.id)
+                choice = policy.choose_expansion(site)
+                if choice != site.default:
+                    return site, choice
+        return None
 
     # ---- loops
 

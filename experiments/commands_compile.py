@@ -26,8 +26,9 @@ def _local(policy: str | None) -> str | None:
 Policy = Annotated[
     str | None,
     typer.Option(
-        help="Fusion policy: a name such as priority, with options as in 'merger{transposed_share=0.3}', the folder of "
-        "an exported policy, or models:/NAME/VERSION of MLflow's registry. Default: the compiler's own.",
+        help="What decides: heuristic, learned, learned:rules, a fusion policy such as priority or "
+        "'merger{transposed_share=0.3}', the folder of an exported policy, or models:/NAME/VERSION of MLflow's "
+        "registry. `hlogym policies` lists the names. Default: the compiler's own.",
         callback=_local,
     ),
 ]
@@ -193,8 +194,8 @@ def tune(
     policy: Annotated[
         str | None,
         typer.Option(
-            help="Exported policy from whose plan the search starts: a folder, or models:/NAME/VERSION. Default: the "
-            "default plan.",
+            help="Policy from whose plan the search starts: learned, another name, a folder, or models:/NAME/VERSION. "
+            "Default: the default plan.",
             callback=_local,
         ),
     ] = None,

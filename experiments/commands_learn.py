@@ -1,4 +1,4 @@
-"""Commands for learning: train, evaluate, export, report, demo, suites."""
+"""Commands for learning: train, evaluate, export, policies, report, demo, suites."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ def evaluate(
         str,
         typer.Argument(
             metavar="POLICY",
-            help="Exported fusion policy or pass order: a folder, or models:/NAME/VERSION of MLflow's registry.",
+            help="Policy: learned, heuristic, a fusion policy such as priority, the folder of an exported policy, or "
+            "models:/NAME/VERSION of MLflow's registry.",
         ),
     ],
     suite: Annotated[
@@ -204,29 +205,30 @@ def evaluate(
     from compiler.learned.pass_order import LearnedPassOrder
     from compiler.support.options import split_specs
     from env.workers import parse_workers
-    from experiments.learned import load_learned
+    from experiments.learned import load_learned, policy_folder
     from experiments.opening import opened_for_evaluation
     from experiments.registry import local_policy
 
     where = parse_workers(workers or "local")
-    folder = Path(local_policy(policy, runs))
-    learned = load_learned(folder)
+    given = local_policy(policy, runs)
+    folder = policy_folder(given)
+    learned = None if folder is None else load_learned(folder)
     names = None if baselines is None else split_specs(baselines)
     if isinstance(learned, LearnedPassOrder):
         from experiments.pass_orders.command import evaluate_pass_order
 
         suites, most = (suite or "jax/test").split(","), budget or learned.budget + learned.finish
-        with opened_for_evaluation(folder, results):
+        with opened_for_evaluation(Path(given), results):
             evaluate_pass_order(learned, suites, names, most, results, seed, as_json, runs, policy)
         return
     from experiments.evaluate import evaluate_policy
 
     names = ["none", "priority", "random"] if names is None else names
     suites = (suite or "test").split(",")
-    with opened_for_evaluation(folder, results):
+    with opened_for_evaluation(Path(given) if folder is None else folder, results):
         evaluate_policy(
-            folder, suites, names, budget or 16, rounds, backend, seed, results, as_json, runs, policy,
-            where,
+            given if folder is None else folder, suites, names, budget or 16, rounds, backend, seed, results, as_json,
+            runs, policy, where,
         )  # fmt: skip
 
 
@@ -245,6 +247,16 @@ def export(
     from experiments.export import export_run
 
     export_run(run, output, runs, best)
+
+
+def policies(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+    """List the policies that --policy accepts by name, with their parts and versions.
+
+    Example: hlogym policies
+    """
+    from experiments.policies import list_policies
+
+    list_policies(as_json)
 
 
 def report(
@@ -327,6 +339,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module to `app`."""
     for name, function in (
         ("demo", demo), ("train", train), ("tune-agent", tune_agent), ("evaluate", evaluate), ("export", export),
-        ("report", report), ("suites", suites),
+        ("policies", policies), ("report", report), ("suites", suites),
     ):  # fmt: skip
         app.command(name, rich_help_panel="Learning")(function)

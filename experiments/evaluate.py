@@ -13,8 +13,9 @@ from agents.search import STRATEGIES, Found, NoPlanError, Starts, find_plan, is_
 from agents.searches import make_search
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.learned.fusion_policy import LearnedFusionPolicy, load_policy
+from compiler.learned.fusion_policy import LearnedFusionPolicy
 from compiler.plan import CompilationPlan
+from compiler.policy import Policy, load_policy, resolve_policy
 from env.measurement import MeasurementError, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import default_store_path
@@ -55,7 +56,7 @@ class EvaluationError(HlogymError, RuntimeError):
 
 
 def evaluate_policy(
-    folder: Path,
+    given: Path | str,
     suites: Sequence[str],
     baselines: Sequence[str],
     budget: int,
@@ -68,19 +69,24 @@ def evaluate_policy(
     named: str = "",
     workers: Workers = LOCAL,
 ) -> Evaluation:
-    """Run `hlogym evaluate` for a fusion policy; see its `--help`.
+    """Run `hlogym evaluate` for a policy of fusion or of a whole compilation; see its `--help`.
 
-    It is tracked in the MLflow store of the folder `runs`, if that is given, under the name `named` of the policy.
-    Several workers evaluate different programs at once.
+    The policy is a folder (Path), or a name as `compile` takes it. It is tracked in the MLflow store of the folder
+    `runs`, if that is given, under the name `named` of the policy. Several workers evaluate different programs at once.
     """
-    policy = load_policy(folder)
+    backend = find_backend(backend).name
+
+    def fresh() -> LearnedFusionPolicy | Policy:
+        """Return the policy, which keeps the state of one compilation."""
+        return load_policy(given) if isinstance(given, Path) else resolve_policy(given, backend)
+
+    policy = fresh()
     strategies = _strategies(baselines)
     programs = load_suite(",".join(suites)).programs
     check_writable(results)
     if runs is not None:
         check_store(runs)
     plans: dict[str, dict[str, CompilationPlan]] = {}
-    backend = find_backend(backend).name
     options = MeasurerOptions(backend=backend, seed=seed, rounds=rounds)
     with ExitStack() as stack:
         bar = stack.enter_context(progress())
@@ -90,7 +96,7 @@ def evaluate_policy(
             bar.update(task, advance=1, description=what)
 
         def compare(measurer: Measurer, program: Program) -> ProgramResult:
-            return _compared(program, strategies, measurer, budget, load_policy(folder), backend, seed, step, plans)
+            return _compared(program, strategies, measurer, budget, fresh(), backend, seed, step, plans)
 
         if workers.count == 1:  # in this thread, which Ctrl-C interrupts
             measurer = stack.enter_context(workers.measurer(default_store_path(), options))
@@ -101,7 +107,7 @@ def evaluate_policy(
     report_failures(evaluation)
     path = write_evaluation(evaluation, results)
     if runs is not None:
-        track_evaluation(evaluation, path, named or str(folder), programs, plans, runs)
+        track_evaluation(evaluation, path, named or str(given), programs, plans, runs)
     if as_json:
         print(json.dumps(evaluation.to_json(), indent=2))
     else:
@@ -125,7 +131,7 @@ def _compared(
     strategies: Sequence[str],
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy,
+    policy: LearnedFusionPolicy | Policy,
     backend: str,
     seed: int,
     step: Callable[[str], None],
@@ -167,7 +173,7 @@ def compare_strategies(
     strategies: Sequence[str],
     measurer: Measurer,
     budget: int,
-    policy: LearnedFusionPolicy | None,
+    policy: LearnedFusionPolicy | Policy | None,
     backend: str,
     seed: int = 0,
     step: Callable[[str], None] = lambda _: None,

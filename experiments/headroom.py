@@ -35,7 +35,7 @@ from experiments.yardstick.rows import Row, collect, write_page
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["headroom_row", "main", "summaries"]
+__all__ = ["drawn_by_family", "headroom_row", "main", "summaries"]
 
 ALL = ALL_GROUPS
 FOLDER = Path("results/headroom")
@@ -130,7 +130,9 @@ def plot(rows: Sequence[Row], groups: Sequence[str]) -> Figure:
     return figure
 
 
-def _drawn(programs: Sequence[Program], per_family: int | None, longest: float, seed: int) -> list[Program]:
+def drawn_by_family(
+    programs: Sequence[Program], per_family: int | None, longest: float = math.inf, seed: int = 0
+) -> list[Program]:
     """Return programs in a random order, at most `per_family` of each family; all in their own order for None.
 
     Each family occurs once before any occurs twice, so that an interrupted run has seen as many families as possible.
@@ -143,7 +145,7 @@ def _drawn(programs: Sequence[Program], per_family: int | None, longest: float, 
     drawn: dict[str, list[Program]] = {}
     for program in shuffled:
         mine = drawn.setdefault(program.family or program.name, [])
-        if len(mine) < per_family and _estimate(program) <= longest:
+        if len(mine) < per_family and (longest == math.inf or _estimate(program) <= longest):
             mine.append(program)
     return [mine[n] for n in range(per_family) for mine in drawn.values() if n < len(mine)]
 
@@ -172,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = tuple(o.group.split(","))
     if unknown := set(groups) - {*GROUPS, ALL}:
         parser.error(f"unknown group {', '.join(sorted(unknown))}; groups are {', '.join((*GROUPS, ALL))}")
-    programs = _drawn(load_suite(o.suite).programs, o.per_family, o.longest, o.seed)[: o.programs]
+    programs = drawn_by_family(load_suite(o.suite).programs, o.per_family, o.longest, o.seed)[: o.programs]
     if any(p.split == "test" for p in programs):
         raise ManifestError(f"{o.suite} has programs held out for tests, which must not guide what is learned")
     out = o.out or FOLDER / f"{o.suite.replace(',', '-').replace('/', '-')}.md"

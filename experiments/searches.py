@@ -115,7 +115,7 @@ def search_row(
         # Compiled code is kept between searches, so none of them should always be the first.
         random.Random(f"{program.name} {seed}").shuffle(order)
         for name, search in order:
-            draws = draws_of(policy) if policy is not None and name == LEARNED else None
+            draws = draws_of(policy, settings.backend) if policy is not None and name == LEARNED else None
             builder = PlanBuilder(parse(program.text(), filename=str(program.path)), settings.backend, draws)
             with make_measurer() as measurer:  # without the times that another search has measured
                 measurer.measure_reference(program)

@@ -13,8 +13,8 @@ from agents.search_run import Budget, run_search
 from agents.searches import make_search
 from compiler.backends.registry import find_backend
 from compiler.errors import HlogymError
-from compiler.learned.fusion_policy import load_policy
 from compiler.plan import CompilationPlan
+from compiler.policy import resolve_policy
 from env.measurement import Measurement, Measurer, MeasurerOptions
 from env.statistics import Interval
 from env.store import default_store_path
@@ -48,7 +48,9 @@ def tune_program(
     module = read_valid_module(program)
     check_output(output, program.path)
     backend = find_backend(backend).name
-    builder = PlanBuilder(module, backend, None if policy is None else draws_of(load_policy(policy)))
+    builder = PlanBuilder(
+        module, backend, None if policy is None else draws_of(resolve_policy(policy, backend), backend)
+    )
     default = PlanBuilder(module, backend).build(Deviation()).plan
     store, options = default_store_path(), MeasurerOptions(backend=backend, seed=seed)
     with ExitStack() as stack:

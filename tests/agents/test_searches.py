@@ -19,8 +19,8 @@ from agents.searches import SEARCHES, PlanSearch, describe_searches, make_search
 from compiler.api import compile as compile_hlo
 from compiler.errors import OptionError, UnknownNameError
 from compiler.fusion.policies import NoFusion, RandomFusion
-from compiler.fusion.protocol import FusionPolicy
 from compiler.plan import CompilationPlan
+from compiler.policy import Policy
 from compiler.session import CompilationSession
 from compiler.text import parse
 from env.measurement import KernelTime, Measurement, Measurer
@@ -94,8 +94,8 @@ def test_a_kept_compilation_leads_to_the_same_plans_as_a_new_one() -> None:
 
 
 def test_a_plan_starts_from_the_decisions_of_a_policy() -> None:
-    def policy(seed: int | None) -> FusionPolicy:
-        return NoFusion() if seed is None else RandomFusion(seed, max_actions=1)
+    def policy(seed: int | None) -> Policy:
+        return Policy("drawn", fusion=NoFusion() if seed is None else RandomFusion(seed, max_actions=1))
 
     builder = PlanBuilder(parse(CHAIN), "cpu", policy)
     assert len(builder.build(Deviation()).plan.steps) == 0
@@ -200,7 +200,7 @@ def test_the_best_plan_within_a_part_of_the_budget(columns: _Timed, tmp_path: Pa
 
 def test_the_plan_of_a_policy_is_measured_first(tmp_path: Path) -> None:
     program, measurer = _program(tmp_path, CHAIN), _Timed(CHAIN, lambda _: 0.5)
-    builder = PlanBuilder(parse(CHAIN), "cpu", lambda _: NoFusion())
+    builder = PlanBuilder(parse(CHAIN), "cpu", lambda _: Policy("none", fusion=NoFusion()))
     run = run_search(make_search("local{groups=fusion}"), builder, program, measurer, Budget(3))
     assert [len(t.plan.steps) for t in run.trials] == [0, 1, 1]
 
