@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.lowering.emission import STATEMENT_LIMIT
 from compiler.codegen.lowering.lower import lower
 from compiler.codegen.nest.scalar_ops import is_supported_type, scalar_op_of
-from compiler.codegen.schedules.bind_c import bind_c, local_bytes_bound
-from compiler.codegen.schedules.schedule import LOCAL_BYTES, Schedule
 from compiler.errors import UnsupportedError
 from compiler.ir.computation import HloComputation
 from compiler.ir.instruction import HloInstruction
@@ -50,17 +49,19 @@ def node_refusal(node: HloInstruction) -> str | None:
     return None
 
 
-def kernel_refusal(fused: HloComputation) -> str | None:
-    """Return why this fused computation cannot be one kernel, or None when it can.
+def kernel_refusal(fused: HloComputation, target: BuildTarget = C_TARGET) -> str | None:
+    """Return why this fused computation cannot be one kernel of a target, or None when it can.
 
-    The computation is lowered and the result is discarded, so the answer is that of the code generator itself.
+    The kernel is made and discarded, so the answer is that of the code generator itself; it is only lowered where the
+    language knows that nothing after lowering can fail.
     """
     if len(fused) > STATEMENT_LIMIT:
         return f"more than {STATEMENT_LIMIT} instructions"
+    language, schedule = target.printer, target.schedule
     try:
-        kernel = lower(fused)
-        if local_bytes_bound(kernel) > LOCAL_BYTES:  # else binding cannot fail
-            bind_c(kernel, Schedule())
+        kernel = lower(fused, schedule)
+        if language.binds_surely is None or not language.binds_surely(kernel, schedule):
+            language.print_kernel(language.bind(kernel, schedule), "k")
     except UnsupportedError as e:
         return str(e)
     return None

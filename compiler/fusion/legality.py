@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, outputs_of, source_of
@@ -107,30 +108,41 @@ class Verdicts:
 
 
 class Legality:
-    """Legality of fusions in one sequence; facts of nodes and of pairs are cached by the revisions of the nodes."""
+    """Legality of fusions in one sequence; facts of nodes and of pairs are cached by the revisions of the nodes.
+
+    Attributes:
+        order: of the sequence.
+        nodes: of the sequence.
+        limits: of the size of one kernel.
+        target: what kernels are built for.
+        restrictions: rules of the user.
+        trials: kernels that were made to see whether they can be.
+    """
 
     def __init__(
         self,
         order: TopologicalOrder,
         nodes: Nodes,
         limits: Limits,
+        target: BuildTarget = C_TARGET,
         verdicts: Verdicts | None = None,
         trials: Trials | None = None,
         restrictions: Restrictions | None = None,
     ) -> None:
-        self.order, self.nodes, self.limits = order, nodes, limits
+        self.order, self.nodes, self.limits, self.target = order, nodes, limits, target
         self.restrictions = restrictions or Restrictions()
         self._verdicts = verdicts or Verdicts()
-        self.trials = trials or Trials(nodes)
+        self.trials = trials or Trials(nodes, target)
 
     def copy_for(self, order: TopologicalOrder, nodes: Nodes) -> Legality:
         """Return the same facts for a clone, whose nodes have the same revisions."""
-        return Legality(order, nodes, self.limits, self._verdicts, self.trials.copy_for(nodes), self.restrictions)
+        trials = self.trials.copy_for(nodes)
+        return Legality(order, nodes, self.limits, self.target, self._verdicts, trials, self.restrictions)
 
     def restricted(self, restrictions: Restrictions) -> Legality:
         """Return the legality of the same sequence under other rules of the user."""
         verdicts = Verdicts(known_fusible=self._verdicts.known_fusible)
-        return Legality(self.order, self.nodes, self.limits, verdicts, self.trials, restrictions)
+        return Legality(self.order, self.nodes, self.limits, self.target, verdicts, self.trials, restrictions)
 
     def mark_fusible(self, fusion: HloInstruction) -> None:
         """Note that a fusion was made by legal steps, so that its instructions need not be examined again."""

@@ -11,6 +11,7 @@ from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_compose import compose
 from compiler.analysis.kernel_summary import Contexts, KernelSummary
 from compiler.analysis.order import TopologicalOrder
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.fusion.action_table import ActionTable
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.anatomy import Anatomy
@@ -98,13 +99,20 @@ class SequenceState:
         stamps: for each node the number of the last change, or undo, that concerns it, its producers or its consumers.
     """
 
-    def __init__(self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits) -> None:
+    def __init__(
+        self,
+        computation: HloComputation,
+        weight: float,
+        cost_model: CostModel,
+        limits: Limits,
+        target: BuildTarget = C_TARGET,
+    ) -> None:
         self.computation = computation
         self.weight = weight
         self.cost_model = cost_model
         self.nodes = Nodes(computation)
         self.order = TopologicalOrder(computation)
-        self.legality = Legality(self.order, self.nodes, limits)
+        self.legality = Legality(self.order, self.nodes, limits, target)
         self.digests = Digests()
         self._known = _Known()
         self._start()
@@ -275,7 +283,7 @@ class SequenceState:
         if found is None:
             if len(known) >= MAX_CACHED:
                 known.clear()
-            found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model)
+            found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model, self.legality.target)
         return found
 
     # ---- estimates

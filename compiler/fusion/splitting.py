@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from compiler.analysis.cost_model import CostModel
 from compiler.analysis.kernel_summary import summarize_body
+from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import kernel_refusal
 from compiler.fusion.anatomy import Anatomy, Pair, Part
 from compiler.fusion.edits import Edits
@@ -33,8 +34,8 @@ class PartFacts:
     rest: float
 
 
-def part_facts(anatomy: Anatomy, cut: int, cost_model: CostModel) -> PartFacts:
-    """Return whether both parts of a fusion can be built, and what they cost."""
+def part_facts(anatomy: Anatomy, cut: int, cost_model: CostModel, target: BuildTarget) -> PartFacts:
+    """Return whether both parts of a fusion can be built for a target, and what they cost."""
     others = [v for _, v in anatomy.outputs if v != cut]
     parts = [anatomy.part([cut]), *([anatomy.part(others, cut)] if others else [])]
     reason: str | None = None
@@ -44,7 +45,7 @@ def part_facts(anatomy: Anatomy, cut: int, cost_model: CostModel) -> PartFacts:
             seconds[n] = cost_model.instruction(part.single[0])
             continue
         part.rewriter.body.reorder()
-        reason = reason or kernel_refusal(part.rewriter.body)
+        reason = reason or kernel_refusal(part.rewriter.body, target)
         seconds[n] = cost_model.kernel(summarize_body(part.rewriter.body))
     return PartFacts(reason, *seconds)
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.analysis.structure import StructuralIds, shape_key
+from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import kernel_refusal
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, is_inlined_constant, is_multi_output, trial_fusion
@@ -54,10 +55,14 @@ class _Structures:
 
 
 class Trials:
-    """The trial fusions of one sequence."""
+    """The trial fusions of one sequence.
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    Attributes:
+        target: what the kernels are built for.
+    """
+
+    def __init__(self, nodes: Nodes, target: BuildTarget) -> None:
+        self._nodes, self.target = nodes, target
         self._structures = _Structures()
         self._refused: dict[int, bool] = {}
         self._summaries: dict[int, KernelSummary] = {}
@@ -74,7 +79,7 @@ class Trials:
         pair = self.pair(kind, first, second)
         found = self._refused.get(pair)
         if found is None:
-            found = self._refused[pair] = kernel_refusal(self._body(kind, first, second)) is not None
+            found = self._refused[pair] = kernel_refusal(self._body(kind, first, second), self.target) is not None
         return found
 
     def refusal(self, kind: str, first: HloInstruction, second: HloInstruction) -> str | None:
@@ -83,7 +88,7 @@ class Trials:
         if self._refused.get(pair) is False:
             return None
         # A reason names instructions of this pair, so that no other pair can have it.
-        reason = kernel_refusal(self._body(kind, first, second))
+        reason = kernel_refusal(self._body(kind, first, second), self.target)
         self._refused[pair] = reason is not None
         return reason
 
