@@ -136,9 +136,8 @@ class _Kernels:
     def has(self, view: LoopView, counter: Induction) -> bool:
         """Check whether a loop can, which depends on its body, its values and its trip count."""
         loop = view.instruction
-        key = (
-            Digests().computation(view.body), shape_key(loop.shape), trip_count_of(loop), counter.trip_count, self.target
-        )  # fmt: skip
+        what = Digests().computation(view.body), shape_key(loop.shape), trip_count_of(loop), counter.trip_count
+        key = what, self.target
         found = self.known.get(key)
         if found is None:
             if len(self.known) >= _MAX_KNOWN:

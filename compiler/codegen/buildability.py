@@ -60,8 +60,10 @@ def kernel_refusal(fused: HloComputation, target: BuildTarget = C_TARGET) -> str
     language, schedule = target.printer, target.schedule
     try:
         kernel = lower(fused, schedule)
-        if language.binds_surely is None or not language.binds_surely(kernel, schedule):
+        if language.check is None:
             language.print_kernel(language.bind(kernel, schedule), "k")
+        else:
+            language.check(kernel, schedule)
     except UnsupportedError as e:
         return str(e)
     return None

@@ -33,8 +33,8 @@ class Language:
         default_schedule: the schedule of kernels for which none is chosen.
         bind: function that binds a nest to a device of the language; raises UnsupportedError where it cannot.
         print_kernel: function that prints a bound kernel under a symbol.
-        binds_surely: checks whether a nest has a kernel with a schedule without making it; False where only binding and
-            printing show it. None: always make it.
+        check: raises UnsupportedError if a nest has no kernel with a schedule, if possible without making it; None: it
+            is bound and printed.
         threads: returns the number of threads that share the tiles of a loop kernel; None if the size of its tiles does
             not depend on it.
         scans: whether cumulative reductions have kernels.
@@ -45,7 +45,7 @@ class Language:
     default_schedule: Schedule
     bind: Callable[[lir.Kernel, Schedule], lir.Kernel]
     print_kernel: Callable[[lir.Kernel, str], PrintedKernel]
-    binds_surely: Callable[[lir.Kernel, Schedule], bool] | None = None
+    check: Callable[[lir.Kernel, Schedule], None] | None = None
     threads: Callable[[], int] | None = None
     scans: bool = False
     sorts: bool = False
@@ -83,13 +83,16 @@ def _print_cuda(kernel: lir.Kernel, symbol: str) -> PrintedKernel:
     return PrintedKernel(source, launch.grid, launch.block)
 
 
+def _check_cuda(kernel: lir.Kernel, schedule: Schedule) -> None:
+    if not gpu_binding.binds_surely(kernel, schedule):
+        _print_cuda(gpu_binding.bind_cuda(kernel, schedule), "k")  # GPUs lack some atomic updates, and sorts
+
+
 C = register_language(
     Language(
-        "c", Schedule(), cpu_binding.bind_c, _print_c, cpu_binding.binds_surely, lambda: cpu().units,
+        "c", Schedule(), cpu_binding.bind_c, _print_c, cpu_binding.check_binding, lambda: cpu().units,
         scans=True, sorts=True,
     )
 )  # fmt: skip
 # On a GPU the cache absorbs strided reads, and square tiles would leave most threads idle.
-CUDA = register_language(
-    Language("cuda", Schedule(tile=0, lanes=64), gpu_binding.bind_cuda, _print_cuda, gpu_binding.binds_surely)
-)
+CUDA = register_language(Language("cuda", Schedule(tile=0, lanes=64), gpu_binding.bind_cuda, _print_cuda, _check_cuda))

@@ -12,7 +12,7 @@ from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, outputs_of, source_of
 from compiler.fusion.rules import Restrictions
 from compiler.fusion.trials import Trials
-from compiler.ir import HloInstruction, Opcode, Shape, Trait
+from compiler.ir import HloComputation, HloInstruction, Opcode, Shape, Trait
 from compiler.ir.computation import has_side_effect
 
 
@@ -225,6 +225,17 @@ class Legality:
         else:
             reasons[key] = reason
         return reason
+
+    def body_refusal(self, body: HloComputation, summary: KernelSummary) -> str | None:
+        """Return why a fused computation is too large for one kernel, or None."""
+        arguments = len(body.parameters) + (len(body.root.operands) if body.root.opcode is Opcode.TUPLE else 1)
+        if len(body) > self.limits.instructions:
+            return f"the kernel would have {len(body)} instructions, more than {self.limits.instructions}"
+        if arguments > self.limits.arguments:
+            return f"the kernel would have {arguments} operands and outputs, more than {self.limits.arguments}"
+        if summary.statements > self.limits.statements:
+            return f"the kernel would have some {summary.statements} statements, more than {self.limits.statements}"
+        return None
 
     def _key(self, kind: str, first: HloInstruction, second: HloInstruction) -> tuple[str, int, int]:
         return kind, self.nodes.revision(first), self.nodes.revision(second)

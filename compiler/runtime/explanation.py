@@ -300,7 +300,9 @@ def _steps_of(plan: CompilationPlan | None) -> dict[tuple[str, str], list[Fusion
     for step in reversed(() if plan is None else plan.steps):
         sequence = step.action.computation
         taken: set[str] = set()
-        for made, consumer in zip(step.made, step.action.consumers, strict=True):
+        # A value that was moved is in the kernel that took it.
+        made_of = step.made if step.action.kind != "move" else (step.made[-1],) * 2
+        for made, consumer in zip(made_of, step.action.consumers, strict=True):
             mine = owners.get((sequence, made), {made})
             taken |= mine
             owners[sequence, consumer] = owners.get((sequence, consumer), set()) | mine

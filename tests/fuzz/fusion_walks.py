@@ -66,8 +66,8 @@ def walk(seed: int, tally: Tally) -> None:
             tally.undone += 1
             assert str(state.module) == former.pop(), "undo does not restore the module"
         elif actions:
-            fissions = [a for a in actions if a.kind == "fission"]
-            offered = fissions if fissions and rng.random() < 0.3 else actions
+            wanted = "fission" if rng.random() < 0.2 else "move" if rng.random() < 0.3 else ""
+            offered = [a for a in actions if a.kind == wanted] or actions
             action = offered[int(rng.integers(len(offered)))]
             former.append(str(state.module))
             state.apply(action)

@@ -164,9 +164,10 @@ def held_per_column(s: For) -> int:
     return sum(len(x.reductions) if isinstance(x, lir.Reduce) else 1 for x in s.body)
 
 
-def binds_surely(kernel: lir.Kernel, schedule: Schedule) -> bool:
-    """Check whether a nest surely has a kernel, without making it; False where only binding and printing show it."""
-    return schedule == Schedule() and local_bytes_bound(kernel) <= LOCAL_BYTES
+def check_binding(kernel: lir.Kernel, schedule: Schedule) -> None:
+    """Raise UnsupportedError if `bind_c` does; the nest is only bound if the bound of its memory is too large."""
+    if schedule != Schedule() or local_bytes_bound(kernel) > LOCAL_BYTES:
+        bind_c(kernel, schedule)
 
 
 def _reads_along(reduce: lir.Reduce, var: Var) -> bool:
