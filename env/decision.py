@@ -134,7 +134,7 @@ class DecisionEnv(CompilerEnv[Observation]):
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
         max_steps: number of steps after which an episode is truncated.
-        splits: whether fissions, which take fusions apart, are among the actions.
+        splits: whether fissions and moves, which take fusions apart or change what they compute, are among the actions.
         shared: another environment, whose compiled programs, explored states and measurer this one uses too.
         options: see `CompilerEnv`.
     """

@@ -139,7 +139,7 @@ class Episode:
     Args:
         session: takes the decisions; at its start if "passes" is among the phases, else after its passes.
         phases: what is decided, in the order of compilation.
-        splits: whether fissions are among the moves.
+        splits: whether fissions and moves are among the moves.
     """
 
     def __init__(self, session: CompilationSession, phases: Sequence[Phase], splits: bool = False) -> None:

@@ -95,7 +95,7 @@ class DecisionStates:
         start: the session that episodes start from; it is not changed.
         phases: what is decided.
         memory: where states are stored.
-        splits: whether fissions are among the decisions.
+        splits: whether fissions and moves are among the decisions.
 
     Attributes:
         root: the state at the start.

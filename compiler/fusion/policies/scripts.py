@@ -47,7 +47,7 @@ class ScriptRunner:
     """Takes a state from script to script; what two scripts begin with in common is not done again.
 
     Args:
-        splits: whether fissions are among the steps.
+        splits: whether fissions and moves are among the steps.
 
     Attributes:
         state: the state; after `restore` it is as it was.
