@@ -241,7 +241,7 @@ class CompilationSession:
             language = find_language(self._backend.language)
 
             def keeps(i: HloInstruction) -> bool:
-                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode is Opcode.TOPK)
+                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK))
                 return own or is_kept(i) or self._library_computes(i)
 
             lower(self.module, keeps)

@@ -14,7 +14,9 @@ from compiler.passes.infrastructure.rewriting import RewritePass, Rule, rewrite
 Keeps = Callable[[HloInstruction], bool]
 """Says whether an instruction is kept as it is."""
 
-KEPT_OPCODES = frozenset({Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW, Opcode.SCATTER, Opcode.TOPK})
+KEPT_OPCODES = frozenset(
+    {Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW, Opcode.SCATTER, Opcode.SORT, Opcode.TOPK}
+)
 """Opcodes that may be kept; `Keeps` is only asked about these."""
 
 
