@@ -244,6 +244,8 @@ class Legality:
         reason = self._pair_refusal(first, second)
         if reason is not None or self.restrictions.patterns:
             return reason or self._pair_of_kernels_refusal(kind, first, second)
+        if not (self.trials.is_shared(first) and self.trials.is_shared(second)):
+            return self._pair_of_kernels_refusal(kind, first, second)  # it depends on who else reads a parameter
         pair, fitting = self.trials.pair(kind, first, second), self._verdicts.fitting_pairs
         if pair not in fitting:
             reason = self._pair_of_kernels_refusal(kind, first, second)

@@ -13,6 +13,7 @@ from compiler.ir import Opcode
 from compiler.session import CompilationSession
 from tests.fusion.checks import check, facts, take_apart
 from tests.fusion.programs import entry, optimized
+from tests.fuzz.fusion_walks import Tally, walk
 
 CHAIN = """ENTRY %main (x: f32[8,4]) -> f32[8,4] {
   %x = f32[8,4] parameter(0)
@@ -120,6 +121,14 @@ def test_a_move_around_which_a_path_leads_is_refused() -> None:
     fusion = _fuse(state, "producer-consumer", "b", "c")
     assert state.why_not(_action("move", fusion, "b", "a")) == "%e, which %b reads, needs %a"
     assert [a.consumers for a in state.actions(("move",))] == [("b", "e")]
+
+
+@pytest.mark.parametrize("seed", [100304, 100600, 100783, 102038])
+def test_walks_on_which_rows_were_once_stale(seed: int) -> None:
+    # An update that became one in place, and a path by way of nodes whose ranks had changed.
+    tally = Tally()
+    walk(seed, tally)
+    assert tally.actions["move"]
 
 
 def test_rules_hold_for_moves() -> None:
