@@ -11,6 +11,7 @@ continues.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.deviations import GROUPS, Group, LocalSearch
 from agents.finalists import confirm
+from compiler.analysis.cost_model import module_cost
 from compiler.support.safe_names import plot_label
 from compiler.text import parse
 from env.measurement import Measurer, MeasurerOptions
@@ -36,14 +38,18 @@ ALL = "all"
 FOLDER = Path("results/headroom")
 
 
-def headroom_row(measurer: Measurer, program: Program, groups: Sequence[str], budget: int, seed: int) -> Row:
-    """Search each group of decisions, and return the confirmed gains.
+def headroom_row(
+    measurer: Measurer, program: Program, groups: Sequence[str], budget: int, seed: int, shortest: float = 0.0
+) -> Row:
+    """Search each group of decisions, and return the confirmed gains; programs faster than `shortest` are skipped.
 
     Raises:
         HlogymError: the program cannot be measured.
     """
     module = parse(program.text(), filename=str(program.path))
     default = measurer.measure_reference(program)
+    if default.time.value < shortest:
+        return {"skipped": f"takes {default.time.value * 1e6:.2g} us", "seconds": default.time.value}
     found: dict[str, Any] = {}
     for group in groups:
         chosen: tuple[Group, ...] = tuple(g for g in GROUPS if group in (g, ALL))
@@ -122,23 +128,27 @@ def plot(rows: Sequence[Row], groups: Sequence[str]) -> Figure:
     return figure
 
 
-def _drawn(programs: Sequence[Program], per_family: int | None, seed: int) -> list[Program]:
+def _drawn(programs: Sequence[Program], per_family: int | None, longest: float, seed: int) -> list[Program]:
     """Return programs in a random order, at most `per_family` of each family; all in their own order for None.
 
     Each family occurs once before any occurs twice, so that an interrupted run has seen as many families as possible.
+    Programs whose estimated time is above `longest` seconds are left out.
     """
     if per_family is None:
-        return list(programs)
+        return [p for p in programs if longest == math.inf or _estimate(p) <= longest]
     shuffled = list(programs)
     random.Random(seed).shuffle(shuffled)
-    place: dict[str, int] = {}
-    drawn: list[tuple[int, Program]] = []
+    drawn: dict[str, list[Program]] = {}
     for program in shuffled:
-        family = program.family or program.name
-        number = place[family] = place.get(family, -1) + 1
-        if number < per_family:
-            drawn.append((number, program))
-    return [program for _, program in sorted(drawn, key=lambda pair: pair[0])]
+        mine = drawn.setdefault(program.family or program.name, [])
+        if len(mine) < per_family and _estimate(program) <= longest:
+            mine.append(program)
+    return [mine[n] for n in range(per_family) for mine in drawn.values() if n < len(mine)]
+
+
+def _estimate(program: Program) -> float:
+    """Return the time that the cost model gives the program before any pass, in seconds."""
+    return module_cost(parse(program.text(), filename=str(program.path))).seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -150,6 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--group", default=",".join((*GROUPS, ALL)), help="comma-separated groups (default: %(default)s)")
     add("--programs", type=int, default=None, help="number of programs (default: all)")
     add("--per-family", type=int, default=None, help="draw this many programs of each family (default: all)")
+    add("--longest", type=float, default=math.inf, help="leave out programs estimated above these seconds")
+    add("--shortest", type=float, default=0.0, help="skip programs that run in fewer seconds by default")
     add("--rounds", type=int, default=25, help="ABBA blocks at most (default: %(default)s)")
     add("--seconds", type=float, default=0.5, help="time limit of the blocks (default: %(default)s)")
     add("--seed", type=int, default=0, help="seed of the searches (default: %(default)s)")
@@ -158,18 +170,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = tuple(o.group.split(","))
     if unknown := set(groups) - {*GROUPS, ALL}:
         parser.error(f"unknown group {', '.join(sorted(unknown))}; groups are {', '.join((*GROUPS, ALL))}")
-    programs = _drawn(load_suite(o.suite).programs, o.per_family, o.seed)[: o.programs]
+    programs = _drawn(load_suite(o.suite).programs, o.per_family, o.longest, o.seed)[: o.programs]
     if any(p.split == "test" for p in programs):
         raise ManifestError(f"{o.suite} has programs held out for tests, which must not guide what is learned")
     out = o.out or FOLDER / f"{o.suite.replace(',', '-').replace('/', '-')}.md"
     settings = {n: getattr(o, n) for n in ("suite", "budget", "group", "rounds", "seconds", "seed")}
     if o.per_family is not None:
         settings["per-family"] = o.per_family
+    for name in ("longest", "shortest"):
+        if getattr(o, name) != parser.get_default(name):
+            settings[name] = getattr(o, name)
     options = MeasurerOptions(rounds=o.rounds, seconds=o.seconds, seed=o.seed)
     with Measurer(PlanStore(":memory:"), options) as measurer:
         rows = collect(
             out.with_suffix(".jsonl"), settings, programs,
-            lambda p: headroom_row(measurer, p, groups, o.budget, o.seed), len(programs),
+            lambda p: headroom_row(measurer, p, groups, o.budget, o.seed, o.shortest), len(programs),
         )  # fmt: skip
         gate = str(measurer.options.gate)
     command = "python -m experiments.headroom " + " ".join(f"--{n} {v}" for n, v in settings.items())

@@ -68,6 +68,7 @@ class EmissionState(ABC):
         self.sources: dict[HloInstruction, Callable[[Index], str]] = {}
         self.hoist_limit = 0
         self._runtime_frame: dict[str, int] = {}
+        self._literals: dict[str, float | int] = {}
         self._count = 0
 
     @abstractmethod
@@ -157,9 +158,17 @@ class EmissionState(ABC):
 
     def constant(self, value: Any, t: T) -> str:
         """Emit a literal, given as a Python or NumPy scalar."""
-        return self.let(t, lir.Constant(float(value) if t.is_float else int(value)))
+        literal = float(value) if t.is_float else int(value)
+        name = self.let(t, lir.Constant(literal))
+        self._literals[name] = literal
+        return name
 
     def apply(self, op: ScalarOp, *args: str) -> str:
+        """Emit a scalar op and return its name; a combination with the identity is the other operand."""
+        if scalar_ops.has_exact_identity(op):
+            for this, other in (args, args[::-1]):
+                if self._literals.get(this) == scalar_ops.identity_of(op.opcode, op.type):
+                    return other
         return self.let(op.result, lir.Apply(op, args))
 
     @contextmanager

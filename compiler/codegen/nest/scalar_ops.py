@@ -125,6 +125,14 @@ def _refusal(op: Opcode, t: T, result: T) -> str | None:
     return None
 
 
+def has_exact_identity(op: ScalarOp) -> bool:
+    """Return whether combining any value with `identity_of` the op gives that value bit for bit.
+
+    A sum of floating-point numbers has no such identity here, because 0 + -0 is 0.
+    """
+    return op.opcode in COMBINERS and not (op.opcode is Opcode.ADD and op.type.is_float)
+
+
 def identity_of(combiner: Opcode, t: T) -> bool | int | float:
     """Return the identity element of a combiner."""
     if combiner in (Opcode.ADD, Opcode.OR):

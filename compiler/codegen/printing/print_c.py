@@ -28,7 +28,6 @@ from compiler.ir.types import PrimitiveType as T
 
 LIST_PADDING = 16
 """Entries that `hlogym_flagged` of the preamble writes after a list."""
-_BOUNDS = {Opcode.MAXIMUM: ">", Opcode.MINIMUM: "<"}
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DECLARATION = re.compile(r" *(?:typedef \w+ (\w+)|(?:const )?\w+ (?:\*(?:const )?|const )?(\w+) = .*);$")
 _OPERATORS = {Opcode.ADD: "+", Opcode.MULTIPLY: "*", Opcode.AND: "&", Opcode.OR: "|"}
@@ -84,14 +83,6 @@ class _CPrinter(Printer):
             self._types[s.name] = COMPUTE_TYPES[s.type]
         if isinstance(s, lir.Let) and isinstance(s.value, lir.Constant):
             self._constants[s.name] = constant_text(s.value.value, s.type)
-
-    def expression(self, let: lir.Let) -> str:
-        v = let.value
-        if isinstance(v, lir.Apply) and v.op.opcode in _BOUNDS and v.op.type.is_float and v.args[1] in self._constants:
-            # A test of the constant for NaN, which the compiler folds, takes the place of one of the other operand.
-            a, b = v.args
-            return f"(({b} {_BOUNDS[v.op.opcode]} {a}) | ({b} != {b}) ? {b} : {a})"
-        return super().expression(let)
 
     def store(self, s: lir.Store) -> None:
         t = self.types[s.buffer]

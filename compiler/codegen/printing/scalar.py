@@ -79,11 +79,15 @@ def _remainder(t: T) -> str:
     return f"({{1}} == 0 ? {{0}} : ({c})({{0}} % {{1}}))"
 
 
-def _extreme(op: str) -> Callable[[T], str]:
+def _extreme(better: str) -> Callable[[T], str]:
+    """Return the greater (`better` is ">") or the lesser ("<") of two values; the first where they are equal.
+
+    For floating-point numbers, which propagate NaN, compilers turn this form into a maximum under a mask.
+    """
+
     def build(t: T) -> str:
-        if t.is_float:
-            return f"(({{0}} {op} {{1}}) | ({{0}} != {{0}}) ? {{0}} : {{1}})"
-        return f"({{0}} {op} {{1}} ? {{0}} : {{1}})"
+        chosen = f"{{1}} {better} {{0}} ? {{1}} : {{0}}"
+        return f"({{1}} != {{1}} ? {{1}} : {chosen})" if t.is_float else f"({chosen})"
 
     return build
 
@@ -91,7 +95,7 @@ def _extreme(op: str) -> Callable[[T], str]:
 def _clamp(t: T) -> str:
     """Return min(max(x, low), high), also for low > high; propagate NaN. This form is one that gcc vectorizes."""
     if not t.is_float:
-        return _extreme("<=")(t).format(_extreme(">=")(t).format("{1}", "{0}"), "{2}")
+        return _extreme("<")(t).format(_extreme(">")(t).format("{1}", "{0}"), "{2}")
     bounded = "{1} > {2} ? {2} : {1} < {0} ? ({0} > {2} ? {2} : {0}) : {1}"
     return f"({{0}} != {{0}} ? {{0}} : {{2}} != {{2}} ? {{2}} : {{1}} != {{1}} ? {{1}} : {bounded})"
 
@@ -185,8 +189,8 @@ _TEMPLATES: dict[Opcode, Callable[[T], str]] = {
     Opcode.REMAINDER: _remainder,
     Opcode.POWER: _power,
     Opcode.ATAN2: lambda t: f"atan2{_suffix(t)}({{0}}, {{1}})",
-    Opcode.MAXIMUM: _extreme(">="),
-    Opcode.MINIMUM: _extreme("<="),
+    Opcode.MAXIMUM: _extreme(">"),
+    Opcode.MINIMUM: _extreme("<"),
     Opcode.AND: _bitwise("&"),
     Opcode.OR: _bitwise("|"),
     Opcode.XOR: _bitwise("^"),

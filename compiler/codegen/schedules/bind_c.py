@@ -14,7 +14,7 @@ from compiler.codegen.nest import loop_ir as lir
 from compiler.codegen.nest.index import IndexExpr, Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind, work_of
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
-from compiler.codegen.schedules import accumulators
+from compiler.codegen.schedules import accumulators, stages, streams
 from compiler.codegen.schedules.edges import split_edges
 from compiler.codegen.schedules.lanes import tile_columns
 from compiler.codegen.schedules.loop_transforms import (
@@ -41,7 +41,6 @@ from compiler.codegen.schedules.splits import (
     may_be_split,
     split_reductions,
 )
-from compiler.codegen.schedules.streams import can_stream, streamed
 from compiler.errors import UnsupportedError
 
 MIN_ITEMS = 64
@@ -59,6 +58,8 @@ LANE_BYTES = 4
 """Size of the elements for which the lanes of an unrolled loop are counted."""
 MAX_ACCUMULATORS = 16
 """Maximum number of vectors of all accumulators of a loop, half of the registers of AVX-512."""
+SHORT_VECTORS = 8
+"""Vectors in a loop from which on the elements that remain over do not matter."""
 WIDEST = max(COMPUTE_BYTES.values())
 """Size of the largest element of a local array."""
 BOUNDED = (
@@ -98,9 +99,28 @@ def bind_c(kernel: lir.Kernel, schedule: Schedule) -> lir.Kernel:
     check_local_bytes(body)
     vectors = (LoopKind.VECTOR, LoopKind.PARALLEL_VECTOR)
     has_vectors = any(isinstance(s, For) and s.kind in vectors for s in lir.walk(body))
-    bits = schedule.vector if has_vectors else 0
+    bits = _vector_bits(body, schedule) if has_vectors else 0
     flags = schedule.flags if has_loop(body) else 0  # a few scalars are not worth a choice
     return replace(kernel, body=body, kind=kind, vector_bits=bits, flags=flags)
+
+
+def _vector_bits(body: Body, schedule: Schedule) -> int:
+    """Return the width of the vectors of a bound nest: the schedule's, or half of it if most work is then in vectors.
+
+    The elements that remain over after whole vectors take a half vector and single elements, so that a loop over 28
+    elements takes six steps with 16 lanes and four with 8.
+    """
+    lanes = schedule.vector // 8 // LANE_BYTES
+    extents = [s.var.extent for s in lir.walk(body) if isinstance(s, For) and s.kind is LoopKind.VECTOR]
+    if not schedule.narrow or lanes < 16 or not extents or max(extents) >= SHORT_VECTORS * lanes:
+        return schedule.vector
+    wide, narrow = (sum(_steps(n, count) for n in extents) for count in (lanes, lanes // 2))
+    return schedule.vector // 2 if narrow < wide else schedule.vector
+
+
+def _steps(extent: int, lanes: int) -> int:
+    rest = extent % lanes
+    return extent // lanes + rest // (lanes // 2) + rest % (lanes // 2)
 
 
 def local_bytes_bound(kernel: lir.Kernel) -> float:
@@ -129,6 +149,8 @@ def local_bytes_bound(kernel: lir.Kernel) -> float:
     for s in statements:
         if isinstance(s, lir.Reduce):
             total += COPIES * MAX_ACCUMULATORS * FIELD_RANGES["vector"][-1] // 8
+        if isinstance(s, For | lir.Reduce) and not has_loop(s.body):
+            total += COPIES * stages.bytes_bound(s.body)
         if isinstance(s, For) and s.var in columns:
             total += COPIES * schedule.columns * held_per_column(s) * WIDEST
     return total
@@ -218,7 +240,7 @@ class _Binder:
         body, grain = nest[-1].body, max(1, self.schedule.grain // max(1, work_of(nest[-1].body)))
         if has_loop(body):
             body = self._body(body)
-        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector and not self._streams(nest[0]):
+        elif len(nest) == 1 and self.schedule.unroll == 1 and self.schedule.vector and not self._block(nest[0]):
             grain = -(-grain // ALIGNED) * ALIGNED  # a range should end at a vector and at a cache line
             return replace(s, kind=LoopKind.PARALLEL_VECTOR, body=self._body(body), grain=grain)
         else:
@@ -233,7 +255,8 @@ class _Binder:
     def _chunks(self, s: For, runs: int) -> lir.Stmt:
         """Return a loop over single elements, which runs `runs` times, as a parallel loop over vector loops."""
         size = max(1, self.schedule.grain // max(1, work_of(s.body)), s.var.extent * runs // MIN_ITEMS)
-        size = min(-(-size // ALIGNED) * ALIGNED, s.var.extent)  # a chunk should end at a vector and at a cache line
+        unit = self._block(s) or ALIGNED  # a chunk should end at a vector and at a cache line
+        size = min(-(-size // unit) * unit, s.var.extent)
         if s.base is not None or -(-s.var.extent // size) < 2:
             return self._leaf(s)
         outer, inner = Var(f"{s.var.name}c", -(-s.var.extent // size)), Var(f"{s.var.name}v", size)
@@ -272,13 +295,24 @@ class _Binder:
         kind = LoopKind.VECTOR if self.schedule.vector else LoopKind.SERIAL
         return replace(s, kind=kind, body=self._body(s.body))
 
+    def _block(self, s: For) -> int:
+        """Return the size of the blocks that a loop over single elements is divided into; 0 if it is not."""
+        return streams.BLOCK if self._streams(s) else stages.BLOCK if self._stages(s) is not None else 0
+
     def _streams(self, s: For) -> bool:
-        return bool(self.schedule.stream and self.schedule.vector) and can_stream(s, self.arguments)
+        return bool(self.schedule.stream and self.schedule.vector) and streams.can_stream(s, self.arguments)
+
+    def _stages(self, s: For) -> stages.Stages | None:
+        is_leaf = bool(self.schedule.vector) and not has_loop(s.body)
+        return stages.stages_of(s, self.schedule.stages) if is_leaf else None
 
     def _leaves(self, s: For) -> list[lir.Stmt]:
         """Return a loop over single elements as vector loops, each of which computes `unroll` vectors at once."""
         if self._streams(s):
-            return [streamed(s, self.arguments, self._leaf)]
+            return [streams.streamed(s, self.arguments, self._leaf)]
+        in_stages = self._stages(s)
+        if in_stages is not None:
+            return [stages.staged(s, in_stages, self._leaf)]
         lanes = self.schedule.unroll * self.schedule.vector // 8 // LANE_BYTES
         if self.schedule.unroll == 1 or not lanes or s.base is not None or s.var.extent < 2 * lanes:
             return [self._leaf(s)]
@@ -297,7 +331,8 @@ class _Binder:
     def _reduce(self, s: lir.Reduce) -> list[lir.Stmt]:
         """Return the loops of a reduction that runs in one task."""
         lanes = self._lane_count(s)
-        if has_loop(s.body) or lanes <= 1 or s.vars[-1].extent < 2 * lanes:
+        in_stages = self._stages(For(s.vars[-1], LoopKind.VECTOR, s.body)) is not None
+        if in_stages or has_loop(s.body) or lanes <= 1 or s.vars[-1].extent < 2 * lanes:
             return self._scalar_accumulators(s)
         return self._vector_accumulators(s, lanes)
 
@@ -317,6 +352,9 @@ class _Binder:
             (*self._body(s.body), *accumulators.combine(s)),
             accumulators.combined_of(s) if vectorized else (),
         )
+        in_stages = self._stages(loop)
+        if in_stages is not None:
+            loop = stages.staged(loop, in_stages, lambda part: part)
         return [*accumulators.start(s), self._outer_loops(s, loop), *accumulators.results(s)]
 
     def _vector_accumulators(self, s: lir.Reduce, lanes: int) -> list[lir.Stmt]:

@@ -53,6 +53,8 @@ FIELD_RANGES: Mapping[str, range] = {
     "walk": range(2),
     "flags": range(len(COMPILER_FLAGS)),
     "stream": range(2),
+    "narrow": range(2),
+    "stages": range(5),
     "product.accumulators": range(4, 29, 4),
     "product.row_block": range(8, 513, 8),
     "product.column_block": range(16, 1025, 16),
@@ -106,6 +108,10 @@ class Schedule:
         flags: position in COMPILER_FLAGS of the flags that the kernel is compiled with.
         stream: 1 if vector loops store their results past the caches, which saves reading the lines they overwrite but
             leaves nothing in the cache for the next kernel.
+        narrow: 1 if a kernel whose vector loops are short has vectors of half the width where that leaves fewer
+            elements over.
+        stages: maximum number of expensive operations in a row that one vector loop computes; longer chains pass
+            through several loops over a block, whose iterations the processor can overlap. 0 does not divide chains.
         product: the part for matrix products.
         attention: the part for attention.
         order: the part for sorts and selections by key.
@@ -130,6 +136,8 @@ class Schedule:
     walk: int = 0
     flags: int = 0
     stream: int = 0
+    narrow: int = 1
+    stages: int = 1
     product: ProductSchedule = field(default_factory=ProductSchedule)
     attention: AttentionSchedule = field(default_factory=AttentionSchedule)
     order: OrderMethod = field(default_factory=OrderMethod)

@@ -33,9 +33,21 @@ def can_stream(s: For, arguments: Mapping[str, T]) -> bool:
     stores = [x for x in s.body if isinstance(x, lir.Store)]
     if not stores or not all(isinstance(x, lir.Let | lir.Store) for x in s.body) or has_loop(s.body):
         return False
-    return s.var.extent >= MIN_ELEMENTS and all(
-        arguments[x.buffer] in TYPES and _is_adjacent(x.offset, s.var) for x in stores
+    return (
+        s.var.extent >= MIN_ELEMENTS
+        and has_whole_blocks(s, BLOCK)
+        and all(arguments[x.buffer] in TYPES and _is_adjacent(x.offset, s.var) for x in stores)
     )
+
+
+def has_whole_blocks(s: For, size: int) -> bool:
+    """Check whether blocks do not reach beyond the extent of a loop, which a loop with a base of its own does not test.
+
+    Args:
+        s: a loop over single elements.
+        size: number of elements of a block.
+    """
+    return s.base is None or s.var.extent <= size or s.var.extent % size == 0
 
 
 def _is_adjacent(offset: ix.IndexExpr, var: Var) -> bool:

@@ -1,0 +1,151 @@
+"""Long chains of expensive operations in stages: a vector loop becomes several over small blocks.
+
+A processor overlaps the iterations of a loop whose instructions fit into its window, which holds some 200 to 500. Where
+one value passes through several transcendental functions, few iterations fit, and the loop waits for the latency of the
+chain. Stages that hand their values on in local arrays of a block have short iterations again, for the price of a store
+and a load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.codegen.nest import index as ix
+from compiler.codegen.nest import loop_ir as lir
+from compiler.codegen.nest.index import Var
+from compiler.codegen.nest.loop_ir import Body, For, LoopKind
+from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
+from compiler.codegen.schedules.streams import has_whole_blocks
+from compiler.ir import Opcode
+
+BLOCK, MIN_ELEMENTS = 256, 128
+"""Elements of a block, so that its arrays stay in the first-level cache, and of the shortest loop that is divided."""
+MAX_ARRAYS = 8
+"""Maximum number of values that stages hand on; more loads and stores cost what the shorter iterations save."""
+CHEAP = 4
+"""Number of instructions up to which a stage computes a value again instead of loading it."""
+_SINGLE = frozenset({Opcode.DIVIDE, Opcode.SQRT, Opcode.RSQRT, Opcode.REMAINDER})
+"""Expensive operations that are one or two instructions."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The values of a loop over single elements, by stage.
+
+    Attributes:
+        of: name -> number of its stage.
+        count: number of stages.
+        handed: the values that a later stage than their own needs.
+    """
+
+    of: Mapping[str, int]
+    count: int
+    handed: tuple[lir.Let, ...]
+
+
+def stages_of(s: For, depth: int) -> Stages | None:
+    """Return the stages of a loop over single elements; None if it has one only, or cannot be divided.
+
+    Args:
+        s: the loop.
+        depth: maximum number of expensive operations in a row in one stage; 0 for any number.
+    """
+    if not depth or s.var.extent < MIN_ELEMENTS or not has_whole_blocks(s, BLOCK):
+        return None
+    if not all(isinstance(x, lir.Let | lir.Store | lir.Assign) for x in s.body):
+        return None
+    lets = [x for x in s.body if isinstance(x, lir.Let)]
+    level: dict[str, int] = {}
+    for let in lets:
+        below = max((level.get(n, 0) for n in lir.names_of(let)), default=0)
+        level[let.name] = below + _is_long(let)
+    deepest = max(level.values(), default=0)
+    count = -(-deepest // depth)
+    if count < 2:
+        return None
+    # A stage starts with an expensive operation; the cheap ones before it belong to the stage that precedes it.
+    of = {name: max(0, (n - 1) // depth) for name, n in level.items()}
+    again = _costs_again(lets)
+    needed = {n for x in s.body for n in lir.names_of(x) if of.get(n, count) < _stage_of(x, of, count - 1)}
+    handed = tuple(let for let in lets if let.name in needed and again[let.name] > CHEAP)
+    return None if len(handed) > MAX_ARRAYS else Stages(of, count, handed)
+
+
+def bytes_bound(body: Body) -> int:
+    """Return an upper bound of the local memory that the stages of a loop with this body need, in bytes."""
+    long = [x for x in body if isinstance(x, lir.Let) and _is_long(x)]
+    return MAX_ARRAYS * BLOCK * max(COMPUTE_BYTES.values()) if len(long) > 1 else 0
+
+
+def staged(s: For, stages: Stages, leaf: Callable[[For], For]) -> For:
+    """Return a loop over single elements as a loop over blocks, in which each stage is a loop over the block.
+
+    Args:
+        s: the loop.
+        stages: its stages, see `stages_of`.
+        leaf: binds the loop of a stage.
+    """
+    v, size = s.var, min(s.var.extent, BLOCK)
+    block = Var(f"{v.name}g", -(-v.extent // size))
+    base, limit = s.base, s.limit
+    if s.base is not None or v.extent % size:
+        base = ix.of(block) * size + (ix.const(0) if s.base is None else s.base)
+        limit = v.extent if s.limit is None else s.limit
+    arrays: list[lir.Stmt] = [lir.LocalArray(_array(x), x.type, size) for x in stages.handed]
+    loops: list[lir.Stmt] = []
+    for n in range(stages.count):
+        lane = Var(f"{v.name}g{n}", size)
+        body = _moved(_statements(s.body, stages, n, lane), v, ix.of(block) * size + ix.of(lane))
+        combined = s.combined if n == stages.count - 1 else ()
+        loops.append(leaf(replace(s, var=lane, body=body, combined=combined, base=base, limit=limit)))
+    return For(block, LoopKind.SERIAL, (*arrays, *loops))
+
+
+def _statements(body: Body, stages: Stages, n: int, lane: Var) -> Body:
+    """Return the statements of one stage: what it hands on or stores, and what these need."""
+    handed = {let.name for let in stages.handed}
+    kept: list[lir.Stmt] = []
+    needed: set[str] = set()
+    for x in reversed(body):
+        if isinstance(x, lir.Let):
+            if x.name in handed and stages.of[x.name] < n:
+                if x.name in needed:
+                    kept.append(lir.Let(x.name, x.type, lir.LocalLoad(_array(x), ix.of(lane))))
+                continue
+            if x.name in handed and stages.of[x.name] == n:
+                kept.append(lir.LocalStore(_array(x), ix.of(lane), x.name))
+            elif x.name not in needed:
+                continue
+        elif n < stages.count - 1:
+            continue
+        kept.append(x)
+        needed.update(lir.names_of(x))
+    return tuple(reversed(kept))
+
+
+def _moved(body: Body, var: Var, to: ix.IndexExpr) -> Body:
+    return lir.map_indices(body, lambda i: i.substitute({var: to}))
+
+
+def _array(let: lir.Let) -> str:
+    return f"{let.name}_block"
+
+
+def _stage_of(x: lir.Stmt, of: Mapping[str, int], last: int) -> int:
+    """Return the stage that computes a value, or stores one."""
+    return of[x.name] if isinstance(x, lir.Let) else last
+
+
+def _costs_again(lets: Sequence[lir.Let]) -> dict[str, float]:
+    """Return how many instructions it takes to compute each value once more."""
+    costs: dict[str, float] = {}
+    for let in lets:
+        own = math.inf if _is_long(let) else 0 if isinstance(let.value, lir.Constant) else 1
+        costs[let.name] = own + sum(costs.get(n, 0) for n in lir.names_of(let))
+    return costs
+
+
+def _is_long(let: lir.Let) -> bool:
+    return isinstance(let.value, lir.Apply) and let.value.op.is_expensive and let.value.op.opcode not in _SINGLE

@@ -1,0 +1,88 @@
+"""Chains of expensive operations in stages: the same results for every shape, type and schedule."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from compiler.codegen.schedules.schedule import Schedule
+from tests.codegen import running
+
+CHAIN = """
+    a = {t}[{dims}] parameter(0)
+    b = {t}[{dims}] parameter(1)
+    small = {t}[{dims}] tanh(a)
+    e = {t}[{dims}] exponential(small)
+    l = {t}[{dims}] log-plus-one(e)
+    m = {t}[{dims}] maximum(a, b)
+    wide = pred[{dims}] compare(small, b), direction=GT
+    s = {t}[{dims}] select(wide, l, m)
+    t = {t}[{dims}] add(s, e)
+    ROOT r = ({t}[{dims}], {t}[{dims}]) tuple(t, small)
+"""
+
+
+def checked(text: str, schedule: Schedule, reducer: str = "") -> str:
+    """Compare a fused computation with the interpreter, and return the source of its kernel."""
+    fused = running.fused(text, reducer) if reducer else running.fused(text)
+    args = running.random_args(fused.parameter_shapes, np.random.default_rng(1))
+    case = running.case_of(fused, args, "c", schedule)
+    assert running.problem(running.run_c([case])[0], case) is None
+    return case.spec.source
+
+
+@pytest.mark.parametrize("dims", ["128", "256", "257", "4099", "300000", "3,5000", "70,4500", "5,130"])
+@pytest.mark.parametrize(("stages", "loops"), [(0, 1), (1, 3), (2, 2), (3, 1)])
+@pytest.mark.parametrize("threads", [0, 1])
+def test_results_are_those_of_the_interpreter(dims: str, stages: int, loops: int, threads: int) -> None:
+    source = checked(CHAIN.format(t="f32", dims=dims), Schedule(stages=stages, threads=threads, grain=2000))
+    assert source.count("#pragma omp simd") == loops
+
+
+@pytest.mark.parametrize("t", ["f64", "f16", "bf16"])
+def test_other_types(t: str) -> None:
+    checked(CHAIN.format(t=t, dims="1000"), Schedule(stages=1))
+
+
+def test_short_loops_and_single_operations_are_not_divided() -> None:
+    assert checked(CHAIN.format(t="f32", dims="100"), Schedule(stages=1)).count("omp simd") == 1
+    text = "a = f32[1000] parameter(0)\ne = f32[1000] exponential(a)\nROOT r = f32[1000] divide(e, a)"
+    assert checked(text, Schedule(stages=1)).count("omp simd") == 1
+
+
+def test_values_that_are_cheap_are_computed_again() -> None:
+    text = """
+    a = f32[1000] parameter(0)
+    n = f32[1000] negate(a)
+    e = f32[1000] exponential(n)
+    l = f32[1000] log-plus-one(e)
+    ROOT r = f32[1000] multiply(l, n)"""
+    assert len(re.findall(r"float \w+_block\[256\]", checked(text, Schedule(stages=1)))) == 1
+
+
+def test_a_gather_in_a_late_stage() -> None:
+    dimensions = "offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}"
+    text = f"""
+    table = f32[50] parameter(0)
+    where = s32[700,1] parameter(1)
+    a = f32[700] parameter(2)
+    t = f32[700] tanh(a)
+    e = f32[700] exponential(t)
+    g = f32[700] gather(table, where), {dimensions}
+    ROOT r = f32[700] add(e, g)"""
+    assert checked(text, Schedule(stages=1)).count("omp simd") == 2
+
+
+@pytest.mark.parametrize("dims", ["1000", "4096"])
+@pytest.mark.parametrize("combiner", ["add", "maximum"])
+def test_reductions(dims: str, combiner: str) -> None:
+    text = f"""
+    a = f32[7,{dims}] parameter(0)
+    t = f32[7,{dims}] tanh(a)
+    e = f32[7,{dims}] exponential(t)
+    zero = f32[] constant(0)
+    ROOT r = f32[7] reduce(e, zero), dimensions={{1}}, to_apply=combine"""
+    reducer = f"combine {{ x = f32[] parameter(0) y = f32[] parameter(1) ROOT z = f32[] {combiner}(x, y) }}"
+    assert "_block[" in checked(text, Schedule(stages=1), reducer)
