@@ -8,6 +8,7 @@ from compiler.analysis.kernel_summary import KernelSummary, summarize
 from compiler.analysis.order import TopologicalOrder
 from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.buildability import FUSIBLE_STRUCTURE, node_refusal
+from compiler.codegen.lowering.lower import BASE_STATEMENTS, STATEMENTS_PER_INSTRUCTION
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import body_of, outputs_of, source_of
 from compiler.fusion.rules import Restrictions
@@ -304,12 +305,17 @@ class Legality:
         if len(operands) + outputs > self.limits.arguments:
             total = len(operands) + outputs
             return f"the kernel would have {total} operands and outputs, more than {self.limits.arguments}"
-        by_operand = dict(zip(second.operands, b.summary.inputs, strict=True))
-        copies = sum(i.copies for o, i in by_operand.items() if source_of(o) is first) + (1 if keep else 0)
-        statements = b.statements + a.statements * max(1, copies)
+        statements = self._statements(first, second, keep)
         if statements > self.limits.statements:
             return f"the kernel would have some {statements} statements, more than {self.limits.statements}"
         return None
+
+    def _statements(self, first: HloInstruction, second: HloInstruction, keep: bool) -> int:
+        """Return about how many scalar statements the kernel of both would have."""
+        a, b = self.facts(first), self.facts(second)
+        by_operand = dict(zip(second.operands, b.summary.inputs, strict=True))
+        copies = sum(i.copies for o, i in by_operand.items() if source_of(o) is first) + (1 if keep else 0)
+        return b.statements + a.statements * max(1, copies)
 
     def _around_refusal(self, producer: HloInstruction, consumer: HloInstruction) -> str | None:
         between = self.order.path_around(producer, consumer)
@@ -324,11 +330,17 @@ class Legality:
         return None
 
     def _needs_trial(self, kind: str, first: HloInstruction, second: HloInstruction) -> bool:
-        """Check whether only making the kernel shows that it can be built: it reduces, or updates an output."""
+        """Check whether only making the kernel shows that it can be built.
+
+        That is so if it reduces, updates an output, or computes its instructions at many indices.
+        """
         a, b = self.facts(first), self.facts(second)
         several = kind != "producer-consumer" or len(a.outputs) + len(b.outputs) > 2
         in_place = a.summary.in_place or b.summary.in_place
-        return a.looped_reduction or b.looped_reduction or (in_place and several)
+        if a.looped_reduction or b.looped_reduction or (in_place and several):
+            return True
+        many = self._statements(first, second, kind != "producer-consumer")
+        return 2 * many > BASE_STATEMENTS + STATEMENTS_PER_INSTRUCTION * (a.size + b.size)
 
     # ---- facts
 
