@@ -197,6 +197,8 @@ class Legality:
         reasons, key = self._verdicts.reasons, self._key(kind, first, second)
         if key not in reasons:
             reason = self.quick_reason(kind, first, second)
+            if key in reasons:  # also if there is none and no kernel has to be made to see that
+                return reason
             reasons[key] = reason or self.trials.refusal(kind, first, second)
         return reasons[key]
 

@@ -63,7 +63,7 @@ class InstructionFusion(Walk):
     ) -> HloInstruction | None:
         """Return the last of the producers in post order that is fused into the consumer, or None.
 
-        Producers that have no kernel with the consumer are added to `refused`. A kernel that takes in more only has
+        Producers that have no kernel with the consumer are added to `refused`. A kernel that computes more only has
         more against another producer, and making the kernel again to see this takes time in the size of the kernel.
         """
         if sequence.legality.refusal_of(consumer) is not None:
