@@ -338,7 +338,8 @@ class Legality:
         """
         a, b = self.facts(first), self.facts(second)
         several = kind != "producer-consumer" or len(a.outputs) + len(b.outputs) > 2
-        in_place = a.summary.in_place or b.summary.in_place
+        # Not the summaries: a kernel writes into a parameter of its own, whoever else reads the array.
+        in_place = any(o.opcode is Opcode.DYNAMIC_UPDATE_SLICE for i in (first, second) for o in outputs_of(i))
         if a.looped_reduction or b.looped_reduction or (in_place and several):
             return True
         many = self._statements(first, second, kind != "producer-consumer")
