@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
-from compiler.backends.registry import BACKENDS, find_backend
+from compiler.backends.registry import BACKENDS, build_target, find_backend
 from compiler.codegen.languages import C, find_language
 from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelChoice
 from compiler.errors import FusionError, HlogymError, PlanError
@@ -84,6 +84,7 @@ class CompilationSession:
     the earlier phases; a decision of an earlier phase is refused. `plan` records every decision.
 
     Attributes:
+        target: what loops and fusions are checked for before they are accepted.
         decided_by: phase -> the name of the policy that decided it, or "plan"; phases without an entry were decided by
             single calls or by the rules of the compiler.
 
@@ -107,6 +108,7 @@ class CompilationSession:
         self.fingerprint = module.fingerprint()
         self._backend = find_backend(backend)
         self.device = device or self._backend.device_model()
+        self.target = build_target(self._backend)
         self._pipeline, self._cleanup = pipeline, cleanup
         self._known_loops: KnownLoops = {}
         self._reset()
@@ -227,7 +229,7 @@ class CompilationSession:
         if self._state is not None:
             return []
         done = {d.id for d in self._decisions if isinstance(d, LoopChoice)}
-        return [s for s in loop_sites(self.module, self._known_loops) if s.id not in done]
+        return [s for s in loop_sites(self.module, self._known_loops, self.target) if s.id not in done]
 
     def set_loop(self, site: LoopSite | str, choice: str) -> bool:
         """Decide one loop; return whether the module changed.
@@ -236,8 +238,8 @@ class CompilationSession:
             PlanError: there is no such loop, or it has no such choice.
         """
         self._enter("loops")
-        found = find_site(self.module, site if isinstance(site, str) else site.id, self._known_loops)
-        changed = apply_loop_choice(self.module, found.position, choice, self._known_loops)
+        found = find_site(self.module, site if isinstance(site, str) else site.id, self._known_loops, self.target)
+        changed = apply_loop_choice(self.module, found.position, choice, self._known_loops, self.target)
         self._decisions.append(LoopChoice(found.id, found.position, choice))
         return changed
 
@@ -266,7 +268,7 @@ class CompilationSession:
             self._lower()
             self._base = FusionBase.of(self.module)
             self._unfused = self.module.clone()
-            self._state = FusionState(self.module, self.device)
+            self._state = FusionState(self.module, self.device, target=self.target)
 
     def _lower(self) -> None:
         """Expand what was not decided and has neither a kernel nor a library; plans do not record it."""
@@ -274,14 +276,14 @@ class CompilationSession:
             language = find_language(self._backend.language)
 
             def keeps(i: HloInstruction) -> bool:
-                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode is Opcode.TOPK)
+                own = (language.scans and has_scan(i)) or (language.sorts and i.opcode in (Opcode.SORT, Opcode.TOPK))
                 return own or is_kept(i) or self._library_computes(i)
 
             lower(self.module, keeps)
             wrap_library_ops(self.module, self._library_computes)
             if self._backend.language == C.name:
                 group_products(self.module, self._library_computes)
-            pack_loops(self.module, language.name)
+            pack_loops(self.module, self.target)
 
     def _library_computes(self, i: HloInstruction) -> bool:
         return self._backend.library_refusal(i) is None
@@ -509,7 +511,7 @@ class CompilationSession:
                 self._decisions.append(decision)
             case LoopChoice():
                 self.phase = "loops"
-                apply_loop_choice(self.module, decision.position, decision.choice, self._known_loops)
+                apply_loop_choice(self.module, decision.position, decision.choice, self._known_loops, self.target)
                 self._decisions.append(decision)
             case FusionStep(action):
                 self.apply(action)
@@ -542,7 +544,7 @@ class CompilationSession:
             self._state.undo()
         else:  # a fork cannot take back what was done before it
             self.module = self._unfused.clone()
-            self._state = FusionState(self.module, self.device)
+            self._state = FusionState(self.module, self.device, target=self.target)
             for d in self._decisions:
                 if isinstance(d, FusionStep):
                     self._state.apply(d.action)

@@ -145,7 +145,7 @@ class DecisionEnv(CompilerEnv[Observation]):
     Args:
         suite: name of a suite, or a folder of HLO files, or a suite.
         max_steps: number of steps after which an episode is truncated.
-        splits: whether fissions, which take fusions apart, are among the actions.
+        splits: whether fissions and moves, which take fusions apart or change what they compute, are among the actions.
         passes: the passes to choose from, in a list or separated by commas; None: all.
         phases: the phases that the environment decides, joined by + as in "passes+loops"; None: those of its class.
         automatic: whether passes that no decision asks for run by themselves, as they do in `compile`: those of the

@@ -35,11 +35,12 @@ __all__ = [
     "ReferenceFailedError",
 ]
 
-Failure: TypeAlias = Literal["program", "compile", "wrong", "run", "crash", "timeout"]
+Failure: TypeAlias = Literal["program", "compile", "unbuildable", "wrong", "run", "crash", "timeout"]
 """Why a measurement has no time.
 
 "program": its inputs cannot be drawn, the interpreter cannot compute it, or its outputs do not show whether a plan is
-right, or its default plan fails, so no plan is at fault. The others are faults of the plan: it did not compile,
+right, or its default plan fails, so no plan is at fault. "unbuildable": a fusion that was legal has no kernel, which
+is a fault of the compiler; environments raise it. The others are faults of the plan: it did not compile,
 computed something else, raised, killed its process, or never ended.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compiler.errors import UnbuildableFusionError
 from compiler.plan import CompilationPlan
 from env.measurement import Measurement, Measurer, MeasurerOptions, ReferenceFailedError
 from env.store import default_store_path
@@ -54,11 +55,14 @@ class SpeedupMeasurer:
 
         Raises:
             MeasurementError: the default plan cannot be measured, so there is nothing to compare the plan with.
+            UnbuildableFusionError: a fusion that was offered as legal cannot be built.
         """
         self.measurer.measure_reference(program)
         result = self.measurer.measure(program, plan)
         if result.failure == "program":
             raise ReferenceFailedError(f"{program.label}: {result.message}")
+        if result.failure == "unbuildable":
+            raise UnbuildableFusionError(f"{program.label}: {result.message}")
         if result.seconds is None:
             self._note_failure(program)
             return result, None

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from compiler.api import compile as compile_hlo
 from compiler.backends.registry import find_backend
-from compiler.errors import BackendError, BuildKilledError, HlogymError
+from compiler.errors import BackendError, BuildKilledError, HlogymError, UnbuildableFusionError
 from compiler.plan import CompilationPlan
 from compiler.runtime.executable import Executable
 from compiler.runtime.thunks import Thunk
@@ -305,6 +305,8 @@ def _failure(kind: str, error: Exception) -> dict[str, str]:
             return {"error": "machine", "message": str(error)}
         case OSError():
             return {"error": "machine", "message": f"{error.strerror or error}: {error.filename or kind}"}
+        case UnbuildableFusionError():
+            return {"error": "unbuildable", "message": str(error)}
         case HlogymError():
             return {"error": kind, "message": str(error)}
         case _:

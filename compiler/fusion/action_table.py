@@ -266,10 +266,11 @@ class ActionTable:
         keys = dict.fromkeys(k for _, low, high in changes for k in self._spans.near(low, high) if k not in made)
         if not keys:
             return
-        affected = self._affected(*changes[0]) if len(changes) == 1 else None
+        for key in keys:  # all of them first: a change may give nodes other ranks
+            self._set_span(key, self._rows[key])
+        affected = self._affected(changes[0][0], keys) if len(changes) == 1 else None
         for key in keys:
             row = self._rows[key]
-            self._set_span(key, row)
             if affected is not None and not any(e.kind.needs_path and _concerns(e, *affected) for e in row.entries):
                 continue
             self._judge_again(key, row)
@@ -300,13 +301,15 @@ class ActionTable:
             self._listing.touch(key)
 
     def _affected(
-        self, nodes: Sequence[HloInstruction], low: int, high: int
+        self, nodes: Sequence[HloInstruction], keys: Iterable[int]
     ) -> tuple[set[HloInstruction], set[HloInstruction]]:
         """Return what the nodes of one change depend on and what depends on them: paths between these may differ.
 
-        Nothing further away than the ends of the rows that are looked at matters.
+        Nothing further away than the ends of the rows of these keys matters.
         """
-        spans = [self._spans.span(k) for k in self._spans.near(low, high)]
+        spans = [self._spans.span(k) for k in keys if k in self._spans]
+        if not spans:
+            return set(), set()
         alive = [i for i in nodes if i in self._sequence.nodes]
         return self._sequence.order.around(alive, min(s[0] for s in spans), max(s[1] for s in spans))
 

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_instructions
 from compiler.analysis.structure import StructuralIds, is_commutative
-from compiler.codegen.lowering.plain_reductions import is_certainly_built
+from compiler.codegen.build_target import BuildTarget
+from compiler.codegen.buildability import certainly_built
 from compiler.fusion.nodes import Nodes
 from compiler.fusion.rewriting import is_inlined_constant, is_multi_output
 from compiler.ir import HloComputation, HloInstruction, Opcode
@@ -52,9 +53,11 @@ class Contents:
     Args:
         computation: the sequence before fusion; it is copied.
         nodes: its nodes.
+        target: what kernels are built for.
     """
 
-    def __init__(self, computation: HloComputation, nodes: Nodes) -> None:
+    def __init__(self, computation: HloComputation, nodes: Nodes, target: BuildTarget) -> None:
+        self._target = target
         clone = computation.clone()
         count = len(nodes.origins.values)
         originals: list[HloInstruction | None] = [None] * count
@@ -186,7 +189,7 @@ class Contents:
         if not kernel.asked:
             kernel.asked = True
             inside, outputs = self._instructions(content)
-            kernel.built = is_certainly_built(inside, outputs)
+            kernel.built = certainly_built(inside, outputs, self._target)
         return kernel.built
 
     def set_built(self, content: Content, built: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -11,14 +11,16 @@ from compiler.analysis.cost_model import CostModel, is_priced_as_kernel
 from compiler.analysis.kernel_compose import compose
 from compiler.analysis.kernel_summary import Contexts, KernelSummary
 from compiler.analysis.order import TopologicalOrder
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.fusion.action_table import ActionTable
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.anatomy import Anatomy
 from compiler.fusion.contents import MAX_VALUES, Contents
 from compiler.fusion.digests import MODULUS, Digests
 from compiler.fusion.edits import Edits
-from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, is_result
+from compiler.fusion.kinds import FUSING, KIND_OF, SPLITTING, Entry, has_other_use
 from compiler.fusion.legality import ALLOW, MAX_CACHED, FusionDecision, Legality, Limits, forbid
+from compiler.fusion.moving import Candidates, MoveFacts, Moving, candidates, peel_fusion
 from compiler.fusion.nodes import Nodes, SavedNode
 from compiler.fusion.reach import MAX_NODES, Reach
 from compiler.fusion.rewriting import (
@@ -29,6 +31,7 @@ from compiler.fusion.rewriting import (
     fuse_side_by_side,
     is_inlined_constant,
     is_multi_output,
+    is_result,
     producers_of,
     source_of,
 )
@@ -60,6 +63,8 @@ class _Known:
     digests: dict[int, int] = field(default_factory=dict)
     cuts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     parts: dict[tuple[int, int], PartFacts] = field(default_factory=dict)
+    movable: dict[int, Candidates] = field(default_factory=dict)
+    moves: dict[tuple[int, int, int, bool], MoveFacts] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -100,15 +105,22 @@ class SequenceState:
         stamps: for each node the number of the last change, or undo, that concerns it, its producers or its consumers.
     """
 
-    def __init__(self, computation: HloComputation, weight: float, cost_model: CostModel, limits: Limits) -> None:
+    def __init__(
+        self,
+        computation: HloComputation,
+        weight: float,
+        cost_model: CostModel,
+        limits: Limits,
+        target: BuildTarget = C_TARGET,
+    ) -> None:
         self.computation = computation
         self.weight = weight
         self.cost_model = cost_model
         self.nodes = Nodes(computation)
         self.order = TopologicalOrder(computation)
         small = len(self.nodes.origins.values) <= MAX_VALUES
-        contents = Contents(computation, self.nodes) if small else None
-        self.legality = Legality(self.order, self.nodes, limits, contents=contents)
+        contents = Contents(computation, self.nodes, target) if small else None
+        self.legality = Legality(self.order, self.nodes, limits, target, contents=contents)
         self.digests = Digests()
         self._known = _Known()
         self._start()
@@ -298,8 +310,59 @@ class SequenceState:
         if found is None:
             if len(known) >= MAX_CACHED:
                 known.clear()
-            found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model)
+            found = known[key] = part_facts(Anatomy(fusion, self.nodes), cut, self.cost_model, self.legality.target)
         return found
+
+    def moves(self, fusion: HloInstruction) -> Iterator[tuple[int, HloInstruction, tuple[HloInstruction, ...]]]:
+        """Yield the moves that are listed at a fusion: a value, where it goes, and what it reads besides; see `Move`.
+
+        The row of the fusion is made again when one of these values is yielded by another node.
+        """
+        known, revision, nodes = self._known.movable, self.nodes.revision(fusion), self.nodes
+        found = known.get(revision)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            found = known[revision] = candidates(Anatomy(fusion, nodes))
+        up, down = found
+        for value, places in up:
+            self._watched.setdefault(value, {})[fusion] = None
+            if nodes.yields(value) not in (None, fusion):
+                continue
+            read = list(dict.fromkeys(source_of(fusion.operands[n]) for n in places))
+            for target in nodes.sorted(i for i in read if i in nodes):
+                yield value, target, tuple(i for i in read if i is not target)
+        for value, needed in down:
+            for v in needed:
+                self._watched.setdefault(v, {})[fusion] = None
+            reader = nodes.operand_of(value)
+            if reader is None or is_result(reader) or len(reader.users) != 1:
+                continue
+            (target,) = reader.users
+            if target in nodes and all(nodes.yields(v) in (None, fusion) for v in needed):
+                yield value, target, ()
+
+    def move_facts(self, fusion: HloInstruction, value: int, target: HloInstruction) -> MoveFacts:
+        """Return whether a value of a fusion can be computed by a neighbor instead, and how long both then take."""
+        others = is_result(target) or any(i is not fusion for i in consumers_of(target))
+        known = self._known.moves
+        key = self.nodes.revision(fusion), value, self.nodes.revision(target), others
+        found = known.get(key)
+        if found is None:
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            moving = Moving(Anatomy(fusion, self.nodes), value, target)
+            found = known[key] = moving.facts(self.legality, self.cost_model, others)
+        return found
+
+    def moved_rule(self, fusion: HloInstruction, value: int, target: HloInstruction) -> str | None:
+        """Return the user's rule against computing a value of a fusion in another kernel, or None."""
+        restrictions = self.legality.restrictions
+        if not restrictions.patterns:
+            return None
+        pair = Moving(Anatomy(fusion, self.nodes), value, target).pair
+        marks = 0 if pair is None else restrictions.marks(pair[0])
+        return restrictions.refusal(marks, self.legality.facts(target).marks)
 
     # ---- estimates
 
@@ -497,6 +560,47 @@ class SequenceState:
         ranks += [order.rank(i) for i in made]
         self._note(made, done.removed, around, ranks, fusible)
         return source_of(own)
+
+    def peel(self, fusion: HloInstruction, value: int) -> HloInstruction:
+        """Compute an output of a fusion, which one node reads, by an instruction of its own; return that.
+
+        The fusion yields what the instruction reads.
+        """
+        step, order = self._noting(), self.order
+        around = [*producers_of(fusion), *consumers_of(fusion)]
+        ranks = [order.rank(fusion)]
+        left = Moving(Anatomy(fusion, self.nodes), value, fusion).left()
+        done = peel_fusion(fusion, value, self.nodes, step.edits)
+        own, rest = done.own, done.rest
+        assert rest is not None  # noqa: S101 - `Move` refuses it
+        for c in dict.fromkeys((*done.constants, *_read_constants(own, rest))):
+            if c not in order or order.rank(c) > order.rank(fusion):
+                step.renumbered |= order.place(c, c.operands, [fusion])
+        if rest is not fusion:
+            order.replace(fusion, rest)
+        if len(left) > 1:
+            _move_outputs(order, rest)
+        step.renumbered |= order.place(own, own.operands, own.users)
+        made = done.made
+        around += [p for i in made for p in producers_of(i)]
+        around += _few_readers(_constants_of(*made))
+        ranks += [order.rank(i) for i in made]
+        self._note(made, done.removed, around, ranks, [own, rest])
+        return own
+
+    def move(self, fusion: HloInstruction, value: int, target: HloInstruction) -> list[HloInstruction]:
+        """Compute a value of a fusion in a neighbor; return what remains of the fusion, and the neighbor."""
+        downstream = target in consumers_of(fusion)
+        left = Moving(Anatomy(fusion, self.nodes), value, target).left()
+        if downstream:
+            taken = self.fuse(self.peel(fusion, value), target)
+        else:
+            own = self.split(fusion, value)
+            merges = has_other_use(target)
+            taken = self.merge(target, own, fuse_multi_output) if merges else self.fuse(target, own)
+        rest = self.nodes.yields(left[0])
+        assert rest is not None  # noqa: S101 - it is left
+        return [rest, taken]
 
     def _update(
         self,

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from compiler.analysis.kernel_summary import KernelSummary, summarize_body
 from compiler.analysis.structure import StructuralIds, shape_key
+from compiler.codegen.build_target import BuildTarget
 from compiler.codegen.buildability import is_refused, kernel_refusal
 from compiler.fusion.contents import Content, Contents
 from compiler.fusion.nodes import Nodes
@@ -55,10 +56,14 @@ class _Structures:
 
 
 class Trials:
-    """The trial fusions of one sequence."""
+    """The trial fusions of one sequence.
 
-    def __init__(self, nodes: Nodes, contents: Contents | None = None) -> None:
-        self._nodes, self._contents = nodes, contents
+    Attributes:
+        target: what the kernels are built for.
+    """
+
+    def __init__(self, nodes: Nodes, target: BuildTarget, contents: Contents | None = None) -> None:
+        self._nodes, self.target, self._contents = nodes, target, contents
         self._structures = _Structures()
         self._refused: dict[int, bool] = {}
         self._summaries: dict[int, KernelSummary] = {}
@@ -80,7 +85,7 @@ class Trials:
         pair = self.pair(kind, first, second)
         found = self._refused.get(pair)
         if found is None:
-            found = self._refused[pair] = is_refused(self._body(kind, first, second))
+            found = self._refused[pair] = is_refused(self._body(kind, first, second), self.target)
         if content is not None and self._contents is not None:
             self._contents.set_built(content, not found)
         return found
@@ -91,7 +96,7 @@ class Trials:
         if self._refused.get(pair) is False:
             return None
         # A reason names instructions of this pair, so that no other pair can have it.
-        reason = kernel_refusal(self._body(kind, first, second))
+        reason = kernel_refusal(self._body(kind, first, second), self.target)
         self._refused[pair] = reason is not None
         return reason
 

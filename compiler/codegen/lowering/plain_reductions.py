@@ -19,8 +19,10 @@ from compiler.codegen.nest.scalar_ops import is_supported_type
 from compiler.codegen.schedules.bind_c import COPIES, MAX_ACCUMULATORS, WIDEST
 from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
+from compiler.codegen.schedules.short_rows import DIVISION_BYTES
 from compiler.codegen.schedules.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split
-from compiler.ir import HloInstruction, Opcode
+from compiler.codegen.schedules.stages import BLOCK, MAX_ARRAYS
+from compiler.ir import HloInstruction, Opcode, Trait
 
 _Labels: TypeAlias = tuple[int, ...]
 """An index: for each dimension the dimension of the domain that it runs over, or -1 for one of size 1."""
@@ -170,7 +172,7 @@ class _Plain:
 
     def _row_bytes(self, big: bool, results: int, domain: Domain) -> float:
         levels = max(self.level[h] for h in self.heroes)
-        total = (levels + big) // 2 * ROW_CACHE_BYTES + levels * _ACCUMULATORS
+        total = (levels + big) // 2 * ROW_CACHE_BYTES + levels * _ACCUMULATORS + (levels + big) * self._stage_bytes()
         if not domain.kept:  # each loop is one at the top
             return total + levels * min(PARTIAL_BYTES, (MAX_PARTS + 1) * len(self.heroes) * WIDEST)
         if big or levels > 1:  # a nest with several loops inside is not split
@@ -184,7 +186,18 @@ class _Plain:
             raise _UncertainError
         if max(self.level[h] for h in self.heroes) > 1:
             raise _RefusedError
-        return ROW_CACHE_BYTES + _ACCUMULATORS + self._split_bytes(results, domain) + self._tile_bytes()
+        return (
+            ROW_CACHE_BYTES
+            + _ACCUMULATORS
+            + self._stage_bytes()
+            + self._split_bytes(results, domain)
+            + self._tile_bytes()
+        )
+
+    def _stage_bytes(self) -> int:
+        """Return a bound of what the stages of one loop hold, which only chains of expensive operations have."""
+        chain = sum(i.opcode.has(Trait.EXPENSIVE) for i in self.inside) > 1
+        return DIVISION_BYTES + (COPIES * MAX_ARRAYS * BLOCK * WIDEST if chain else 0)
 
     def _split_bytes(self, results: int, domain: Domain) -> int:
         extent = domain.sizes[min(domain.reduced)]

@@ -21,6 +21,8 @@ from compiler.ir.types import PrimitiveType as T
 
 ROWS, MIN_ROWS = 64, 16
 """Rows of a block, and of the shortest loop over rows that is divided."""
+DIVISION_BYTES = 1 << 15
+"""Maximum size of the local arrays for which one loop is divided."""
 MOST_ROWS = 1024
 """Rows of the longest reduction that is divided; their values are in local arrays all at once."""
 MIN_WORK = 16
@@ -42,11 +44,8 @@ def split_rows(body: Body) -> Body:
 
 def rows_bound(s: For | lir.Reduce) -> int:
     """Return an upper bound of the local memory that dividing one loop needs, in bytes."""
-    if isinstance(s, lir.Reduce):
-        long = len(s.vars) > 1 and lir.work_of(s.body) >= MIN_WORK
-        return MAX_ARRAYS * MOST_ROWS * max(COMPUTE_BYTES.values()) if long else 0
-    has_rows = any(isinstance(x, For) for x in s.body) and lir.work_of(s.body) >= MIN_WORK
-    return MAX_ARRAYS * ROWS * (1 + FLAT_ROW) * max(COMPUTE_BYTES.values()) if has_rows else 0
+    nested = len(s.vars) > 1 if isinstance(s, lir.Reduce) else any(isinstance(x, For) for x in s.body)
+    return DIVISION_BYTES if nested and lir.work_of(s.body) >= MIN_WORK else 0
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def _split(s: lir.Stmt) -> lir.Stmt:
         return s
     names = values_to_pass(lets, set(lir.names_used(loops)))
     passed = tuple(x for x in lets if x.name in names)
-    if not passed or len(passed) > MAX_ARRAYS:
+    if not passed or len(passed) > MAX_ARRAYS or _bytes_of(passed, ROWS) > DIVISION_BYTES:
         return s
     return _divided(_Rows(s.var, head, lets, passed, loops))
 
@@ -111,7 +110,7 @@ def _split_reduce(s: lir.Reduce) -> list[lir.Stmt]:
     used = set(lir.names_used(elements)) | {r.value for r in s.reductions}
     names = values_to_pass(head, used)
     passed = [x for x in head if x.name in names]
-    if not passed or len(passed) > MAX_ARRAYS or lir.work_of(head) < MIN_WORK:
+    if not passed or lir.work_of(head) < MIN_WORK or _bytes_of(passed, rows) > DIVISION_BYTES:
         return [s]
     at = ix.linearize(tuple(map(ix.of, outer)), tuple(v.extent for v in outer))
     fresh = {v: Var(f"{v.name}h", v.extent) for v in outer}
@@ -134,6 +133,10 @@ def _vector_work(s: For) -> int:
     return -(-s.var.extent // LANES) * lir.work_of(s.body)
 
 
+def _bytes_of(values: Sequence[lir.Let], elements: int) -> int:
+    return sum(COMPUTE_BYTES[x.type] for x in values) * elements
+
+
 def _divided(rows: _Rows) -> For:
     v, size = rows.var, min(rows.var.extent, ROWS)
     block = Var(f"{v.name}g", -(-v.extent // size))
@@ -150,6 +153,7 @@ def _divided(rows: _Rows) -> For:
     arrays = {x.name: lir.LocalArray(f"{x.name}_rows", x.type, size) for x in rows.passed}
     stores = tuple(lir.LocalStore(arrays[x.name].name, ix.of(at), x.name) for x in rows.passed)
     out: list[lir.Stmt] = [*arrays.values(), over("h", (*rows.head, *stores))]
+    room = DIVISION_BYTES - _bytes_of(rows.passed, size)
 
     def prologue(used: Sequence[lir.Stmt]) -> Body:
         passed, own = rows.needed(used)
@@ -158,10 +162,12 @@ def _divided(rows: _Rows) -> For:
     for n, loop in enumerate(rows.loops):
         before = prologue((loop,))
         values = [x for x in before if isinstance(x, lir.Let) and x.name in set(lir.names_used((loop,)))]
-        if not _is_flat(loop, v) or len(values) > MAX_ARRAYS or any(x.type is T.PRED for x in values):
+        extent = loop.var.extent
+        needs = _bytes_of(values, size * extent)
+        if not _is_flat(loop, v) or needs > room or any(x.type is T.PRED for x in values):
             out.append(over(str(n), (*before, loop)))
             continue
-        extent = loop.var.extent
+        room -= needs
         element, flat = Var(f"{loop.var.name}e", extent), Var(f"{loop.var.name}f", size * extent)
         spread = {x.name: lir.LocalArray(f"{x.name}_spread{n}", x.type, size * extent) for x in values}
         to = ix.of(at) * extent + ix.of(element)

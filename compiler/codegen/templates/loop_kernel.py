@@ -8,9 +8,11 @@ GPU), so that the state does not go through memory in every iteration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from compiler.analysis.trip_count import trip_count_of
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.codegen.kernel_spec import KernelSpec, build_spec, flops_of
 from compiler.codegen.languages import find_language
 from compiler.codegen.nest import loop_ir as lir
@@ -37,13 +39,28 @@ class LoopKernel:
     outputs: tuple[int, ...]
 
 
-def loop_refusal(loop: HloInstruction) -> str | None:
-    """Return why a `while` cannot become one kernel, or None when it can."""
-    try:
-        make_loop_kernel(loop, "c")
-    except UnsupportedError as e:
-        return str(e)
-    return None
+def loop_refusal(loop: HloInstruction, target: BuildTarget = C_TARGET) -> str | None:
+    """Return why a `while` cannot become one kernel of a target, or None when it can."""
+    reason: str | None = None
+    for schedule in _tried(target):
+        try:
+            make_loop_kernel(loop, target.language, schedule)
+        except UnsupportedError as e:
+            reason = reason or str(e)
+        else:
+            return None
+    return reason
+
+
+def _tried(target: BuildTarget) -> Iterator[Schedule | None]:
+    """Yield the schedules that a loop may have where none is chosen: fewer lanes than preset if its state is large."""
+    if target.has_preset:
+        yield None
+        return
+    lanes = target.schedule.lanes
+    while lanes:
+        yield replace(target.schedule, lanes=lanes)
+        lanes //= 2
 
 
 def make_loop_kernel(loop: HloInstruction, language: str, schedule: Schedule | None = None) -> LoopKernel:

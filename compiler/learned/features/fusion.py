@@ -92,7 +92,7 @@ class FusionFeatures:
 
     Args:
         state: the fusions of the module.
-        splits: whether fissions are among the candidates.
+        splits: whether fissions and moves are among the candidates.
     """
 
     def __init__(self, state: FusionState, splits: bool = False) -> None:

@@ -15,7 +15,15 @@ Keeps = Callable[[HloInstruction], bool]
 """Says whether an instruction is kept as it is."""
 
 KEPT_OPCODES = frozenset(
-    {Opcode.CONVOLUTION, Opcode.DOT, Opcode.REDUCE_WINDOW, Opcode.RNG_BIT_GENERATOR, Opcode.SCATTER, Opcode.TOPK}
+    {
+        Opcode.CONVOLUTION,
+        Opcode.DOT,
+        Opcode.REDUCE_WINDOW,
+        Opcode.RNG_BIT_GENERATOR,
+        Opcode.SCATTER,
+        Opcode.SORT,
+        Opcode.TOPK,
+    }
 )
 """Opcodes that may be kept; `Keeps` is only asked about these."""
 
