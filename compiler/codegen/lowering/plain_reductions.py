@@ -21,8 +21,8 @@ from compiler.codegen.schedules.row_cache import ROW_CACHE_BYTES
 from compiler.codegen.schedules.schedule import FIELD_RANGES, LOCAL_BYTES, Schedule
 from compiler.codegen.schedules.short_rows import DIVISION_BYTES
 from compiler.codegen.schedules.splits import ENOUGH_TASKS, MAX_PARTS, PARTIAL_BYTES, may_be_split
-from compiler.codegen.schedules.stages import BLOCK, MAX_ARRAYS
-from compiler.ir import HloInstruction, Opcode, Trait
+from compiler.codegen.schedules.stages import BLOCK, MAX_ARRAYS, is_long
+from compiler.ir import HloInstruction, Opcode
 
 _Labels: TypeAlias = tuple[int, ...]
 """An index: for each dimension the dimension of the domain that it runs over, or -1 for one of size 1."""
@@ -196,7 +196,7 @@ class _Plain:
 
     def _stage_bytes(self) -> int:
         """Return a bound of what the stages of one loop hold, which only chains of expensive operations have."""
-        chain = sum(i.opcode.has(Trait.EXPENSIVE) for i in self.inside) > 1
+        chain = sum(i.opcode.is_elementwise and is_long(i.opcode) for i in self.inside) > 1
         return DIVISION_BYTES + (COPIES * MAX_ARRAYS * BLOCK * WIDEST if chain else 0)
 
     def _split_bytes(self, results: int, domain: Domain) -> int:

@@ -17,7 +17,7 @@ from compiler.codegen.nest.index import Var
 from compiler.codegen.nest.loop_ir import Body, For, LoopKind
 from compiler.codegen.nest.scalar_ops import COMPUTE_BYTES
 from compiler.codegen.schedules.streams import has_whole_blocks
-from compiler.ir import Opcode
+from compiler.ir import Opcode, Trait
 from compiler.ir.types import PrimitiveType as T
 
 BLOCK, MIN_ELEMENTS = 256, 128
@@ -167,5 +167,10 @@ def values_to_pass(lets: Sequence[lir.Let], used: set[str]) -> set[str]:
     return passed
 
 
+def is_long(op: Opcode) -> bool:
+    """Check whether an operation takes many instructions that wait for each other."""
+    return op.has(Trait.EXPENSIVE) and op not in _SINGLE
+
+
 def _is_long(let: lir.Let) -> bool:
-    return isinstance(let.value, lir.Apply) and let.value.op.is_expensive and let.value.op.opcode not in _SINGLE
+    return isinstance(let.value, lir.Apply) and is_long(let.value.op.opcode)
