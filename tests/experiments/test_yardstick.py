@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from compiler import compile
 from compiler.errors import HlogymError
 from env.gate import GATE
 from env.suites import Program
 from experiments.headroom import main as headroom
 from experiments.headroom import summaries
+from experiments.headroom_again import main as headroom_again
 from experiments.results import ResultError
 from experiments.yardstick.agreement import agreement_lines, agreement_table, end_to_end
 from experiments.yardstick.races import aa_lines, planted_lines, race_table
@@ -141,3 +143,26 @@ def test_headroom_of_a_small_program(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_headroom_is_not_looked_for_in_test_programs() -> None:
     with pytest.raises(HlogymError, match="held out for tests"):
         headroom(["--suite", "test", "--budget", "1"])
+
+
+def test_what_is_left_of_the_headroom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    text = "HloModule m\nENTRY e { x = f32[64] parameter(0) t = f32[64] tanh(x) ROOT r = f32[64] add(t, x) }"
+    for name in ("kept", "other"):
+        (suite / f"{name}.hlo").write_text(text)
+    made = compile(text, fusion_policy="none").plan, compile(text.replace("64", "32")).plan
+    plan, stale = ("" if p is None else p.to_json() for p in made)
+    rows = [
+        {"program": n, "seconds": 1e-5, "groups": {"fusion": {"speedup": [2.0, 1.9, 2.1], "plan": p}}}
+        for n, p in (("kept", plan), ("other", stale))
+    ]
+    lines = [{"settings": {"suite": str(suite)}}, *rows, {"program": "plain", "groups": {"fusion": {"plan": None}}}]
+    (tmp_path / "map.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    headroom_again([str(tmp_path / "map.jsonl"), "--rounds", "3", "--seconds", "0.05"])
+    page = capsys.readouterr().out
+    assert "Of 2 programs" in page and "1 have plans that can still be replayed" in page
+    assert "cannot be replayed" in (tmp_path / "map_again.md").read_text()
+    (tmp_path / "map.jsonl").write_text("{}\n")
+    with pytest.raises(ResultError, match="no map"):
+        headroom_again([str(tmp_path / "map.jsonl")])
