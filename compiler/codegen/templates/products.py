@@ -354,7 +354,7 @@ class _Product:
             and (row_size > self.tile[0] or column_size > self.tile[1] * lanes)
         ):
             # Each task packs its columns: more blocks of rows pack them more often, more blocks of columns do not.
-            by_columns = pack_columns and column_size > self.tile[1] * lanes
+            by_columns = pack_columns and row_size <= PACKED_ROWS and column_size > self.tile[1] * lanes
             if row_size > self.tile[0] and not by_columns:
                 row_size = _up(row_size // 2, self.tile[0])
             else:
