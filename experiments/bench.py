@@ -25,6 +25,7 @@ from compiler.text import parse
 from env.reference import Reference, drawn_reference, fresh_outputs
 from env.statistics import median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
+from env.suites.loading import declared_suite
 from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_markdown, cost_table, rows_json, summary
 from experiments.console import error_console, progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
@@ -171,6 +172,8 @@ def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
 def _programs(name: str) -> tuple[Program, ...]:
     if name in SUITE_NAMES or Path(name).is_dir():
         return load_suite(name).programs
+    if (declared := declared_suite(name)) is not None:
+        return declared.programs
     try:
         return (program_of(name),)
     except UnknownNameError:

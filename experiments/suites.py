@@ -27,7 +27,7 @@ from experiments.console import error_console, progress, stdout
 from experiments.provenance import provenance
 from experiments.results import markdown_facts, markdown_table, rich_table, write_text
 
-__all__ = ["CheckError", "build_programs", "check_programs", "list_suites"]
+__all__ = ["CheckError", "build_programs", "check_programs", "list_suites", "suite_rows"]
 
 ROUNDS = 3
 BOUNDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -37,8 +37,8 @@ class CheckError(HlogymError, RuntimeError):
     """Programs that do not compile or differ from the interpreter."""
 
 
-def list_suites(as_json: bool) -> None:
-    """Print every suite with its numbers of programs by split."""
+def suite_rows() -> list[list[str]]:
+    """Return a table of every suite with its numbers of programs by split; the first row has the headings."""
     rows = [["suite", "train", "validation", "test", "extra", "families", "note"]]
     for name in SUITE_NAMES:
         if "/" in name or name in SPLITS:
@@ -51,6 +51,12 @@ def list_suites(as_json: bool) -> None:
             programs = load_suite(name).programs
             counts, families, note = Counter(p.split for p in programs), {p.family or p.name for p in programs}, ""
         rows.append([name, *(str(counts.get(s, 0)) for s in (*SPLITS, "extra")), str(len(families)), note])
+    return rows
+
+
+def list_suites(as_json: bool) -> None:
+    """Print every suite with its numbers of programs by split."""
+    rows = suite_rows()
     if as_json:
         print(json.dumps([dict(zip(rows[0], row, strict=True)) for row in rows[1:]], indent=1))
     else:
