@@ -29,6 +29,7 @@ from env.suites.loading import declared_suite
 from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_markdown, cost_table, rows_json, summary
 from experiments.console import error_console, progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
+from experiments.interruption import keeping
 from experiments.natives.peers import NATIVE_SUITES, NativePeer, native_difference
 from experiments.peak_memory import peak_memory
 from experiments.peers import PEERS, Contestant, make_peer, timed
@@ -88,6 +89,8 @@ def bench_programs(
             stack.callback(process.close)
         settings = Settings(against, policy, backend, rounds, seed, cold, native)
         task = bar.add_task("timing", total=len(programs))
+        files = [f for f in (json_file, markdown_file) if f is not None]
+        stack.enter_context(keeping(lambda: _keep(rows, len(programs), against, cold, files)))
         for program in programs:
             bar.update(task, description=f"timing {program.name}")
             try:
@@ -99,6 +102,14 @@ def bench_programs(
             _write(rows, against, f"Benchmark: {' '.join(names)}", json_file, markdown_file, cold)
     _print(rows, against, cold)
     _check(rows, against)
+
+
+def _keep(rows: Sequence[Row], number: int, against: Sequence[str], cold: bool, files: Sequence[Path]) -> str:
+    """Print the rows of an interrupted comparison, which are already in its files; return what was kept."""
+    if rows:
+        _print(rows, against, cold)
+    where = f", in {' and '.join(map(str, files))}" if files and rows else ""
+    return f"{len(rows)} of {number} programs were timed{where}"
 
 
 def _empty_caches(stack: ExitStack) -> Path:

@@ -34,8 +34,8 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            kept = next((a for a in stop.args if isinstance(a, str)), "nothing was written")
-            print(printable(f"stopped; {kept}"), file=sys.stderr)
+            kept = [a for a in stop.args if isinstance(a, str)]
+            print(printable("; ".join(["stopped", *kept])), file=sys.stderr)
             raise SystemExit(INTERRUPTED) from None
 
 
@@ -88,6 +88,9 @@ def main() -> None:
         # The reader closed the pipe (`| head`). Python would raise again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except KeyboardInterrupt:  # before or after the command itself
+        print("stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if debug:
             raise

@@ -21,7 +21,7 @@ def list_command(
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(help="programs: comma-separated suites or folders. Default: all that come with hlogym."),
+        typer.Option(help="programs: comma-separated suites or folders. Default: those of hlogym."),
     ] = None,
     runs: Annotated[Path, typer.Option(help="runs: folder of training runs.")] = Path("runs"),
     output: Annotated[

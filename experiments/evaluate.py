@@ -21,6 +21,7 @@ from env.summaries import paired_ratios
 from env.worker_process import WorkerStartError
 from experiments.console import error_console, progress, stdout
 from experiments.evaluation_tracking import track_evaluation
+from experiments.interruption import keeping
 from experiments.mlflow_store import check_store
 from experiments.provenance import provenance
 from experiments.results import (
@@ -83,8 +84,16 @@ def evaluate_policy(
         def step(what: str) -> None:
             bar.update(task, advance=1, description=what)
 
-        found = [_compared(p, strategies, measurer, budget, policy, backend, seed, step, plans) for p in programs]
-    evaluation = Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
+        found: list[ProgramResult] = []
+
+        def evaluation_of() -> Evaluation:
+            return Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
+
+        with keeping(lambda: _keep(evaluation_of, len(found), len(programs), results)):
+            for p in programs:
+                result = _compared(p, strategies, measurer, budget, policy, backend, seed, step, plans)
+                found.append(result)
+    evaluation = evaluation_of()
     report_failures(evaluation)
     path = write_evaluation(evaluation, results)
     if runs is not None:
@@ -95,6 +104,13 @@ def evaluate_policy(
         print_evaluation(evaluation)
         stdout.print(f"results   {path}", soft_wrap=True)
     return evaluation
+
+
+def _keep(evaluation_of: Callable[[], Evaluation], done: int, number: int, results: Path) -> str:
+    """Write the programs that an interrupted evaluation has compared; return what was written."""
+    if not done:
+        return "no program was compared, so nothing was written"
+    return f"{done} of {number} programs were compared; results {write_evaluation(evaluation_of(), results)}"
 
 
 def _strategies(baselines: Sequence[str]) -> tuple[str, ...]:

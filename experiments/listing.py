@@ -95,10 +95,8 @@ def _overview(place: Place) -> list[Row]:
 def _suites(place: Place) -> list[Row]:
     del place
     head, *rows = suite_rows()
-    return [
-        *(dict(zip(head, row, strict=True)) for row in rows),
-        *_extensions("hlogym.suites", lacks_of_suite, _programs_in),
-    ]
+    made = [dict(zip(head, row, strict=True)) for row in rows]
+    return made + _extensions("hlogym.suites", lacks_of_suite, _programs_in)
 
 
 def _programs(place: Place) -> list[Row]:
@@ -118,7 +116,10 @@ def _passes(place: Place) -> list[Row]:
 
 def _policies(place: Place) -> list[Row]:
     del place
-    made = [{"policy": n, "description": d, "options": o} for n, (d, o) in describe_policies().items()]
+    made = [
+        {"policy": name, "description": text.removeprefix("Return "), "options": options}
+        for name, (text, options) in describe_policies().items()
+    ]
     return made + _extensions("hlogym.fusion_policies", lacks_of_policy, _described)
 
 

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from env.suites.loading import SUITE_NAMES
 from env.suites.locations import programs_folder
 from env.suites.programs.listing import read_listing
 from experiments.console import error_console, progress, stdout
+from experiments.interruption import keeping
 from experiments.provenance import provenance
 from experiments.results import markdown_facts, markdown_table, rich_table, write_text
 
@@ -71,7 +72,8 @@ def build_programs(output: Path | None, families: Sequence[str]) -> None:
     """
     started = time.monotonic()
     folder = output or programs_folder()
-    manifest = build_suite(folder, families, lambda line: error_console.print(line, soft_wrap=True))
+    with keeping(lambda: f"the families that were built are kept in {folder}; the same command continues"):
+        manifest = build_suite(folder, families, lambda line: error_console.print(line, soft_wrap=True))
     if not families and (found := changed_programs(manifest)):
         error_console.print(
             f"{len(found)} programs differ from the list that comes with hlogym, such as {found[0]}; it was made with "
@@ -124,13 +126,14 @@ def check_programs(
     by_name = {p.name: p for p in programs}
     with progress() as bar, Measurer(options=MeasurerOptions(seed=seed, rounds=ROUNDS)) as measurer:
         task = bar.add_task("checking", total=len(chosen))
-        for name in chosen:
-            bar.update(task, advance=1, description=name)
-            if name not in known:
-                known[name] = _checked(by_name[name], measurer)
-                if state is not None:
-                    with state.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps({"name": name, **known[name]}) + "\n")
+        with keeping(lambda: _kept(known, chosen, state)):
+            for name in chosen:
+                bar.update(task, advance=1, description=name)
+                if name not in known:
+                    known[name] = _checked(by_name[name], measurer)
+                    if state is not None:
+                        with state.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps({"name": name, **known[name]}) + "\n")
     rows = [_Row(**{**asdict(r), **known.get(r.name, {})}) for r in rows]
     if markdown is not None:
         write_text(markdown, _report(rows, sum(p.name in known for p in programs)))
@@ -139,6 +142,14 @@ def check_programs(
     stdout.print(f"{checked - len(failed)} of {checked} checked programs compile and equal the interpreter")
     if failed:
         raise CheckError("\n  - ".join([f"{len(failed)} programs failed:", *failed[:20]]))
+
+
+def _kept(known: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], state: Path | None) -> str:
+    """Return what an interrupted check has done, and where it is kept."""
+    done = [known[name] for name in chosen if name in known]
+    failed = sum(row["failure"] is not None for row in done)
+    where = f"kept in {state}; the same command continues" if state else "not kept, because there is no --state"
+    return f"{len(done)} of {len(chosen)} programs were checked, {failed} failed; {where}"
 
 
 def _described(program: Program) -> _Row:

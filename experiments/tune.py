@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from agents.finalists import Confirmed, Finalists, Observer, confirm
@@ -21,6 +22,7 @@ from env.store import PlanStore, default_store_path
 from env.suites import Program
 from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import program_of, read_valid_module
+from experiments.interruption import keeping
 from experiments.results import check_output, write_text
 
 __all__ = ["TuneError", "tune_program"]
@@ -47,16 +49,20 @@ def tune_program(
     if policy is not None:
         proposals.insert(0, learned_plans(starts, program, load_policy(policy), seed))
     store = PlanStore(default_store_path())
-    with progress() as bar, Measurer(store, MeasurerOptions(backend=backend, seed=seed)) as measurer:
+    options = MeasurerOptions(backend=backend, seed=seed)
+    with ExitStack() as around, progress() as bar, Measurer(store, options) as measurer:
         task = bar.add_task(f"tuning {program.name}", total=budget)
 
         finalists = Finalists()
+        defaults: list[CompilationPlan] = []
+        around.enter_context(keeping(lambda: _keep(finalists, defaults, output)))
 
         def step(plan: CompilationPlan, measurement: Measurement) -> None:
             bar.update(task, advance=1)
             finalists.note(plan, measurement)
 
         default = find_plan(DEFAULT_POLICY, starts, program, measurer, budget)
+        defaults.append(default.plan)
         # Fails before the search if the program cannot be measured even with the default plan.
         measurer.measure_reference(program)
         search = _Search(measurer, program, KernelSearch(module, program, measurer), step)
@@ -71,6 +77,17 @@ def tune_program(
             )
         confirmed = confirm(measurer, program, finalists)
         _report(program, default.plan, confirmed, search.measurements, measurer, output, as_json)
+
+
+def _keep(finalists: Finalists, defaults: list[CompilationPlan], output: Path) -> str:
+    """Write the fastest plan that an interrupted search has found, or the default plan; return what was written."""
+    found = finalists.plans or defaults
+    if not found:
+        return "no plan was measured, so nothing was written"
+    write_text(output, found[0].to_json())
+    if not finalists.plans:
+        return f"no plan was faster so far, so the default plan is written to {output}"
+    return f"the fastest plan so far is in {output}; its gain was not confirmed in a fresh process"
 
 
 def _shares(budget: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Passes, policies, rewards, backends and suites of another distribution are found by name, and faults are explained."""
+"""Passes, policies, rewards, backends and suites of other distributions are found by name; faults are explained."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from tests.support.distribution import install
 
 TEXT = "ENTRY e { x = f32[4] parameter(0) y = f32[4] negate(x) ROOT z = f32[4] negate(y) }"
 
-PASS = """
+DOUBLE = """
     from dataclasses import dataclass
     from typing import ClassVar
 
@@ -48,7 +48,7 @@ def hlogym(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 def test_a_pass_is_found_by_name_in_text_and_plans(
     hlogym: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    module = install(monkeypatch, tmp_path, PASS, {"hlogym.passes": {"acme-double": "Double"}})
+    module = install(monkeypatch, tmp_path, DOUBLE, {"hlogym.passes": {"acme-double": "Double"}})
     make_pass("dce")
     assert module not in sys.modules  # nothing is imported for the names of hlogym
     (tmp_path / "m.hlo").write_text(TEXT)
@@ -165,6 +165,6 @@ def test_a_broken_pass_gets_one_message_and_breaks_nothing_else(
 
 def test_two_distributions_of_one_name_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("acme", "bolt"):
-        install(monkeypatch, tmp_path, PASS, {"hlogym.passes": {"acme-double": "Double"}}, name)
+        install(monkeypatch, tmp_path, DOUBLE, {"hlogym.passes": {"acme-double": "Double"}}, name)
     with pytest.raises(ExtensionError, match=r"acme 1\.2 and bolt 1\.2 both declare the pass 'acme-double'"):
         make_pass("acme-double")

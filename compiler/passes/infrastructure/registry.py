@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -74,15 +75,16 @@ def lacks_of_pass(name: str) -> Callable[[Any], str | None]:
     """Return a function that checks a class of a pass: it returns what keeps it from being the pass of that name."""
 
     def lacks(cls: Any) -> str | None:
-        if not isinstance(cls, type):
+        if not inspect.isclass(cls):
             return f"{short_repr(cls)} is no class; a pass is a frozen dataclass with `name` and `run(module)`"
         if (reason := missing(cls, ("name", "run"), "HloPass")) is not None:
             return reason
         params = getattr(cls, "__dataclass_params__", None)
         if params is None or not params.frozen:
             return f"{cls.__name__} is no frozen dataclass, whose fields would be the options of the pass"
-        if cls.name != name:
-            return f"its `name` is {short_repr(cls.name)}, so plans could not name it; declare it by that name"
+        called: Any = getattr(cls, "name", None)
+        if called != name:
+            return f"its `name` is {short_repr(called)}, so plans could not name it; declare it by that name"
         return None
 
     return lacks
