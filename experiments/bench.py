@@ -27,6 +27,7 @@ from env.statistics import median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
 from env.suites.loading import declared_suite
 from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_markdown, cost_table, rows_json, summary
+from experiments.call_time import why_noisy
 from experiments.console import error_console, progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
 from experiments.interruption import keeping
@@ -71,6 +72,7 @@ def bench_programs(
     markdown_file: Path | None = None,
     only: str = "*",
     cold: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Run `hlogym bench`; see its `--help`."""
     for peer in against:
@@ -100,7 +102,12 @@ def bench_programs(
             bar.update(task, advance=1)
             # Written now, so that it is kept if a later program ends the process.
             _write(rows, against, f"Benchmark: {' '.join(names)}", json_file, markdown_file, cold)
-    _print(rows, against, cold)
+    if as_json:
+        print(_results(rows))
+    else:
+        _print(rows, against, cold)
+    if (noise := why_noisy()) is not None:
+        error_console.print(f"noisy: {noise}; measure again on a quiet machine", soft_wrap=True)
     _check(rows, against)
 
 
@@ -140,11 +147,14 @@ def _write(
     cold: bool,
 ) -> None:
     if json_file is not None:
-        kept = {"kind": "bench", "provenance": provenance(), "rows": rows_json(rows)}
-        write_text(json_file, json.dumps(kept, indent=1))
+        write_text(json_file, _results(rows))
     if markdown_file is not None:
         make = cost_markdown if cold else bench_markdown
         write_text(markdown_file, make(rows, against, title, provenance()))
+
+
+def _results(rows: Sequence[Row]) -> str:
+    return json.dumps({"kind": "bench", "provenance": provenance(), "rows": rows_json(rows)}, indent=1)
 
 
 def _print(rows: Sequence[Row], against: Sequence[str], cold: bool) -> None:

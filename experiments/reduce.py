@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,7 +43,9 @@ class ReduceError(HlogymError, RuntimeError):
     """A program on which nothing fails, so that there is nothing to reduce."""
 
 
-def reduce_for_backend(name: str, output: Path, backend: str, policy: str | None, seed: int) -> None:
+def reduce_for_backend(
+    name: str, output: Path, backend: str, policy: str | None, seed: int, as_json: bool = False
+) -> None:
     """Run `hlogym reduce` for a backend. Candidates run in a worker process, so crashes and hangs are also faults.
 
     Raises:
@@ -62,10 +65,10 @@ def reduce_for_backend(name: str, output: Path, backend: str, policy: str | None
         smallest = [module]
         with keeping(lambda: _keep(output, smallest[-1])):
             small = _shrink(module, fault_of, bar, smallest)
-        _write(output, small, fault_of)
+        _write(output, small, fault_of, as_json=as_json)
 
 
-def reduce_for_passes(name: str, output: Path, passes: str, seed: int) -> None:
+def reduce_for_passes(name: str, output: Path, passes: str, seed: int, as_json: bool = False) -> None:
     """Run `hlogym reduce --passes`: reduce both the module and the list of passes while the fault remains.
 
     Raises:
@@ -88,7 +91,7 @@ def reduce_for_passes(name: str, output: Path, passes: str, seed: int) -> None:
             few = reduce_list(suspects, lambda some: fails(some, module))
             small = _shrink(module, partial(fault_of, few), bar, smallest)
             few = reduce_list(few, lambda some: fails(some, small))
-    _write(output, small, partial(fault_of, few), _passes_line(few))
+    _write(output, small, partial(fault_of, few), _passes_line(few), as_json)
 
 
 def _passes_line(passes: Sequence[HloPass]) -> str:
@@ -119,8 +122,12 @@ def _shrink(module: HloModule, fault_of: FaultOf, bar: Progress, smallest: list[
     return reduce_module(module, fails)
 
 
-def _write(output: Path, module: HloModule, fault_of: FaultOf, first_line: str = "") -> None:
+def _write(output: Path, module: HloModule, fault_of: FaultOf, first_line: str = "", as_json: bool = False) -> None:
     write_text(output, first_line + str(module).rstrip() + "\n")
+    if as_json:
+        facts = {"file": str(output), "instructions": module.instruction_count, "fault": fault_of(module)}
+        print(json.dumps(facts | ({"passes": first_line.partition(": ")[2].strip()} if first_line else {})))
+        return
     if first_line:
         stdout.print(first_line.removeprefix("// ").rstrip())
     stdout.print(f"{module.instruction_count} instructions left; the fault: {fault_of(module)}")
