@@ -1,4 +1,4 @@
-"""Short texts and HTML tables of objects, for terminals and notebooks."""
+"""One-line descriptions and HTML tables of objects, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def first_of(entries: Sequence[object], most: int = SHOWN) -> str:
 
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table in HTML. All texts are escaped, because names in programs may contain markup."""
+    """Return a table in HTML. Every cell is escaped, because names in programs may contain markup."""
 
     def row(tag: str, cells: Iterable[object]) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(printable(str(c)))}</{tag}>" for c in cells) + "</tr>"
