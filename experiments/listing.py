@@ -16,7 +16,7 @@ from rich.table import Table
 
 from compiler.backends.registry import BACKENDS, lacks_of_backend
 from compiler.errors import HlogymError, UnknownNameError
-from compiler.fusion.policies import POLICIES, describe_policies, lacks_of_policy
+from compiler.fusion.policies import POLICIES, lacks_of_policy
 from compiler.passes.infrastructure.registry import PASSES, lacks_of_pass
 from compiler.support.options import describe_options
 from compiler.support.plugins import ExtensionError, list_extensions
@@ -27,6 +27,7 @@ from env.suites import SUITE_NAMES, load_suite
 from env.suites.loading import BUNDLED, lacks_of_suite
 from experiments.config import TrainConfig
 from experiments.console import stdout
+from experiments.policies import listed_policies
 from experiments.provenance import package_version
 from experiments.results import check_output, write_text
 from experiments.run_folder import all_runs, read_progress
@@ -117,8 +118,8 @@ def _passes(place: Place) -> list[Row]:
 def _policies(place: Place) -> list[Row]:
     del place
     made = [
-        {"policy": name, "description": text.removeprefix("Return "), "options": options}
-        for name, (text, options) in describe_policies().items()
+        {"policy": p.name, "decides": ", ".join(p.decides), "description": p.about.removeprefix("Return ")}
+        for p in listed_policies()
     ]
     return made + _extensions("hlogym.fusion_policies", lacks_of_policy, _described)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import compiler.backends
 from compiler.backends.backend import Backend
+from compiler.codegen.build_target import C_TARGET, BuildTarget
 from compiler.errors import ArgumentError, BackendError, UnknownNameError
 from compiler.runtime.executable import Executable
 from compiler.runtime.program_files import open_program
@@ -81,6 +82,13 @@ def lacks_of_backend(name: str) -> Callable[[Any], str | None]:
         return None
 
     return lacks
+
+
+def build_target(backend: Backend) -> BuildTarget:
+    """Return what kernels of a backend are checked for; for one that compiles none, C with its defaults."""
+    if backend.language is None:
+        return C_TARGET
+    return BuildTarget(backend.language, backend.default_schedule, backend.name)
 
 
 def _automatic() -> Backend:

@@ -9,8 +9,8 @@ import torch
 
 from agents.export import export_policy
 from agents.network import TorchPointerNetwork
-from compiler.fusion.policies import make_policy
 from compiler.learned.fusion_policy import network_shape
+from compiler.policy import resolve_policy
 from env.statistics import Interval
 from experiments.call_time import why_noisy
 from experiments.config import TrainConfig
@@ -35,6 +35,7 @@ COMMANDS = (
     "demo",
     "reduce",
     "list",
+    "policies",
 )
 
 
@@ -110,7 +111,7 @@ def test_list_names_what_other_commands_take(hlogym: Shell, chain: Path, tmp_pat
     assert "hlogym/FusionMeasured-v0" in names("environments", "environment")
     assert "measured-time" in names("rewards", "reward")
     for policy in names("policies", "policy"):
-        make_policy(policy)
+        resolve_policy(policy, "cpu")
     settings = {row["setting"]: row["default"] for row in json.loads(hlogym("list", "settings", "--json").out)}
     assert settings["total_timesteps"] == "20000"
     new_run(tmp_path / "runs", "mine", TrainConfig())
@@ -373,3 +374,17 @@ def test_debug_shows_the_traceback(hlogym: Shell) -> None:
 def test_a_usage_error_exits_with_status_two(hlogym: Shell) -> None:
     assert hlogym("run").status == 2
     assert hlogym("no-such-command").status == 2
+
+
+def test_policies_are_listed_and_taken_by_name(hlogym: Shell, chain: Path) -> None:
+    listed = {p["name"]: p for p in json.loads(hlogym("policies", "--json").out)}
+    assert listed["heuristic"]["decides"] == ["passes", "expansions", "loops", "fusion", "kernels"]
+    assert listed["priority"]["decides"] == ["fusion"]
+    assert "learned:rules" in hlogym("policies").out
+    run = ("run", chain, "--backend", "cpu", "--json", "--explain", "--policy")
+    for name, fusion in (("heuristic", "default"), ("learned", "default"), ("priority", "priority")):
+        decided = json.loads(hlogym(*run, name).out)["explanation"]["decided_by"]
+        assert decided["fusion"] == fusion
+        assert ("expansions" in decided) == (name == "learned")
+    assert "did you mean 'learned'" in hlogym.fails("run", chain, "--policy", "learnd")
+    assert "there is no policy folder" in hlogym.fails("opt", chain, "--fused", "--policy", "./nowhere")

@@ -68,10 +68,14 @@ def test_tune_writes_the_best_plan_so_far(hlogym: Shell, suite: Path, monkeypatc
     np.testing.assert_allclose(out, np.full((64, 48), 1 / 48), rtol=1e-5)
 
 
-def test_tune_without_a_plan_writes_nothing(hlogym: Shell, suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("experiments.tune.find_plan", interrupting(lambda: None, 1))
-    assert "nothing was written" in kept(hlogym("tune", suite / "chain.hlo", "--backend", "cpu", "-o", "plan.json"))
-    assert not Path("plan.json").exists()
+def test_tune_writes_the_default_plan_if_none_was_faster(
+    hlogym: Shell, suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("experiments.tune.run_search", interrupting(lambda: None, 1))
+    said = kept(hlogym("tune", suite / "chain.hlo", "--backend", "cpu", "-o", "plan.json"))
+    assert "the default plan is written to plan.json" in said
+    default = compile((suite / "chain.hlo").read_text(), backend="cpu").plan
+    assert CompilationPlan.load("plan.json") == default
 
 
 def test_reduce_writes_the_smallest_program_so_far(
