@@ -24,6 +24,7 @@ from compiler.errors import FusionError, PlanError
 from compiler.fusion.actions import FusionAction
 from compiler.fusion.rules import FusionRule
 from compiler.ir import HloModule
+from compiler.plan_text import plan_html, plan_line, plan_text
 from compiler.support.files import write_file
 from compiler.support.json_reading import parse_object, read_object
 from compiler.support.untrusted import as_integer, is_name, short_repr
@@ -167,6 +168,15 @@ class CompilationPlan:
     def fusions(self) -> tuple[FusionAction, ...]:
         """The fusion actions, by the names of the module they were taken on."""
         return tuple(s.action for s in self.steps)
+
+    def __repr__(self) -> str:
+        return plan_line(self)
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
 
     @property
     def made(self) -> frozenset[tuple[str, str]]:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from compiler.errors import ArgumentError, PolicyError, UnknownNameError
 from compiler.expansions import ChooseExpansion, ExpansionPolicy, ExpansionSite
+from compiler.fusion.policies import GROUP as FUSION_GROUP
 from compiler.fusion.policies import POLICIES, make_policy
 from compiler.fusion.protocol import ChooseFusion, FusionPolicy
 from compiler.ir import HloModule
@@ -29,6 +30,7 @@ from compiler.passes import HloPass, PassPipeline
 from compiler.plan import PHASES
 from compiler.runtime.kernel_selector import ChooseKernel, KernelSelector
 from compiler.runtime.kernel_sites import KernelSite
+from compiler.support.plugins import extension_names
 from compiler.support.untrusted import short_repr
 
 __all__ = [
@@ -182,9 +184,11 @@ def _named(text: str) -> Policy:
         return Policy(text, fusion=make_policy(text))
     if "/" in bare or Path(bare).is_dir():
         return _of_folder(Path(bare), readable)
-    if readable or text.partition("{")[0].split(",")[0] not in POLICIES:
+    first = text.partition("{")[0].split(",")[0]
+    declared = [] if readable else extension_names(FUSION_GROUP)
+    if readable or first not in (*POLICIES, *declared):
         shown = text if len(text) < 60 else short_repr(text)
-        raise UnknownNameError("policy", shown, policy_names())
+        raise UnknownNameError("policy", shown, (*policy_names(), *declared))
     return Policy(text, fusion=make_policy(text))
 
 

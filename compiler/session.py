@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from compiler.analysis.cost_model import Cost, DeviceModel, module_cost
-from compiler.backends.registry import BACKENDS, build_target, find_backend
+from compiler.backends.registry import BACKENDS, build_target, find_backend, known_backend
 from compiler.codegen.languages import C, find_language
 from compiler.codegen.schedules.kernel_choice import BoundKernel, KernelChoice
 from compiler.errors import FusionError, HlogymError, PlanError
@@ -455,7 +455,7 @@ class CompilationSession:
             raise PlanError(f"the plan cannot be replayed: {e}") from None
 
     def _check_backend(self, plan: CompilationPlan) -> None:
-        if plan.backend not in BACKENDS:
+        if known_backend(plan.backend) is None:
             known = ", ".join(BACKENDS)
             raise PlanError(f"the plan was made for an unknown backend {plan.backend!r}; there are {known}")
         if plan.kernels and plan.backend != self.backend and self._backend.language is not None:

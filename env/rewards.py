@@ -10,6 +10,7 @@ For example, a reward for fewer kernels than the default compilation makes:
     env = gym.make("hlogym/Fusion-v0", reward=FewerKernels())
 
 `REWARDS["fewer-kernels"] = FewerKernels` makes it available by name, to `gym.make` and to `hlogym train`.
+A distribution declares it as an entry point of the group `hlogym.rewards` instead.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from compiler.errors import UnknownNameError
+from compiler.support.plugins import extension_names, find_extension
 from env.compilation import Compilation
 from env.measurement import Measurement
 
@@ -156,6 +158,8 @@ REWARDS: dict[str, Callable[[], Reward]] = {
     "measured-time": MeasuredTime,
 }
 """Rewards by name."""
+GROUP = "hlogym.rewards"
+"""The group of entry points with rewards of other distributions."""
 _FORMER_NAMES = {"cost": "estimated-time", "measured": "measured-time"}
 
 
@@ -164,6 +168,7 @@ def make_reward(reward: Reward | str) -> Reward:
 
     Raises:
         UnknownNameError: no reward has that name.
+        ExtensionError: the reward of another distribution cannot be used.
         TypeError: neither a name nor a `Reward`.
     """
     if isinstance(reward, Reward):
@@ -171,6 +176,15 @@ def make_reward(reward: Reward | str) -> Reward:
     if not isinstance(reward, str):
         raise TypeError(f"reward must be a Reward object or one of {', '.join(REWARDS)}, got {reward!r:.80}")
     name = _FORMER_NAMES.get(reward, reward)
-    if name not in REWARDS:
-        raise UnknownNameError("reward", reward, REWARDS)
-    return REWARDS[name]()
+    maker = REWARDS.get(name) or find_extension(GROUP, name, lacks_of_reward)
+    if maker is None:
+        raise UnknownNameError("reward", reward, [*REWARDS, *extension_names(GROUP)])
+    made: Reward = maker()
+    return made
+
+
+def lacks_of_reward(cls: object) -> str | None:
+    """Return why an object is no class of rewards, or None."""
+    if isinstance(cls, type) and issubclass(cls, Reward):
+        return None
+    return f"{cls!r:.80} is no subclass of env.rewards.Reward"

@@ -25,9 +25,12 @@ from compiler.text import parse
 from env.reference import Reference, drawn_reference, fresh_outputs
 from env.statistics import median_interval, ratio_interval
 from env.suites import SUITE_NAMES, Program, load_suite
+from env.suites.loading import declared_suite
 from experiments.bench_rows import OURS, Row, bench_markdown, bench_table, cost_markdown, cost_table, rows_json, summary
+from experiments.call_time import why_noisy
 from experiments.console import error_console, progress, stdout
 from experiments.inputs import entry_inputs, program_of, read_module, read_valid_module
+from experiments.interruption import keeping
 from experiments.natives.peers import NATIVE_SUITES, NativePeer, native_difference
 from experiments.peak_memory import peak_memory
 from experiments.peers import PEERS, Contestant, make_peer, timed
@@ -69,6 +72,7 @@ def bench_programs(
     markdown_file: Path | None = None,
     only: str = "*",
     cold: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Run `hlogym bench`; see its `--help`."""
     for peer in against:
@@ -87,6 +91,8 @@ def bench_programs(
             stack.callback(process.close)
         settings = Settings(against, policy, backend, rounds, seed, cold, native)
         task = bar.add_task("timing", total=len(programs))
+        files = [f for f in (json_file, markdown_file) if f is not None]
+        stack.enter_context(keeping(lambda: _keep(rows, len(programs), against, cold, files)))
         for program in programs:
             bar.update(task, description=f"timing {program.name}")
             try:
@@ -96,8 +102,21 @@ def bench_programs(
             bar.update(task, advance=1)
             # Written now, so that it is kept if a later program ends the process.
             _write(rows, against, f"Benchmark: {' '.join(names)}", json_file, markdown_file, cold)
-    _print(rows, against, cold)
+    if as_json:
+        print(_results(rows))
+    else:
+        _print(rows, against, cold)
+    if (noise := why_noisy()) is not None:
+        error_console.print(f"noisy: {noise}; measure again on a quiet machine", soft_wrap=True)
     _check(rows, against)
+
+
+def _keep(rows: Sequence[Row], number: int, against: Sequence[str], cold: bool, files: Sequence[Path]) -> str:
+    """Print the rows of an interrupted comparison, which are already in its files; return what was kept."""
+    if rows:
+        _print(rows, against, cold)
+    where = f", in {' and '.join(map(str, files))}" if files and rows else ""
+    return f"{len(rows)} of {number} programs were timed{where}"
 
 
 def _empty_caches(stack: ExitStack) -> Path:
@@ -128,11 +147,14 @@ def _write(
     cold: bool,
 ) -> None:
     if json_file is not None:
-        kept = {"kind": "bench", "provenance": provenance(), "rows": rows_json(rows)}
-        write_text(json_file, json.dumps(kept, indent=1))
+        write_text(json_file, _results(rows))
     if markdown_file is not None:
         make = cost_markdown if cold else bench_markdown
         write_text(markdown_file, make(rows, against, title, provenance()))
+
+
+def _results(rows: Sequence[Row]) -> str:
+    return json.dumps({"kind": "bench", "provenance": provenance(), "rows": rows_json(rows)}, indent=1)
 
 
 def _print(rows: Sequence[Row], against: Sequence[str], cold: bool) -> None:
@@ -171,6 +193,8 @@ def _check(rows: Sequence[Row], against: Sequence[str]) -> None:
 def _programs(name: str) -> tuple[Program, ...]:
     if name in SUITE_NAMES or Path(name).is_dir():
         return load_suite(name).programs
+    if (declared := declared_suite(name)) is not None:
+        return declared.programs
     try:
         return (program_of(name),)
     except UnknownNameError:

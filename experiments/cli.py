@@ -7,6 +7,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Annotated, Any
 
 if __name__ == "__main__":
     # `python -m` searches the current folder first, where a user's `env.py` or `numpy.py` would shadow the real module.
@@ -15,15 +16,31 @@ if __name__ == "__main__":
         sys.path[:] = [p for p in sys.path if p and os.path.realpath(p) != _here]
 
 import typer
+from typer.core import TyperGroup
 
 from compiler.errors import HlogymError
 from compiler.support.safe_names import printable
-from experiments import commands_compile, commands_learn
+from experiments import commands_compile, commands_learn, commands_list
+from experiments.interruption import INTERRUPTED
 
 __all__ = ["app", "main"]
 
+
+class _Group(TyperGroup):
+    """The commands; an interrupted one says what it has kept and ends with status 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command of the context."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            kept = [a for a in stop.args if isinstance(a, str)]
+            print(printable("; ".join(["stopped", *kept])), file=sys.stderr)
+            raise SystemExit(INTERRUPTED) from None
+
+
 app = typer.Typer(
-    help="An HLO compiler whose decisions are learned by agents from measured kernel time.",
+    cls=_Group,
     epilog="Every command accepts --debug, which prints the traceback of an error, and --open-test PURPOSE, which "
     "opens sealed test programs and records it. Start with: hlogym demo",
     no_args_is_help=True,
@@ -34,10 +51,29 @@ app = typer.Typer(
 )
 commands_compile.register(app)
 commands_learn.register(app)
+commands_list.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from experiments.listing import version_text
+
+        print(version_text())
+        raise typer.Exit
+
+
+@app.callback(help="An HLO compiler whose decisions are learned by agents from measured kernel time.")
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take the options that come before the name of a command."""
+    del version
 
 
 def main() -> None:
-    """Run the command line and exit with status 0 on success, 1 on an error, 2 on a usage error."""
+    """Run the command line and exit with status 0 on success, 1 on an error, 2 on a usage error, 130 if interrupted."""
     if sys.stdout is None:  # closed by the parent process; the command still does its work
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     debug = "--debug" in sys.argv
@@ -52,6 +88,9 @@ def main() -> None:
         # The reader closed the pipe (`| head`). Python would raise again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except KeyboardInterrupt:  # before or after the command itself
+        print("stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if debug:
             raise

@@ -70,7 +70,7 @@ def run(
     policy: Policy = None,
     rule: Rules = None,
     plan: Plan = None,
-    output: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")] = None,
     profile: Annotated[bool, typer.Option(help="Print the time of each kernel.")] = False,
     check: Annotated[
         bool, typer.Option(help="Compare the outputs with the interpreter's; exit with status 1 if they differ.")
@@ -87,7 +87,7 @@ def run(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compile a program and run it.
+    """Compile a program, run it, and print its results and the median time of some calls.
 
     Example: hlogym run softmax.hlo --backend cpu --check --profile
     """
@@ -133,6 +133,9 @@ def opt(
     plan: Plan = None,
     policy: Policy = None,
     backend: Backend = "cpu",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the HLO to this file instead of standard output.")
+    ] = None,
 ) -> None:
     """Run passes over a program and print its HLO.
 
@@ -150,13 +153,13 @@ def opt(
     elif fused and of_passes:
         raise typer.BadParameter("--fused makes all decisions; give it without the options that choose passes")
     elif fused:
-        print_fused(program, backend, policy, plan, for_xla)
+        print_fused(program, backend, policy, plan, for_xla, output)
     elif for_xla or plan is not None or policy is not None:
         raise typer.BadParameter("--for-xla, --plan and --policy need --fused")
     elif passes is not None and order is not None:
         raise typer.BadParameter("--passes and --order exclude each other; give one of them")
     else:
-        optimise(program, passes, order, stop_after, stats, print_after_all)
+        optimise(program, passes, order, stop_after, stats, print_after_all, output)
 
 
 def compile_command(
@@ -166,6 +169,7 @@ def compile_command(
     policy: Policy = None,
     rule: Rules = None,
     plan: Plan = None,
+    as_json: Json = False,
 ) -> None:
     """Compile a program ahead of time; `hlogym.load(DIR)` loads the result without compiling.
 
@@ -173,7 +177,7 @@ def compile_command(
     """
     from experiments.run import compile_ahead
 
-    compile_ahead(program, output, backend, policy, plan, _rules(rule, plan))
+    compile_ahead(program, output, backend, policy, plan, _rules(rule, plan), as_json)
 
 
 def tune(
@@ -233,10 +237,21 @@ def bench(
     backend: Backend = "cpu",
     rounds: Annotated[int, typer.Option(help="Number of interleaved timings per program and compiler.", min=2)] = 15,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the results to this file (JSON).")
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Also write the results to this file (JSON); - prints them instead.",
+        ),
     ] = None,
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Also write the table to this file (Markdown).")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Also write the results to this file: Markdown if it ends in .md, else JSON."
+        ),
     ] = None,
     cold: Annotated[
         bool,
@@ -258,7 +273,17 @@ def bench(
     from experiments.bench import bench_programs
 
     peers = [p for p in against.split(",") if p]
-    bench_programs(programs, peers, policy, backend, rounds, json_file, seed, markdown_file, only, cold)
+    as_json = json_file == Path("-")
+    json_file = None if as_json else json_file
+    markdown = output is not None and output.suffix == ".md"
+    other = None if output is None else markdown_file if markdown else json_file
+    if markdown:
+        markdown_file = output
+    else:
+        json_file = output or json_file
+    if other is not None:
+        raise typer.BadParameter(f"--output {output} and {other} name two files for the same results; give one of them")
+    bench_programs(programs, peers, policy, backend, rounds, json_file, seed, markdown_file, only, cold, as_json)
 
 
 def view(
@@ -297,6 +322,7 @@ def reduce(
         typer.Option(help="Comma-separated passes to test in the interpreter instead of the backend. Default: none."),
     ] = None,
     seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
     """Reduce a program that fails or computes a wrong result to a small one that still does, for a bug report.
 
@@ -307,9 +333,9 @@ def reduce(
     from experiments.reduce import reduce_for_backend, reduce_for_passes
 
     if passes is None:
-        reduce_for_backend(program, output, backend, policy, seed)
+        reduce_for_backend(program, output, backend, policy, seed, as_json)
     else:
-        reduce_for_passes(program, output, passes, seed)
+        reduce_for_passes(program, output, passes, seed, as_json)
 
 
 def doctor(as_json: Json = False, calibrate: Calibrate = False, cost_model: CostModelFolder = None) -> None:

@@ -25,6 +25,7 @@ from env.worker_process import WorkerStartError
 from env.workers import LOCAL, Workers
 from experiments.console import error_console, progress, stdout
 from experiments.evaluation_tracking import track_evaluation
+from experiments.interruption import keeping
 from experiments.mlflow_store import check_store
 from experiments.provenance import provenance
 from experiments.results import (
@@ -95,15 +96,23 @@ def evaluate_policy(
         def step(what: str) -> None:
             bar.update(task, advance=1, description=what)
 
-        def compare(measurer: Measurer, program: Program) -> ProgramResult:
-            return _compared(program, strategies, measurer, budget, fresh(), backend, seed, step, plans)
+        done: list[ProgramResult] = []
 
-        if workers.count == 1:  # in this thread, which Ctrl-C interrupts
-            measurer = stack.enter_context(workers.measurer(default_store_path(), options))
-            found = [compare(measurer, program) for program in programs]
-        else:
-            found = stack.enter_context(workers.service(default_store_path(), options)).map(compare, programs)
-    evaluation = Evaluation(backend, budget, strategies, tuple(found), provenance(), dict(policy.provenance))
+        def compare(measurer: Measurer, program: Program) -> ProgramResult:
+            result = _compared(program, strategies, measurer, budget, fresh(), backend, seed, step, plans)
+            done.append(result)
+            return result
+
+        def evaluation_of(rows: Sequence[ProgramResult]) -> Evaluation:
+            return Evaluation(backend, budget, strategies, tuple(rows), provenance(), dict(policy.provenance))
+
+        with keeping(lambda: _keep(evaluation_of(done), len(programs), results)):
+            if workers.count == 1:  # in this thread, which Ctrl-C interrupts
+                measurer = stack.enter_context(workers.measurer(default_store_path(), options))
+                found = [compare(measurer, program) for program in programs]
+            else:
+                found = stack.enter_context(workers.service(default_store_path(), options)).map(compare, programs)
+    evaluation = evaluation_of(found)
     report_failures(evaluation)
     path = write_evaluation(evaluation, results)
     if runs is not None:
@@ -114,6 +123,14 @@ def evaluate_policy(
         print_evaluation(evaluation)
         stdout.print(f"results   {path}", soft_wrap=True)
     return evaluation
+
+
+def _keep(evaluation: Evaluation, number: int, results: Path) -> str:
+    """Write the programs that an interrupted evaluation has compared; return what was written."""
+    if not evaluation.programs:
+        return "no program was compared, so nothing was written"
+    path = write_evaluation(evaluation, results)
+    return f"{len(evaluation.programs)} of {number} programs were compared; results {path}"
 
 
 def _strategies(baselines: Sequence[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from compiler.errors import HlogymError, UnknownNameError
 from experiments.config import ConfigError, TrainConfig
 from experiments.console import progress, stdout
 from experiments.hyperparameters import write_hyperparameters
+from experiments.interruption import keeping
 from experiments.learners import AGENTS, make_learner
 from experiments.mlflow_store import check_store
 from experiments.provenance import provenance
@@ -81,7 +82,8 @@ def search_hyperparameters(
             return value
 
         # A setting that another one excludes is a failed trial, and the search continues.
-        study.optimize(objective, n_trials=trials, catch=(ConfigError,))
+        with keeping(lambda: f"the study is in {runs / 'optuna.db'}; continue it with --name {study.study_name}"):
+            study.optimize(objective, n_trials=trials, catch=(ConfigError,))
         done = [t for t in study.trials if t.state is optuna.trial.TrialState.COMPLETE]
         if not done:
             raise SearchError(f"none of {len(study.trials)} trials was completed; try more --trials or --timesteps")

@@ -1,13 +1,18 @@
-"""Signals that end a training run, deferred until the agent's parameters are consistent and can be saved."""
+"""Signals that end a command: what it keeps, and a training run that is stopped only where it can be saved."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Interruption"]
+__all__ = ["INTERRUPTED", "Interruption", "keeping"]
+
+INTERRUPTED = 130
+"""Exit status of a command that Ctrl-C ended, as of shells: 128 and the number of the signal."""
 
 _SIGNALS = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n))
 
@@ -52,3 +57,16 @@ class Interruption:
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
+
+
+@contextmanager
+def keeping(keep: Callable[[], str]) -> Iterator[None]:
+    """Call `keep` if the block is interrupted; it saves what was found so far and returns what it kept and where.
+
+    Raises:
+        KeyboardInterrupt: the block was interrupted; the argument is the text, which the command line prints.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(keep()) from None

@@ -19,6 +19,7 @@ from experiments.console import error_console, is_terminal, stdout
 from experiments.decisions import fused_module
 from experiments.inputs import program_of, read_valid_module
 from experiments.learned import load_order
+from experiments.results import check_output, write_text
 
 __all__ = ["list_all_passes", "optimise", "print_fused"]
 
@@ -32,7 +33,13 @@ def list_all_passes() -> None:
 
 
 def optimise(
-    name: str, passes: str | None, order: Path | None, stop_after: str | None, stats: bool, print_after_all: bool
+    name: str,
+    passes: str | None,
+    order: Path | None,
+    stop_after: str | None,
+    stats: bool,
+    print_after_all: bool,
+    output: Path | None = None,
 ) -> None:
     """Run the named passes, a learned order or the default pipeline, verify after each pass, and print the HLO.
 
@@ -48,22 +55,30 @@ def optimise(
     names = {p.name for p in leaves(pipeline)}
     if stop_after is not None and stop_after not in names:
         raise UnknownNameError("pass to stop after", stop_after, names)
-    module = read_valid_module(program_of(name))
+    program = program_of(name)
+    if output is not None:
+        check_output(output, program.path)
+    module = read_valid_module(program)
     run = PipelineRun(verify=True, stop_after=stop_after, hooks=(_print_changed,) if print_after_all else ())
     run.run(pipeline, module)
-    _write(str(module).rstrip("\n") + "\n")
+    _write(str(module).rstrip("\n") + "\n", output)
     if stats:
         error_console.print(_statistics(run))
 
 
-def print_fused(name: str, backend: str, policy: str | None, plan: Path | None, for_xla: bool) -> None:
+def print_fused(
+    name: str, backend: str, policy: str | None, plan: Path | None, for_xla: bool, output: Path | None = None
+) -> None:
     """Print the module that the compiler makes of a program, with its fusions.
 
     Raises:
         PlanError: the plan cannot be read, or was made for another program.
     """
-    module = fused_module(read_valid_module(program_of(name)), backend, policy, plan, for_xla)
-    _write(str(module).rstrip("\n") + "\n")
+    program = program_of(name)
+    if output is not None:
+        check_output(output, program.path)
+    module = fused_module(read_valid_module(program), backend, policy, plan, for_xla)
+    _write(str(module).rstrip("\n") + "\n", output)
 
 
 def _print_changed(hlo_pass: HloPass, module: HloModule, changed: bool) -> None:
@@ -71,8 +86,11 @@ def _print_changed(hlo_pass: HloPass, module: HloModule, changed: bool) -> None:
         _write(f"// after {hlo_pass.name}\n{str(module).rstrip()}\n\n")
 
 
-def _write(text: str) -> None:
-    """Write to stdout; on a terminal, control characters are escaped."""
+def _write(text: str, output: Path | None = None) -> None:
+    """Write to a file, or to stdout; on a terminal, control characters are escaped."""
+    if output is not None:
+        write_text(output, text)
+        return
     sys.stdout.write(printable(text) if is_terminal() else text)
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine_class", "provenance"]
+__all__ = ["machine_class", "package_version", "provenance"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _THREAD_SETTINGS = ("HLOGYM_NUM_THREADS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "XLA_FLAGS")
@@ -25,7 +25,7 @@ def provenance() -> dict[str, Any]:
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine_class(),
         "python": platform.python_version(),
-        "hlogym": _version(),
+        "hlogym": package_version("hlogym"),
         "c_compiler": _first_line(["gcc", "--version"]),
         **{name: os.environ[name] for name in _THREAD_SETTINGS if name in os.environ},
     }
@@ -59,9 +59,10 @@ def _commit() -> str:
     return f"{commit or 'unknown'}{' with changes' if dirty else ''}"
 
 
-def _version() -> str:
+def package_version(name: str) -> str:
+    """Return the version of an installed distribution, or that it is not installed."""
     try:
-        return version("hlogym")
+        return version(name)
     except PackageNotFoundError:
         return "not installed"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from experiments.console import progress, stdout
 from experiments.decisions import decided_session
 from experiments.delta_debugging import reduce_list, reduce_module
 from experiments.inputs import entry_inputs, program_of, read_module
+from experiments.interruption import keeping
 from experiments.results import check_output, write_text
 
 __all__ = ["ReduceError", "reduce_for_backend", "reduce_for_passes"]
@@ -39,7 +41,9 @@ class ReduceError(HlogymError, RuntimeError):
     """A program on which nothing fails, so that there is nothing to reduce."""
 
 
-def reduce_for_backend(name: str, output: Path, backend: str, policy: str | None, seed: int) -> None:
+def reduce_for_backend(
+    name: str, output: Path, backend: str, policy: str | None, seed: int, as_json: bool = False
+) -> None:
     """Run `hlogym reduce` for a backend. Candidates run in a worker process, so crashes and hangs are also faults.
 
     Raises:
@@ -56,10 +60,13 @@ def reduce_for_backend(name: str, output: Path, backend: str, policy: str | None
             )
         if fault.startswith("program:"):
             raise ReduceError(f"{program.name}: no fault was found, but {fault.partition(': ')[2]}")
-        _write(output, _shrink(module, fault_of, bar), fault_of)
+        smallest = [module]
+        with keeping(lambda: _keep(output, smallest[-1])):
+            small = _shrink(module, fault_of, bar, smallest)
+        _write(output, small, fault_of, as_json=as_json)
 
 
-def reduce_for_passes(name: str, output: Path, passes: str, seed: int) -> None:
+def reduce_for_passes(name: str, output: Path, passes: str, seed: int, as_json: bool = False) -> None:
     """Run `hlogym reduce --passes`: reduce both the module and the list of passes while the fault remains.
 
     Raises:
@@ -77,10 +84,16 @@ def reduce_for_passes(name: str, output: Path, passes: str, seed: int) -> None:
         return _same_kind(wanted, fault_of(some, candidate))
 
     with progress() as bar:
-        few = reduce_list(suspects, lambda some: fails(some, module))
-        small = _shrink(module, partial(fault_of, few), bar)
-        few = reduce_list(few, lambda some: fails(some, small))
-    _write(output, small, partial(fault_of, few), f"// passes: {','.join(map(pass_text, few))}\n")
+        few, smallest = list(suspects), [module]
+        with keeping(lambda: _keep(output, smallest[-1], _passes_line(few))):
+            few = reduce_list(suspects, lambda some: fails(some, module))
+            small = _shrink(module, partial(fault_of, few), bar, smallest)
+            few = reduce_list(few, lambda some: fails(some, small))
+    _write(output, small, partial(fault_of, few), _passes_line(few), as_json)
+
+
+def _passes_line(passes: Sequence[HloPass]) -> str:
+    return f"// passes: {','.join(map(pass_text, passes))}\n"
 
 
 def _read(name: str, output: Path) -> tuple[Program, HloModule]:
@@ -91,7 +104,8 @@ def _read(name: str, output: Path) -> tuple[Program, HloModule]:
     return replace(program, inputs=()), module
 
 
-def _shrink(module: HloModule, fault_of: FaultOf, bar: Progress) -> HloModule:
+def _shrink(module: HloModule, fault_of: FaultOf, bar: Progress, smallest: list[HloModule]) -> HloModule:
+    """Return the reduced module; `smallest` holds the smallest one so far."""
     wanted = fault_of(module) or ""
     task = bar.add_task("reducing", total=None)
 
@@ -99,16 +113,28 @@ def _shrink(module: HloModule, fault_of: FaultOf, bar: Progress) -> HloModule:
         if not _same_kind(wanted, fault_of(candidate)):
             return False
         bar.update(task, description=f"reducing: {candidate.instruction_count} instructions")
+        if candidate.instruction_count <= smallest[-1].instruction_count:
+            smallest[:] = [candidate]
         return True
 
     return reduce_module(module, fails)
 
 
-def _write(output: Path, module: HloModule, fault_of: FaultOf, first_line: str = "") -> None:
+def _write(output: Path, module: HloModule, fault_of: FaultOf, first_line: str = "", as_json: bool = False) -> None:
     write_text(output, first_line + str(module).rstrip() + "\n")
+    if as_json:
+        facts = {"file": str(output), "instructions": module.instruction_count, "fault": fault_of(module)}
+        print(json.dumps(facts | ({"passes": first_line.partition(": ")[2].strip()} if first_line else {})))
+        return
     if first_line:
         stdout.print(first_line.removeprefix("// ").rstrip())
     stdout.print(f"{module.instruction_count} instructions left; the fault: {fault_of(module)}")
+
+
+def _keep(output: Path, module: HloModule, first_line: str = "") -> str:
+    """Write the smallest module that an interrupted reduction has found; return what was written."""
+    write_text(output, first_line + str(module).rstrip() + "\n")
+    return f"the smallest program so far, with {module.instruction_count} instructions, is in {output}"
 
 
 def _same_kind(wanted: str, found: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from compiler.fusion.policies import DEFAULT_POLICY, RuledFusion, make_policy
 from compiler.fusion.protocol import as_policy
 from compiler.policy import resolve_policy
 from env.reference import Reference, drawn_reference, on_host, unchecked_outputs
+from experiments.call_time import time_calls
 from experiments.console import duration, error_console, stdout
 from experiments.inputs import entry_inputs, load_inputs, program_of, read_plan, read_valid_module, save_outputs
 from experiments.results import check_output
@@ -88,7 +90,9 @@ def run_program(
     module = read_valid_module(program)
     arguments = entry_inputs(program, module, seed) if inputs is None else load_inputs(inputs, module)
     executable = compile_program(read_valid_module(program), backend, policy, plan, keep_fusions, rules)
+    start = time.perf_counter()
     outputs = [on_host(o) for o in executable(*(a[...] for a in arguments))]  # views are never overwritten
+    first = time.perf_counter() - start
     unchecked: list[str] = []
     if check:
         reference = (
@@ -101,11 +105,15 @@ def run_program(
             error_console.print(f"warning: {what}; this is not checked", markup=False, soft_wrap=True)
     if output is not None:
         save_outputs(output, outputs)
+    called = time_calls(executable, [a[...] for a in arguments], first)
     if as_json:
-        explanation = {"explanation": executable.explain().to_dict()} if explain else {}
-        print(json.dumps({**_summary(executable, outputs, check, unchecked), **explanation}, indent=2))
+        facts = {**_summary(executable, outputs, check, unchecked), "time": called.to_json()}
+        if explain:
+            facts["explanation"] = executable.explain().to_dict()
+        print(json.dumps(facts, indent=2))
     else:
         _print_outputs(outputs, check and not unchecked)
+        stdout.print(f"time: {called}", soft_wrap=True)
         if explain:
             stdout.print(f"\n{executable.explain()}", markup=False, highlight=False, soft_wrap=True)
     if profile:
@@ -139,12 +147,21 @@ def _profile_table(rows: Sequence[ThunkTime], choices: Mapping[str, str]) -> Tab
 
 
 def compile_ahead(
-    name: str, output: Path, backend: str, policy: str | None, plan: Path | None, rules: Sequence[str] = ()
+    name: str,
+    output: Path,
+    backend: str,
+    policy: str | None,
+    plan: Path | None,
+    rules: Sequence[str] = (),
+    as_json: bool = False,
 ) -> None:
     """Run `hlogym compile`; see its `--help`."""
     executable = compile_program(read_valid_module(program_of(name)), backend, policy, plan, rules=rules)
     executable.save(output)
-    stdout.print(f"{output}: {len(executable.kernels)} kernels")
+    if as_json:
+        print(json.dumps({"folder": str(output), "backend": executable.backend, "kernels": len(executable.kernels)}))
+    else:
+        stdout.print(f"{output}: {len(executable.kernels)} kernels")
 
 
 def _check(program: Program, module: HloModule, reference: Reference, outputs: Sequence[npt.NDArray[Any]]) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,11 @@ from env.suites.loading import SUITE_NAMES
 from env.suites.locations import programs_folder
 from env.suites.programs.listing import read_listing
 from experiments.console import error_console, progress, stdout
+from experiments.interruption import keeping
 from experiments.provenance import provenance
 from experiments.results import markdown_facts, markdown_table, rich_table, write_text
 
-__all__ = ["CheckError", "build_programs", "check_programs", "list_suites"]
+__all__ = ["CheckError", "build_programs", "check_programs", "list_suites", "suite_rows"]
 
 ROUNDS = 3
 BOUNDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -37,8 +38,8 @@ class CheckError(HlogymError, RuntimeError):
     """Programs that do not compile or differ from the interpreter."""
 
 
-def list_suites(as_json: bool) -> None:
-    """Print every suite with its numbers of programs by split."""
+def suite_rows() -> list[list[str]]:
+    """Return a table of every suite with its numbers of programs by split; the first row has the headings."""
     rows = [["suite", "train", "validation", "test", "extra", "families", "note"]]
     for name in SUITE_NAMES:
         if "/" in name or name in SPLITS:
@@ -51,6 +52,12 @@ def list_suites(as_json: bool) -> None:
             programs = load_suite(name).programs
             counts, families, note = Counter(p.split for p in programs), {p.family or p.name for p in programs}, ""
         rows.append([name, *(str(counts.get(s, 0)) for s in (*SPLITS, "extra")), str(len(families)), note])
+    return rows
+
+
+def list_suites(as_json: bool) -> None:
+    """Print every suite with its numbers of programs by split."""
+    rows = suite_rows()
     if as_json:
         print(json.dumps([dict(zip(rows[0], row, strict=True)) for row in rows[1:]], indent=1))
     else:
@@ -65,7 +72,8 @@ def build_programs(output: Path | None, families: Sequence[str]) -> None:
     """
     started = time.monotonic()
     folder = output or programs_folder()
-    manifest = build_suite(folder, families, lambda line: error_console.print(line, soft_wrap=True))
+    with keeping(lambda: f"the families that were built are kept in {folder}; the same command continues"):
+        manifest = build_suite(folder, families, lambda line: error_console.print(line, soft_wrap=True))
     if not families and (found := changed_programs(manifest)):
         error_console.print(
             f"{len(found)} programs differ from the list that comes with hlogym, such as {found[0]}; it was made with "
@@ -118,13 +126,14 @@ def check_programs(
     by_name = {p.name: p for p in programs}
     with progress() as bar, Measurer(options=MeasurerOptions(seed=seed, rounds=ROUNDS)) as measurer:
         task = bar.add_task("checking", total=len(chosen))
-        for name in chosen:
-            bar.update(task, advance=1, description=name)
-            if name not in known:
-                known[name] = _checked(by_name[name], measurer)
-                if state is not None:
-                    with state.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps({"name": name, **known[name]}) + "\n")
+        with keeping(lambda: _kept(known, chosen, state)):
+            for name in chosen:
+                bar.update(task, advance=1, description=name)
+                if name not in known:
+                    known[name] = _checked(by_name[name], measurer)
+                    if state is not None:
+                        with state.open("a", encoding="utf-8") as file:
+                            file.write(json.dumps({"name": name, **known[name]}) + "\n")
     rows = [_Row(**{**asdict(r), **known.get(r.name, {})}) for r in rows]
     if markdown is not None:
         write_text(markdown, _report(rows, sum(p.name in known for p in programs)))
@@ -133,6 +142,14 @@ def check_programs(
     stdout.print(f"{checked - len(failed)} of {checked} checked programs compile and equal the interpreter")
     if failed:
         raise CheckError("\n  - ".join([f"{len(failed)} programs failed:", *failed[:20]]))
+
+
+def _kept(known: Mapping[str, Mapping[str, Any]], chosen: Sequence[str], state: Path | None) -> str:
+    """Return what an interrupted check has done, and where it is kept."""
+    done = [known[name] for name in chosen if name in known]
+    failed = sum(row["failure"] is not None for row in done)
+    where = f"kept in {state}; the same command continues" if state else "not kept, because there is no --state"
+    return f"{len(done)} of {len(chosen)} programs were checked, {failed} failed; {where}"
 
 
 def _described(program: Program) -> _Row:

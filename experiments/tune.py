@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from agents.deviations import Deviation, PlanBuilder
-from agents.finalists import Confirmed, confirm
+from agents.finalists import Confirmed, Finalists, confirm
 from agents.search import draws_of
 from agents.search_run import Budget, run_search
 from agents.searches import make_search
@@ -22,6 +22,7 @@ from env.suites import Program
 from env.workers import LOCAL, Workers
 from experiments.console import error_console, factor, progress, stdout, timing
 from experiments.inputs import program_of, read_valid_module
+from experiments.interruption import keeping
 from experiments.results import check_output, write_text
 
 __all__ = ["TuneError", "tune_program"]
@@ -59,9 +60,12 @@ def tune_program(
         service = stack.enter_context(workers.service(store, options)) if workers.count > 1 else None
         task = bar.add_task(f"tuning {program.name}", total=budget.measurements)
 
+        seen = Finalists()
+        stack.enter_context(keeping(lambda: _keep(seen, default, output)))
+
         def step(plan: CompilationPlan, measurement: Measurement) -> None:
-            del plan, measurement
             bar.update(task, advance=1)
+            seen.note(plan, measurement)
 
         run = run_search(searching, builder, program, measurer, budget, step, service=service)
         if run.failures:
@@ -69,6 +73,15 @@ def tune_program(
             error_console.print(failed, markup=False)
         confirmed = confirm(measurer, program, run.finalists)
         _report(program, default, confirmed, run.measurements, measurer, output, as_json)
+
+
+def _keep(finalists: Finalists, default: CompilationPlan, output: Path) -> str:
+    """Write the fastest plan that an interrupted search has found, or the default plan; return what was written."""
+    found = finalists.plans
+    write_text(output, (found[0] if found else default).to_json())
+    if not found:
+        return f"no plan was faster so far, so the default plan is written to {output}"
+    return f"the fastest plan so far is in {output}; its gain was not confirmed in a fresh process"
 
 
 def _report(

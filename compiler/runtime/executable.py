@@ -18,6 +18,8 @@ from compiler.plan import CompilationPlan
 from compiler.runtime.explanation import Explanation
 from compiler.runtime.memory import ProgramMemory, contiguous_argument
 from compiler.runtime.thunks import Thunk
+from compiler.support.display import counted, html_table, text_table, time_text
+from compiler.support.safe_names import one_line
 
 Array = NDArray[Any]
 
@@ -46,6 +48,46 @@ class ThunkTime:
     def total(self) -> float:
         """Return the seconds per call of the program."""
         return self.seconds * self.executions
+
+
+class Profile(list[ThunkTime]):
+    """The times of the thunks of a program, in program order."""
+
+    @property
+    def seconds(self) -> float:
+        """The seconds per call of all thunks."""
+        return sum(row.total for row in self)
+
+    def __repr__(self) -> str:
+        if not self:
+            return "<Profile: no thunks>"
+        most = max(self, key=lambda row: row.total)
+        share = most.total / self.seconds if self.seconds else 0.0
+        return (
+            f"<Profile: {counted(len(self), 'thunk')}, {time_text(self.seconds)} per call, "
+            f"{share:.0%} of it in {one_line(most.name)}>"
+        )
+
+    def __str__(self) -> str:
+        return f"{self!r:.300}"[1:-1] + "\n" + text_table(_PROFILE, self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(f"{self!r:.300}"[1:-1], _PROFILE, self._rows())
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """Return rows of text, the longest times first."""
+        whole = self.seconds or 1.0
+        return [
+            (
+                r.name, r.kind, f"{r.executions:g}", time_text(r.seconds), f"{r.total / whole:.0%}",
+                f"{r.bytes / r.seconds / 1e9:.1f}" if r.seconds else "-",
+                f"{r.flops / r.seconds / 1e9:.1f}" if r.seconds else "-",
+            )
+            for r in sorted(self, key=lambda row: -row.total)
+        ]  # fmt: skip
+
+
+_PROFILE = ("step", "kind", "runs per call", "time per run", "share", "GB/s", "GFLOP/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +185,9 @@ def _as_array(value: Any, number: int) -> Array:
         raise ArgumentError(f"argument {number}: numpy cannot read a {type(value).__name__}: {e}") from e
 
 
-def profile_thunks(thunks: Sequence[Thunk], samples: Sequence[ThunkSamples]) -> list[ThunkTime]:
+def profile_thunks(thunks: Sequence[Thunk], samples: Sequence[ThunkSamples]) -> Profile:
     """Return the median time of each thunk with its bytes and flops."""
-    rows = []
+    rows = Profile()
     for t, found in zip(thunks, samples, strict=True):
         rows.append(ThunkTime(t.name, t.kind, float(np.median(found.seconds)), found.executions, *t.traffic()))
     return rows

@@ -26,6 +26,7 @@ from compiler.runtime.thunks import (
     Thunk,
     WhileThunk,
 )
+from compiler.support.display import time_text
 
 __all__ = ["Explanation", "KernelExplanation"]
 
@@ -188,7 +189,7 @@ class Explanation:
 
     def _summary(self) -> Iterator[str]:
         reasons = Counter(b.kind_of_reason for b in self.boundaries)
-        yield f"{self._module.name}: {len(self.kernels)} kernels, {_time(self.seconds)} per call by the cost model"
+        yield f"{self._module.name}: {len(self.kernels)} kernels, {time_text(self.seconds)} per call by the cost model"
         yield from self._decisions()
         if self.kernels:
             kinds = Counter(k.implementation for k in self.kernels)
@@ -225,7 +226,7 @@ class Explanation:
 
     def _kernel_text(self, k: KernelExplanation) -> Iterator[str]:
         runs = f", {k.runs:g} runs" if k.runs != 1 else ""
-        time = f", {_time(k.seconds)}" if k.seconds else ""
+        time = f", {time_text(k.seconds)}" if k.seconds else ""
         yield f"%{k.name} in %{k.sequence}: {k.implementation}{runs}{time}, {_bytes(k.bytes)} moved"
         inside = ", ".join(f"{n} {op}" if n > 1 else op for op, n in list(k.opcodes.items())[:_SHOWN])
         yield f"  computes  {k.instructions} instruction{'s' if k.instructions > 1 else ''}: {inside}"
@@ -260,7 +261,7 @@ class Explanation:
             illegal = sum(b.refusal is not None for b in after)
             verdict = f"{illegal} illegal, {len(after) - illegal} not chosen" if after else "no boundary after it"
             yield (
-                f"%{_cut(k.name, width):{width}}  {_time(k.seconds):>9}  {_bytes(k.bytes):>9}  {k.instructions:4}  "
+                f"%{_cut(k.name, width):{width}}  {time_text(k.seconds):>9}  {_bytes(k.bytes):>9}  {k.instructions:4}  "
                 f"{k.made_by}; {k.implementation}{' ' + k.choice if k.choice else ''}; {verdict}"
             )
 
@@ -381,13 +382,8 @@ def _reason(b: Boundary) -> str:
     if b.refusal is not None:
         return f"illegal: {b.refusal}"
     change = "would save" if b.after < b.before else "would lose"
-    amount = _time(abs(b.before - b.after))
-    return f"not chosen: {b.action} {change} {amount} (estimated {_time(b.before)} -> {_time(b.after)})"
-
-
-def _time(seconds: float) -> str:
-    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")) if seconds >= s), (1e-9, "ns"))
-    return f"{seconds / scale:.3g} {unit}"
+    amount = time_text(abs(b.before - b.after))
+    return f"not chosen: {b.action} {change} {amount} (estimated {time_text(b.before)} -> {time_text(b.after)})"
 
 
 def _bytes(number: float) -> str:

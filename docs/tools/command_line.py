@@ -21,8 +21,9 @@ def command_line_page() -> str:
     parts = [
         "# Command line",
         "`hlogym --help` lists the commands, and each command has `--help` with an example. This page is generated "
-        "from the same source. The exit status is 0 on success, 1 on an error, and 2 if the command line cannot be "
-        "read. Any command takes `--debug`, which shows where an error came from.",
+        "from the same source. The exit status is 0 on success, 1 on an error, 2 if the command line cannot be read, "
+        "and 130 after Ctrl-C; an interrupted command keeps what it has found and says where. Any command takes "
+        "`--debug`, which shows where an error came from.",
     ]
     panels: dict[str, list[tuple[str, click.Command]]] = {}
     for name, command in getattr(group, "commands").items():  # noqa: B009 - typer's groups are typed as commands

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from compiler.errors import UnknownNameError
 from compiler.support.json_reading import read_object
+from compiler.support.plugins import extension_names, find_extension
 from compiler.support.safe_names import why_no_name
 from env.suites.built import PROGRAM_SUITES, find_built, load_built
 from env.suites.checks import content_problems, duplicate_names, entry_problems, input_problems, path_problem
@@ -28,10 +30,14 @@ __all__ = [
     "program_in",
 ]
 
+GROUP = "hlogym.suites"
+"""The group of entry points with suites of other distributions."""
 _HERE = Path(__file__).parent
 QUICKSTART, JAX, LINEAR_ALGEBRA = _HERE / "quickstart", _HERE / "jax", _HERE / "linear_algebra"
 KERNELS, MODELS = _HERE / "kernels", _HERE / "models"
 _FOLDERS = {folder.name: folder for folder in (QUICKSTART, JAX, LINEAR_ALGEBRA, KERNELS, MODELS)}
+BUNDLED = tuple(_FOLDERS)
+"""The suites that come with hlogym, whole."""
 SUITE_NAMES = ("quickstart", "train", "validation", "test", "jax", "jax/train", "jax/validation", "jax/test",
                "linear_algebra", "kernels", "models", *PROGRAM_SUITES)  # fmt: skip
 """The suites of hlogym and their splits; a split without a suite is one of the quickstart suite's. The suite "corpus"
@@ -58,6 +64,8 @@ def load_suite(name: str | Path) -> Suite:
     if name in SUITE_NAMES:
         return _named_suite(str(name))
     path = Path(name)
+    if isinstance(name, str) and not path.exists() and (declared := declared_suite(name)) is not None:
+        return declared
     if isinstance(name, str) and "," in name and not path.exists():
         return _joined(name)
     if path.suffix == ".hlo" and path.is_file():
@@ -69,7 +77,36 @@ def load_suite(name: str | Path) -> Suite:
         if not suite.programs:
             raise ManifestError(f"the folder {path} has no .hlo files")
         return suite
-    raise UnknownNameError("suite, folder of .hlo files or .hlo file", str(name), SUITE_NAMES)
+    known = [*SUITE_NAMES, *extension_names(GROUP)]
+    raise UnknownNameError("suite, folder of .hlo files or .hlo file", str(name), known)
+
+
+def declared_suite(name: str) -> Suite | None:
+    """Return the suite, or the split of one, that another distribution declares in the group hlogym.suites, or None.
+
+    Raises:
+        ExtensionError: it is neither the path of a folder nor a function that returns one.
+        ManifestError: the suite cannot be used.
+    """
+    whole, _, split = name.partition("/")
+    found = find_extension(GROUP, whole, lacks_of_suite)
+    if found is None:
+        return None
+    folder = Path(found() if callable(found) else found)
+    require_file_open(folder)
+    programs = _load_folder(folder).programs
+    chosen = tuple(replace(p, suite=whole) for p in programs if split in ("", p.split))
+    if not chosen:
+        raise UnknownNameError(f"split of the suite {whole}", split, {p.split for p in programs})
+    return Suite(name, chosen)
+
+
+def lacks_of_suite(found: Any) -> str | None:
+    """Return why an object is no folder of programs, or None."""
+    folder = found() if callable(found) else found
+    if not isinstance(folder, str | Path):
+        return f"{folder!r:.80} is no path; declare the path of a folder of .hlo files, or a function that returns it"
+    return None if Path(folder).is_dir() else f"there is no folder {str(folder)!r}"
 
 
 def program_in(path: Path) -> Program:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,36 @@ e = gym.make("hlogym/Fusion-v0", suite="my_suite")
 print(e.reset()[1]["program"])
 (_, ids) = random_inputs(program, [("float32", (100, 16)), ("int32", (32,))], seed=0)
 print(0 <= ids.min() and ids.max() < 100)
+"""
+
+
+def test_a_package_declares_entry_points(tree: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(SNIPPETS / "package", site)
+    shutil.copytree(SNIPPETS / "suite" / "my_suite", site / "acme_hlogym" / "programs")
+    project = tomllib.loads((site / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = site / "acme_hlogym-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+    out = run_python(tree, "-c", f"import sys; sys.path.append({str(site)!r})\n{PACKAGE}")
+
+    assert out.split() == ["embedding", "True", "acme-hlogym", "1.0"]
+
+
+PACKAGE = """
+from compiler import compile
+from compiler.support.plugins import list_extensions
+from env.suites import load_suite
+
+(program,) = load_suite("acme").programs
+print(program.name)
+print(compile(program.text(), fusion_policy="acme-first").plan.decided_by["fusion"] == "acme-first")
+print(list_extensions("hlogym.fusion_policies")[0].distribution)
 """
 
 

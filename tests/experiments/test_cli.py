@@ -10,6 +10,12 @@ import torch
 from agents.export import export_policy
 from agents.network import TorchPointerNetwork
 from compiler.learned.fusion_policy import network_shape
+from compiler.policy import resolve_policy
+from env.statistics import Interval
+from experiments.call_time import why_noisy
+from experiments.config import TrainConfig
+from experiments.provenance import package_version
+from experiments.run_folder import new_run
 from tests.env.small_programs import CHAIN, write_suite
 from tests.experiments.shell import Shell
 
@@ -28,6 +34,7 @@ COMMANDS = (
     "doctor",
     "demo",
     "reduce",
+    "list",
     "policies",
 )
 
@@ -85,6 +92,68 @@ def test_run_checks_and_writes_outputs(hlogym: Shell, chain: Path, tmp_path: Pat
     assert "agree with the interpreter" in reply.out
     a = np.tanh(x * y) + x
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["out0"], a / a.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_version_is_that_of_the_distribution(hlogym: Shell) -> None:
+    reply = hlogym("--version")
+    assert reply.status == 0
+    assert reply.out.startswith(f"hlogym {package_version('hlogym')} (Python 3.")
+
+
+def test_list_names_what_other_commands_take(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+    def names(kind: str, column: str, *options: str | Path) -> list[str]:
+        return [row[column] for row in json.loads(hlogym("list", kind, "--json", *options).out)]
+
+    assert names("programs", "program", "--suite", chain.parent) == ["chain", "loop"]
+    assert {"quickstart", "jax", "kernels"} <= set(names("suites", "suite"))
+    assert "while-loop-unroller" in names("passes", "pass")
+    assert {"cpu", "cuda", "interpreter"} <= set(names("backends", "backend"))
+    assert "hlogym/FusionMeasured-v0" in names("environments", "environment")
+    assert "measured-time" in names("rewards", "reward")
+    for policy in names("policies", "policy"):
+        resolve_policy(policy, "cpu")
+    settings = {row["setting"]: row["default"] for row in json.loads(hlogym("list", "settings", "--json").out)}
+    assert settings["total_timesteps"] == "20000"
+    new_run(tmp_path / "runs", "mine", TrainConfig())
+    assert names("runs", "run") == ["mine"]
+    hlogym("list", "runs", "-o", "runs.json")
+    assert json.loads(Path("runs.json").read_text())[0]["finished"] == "no"
+    assert "there are no runs" in hlogym("list", "runs", "--runs", "elsewhere").out
+    kinds = {row["kind"]: row["number"] for row in json.loads(hlogym("list", "--json").out)}
+    assert int(kinds["backends"]) >= 3
+    assert "did you mean 'passes'" in hlogym.fails("list", "pases")
+
+
+def test_run_prints_the_time_of_a_call(hlogym: Shell, chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert "per call, median of " in hlogym("run", chain, "--backend", "cpu").out
+    monkeypatch.setattr("os.getloadavg", lambda: (900.0, 900.0, 900.0))
+    assert "noisy: the machine has a load of 900.0" in hlogym("run", chain, "--backend", "cpu").out
+    time = json.loads(hlogym("run", chain, "--backend", "cpu", "--json").out)["time"]
+    median, low, high = time["seconds"]
+    assert 0 < low <= median <= high
+    assert "load of 900.0" in time["noise"]
+
+
+def test_calls_that_differ_are_marked_as_noisy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert why_noisy(Interval(1.0, 0.98, 1.03)) is None
+    assert why_noisy(Interval(1.0, 0.9, 1.4)) == "calls differ by 50%"
+
+
+def test_outputs_and_json_have_the_same_options_everywhere(hlogym: Shell, chain: Path, tmp_path: Path) -> None:
+    assert hlogym("opt", chain, "--passes", "dce", "-o", "dce.hlo").out == ""
+    assert Path("dce.hlo").read_text() == hlogym("opt", chain, "--passes", "dce").out
+    reply = hlogym("compile", chain, "-o", "aot", "--backend", "cpu", "--json")
+    assert json.loads(reply.out) == {"folder": "aot", "backend": "cpu", "kernels": 1}
+    assert hlogym("run", chain, "--backend", "cpu", "-o", "out.npz").status == 0
+    assert list(np.load(tmp_path / "out.npz")) == ["out0"]
+    reply = hlogym("bench", chain, "--rounds", "2", "--json", "-", "-o", "table.md")
+    assert json.loads(reply.out)["rows"][0]["program"] == "chain"
+    assert "chain" in Path("table.md").read_text()
+    reply = hlogym("bench", chain, "--json", "a.json", "-o", "b.json")
+    assert reply.status == 2
+    assert "two files" in reply.err
 
 
 def test_run_prints_json(hlogym: Shell, chain: Path) -> None:

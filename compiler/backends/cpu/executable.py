@@ -37,6 +37,7 @@ from compiler.runtime.executable import (
     parameter_leaves,
     profile_thunks,
 )
+from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
 from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import (
@@ -177,6 +178,12 @@ class CpuExecutable:
     def entry_and_constants(self) -> tuple[int, int]:
         """Return the addresses of the C function that runs the program and of its table of constants."""
         return self._entry_address or 0, ctypes.addressof(self._constants)
+
+    def __repr__(self) -> str:
+        return executable_text(self)
+
+    def _repr_html_(self) -> str:
+        return executable_html(self)
 
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""

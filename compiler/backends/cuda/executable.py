@@ -25,6 +25,7 @@ from compiler.runtime.executable import (
     parameter_leaves,
     profile_thunks,
 )
+from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
 from compiler.runtime.host_ops import evaluate_host
 from compiler.runtime.memory import ProgramMemory, program_memory
@@ -69,6 +70,12 @@ class CudaExecutable:
     def build(module: HloModule, program: ThunkProgram, plan: CompilationPlan | None = None) -> CudaExecutable:
         """Assign memory to the buffers of a program and return the executable; the first call compiles the kernels."""
         return CudaExecutable(module, program, allocate(program), plan)
+
+    def __repr__(self) -> str:
+        return executable_text(self)
+
+    def _repr_html_(self) -> str:
+        return executable_html(self)
 
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""

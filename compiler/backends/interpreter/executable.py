@@ -15,7 +15,8 @@ from compiler.errors import BackendError
 from compiler.interpreter import evaluate
 from compiler.ir.module import HloModule
 from compiler.plan import CompilationPlan
-from compiler.runtime.executable import ThunkSamples, ThunkTime, check_arguments, parameter_leaves
+from compiler.runtime.executable import Profile, ThunkSamples, ThunkTime, check_arguments, parameter_leaves
+from compiler.runtime.executable_text import executable_html, executable_text
 from compiler.runtime.explanation import Explanation
 from compiler.runtime.memory import ProgramMemory
 from compiler.runtime.thunks import Thunk
@@ -56,7 +57,13 @@ class InterpreterExecutable:
     def profile(self, *arrays: Any, repeats: int = 20) -> list[ThunkTime]:
         """Return an empty list, because the interpreter has no thunks."""
         del arrays, repeats
-        return []
+        return Profile()
+
+    def __repr__(self) -> str:
+        return executable_text(self)
+
+    def _repr_html_(self) -> str:
+        return executable_html(self)
 
     def explain(self) -> Explanation:
         """Return which decisions made each kernel, and why kernels that follow each other are separate."""

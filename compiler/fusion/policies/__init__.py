@@ -19,6 +19,7 @@ from compiler.fusion.policies.search import BeamSearch
 from compiler.fusion.policies.xla import FusionMerger, HorizontalFusion, InstructionFusion, MultiOutputFusion
 from compiler.fusion.protocol import FusionPolicy
 from compiler.support.options import describe_options, read_options, split_specs
+from compiler.support.plugins import ExtensionError, extension_names, find_extension
 from compiler.support.untrusted import short_repr
 
 
@@ -63,6 +64,8 @@ POLICIES: Mapping[str, Callable[..., FusionPolicy]] = MappingProxyType(
     }
 )
 """What makes a policy, by name; all arguments are options."""
+GROUP = "hlogym.fusion_policies"
+"""The group of entry points with fusion policies of other distributions."""
 MAX_TEXT = 1000
 """Longest text that is parsed as a list of policies."""
 _SPEC = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\{([^{}]*)\})?")
@@ -91,11 +94,24 @@ def make_policy(text: str) -> FusionPolicy:
 def _make(text: str) -> FusionPolicy:
     match = _SPEC.fullmatch(text)
     name, options = match.groups() if match else (text, None)
-    if name not in POLICIES:
-        raise UnknownNameError("fusion policy", name if len(name) < 60 else short_repr(name), POLICIES)
-    factory = POLICIES[name]
+    factory = POLICIES.get(name) or find_extension(GROUP, name, lacks_of_policy)
+    if factory is None:
+        known = [*POLICIES, *extension_names(GROUP)]
+        raise UnknownNameError("fusion policy", name if len(name) < 60 else short_repr(name), known)
     cls = factory if isinstance(factory, type) else object
-    return factory(**read_options(cls, options or "", f"fusion policy {name!r}"))
+    made: FusionPolicy = factory(**read_options(cls, options or "", f"fusion policy {name!r}"))
+    if not isinstance(made, FusionPolicy):
+        raise ExtensionError(f"the fusion policy {name!r} makes {short_repr(made)}, which has no choose(state)")
+    return made
+
+
+def lacks_of_policy(factory: object) -> str | None:
+    """Return why an object makes no fusion policies, or None."""
+    if isinstance(factory, type) and not callable(getattr(factory, "choose", None)):
+        return f"the class {factory.__name__} is no FusionPolicy, because it has no choose(state)"
+    if not callable(factory):
+        return f"{short_repr(factory)} makes no fusion policies; declare a class with choose(state), or a function"
+    return None
 
 
 def describe_policies() -> dict[str, tuple[str, str]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from compiler.errors import OptionError, UnknownNameError
 from compiler.passes.infrastructure.base import HloPass, Swept
 from compiler.support.options import options_text, read_options, split_specs
+from compiler.support.plugins import extension_names, find_extension, missing
 from compiler.support.untrusted import short_repr
 
 PASSES: dict[str, type[HloPass]] = {}
@@ -16,6 +18,8 @@ PASSES: dict[str, type[HloPass]] = {}
 
 P = TypeVar("P", bound=HloPass)
 _SPEC = re.compile(r"([A-Za-z0-9_.-]+)\s*(?:\{([^{}]*)\}\s*)?(?:@\s*([1-9][0-9]{0,8}))?")
+GROUP = "hlogym.passes"
+"""The group of entry points with passes of other distributions."""
 MAX_TEXT = 1000
 """Longest text that is parsed as a pass."""
 
@@ -39,6 +43,7 @@ def make_pass(text: str) -> HloPass:
     Raises:
         UnknownNameError: there is no pass of that name.
         OptionError: the pass does not have these options, or they are malformed.
+        ExtensionError: the pass of another distribution cannot be used.
     """
     match = _SPEC.fullmatch(text.strip()) if len(text) <= MAX_TEXT else None
     if match is None:
@@ -46,11 +51,43 @@ def make_pass(text: str) -> HloPass:
             f"cannot parse {short_repr(text)} as a pass; write name or name{{option=value,...}}, then @sweeps"
         )
     name, options, sweeps = match.groups()
-    if name not in PASSES:
-        raise UnknownNameError("pass", name, PASSES)
-    cls = PASSES[name]
+    cls = find_pass(name)
     made = cls(**read_options(cls, options or "", f"pass {name!r}"))
     return made if sweeps is None else Swept(made, int(sweeps))
+
+
+def find_pass(name: str) -> type[HloPass]:
+    """Return the class of a pass: one of PASSES, or one that another distribution declares in the group hlogym.passes.
+
+    Raises:
+        UnknownNameError: there is no pass of that name.
+        ExtensionError: the pass of another distribution cannot be used.
+    """
+    if name in PASSES:
+        return PASSES[name]
+    cls: type[HloPass] | None = find_extension(GROUP, name, lacks_of_pass(name))
+    if cls is None:
+        raise UnknownNameError("pass", name, [*PASSES, *extension_names(GROUP)])
+    return cls
+
+
+def lacks_of_pass(name: str) -> Callable[[Any], str | None]:
+    """Return a function that checks a class of a pass: it returns what keeps it from being the pass of that name."""
+
+    def lacks(cls: Any) -> str | None:
+        if not inspect.isclass(cls):
+            return f"{short_repr(cls)} is no class; a pass is a frozen dataclass with `name` and `run(module)`"
+        if (reason := missing(cls, ("name", "run"), "HloPass")) is not None:
+            return reason
+        params = getattr(cls, "__dataclass_params__", None)
+        if params is None or not params.frozen:
+            return f"{cls.__name__} is no frozen dataclass, whose fields would be the options of the pass"
+        called: Any = getattr(cls, "name", None)
+        if called != name:
+            return f"its `name` is {short_repr(called)}, so plans could not name it; declare it by that name"
+        return None
+
+    return lacks
 
 
 def make_passes(text: str) -> tuple[HloPass, ...]:
