@@ -69,13 +69,14 @@ def compile(  # users know it by this name
 
     Args:
         module: HLO text, or a module, which is not changed.
-        backend: "cpu" (C compiled by gcc), "cuda" (CUDA C++ launched by CuPy), "interpreter" (numpy), or "auto":
+        backend: "cpu" (C compiled by gcc), "cuda" (CUDA C++ launched by CuPy), "xla" (stock XLA through jaxlib,
+            after our passes, and with our fusions if `fusion_policy` asks for them), "interpreter" (numpy), or "auto":
             cuda where there is a GPU, else cpu.
         pipeline: the passes before fusion: a PassPipeline, a list of passes or names, or None for the default.
         fusion_policy: a FusionPolicy, a function that chooses as one, a name, or None for the default.
         kernel_selector: a KernelSelector, or a function of a KernelSite, that chooses the implementation and the
             schedule of each kernel; None for the defaults of the backend.
-        loop_policy: decides loops; None means one kernel per loop where that is possible.
+        loop_policy: decides loops; None means one kernel per loop where that is possible, except for "xla".
         plan: decisions to replay instead of asking policies.
         options: see `CompileOptions`.
         expansion_policy: an ExpansionPolicy, or a function of an ExpansionSite, that chooses how ops such as
@@ -112,9 +113,12 @@ def compile(  # users know it by this name
     if options.keep_fusions:
         _continue(session, fusion_policy, loop_policy, kernel_selector, expansion_policy)
     else:
+        own = session.own_defaults
+        if fusion_policy is None:
+            fusion_policy = DEFAULT_POLICY if own is None else own.default_fusion
         decide(session, _policy(fusion_policy), loop_policy, kernel_selector, expansion_policy)
-        if fusion_policy is None or isinstance(fusion_policy, str):
-            session.decided_by["fusion"] = fusion_policy or DEFAULT_POLICY
+        if isinstance(fusion_policy, str):
+            session.decided_by["fusion"] = fusion_policy
     session.module.reorder()  # the verifier expects operands first
     if options.verify:
         verify(session.module)
@@ -133,9 +137,7 @@ def _configured(executable: Executable, options: CompileOptions) -> Executable:
     return executable
 
 
-def _policy(given: FusionPolicy | ChooseFusion | str | None) -> FusionPolicy:
-    if given is None:
-        return make_policy(DEFAULT_POLICY)
+def _policy(given: FusionPolicy | ChooseFusion | str) -> FusionPolicy:
     if not isinstance(given, str):
         return as_policy(given)
     if given not in POLICIES and Path(given).is_dir():
@@ -164,11 +166,16 @@ def decide(
         session.run_expansion_policy(expansion_policy)
     if loop_policy is None:
         # A learned policy decides loops too; a policy that only fuses leaves them to the default.
-        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else KernelLoops()
+        loop_policy = fusion_policy if isinstance(fusion_policy, LoopPolicy) else _default_loops(session)
     session.run_loop_policy(loop_policy)
     session.run_fusion_policy(fusion_policy)
     if kernel_selector is not None:
         session.run_kernel_selector(kernel_selector)
+
+
+def _default_loops(session: CompilationSession) -> LoopPolicy:
+    own = session.own_defaults
+    return KernelLoops() if own is None else own.default_loops()
 
 
 def _continue(
