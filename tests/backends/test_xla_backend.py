@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,12 +11,16 @@ from compiler import CompilationPlan, compile, parse
 from compiler.api import CompileOptions
 from compiler.backends.registry import BACKENDS, find_backend
 from compiler.backends.xla import library
-from compiler.errors import ArgumentError, BackendError
+from compiler.errors import ArgumentError, BackendError, UnknownNameError
 from compiler.ir import Opcode
+from compiler.passes.infrastructure.pipeline import leaves
+from compiler.passes.infrastructure.registry import make_pass
+from compiler.passes.pipelines.for_xla import LEFT_TO_XLA, xla_pipeline
 from env.reference import Reference
 from env.suites import find_program, random_inputs
 
 jax = pytest.importorskip("jax")
+from compiler.jit import jit  # noqa: E402 - imports JAX
 
 ADD = "ENTRY e { x = f32[3] parameter(0) y = s64[] parameter(1) c = f32[] convert(y) b = f32[3] broadcast(c), " \
       "dimensions={} ROOT r = f32[3] add(x, b) }"  # fmt: skip
@@ -68,7 +74,7 @@ def test_tuples_are_flattened() -> None:
         ROOT r = ((f32[3]), (s32[], f32[2]), f32[3]) tuple(o, i, q) }""",
         backend="xla",
     )
-    outs = exe(X, np.int32(7), np.float32([8, 9]), X + 1)
+    outs = exe(X, np.int32(7), np.array([8, 9], np.float32), X + 1)
     assert [o.tolist() for o in outs] == [[-1, -1, -1], 7, [8, 9], [2, 3, 4]]
 
 
@@ -104,3 +110,51 @@ def test_without_jax_the_message_says_what_to_install(monkeypatch: pytest.Monkey
 
 def test_auto_never_means_xla() -> None:
     assert BACKENDS["xla"].priority == 0 and BACKENDS["xla"].optional
+
+
+@pytest.mark.parametrize("pass_name", ["dot-simplifier", "transpose-folding", "convolution-to-dot"])
+def test_the_pipeline_leaves_products_to_xla(pass_name: str) -> None:
+    assert pass_name in LEFT_TO_XLA
+    names = [p.name for p in leaves(xla_pipeline())]
+    assert pass_name not in names
+    assert "algebraic-simplifier" in names
+
+
+def test_a_transpose_stays_in_front_of_a_product() -> None:
+    text = """ENTRY e { x = f32[4,3] parameter(0)
+    y = f32[4,5] parameter(1)  t = f32[3,4] transpose(x), dimensions={1,0}
+    ROOT d = f32[3,5] dot(t, y), lhs_contracting_dims={1}, rhs_contracting_dims={0} }"""
+    kept, folded = (compile(text, b).module for b in ("xla", "interpreter"))
+    assert any(i.opcode is Opcode.TRANSPOSE for i in kept.entry.instructions)
+    assert not any(i.opcode is Opcode.TRANSPOSE for i in folded.entry.instructions)
+
+
+def test_members_of_the_simplifier_can_be_left_out() -> None:
+    text = "ENTRY e { x = f32[4] parameter(0) z = f32[] constant(0) b = f32[4] broadcast(z), dimensions={} " \
+           "n = f32[4] negate(x) m = f32[4] negate(n) ROOT r = f32[4] multiply(m, m) }"  # fmt: skip
+    passes = ("algebraic-simplifier", "algebraic-simplifier{without=arithmetic-identities+distribution}")
+    simple, given = (compile(text, "interpreter", pipeline=[p]).module.entry for p in passes)
+    assert sum(i.opcode is Opcode.NEGATE for i in simple.post_order()) == 0
+    assert sum(i.opcode is Opcode.NEGATE for i in given.post_order()) == 2
+    with pytest.raises(UnknownNameError, match="arithmetic-identities"):
+        make_pass("algebraic-simplifier{without=arithmetic-identitie}")
+
+
+def test_jit_runs_our_passes_in_front_of_xla() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return {"a": jax.numpy.tanh(x @ w).sum(), "b": jax.numpy.cumsum(x, 0)}
+
+    ours = jit(f, backend="xla")
+    x, w = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.ones((3, 2), np.float32)
+    expected = f(x, w)
+    for arrays in ((x, w), (jax.numpy.asarray(x), jax.numpy.asarray(w))):
+        got = ours(*arrays)
+        np.testing.assert_allclose(got["a"], expected["a"], rtol=1e-6)
+        np.testing.assert_allclose(got["b"], expected["b"], rtol=1e-6)
+    assert ours.plan(x, w).backend == "xla"
+    gradient = jax.grad(lambda x: ours(x, w)["a"])(jax.numpy.asarray(x))
+    np.testing.assert_allclose(gradient, (1 - np.tanh(x @ w) ** 2) @ w.T, rtol=1e-5)
+    batch = jax.vmap(lambda x: ours(x, w)["b"])(jax.numpy.stack([x, 2 * x]))
+    np.testing.assert_allclose(batch[1], 2 * np.cumsum(x, 0), rtol=1e-6)
+    twice = jax.jit(lambda x: ours(ours(x, w)["b"], w)["a"])(jax.numpy.asarray(x))
+    np.testing.assert_allclose(twice, np.tanh(np.cumsum(x, 0) @ w).sum(), rtol=1e-6)

@@ -31,6 +31,9 @@ class XlaExecutable:
             which XLA has no code, or code that repeats work, are dissolved.
         plan: the decisions, kept with the executable.
 
+    Attributes:
+        given: the HLO text that XLA got.
+
     Raises:
         BackendError: JAX is not installed, XLA refuses the program, or there are fusions and the device is not a CPU.
         UnsupportedError: a library call of the program cannot stand beside fusions.
@@ -51,8 +54,8 @@ class XlaExecutable:
             raise BackendError(
                 f"our fusions run on XLA's CPU only, and JAX's device is {self._xla.platform}; leave fusion_policy out"
             )
-        given = with_flat_entry(module_for_xla(module, slow_in_xla) if fused else module)
-        self._loaded = self._xla.compile(str(given), DISABLED_PASSES if fused else "")
+        self.given = str(with_flat_entry(module_for_xla(module, slow_in_xla) if fused else module))
+        self._loaded = self._xla.compile(self.given, DISABLED_PASSES if fused else "")
 
     @property
     def text(self) -> str:

@@ -51,11 +51,14 @@ class Xla:
         if disabled_passes:
             options.env_option_overrides = [("xla_disable_hlo_passes", disabled_passes)]
         try:
-            proto = self.hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-            mlir = self.lib.mlir.xla_computation_to_mlir_module(self.hlo.XlaComputation(proto))
-            return self.client.compile_and_load(mlir, self.lib.DeviceList((self.device,)), options)
+            return self.client.compile_and_load(self.stablehlo(text), self.lib.DeviceList((self.device,)), options)
         except (RuntimeError, ValueError) as error:
             raise BackendError(f"XLA refuses the program: {(str(error).splitlines() or ['?'])[0]}") from error
+
+    def stablehlo(self, text: str) -> Any:
+        """Return HLO text as bytecode or text of StableHLO, as jaxlib translates it."""
+        proto = self.hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        return self.lib.mlir.xla_computation_to_mlir_module(self.hlo.XlaComputation(proto))
 
     def put(self, array: Any) -> Any:
         """Return an array of numpy as an array of JAX with the same element type, without a copy where possible."""
