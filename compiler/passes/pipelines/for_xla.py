@@ -13,14 +13,12 @@ LEFT_TO_XLA = (
     "convolution-to-dot",
     "dot-simplifier",
     "transpose-folding",
-    "division-power",
-    "function-recognition",
 )
-"""Members of the algebraic simplifier that XLA:CPU is faster without.
+"""Members of the algebraic simplifier that are left out.
 
 XLA has rewrites of its own for cumulative reductions and for composite ops, and chooses the layouts of matrix products
 and convolutions: a transpose that is folded into a product, or a convolution that becomes a product, takes that choice
-away. A division that becomes a product with a reciprocal hinders its vectorization of exponentials.
+away.
 """
 
 _LEFT_OUT = ("matrix-chain", "transposed-dot-cse", "state-splitting")
